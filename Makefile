@@ -1,0 +1,34 @@
+# Needs python3 (3.11 or newer) and make; everything else is put into .venv, in pinned versions.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test lint bench soak venv clean
+.DEFAULT_GOAL := test
+
+demo: $(READY)    # an agent is killed in the middle of its work, and finishes it
+	$(BIN)/holdfast demo --auto
+
+test: lint        # everything a change must pass
+	$(BIN)/pytest -q
+
+lint: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY)   # ratios, measured in one run on this machine
+	$(BIN)/python -m bench
+
+soak: $(READY)    # the tests that run for minutes; pytest's 5 means there are none
+	$(BIN)/pytest -m soak || [ $$? -eq 5 ]
+
+venv: $(READY)
+
+$(READY): pyproject.toml constraints.txt scripts/bootstrap.sh
+	scripts/bootstrap.sh $(PYTHON)
+	@touch $@
+
+clean:
+	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,47 @@
+#!/bin/sh
+# Makes .venv with the pinned versions, and sees to the system components the tests use.
+# Called by make as: scripts/bootstrap.sh <python>
+# Where we are root and apt-get is there, what is missing is installed; elsewhere we say what to install.
+set -eu
+cd "$(dirname "$0")/.."
+python=${1:-python3}
+
+# System components the tests use, one per line: the command to look for, and Debian's package for it.
+# None is required yet.
+components='
+'
+
+say() { echo "bootstrap: $*" >&2; }
+fail() { say "$*"; exit 1; }
+can_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
+install() { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null; }
+
+command -v "$python" >/dev/null || fail "no $python found: install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3"
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+    fail "$("$python" --version) is too old: holdfast needs 3.11 or newer; name another one: make PYTHON=/path/to/python3"
+
+# A venv that Debian's python3 began and could not finish has no pip; it is made anew.
+if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
+    if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+        package=$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
+        can_install || fail "$python cannot make a virtual environment: install $package (apt install $package), then run make again"
+        say "installing $package"
+        install "$package" || fail "could not install $package; install it, then run make again"
+    fi
+    "$python" -m venv --clear .venv
+fi
+
+# The first variable pins what is installed; the second, for newer pips, what builds it.
+PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+
+echo "$components" | while read -r command package; do
+    [ -n "$command" ] && ! command -v "$command" >/dev/null || continue
+    if can_install; then
+        say "installing $package"
+        install "$package" || true
+    fi
+    command -v "$command" >/dev/null && continue
+    [ "${CI:-}" != true ] || fail "$command is missing (Debian: $package), and in CI nothing may be skipped"
+    say "WARNING: $command is missing (Debian: $package): the tests that need it will be SKIPPED"
+done
