@@ -1,0 +1,1 @@
+"""Records, entries and leases; never what an event means."""

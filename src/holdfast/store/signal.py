@@ -1,0 +1,39 @@
+"""Tells tasks of one event loop that the store may have changed."""
+
+from contextvars import ContextVar
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+# What this task last looked at: which signal, and how often that had rung by then. A change that
+# comes between looking and waiting must end the wait at once, not after the time-out.
+_LOOKED: ContextVar[tuple[int, int]] = ContextVar("holdfast_store_looked", default=(0, 0))
+
+
+class Signal:
+    """A bell for the tasks of one event loop."""
+
+    def __init__(self) -> None:
+        self._rung = 0
+        self._next = anyio.Event()
+
+    def look(self) -> None:
+        """Remember that this task sees everything up to here."""
+        _LOOKED.set((id(self), self._rung))
+
+    def ring(self) -> None:
+        """Wake everybody who waits; for the event loop's own thread."""
+        self._rung += 1
+        rung, self._next = self._next, anyio.Event()
+        rung.set()
+
+    async def wait(self, timeout_s: float) -> None:
+        """Return when it has rung since this task last looked, or after the timeout."""
+        signal, seen = _LOOKED.get()
+        if signal != id(self):
+            seen = self._rung
+        with anyio.move_on_after(timeout_s):
+            if seen == self._rung:
+                await self._next.wait()
+        self.look()
+        await checkpoint()
