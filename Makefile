@@ -6,7 +6,7 @@ READY := .venv/.ready
 .PHONY: demo test lint bench soak venv clean
 .DEFAULT_GOAL := test
 
-demo: $(READY)    # an agent is killed in the middle of its work, and finishes it
+demo: $(READY)    # plays the demo by itself
 	$(BIN)/holdfast demo --auto
 
 test: lint        # everything a change must pass
@@ -16,7 +16,7 @@ lint: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 bench: $(READY)   # ratios, measured in one run on this machine
 	$(BIN)/python -m bench

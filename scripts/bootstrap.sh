@@ -14,21 +14,22 @@ components='
 say() { echo "bootstrap: $*" >&2; }
 fail() { say "$*"; exit 1; }
 can_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
-install() { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null; }
+install() { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null </dev/null; }
 
 command -v "$python" >/dev/null || fail "no $python found: install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3"
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
     fail "$("$python" --version) is too old: holdfast needs 3.11 or newer; name another one: make PYTHON=/path/to/python3"
 
-# A venv that Debian's python3 began and could not finish has no pip; it is made anew.
-if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
-    if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
-        package=$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
-        can_install || fail "$python cannot make a virtual environment: install $package (apt install $package), then run make again"
-        say "installing $package"
-        install "$package" || fail "could not install $package; install it, then run make again"
-    fi
-    "$python" -m venv --clear .venv
+make_venv() { "$python" -m venv --clear .venv && has_pip; }
+has_pip() { .venv/bin/python -m pip --version; }
+
+# Debian's python3 comes without ensurepip: it begins a venv and cannot finish it.
+if ! has_pip >/dev/null 2>&1 && ! make_venv >/dev/null 2>&1; then
+    package=$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
+    can_install || fail "$python cannot make a virtual environment: install $package (apt install $package), then run make again"
+    say "installing $package"
+    install "$package" || fail "could not install $package: install it, then run make again"
+    make_venv >/dev/null
 fi
 
 # The first variable pins what is installed; the second, for newer pips, what builds it.
