@@ -1,0 +1,1 @@
+"""A durable runtime for AI agents."""
