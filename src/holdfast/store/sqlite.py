@@ -1,0 +1,195 @@
+"""The SQLite store: one file, any number of processes, every acknowledged commit on the disk."""
+
+import os
+import sqlite3
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import anyio
+from anyio import to_thread
+
+from holdfast.errors import StoreError
+from holdfast.store import sqlite_reads as reads
+from holdfast.store.base import (
+    Check,
+    Clock,
+    Entry,
+    Feed,
+    Lease,
+    Page,
+    Put,
+    Slice,
+    Unavailable,
+    WallClock,
+    Write,
+)
+from holdfast.store.cursors import position_of
+from holdfast.store.judge import checked
+from holdfast.store.signal import Signal
+from holdfast.store.sqlite_files import WriteLock
+from holdfast.store.sqlite_open import (
+    Connect,
+    check_ours,
+    check_place,
+    explained,
+    migrate,
+    python_connect,
+    settled,
+)
+from holdfast.store.sqlite_rows import Claim, Renew
+from holdfast.store.sqlite_running import Running
+
+
+class SqliteStore:
+    """A store in one SQLite file; it belongs to the event loop that opened it.
+
+    `connect` makes the connections, for another SQLite than Python's own: it takes the path and
+    answers what `sqlite3.connect` would, in autocommit and for use by any thread.
+    """
+
+    lock_wait_s = 30.0  # how long a write waits for another process before it is Unavailable
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        clock: Clock | None = None,
+        connect: Connect | None = None,
+    ) -> None:
+        if os.fspath(path) in {"", ":memory:"}:
+            raise ValueError("a SQLite store needs a file; MemoryStore needs none")
+        self._path = Path(path).absolute()
+        self._clock = clock or WallClock()
+        self._new_connection = connect or python_connect
+        self._signal = Signal()
+        self._opening = anyio.Lock()
+        self._running: Running | None = None
+
+    def now(self) -> int:
+        """The machine's clock, in ms since the epoch."""
+        return self._clock.now()
+
+    async def open(self) -> None:
+        """Create the file or bring its schema up to date, and start the writer."""
+        async with self._opening:
+            if self._running is None:
+                lock = await to_thread.run_sync(self._prepare)
+                running = Running(
+                    self._path, self._clock, lock, self._connect, self._signal, self.lock_wait_s
+                )
+                running.start()
+                self._running = running
+
+    async def close(self) -> None:
+        """Finish what was queued, stop the threads and close the file."""
+        async with self._opening:
+            running, self._running = self._running, None
+            if running is not None:
+                with anyio.CancelScope(shield=True):
+                    await to_thread.run_sync(running.close)
+                self._signal.ring()
+
+    async def commit(
+        self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
+    ) -> dict[str, int]:
+        """Write everything durably and answer the new heads, or raise and write nothing."""
+        return cast("dict[str, int]", await self._ready().write(checked(writes, puts, checks)))
+
+    async def claim(
+        self, holder: str, kind: str, limit: int, *, only: str | None = None
+    ) -> list[Lease]:
+        """Take up to `limit` due streams, oldest first, after reaping dead holders."""
+        return cast("list[Lease]", await self._ready().write(Claim(holder, kind, limit, only)))
+
+    async def renew(self, holder: str, ttl_ms: int, *, join: bool = False) -> int:
+        """Extend the holder's row and answer until when; ttl 0 leaves."""
+        return cast("int", await self._ready().write(Renew(holder, ttl_ms, join)))
+
+    async def read(self, stream: str, after: int = 0, limit: int | None = None) -> Slice:
+        """The records after `after`, oldest first; raises NoStream or Gone."""
+        return await self._ready().ask(partial(reads.read, stream=stream, after=after, limit=limit))
+
+    async def get(self, kind: str, key: str) -> Entry | None:
+        """One entry by its key, or None."""
+        return await self._ready().ask(partial(reads.get, kind=kind, key=key))
+
+    async def find(
+        self,
+        kind: str,
+        *,
+        state: str | None = None,
+        stream: str | None = None,
+        due_before: int | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        """Entries of a kind, by key; with `due_before` those due by then, by (due, key)."""
+        conditions = {"kind": kind, "state": state, "stream": stream, "due_before": due_before}
+        return await self._ready().ask(
+            partial(reads.find, conditions=conditions, after=after, limit=limit)
+        )
+
+    async def tail(self, cursor: str, limit: int = 500) -> Feed:
+        """Records of all streams after the cursor, each exactly once."""
+        return await self._ready().ask(
+            partial(reads.tail, position=position_of(cursor), limit=limit)
+        )
+
+    async def changed(self, timeout_s: float) -> None:
+        """Return when something may have changed, here or in another process."""
+        self._ready()
+        await self._signal.wait(timeout_s)
+
+    def _ready(self) -> Running:
+        running = self._running
+        if running is None:
+            raise StoreError(f"the store on {self._path} is not open")
+        if running.process != os.getpid():
+            raise StoreError(
+                f"the store on {self._path} was opened by another process",
+                hint="open a store of its own after a fork",
+            )
+        return running
+
+    def _prepare(self) -> WriteLock:
+        """Make the file ready for use, and the lock beside it."""
+        check_place(self._path)
+        lock = WriteLock(f"{self._path}.lock")
+        try:
+            lock.open()
+            self._migrate(lock)
+        except BaseException as error:
+            lock.close()
+            if isinstance(error, OSError):
+                raise StoreError(
+                    f"{self._path.parent} cannot be written: {error.strerror}",
+                    hint="the database needs files beside it; check who may write there",
+                ) from error
+            raise
+        return lock
+
+    def _migrate(self, lock: WriteLock) -> None:
+        if not lock.acquire_within(self.lock_wait_s):
+            raise Unavailable(
+                f"process {lock.holder()} keeps {self._path} locked",
+                hint=f"it may be stopped or hang: look at process {lock.holder()}",
+            )
+        try:
+            connection = self._new_connection(str(self._path))
+            try:
+                migrate(settled(connection), self._path)
+            finally:
+                connection.close()
+        except (StoreError, OSError):
+            raise
+        except Exception as error:
+            raise explained(error, self._path) from error
+        finally:
+            lock.release()
+
+    def _connect(self, *, reader: bool) -> sqlite3.Connection:
+        connection = settled(self._new_connection(str(self._path)), reader=reader)
+        check_ours(connection, self._path, new=False)
+        return connection

@@ -1,0 +1,180 @@
+"""What stands beside a database file: the lock that writers queue on, and the doorbell."""
+
+import contextlib
+import fcntl
+import os
+import secrets
+import socket
+import threading
+import time
+from pathlib import Path
+
+_ADDRESS_LIMIT = 100  # bytes; a unix socket's address has 104 or 108, by system
+_LIST_AGAIN_S = 1.0
+
+
+class WriteLock:
+    """The queue of all processes that write one database: an flock on a file beside it.
+
+    SQLite's own waiting is by polling and starves; the kernel serves flock in turn. The file
+    holds the process id of the last holder, for those who wait too long.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._fd = -1
+        self._signature = b"%-11d\n" % os.getpid()
+        self.waiting_since: float | None = None  # monotonic seconds
+
+    def open(self) -> None:
+        """Open the file; raises OSError."""
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+    def close(self) -> None:
+        """Let go of the file; it stays, since others may be using it."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def acquire(self) -> None:
+        """Wait for as long as it takes; meanwhile `waiting_since` says since when."""
+        if self.try_acquire():
+            return
+        self.waiting_since = time.monotonic()
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+        finally:
+            self.waiting_since = None
+        self._sign()
+
+    def try_acquire(self) -> bool:
+        """Take it if it is free."""
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        self._sign()
+        return True
+
+    def acquire_within(self, timeout_s: float) -> bool:
+        """Take it, if it comes free in time; for opening, where order does not matter."""
+        until = time.monotonic() + timeout_s
+        while not self.try_acquire():
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.005)
+        return True
+
+    def release(self) -> None:
+        """Let the next one in."""
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def holder(self) -> str:
+        """The process id of whoever had it last."""
+        return os.pread(self._fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+
+    def _sign(self) -> None:
+        # Reading first: a write would make every fsync carry this file's times too.
+        if os.pread(self._fd, 32, 0) != self._signature:
+            os.pwrite(self._fd, self._signature, 0)
+
+
+class Doorbell:
+    """Tells the other processes on one database that something was committed.
+
+    Each listener has a datagram socket in a directory beside the database. A ring may get lost:
+    whoever listens also polls. Where there can be no socket, there is only the polling.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._folder_fd: int | None = None
+        self._ears: socket.socket | None = None
+        self._mouth: socket.socket | None = None
+        self._closing = threading.Event()
+        self._others: list[str] = []
+        self._listed_at = (0, 0.0)  # the directory's change time, and our clock then
+
+    def open(self) -> None:
+        """Hang the bell, if that is possible here."""
+        try:
+            self._folder.mkdir(exist_ok=True)
+            self._folder_fd = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
+            ears = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._ears = ears
+            ears.bind(self._address(self._name))
+            self._mouth = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._mouth.setblocking(False)
+        except OSError:
+            self._take_down()
+
+    def ring(self) -> None:
+        """Tell the others; never waits, never fails."""
+        if self._mouth is None:
+            return
+        for name in self._listeners():
+            try:
+                self._mouth.sendto(b"!", self._address(name))
+            except (ConnectionRefusedError, FileNotFoundError):  # its process is dead
+                self._remove(name)
+            except OSError:  # its queue is full (then it is awake), or it is not ours to ring
+                continue
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it rang within this time."""
+        if self._ears is None:
+            self._closing.wait(timeout_s)
+            return False
+        try:
+            self._ears.settimeout(timeout_s)
+            self._ears.recv(1)
+            self._ears.setblocking(False)
+            while True:
+                self._ears.recv(1)
+        except BlockingIOError:  # all rings heard
+            return True
+        except OSError:  # timed out
+            return False
+
+    def stop(self) -> None:
+        """End a wait in another thread."""
+        self._closing.set()
+        if self._mouth is not None:
+            with contextlib.suppress(OSError):
+                self._mouth.sendto(b"!", self._address(self._name))
+
+    def close(self) -> None:
+        """Take the bell down, and the directory if nobody else has one in it."""
+        self._take_down()
+        with contextlib.suppress(OSError):
+            self._folder.rmdir()
+
+    def _take_down(self) -> None:
+        if self._ears is not None:
+            self._ears.close()
+            self._remove(self._name)
+        if self._mouth is not None:
+            self._mouth.close()
+        if self._folder_fd is not None:
+            os.close(self._folder_fd)
+        self._ears = self._mouth = self._folder_fd = None
+
+    def _address(self, name: str) -> str:
+        address = f"{self._folder}/{name}"
+        if len(os.fsencode(address)) <= _ADDRESS_LIMIT:
+            return address
+        # Deep directories do not fit into a socket's address; by descriptor they do.
+        return f"/proc/self/fd/{self._folder_fd}/{name}"
+
+    def _listeners(self) -> list[str]:
+        changed_at, now = self._folder.stat().st_mtime_ns, time.monotonic()
+        # The change time is coarse, so a newcomer can hide behind it: list again now and then.
+        if changed_at != self._listed_at[0] or now - self._listed_at[1] > _LIST_AGAIN_S:
+            self._others = [f.name for f in self._folder.iterdir() if f.name != self._name]
+            self._listed_at = (changed_at, now)
+        return self._others
+
+    def _remove(self, name: str) -> None:
+        with contextlib.suppress(OSError):
+            (self._folder / name).unlink()

@@ -1,0 +1,149 @@
+"""What runs while a SQLite store is open: writer, readers, and the watch for other processes."""
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import anyio
+from anyio import to_thread
+
+from holdfast.errors import StoreError
+from holdfast.store.base import Clock
+from holdfast.store.signal import Signal
+from holdfast.store.sqlite_files import Doorbell, WriteLock
+from holdfast.store.sqlite_open import explained
+from holdfast.store.sqlite_reads import Readers
+from holdfast.store.sqlite_rows import Answer, Renew, Work
+from holdfast.store.sqlite_writer import Job, Outcome, Writer
+
+T = TypeVar("T")
+
+_READERS = 4
+_POLL_S = 0.25
+
+
+class OpenConnection(Protocol):
+    """Makes a connection with our settings, to a file that is known to be ours."""
+
+    def __call__(self, *, reader: bool) -> sqlite3.Connection:
+        """A connection that may write, or only read."""
+        ...
+
+
+class Running:
+    """The threads and connections of one open store, and the way from them to its event loop."""
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        lock: WriteLock,
+        connect: OpenConnection,
+        signal: Signal,
+        lock_wait_s: float,
+    ) -> None:
+        self.process = os.getpid()
+        self._path = path
+        self._lock = lock
+        self._lock_wait_s = lock_wait_s
+        self._connect = connect
+        self._signal = signal
+        self._loop = asyncio.get_running_loop()
+        self._doorbell = Doorbell(path.with_name(f"{path.name}.bell"))
+        self._readers = Readers(lambda: connect(reader=True))
+        self._reading = anyio.CapacityLimiter(_READERS)
+        self._writer = Writer(path, clock, lock, lambda: connect(reader=False), self._deliver)
+        self._watch = threading.Thread(target=self._run_watch, name="holdfast-watch", daemon=True)
+        self._closing = False
+
+    def start(self) -> None:
+        """Start the threads."""
+        self._doorbell.open()
+        self._writer.start()
+        self._watch.start()
+
+    def close(self) -> None:
+        """Finish what is queued, then stop; blocks."""
+        self._writer.stop(self._lock_wait_s)
+        self._closing = True
+        self._doorbell.stop()
+        self._watch.join()
+        self._doorbell.close()
+        self._readers.close()
+        self._writer.disconnect()
+        self._lock.close()
+
+    async def write(self, work: Work) -> Answer:
+        """The answer to a piece of work, once it is durable; raises it if it is an error."""
+        self._signal.look()
+        answer: asyncio.Future[Answer] = self._loop.create_future()
+        self._writer.submit(Job(work, answer))
+        return await answer
+
+    async def ask(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """The answer to a question, from a thread that may wait for the disk."""
+        self._signal.look()
+        return await to_thread.run_sync(self._answer, query, limiter=self._reading)
+
+    def _answer(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            return self._readers.run(query)
+        except (StoreError, ValueError):
+            raise
+        except Exception as error:
+            raise explained(error, self._path) from error
+
+    # --- in the writer's thread ---
+
+    def _deliver(self, jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> None:
+        is_news = any(map(_is_news, jobs, outcomes))
+        with contextlib.suppress(RuntimeError):  # the event loop is gone, and who waited with it
+            self._loop.call_soon_threadsafe(self._settle, jobs, outcomes, is_news)
+        if is_news:
+            self._doorbell.ring()
+
+    def _settle(self, jobs: Sequence[Job], outcomes: Sequence[Outcome], is_news: bool) -> None:
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            if job.answer.done():  # its task was cancelled; the work was done all the same
+                continue
+            if isinstance(outcome, Exception):
+                job.answer.set_exception(outcome)
+            else:
+                job.answer.set_result(outcome)
+        if is_news:
+            self._signal.ring()
+
+    # --- in the watch's thread ---
+
+    def _run_watch(self) -> None:
+        seen: int | None = None
+        connection: sqlite3.Connection | None = None
+        while not self._closing:
+            rang = self._doorbell.wait(_POLL_S)
+            self._writer.give_up_after(self._lock_wait_s)
+            try:
+                connection = connection or self._connect(reader=True)
+                (version,) = connection.execute("PRAGMA data_version").fetchone()
+            except Exception:  # noqa: BLE001 - whoever uses the store meets it, and is told
+                version = seen
+            if rang or version != seen:
+                seen = version
+                self._tell_the_loop()
+        if connection is not None:
+            connection.close()
+
+    def _tell_the_loop(self) -> None:
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._signal.ring)
+
+
+def _is_news(job: Job, outcome: Outcome) -> bool:
+    """Whether others may want to look: something was committed, or somebody left."""
+    if isinstance(job.work, Renew):
+        return job.work.ttl_ms <= 0
+    return isinstance(outcome, dict)

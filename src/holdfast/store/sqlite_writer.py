@@ -1,0 +1,238 @@
+"""The one thread that writes a SQLite file: group commit, answers, checkpoints.
+
+What queued up during the last fsync is the next transaction. Nobody is answered before COMMIT.
+"""
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast.errors import StoreError
+from holdfast.store.base import Clock, Unavailable, Unknown
+from holdfast.store.sqlite_files import WriteLock
+from holdfast.store.sqlite_open import WAL_LIMIT_BYTES, explained
+from holdfast.store.sqlite_rows import Answer, Claim, Work, WriteRows
+
+_LARGEST_BATCH = 1000
+_IDLE_S = 1.0
+
+
+class Job(NamedTuple):
+    """One piece of work and who waits for it."""
+
+    work: Work
+    answer: asyncio.Future[Answer]
+
+
+Outcome = Answer | Exception
+Deliver = Callable[[Sequence[Job], Sequence[Outcome]], None]
+
+
+class Writer:
+    """Takes work from the event loop, and answers once it is durable."""
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        lock: WriteLock,
+        connect: Callable[[], sqlite3.Connection],
+        deliver: Deliver,
+    ) -> None:
+        self._path = path
+        self._wal = path.with_name(f"{path.name}-wal")
+        self._clock = clock
+        self._lock = lock
+        self._connect = connect
+        self._deliver = deliver
+        self._connection: sqlite3.Connection | None = None
+        self._rows: WriteRows | None = None
+        self._jobs: deque[Job] = deque()
+        self._work_came = threading.Event()
+        self._stopping = False
+        self._checkpoint_above = WAL_LIMIT_BYTES
+        self._wrote = False  # since the last checkpoint
+        # A daemon: a process that forgets to close the store can still end.
+        self._thread = threading.Thread(target=self._run, name="holdfast-sqlite", daemon=True)
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._thread.start()
+
+    def submit(self, job: Job) -> None:
+        """Queue a job; from the event loop's thread."""
+        self._jobs.append(job)
+        if not self._work_came.is_set():
+            self._work_came.set()
+
+    def stop(self, timeout_s: float) -> None:
+        """Finish what is queued and end the thread; answers the rest if that takes too long."""
+        self._stopping = True
+        self._work_came.set()
+        self._thread.join(timeout_s)
+        left = self._take()
+        self._deliver(left, [StoreError("the store is closed") for _ in left])
+
+    def give_up_after(self, wait_s: float) -> None:
+        """Tell everybody who waits for a lock that somebody else has kept for so long."""
+        since = self._lock.waiting_since
+        if since is None or time.monotonic() - since < wait_s:
+            return
+        # Nothing is begun before the lock is there, so all of this leaves the queue untouched.
+        jobs = self._take()
+        holder = self._lock.holder()
+        text = f"process {holder} has been writing {self._path} for {wait_s:.0f} s"
+        hint = f"it may be stopped or hang: look at process {holder}"
+        self._deliver(jobs, [Unavailable(text, hint=hint) for _ in jobs])
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        while not self._stopping or self._jobs:
+            if not self._work_came.wait(_IDLE_S):
+                self._checkpoint_when_idle()
+                continue
+            # Cleared before taking the jobs: what comes later sets it again.
+            self._work_came.clear()
+            self._answer_idle_claims()
+            while self._jobs:
+                self._write()
+
+    def _answer_idle_claims(self) -> None:
+        """Answer claims that would get nothing by looking only, so that idle polling never writes.
+
+        Only those at the front: a claim behind a commit must see what that commit made due.
+        """
+        jobs: list[Job] = []
+        with contextlib.suppress(Exception):  # the write that follows meets it again, and tells
+            rows = self._connected()
+            while self._jobs and isinstance(claim := self._jobs[0].work, Claim):
+                if not rows.has_nothing_for(claim, self._clock.now()):
+                    break
+                jobs.append(self._jobs.popleft())
+        if jobs:
+            self._deliver(jobs, [[] for _ in jobs])
+
+    def _write(self) -> None:
+        self._lock.acquire()
+        try:
+            batch = self._take()
+            outcomes = self._transaction(batch)
+        finally:
+            self._lock.release()
+        self._wrote = True
+        self._deliver(batch, outcomes)
+        self._checkpoint_when_large()
+
+    def _take(self) -> list[Job]:
+        batch: list[Job] = []
+        with contextlib.suppress(IndexError):  # empty, perhaps by another thread's doing
+            while len(batch) < _LARGEST_BATCH:
+                batch.append(self._jobs.popleft())
+        return batch
+
+    def _transaction(self, batch: Sequence[Job]) -> list[Outcome]:
+        try:
+            rows = self._connected()
+            self._execute("BEGIN IMMEDIATE")
+            outcomes: list[Outcome] = [rows.perform(job.work, self._clock.now()) for job in batch]
+        except Exception as error:  # noqa: BLE001 - no job may end this thread
+            return self._after_failure(batch, error)
+        try:
+            self._execute("COMMIT")
+        except Exception as error:  # noqa: BLE001 - whatever it is, the commit may survive
+            self.disconnect()
+            reason = f"it is not known whether {self._path} has the commit: {error}"
+            return [Unknown(reason, hint="read before writing again") for _ in batch]
+        return outcomes
+
+    def _after_failure(self, batch: Sequence[Job], error: Exception) -> list[Outcome]:
+        """Nothing was written. A job that cannot be done must not take the others with it."""
+        told = self._explained(error)
+        if isinstance(told, Unavailable):
+            self.disconnect()
+            return [self._explained(error) for _ in batch]
+        self._roll_back()
+        if len(batch) == 1:
+            return [told]
+        return [self._transaction([job])[0] for job in batch]
+
+    def _explained(self, error: Exception) -> Exception:
+        if isinstance(error, StoreError):
+            return type(error)(error.message, hint=error.hint)
+        if isinstance(error, ValueError | TypeError | OverflowError):
+            return error
+        return explained(error, self._path)
+
+    # --- the connection ---
+
+    def _connected(self) -> WriteRows:
+        if self._rows is None:
+            self._connection = self._connect()
+            self._rows = WriteRows(self._connection)
+        return self._rows
+
+    def _execute(self, sql: str) -> sqlite3.Cursor:
+        if self._connection is None:
+            raise StoreError("the writer is not connected")
+        return self._connection.execute(sql)
+
+    def _roll_back(self) -> None:
+        if self._rows is not None:
+            self._rows.forget()
+        try:
+            if self._connection is not None and self._connection.in_transaction:
+                self._execute("ROLLBACK")
+        except Exception:  # noqa: BLE001 - a connection that cannot do this is of no use
+            self.disconnect()
+
+    def disconnect(self) -> None:
+        """Close the connection; the next write opens another."""
+        connection, self._connection, self._rows = self._connection, None, None
+        if connection is None:
+            return
+        # The last connection's close is a checkpoint. Who finds the lock taken is not the last.
+        locked = self._lock.try_acquire()
+        with contextlib.suppress(Exception):
+            connection.close()
+        if locked:
+            self._lock.release()
+
+    # --- checkpoints: only here, only under the lock, never while somebody waits for an answer ---
+
+    def _checkpoint_when_large(self) -> None:
+        size = self._wal_size()
+        if size > self._checkpoint_above:
+            self._lock.acquire()
+            self._checkpoint()
+            # A reader may have kept it from going back to the start: then wait for some more.
+            self._checkpoint_above = max(size + WAL_LIMIT_BYTES // 4, WAL_LIMIT_BYTES)
+        elif size <= WAL_LIMIT_BYTES:
+            self._checkpoint_above = WAL_LIMIT_BYTES
+
+    def _checkpoint_when_idle(self) -> None:
+        if self._wrote and self._lock.try_acquire():
+            self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        """Copy the log into the database; the caller has taken the lock, this gives it back."""
+        try:
+            if self._connection is not None:
+                self._execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            self._wrote = False
+        except Exception:  # noqa: BLE001 - the log is whole; the next write meets it too
+            self.disconnect()
+        finally:
+            self._lock.release()
+
+    def _wal_size(self) -> int:
+        try:
+            return self._wal.stat().st_size
+        except OSError:
+            return 0
