@@ -1,0 +1,1 @@
+"""The only room that awaits tools, models and people."""
