@@ -1,0 +1,1 @@
+"""What users and backends test with."""

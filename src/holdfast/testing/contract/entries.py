@@ -1,0 +1,180 @@
+"""Finding entries again, and following the feed."""
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from holdfast.store.base import Entry, Store, Write
+from holdfast.testing.contract.harness import Cases, Harness
+from holdfast.testing.contract.steps import make, put, record, refused
+
+cases = Cases()
+
+
+async def _all_pages(store: Store, limit: int, **conditions: object) -> list[Entry]:
+    found: list[Entry] = []
+    after: str | None = None
+    while True:
+        page = await store.find("pending", after=after, limit=limit, **conditions)  # type: ignore[arg-type]
+        found += page.entries
+        after = page.next
+        if after is None:
+            return found
+        assert len(page.entries) == limit, "a page that is not the last one is full"
+
+
+@cases.of("entries")
+async def pages_by_key_hold_every_entry_once(harness: Harness) -> None:
+    """In the order of the keys, whatever the size of the page."""
+    store = await harness.open()
+    await make(store, "s")
+    keys = [f"k:{n:02}" for n in range(7)] + ["Z", "é", "😀"]
+    await store.commit([Write("s")], [put(key) for key in reversed(keys)])
+    for limit in (1, 3, 10, 100):
+        assert [e.key for e in await _all_pages(store, limit)] == sorted(keys)
+
+
+@cases.of("entries")
+async def pages_by_due_time_go_by_due_then_key(harness: Harness) -> None:
+    """Entries that are due together, and those due exactly now, are not lost between pages."""
+    store = await harness.open()
+    await make(store, "s")
+    dues = {"d": 5, "a": 5, "c": 5, "b": 2, "later": 9, "never": None, "edge": 8, "old": -3}
+    await store.commit([Write("s")], [put(key, due=due) for key, due in dues.items()])
+    for limit in (1, 2, 3, 50):
+        found = await _all_pages(store, limit, due_before=8)
+        assert [e.key for e in found] == ["old", "b", "a", "c", "d", "edge"]
+
+
+@cases.of("entries")
+async def find_narrows_by_kind_state_and_stream(harness: Harness) -> None:
+    """All conditions together; an unknown stream has no entries."""
+    store = await harness.open()
+    await make(store, "s", "t")
+    puts = [
+        put("a", due=1),
+        put("b", state="settled"),
+        put("c", stream="t", due=2),
+        put("d", stream="t", state="settled", due=3),
+        put("a", kind="mail"),
+    ]
+    await store.commit([Write("s"), Write("t")], puts)
+
+    async def keys(**conditions: object) -> list[str]:
+        return [e.key for e in await _all_pages(store, 1, **conditions)]
+
+    assert await keys() == ["a", "b", "c", "d"]
+    assert await keys(state="open") == ["a", "c"]
+    assert await keys(stream="t") == ["c", "d"]
+    assert await keys(stream="t", state="open") == ["c"]
+    assert await keys(state="settled", due_before=9) == ["d"]
+    assert await keys(stream="t", due_before=2) == ["c"]
+    assert await keys(stream="none") == []
+    assert [e.kind for e in (await store.find("mail")).entries] == ["mail"]
+
+
+@cases.of("entries")
+async def a_cursor_that_is_none_is_a_value_error(harness: Harness) -> None:
+    """Cursors come back from outside."""
+    store = await harness.open()
+    await refused(ValueError, store.find("pending", after="rubbish"))
+    await refused(ValueError, store.tail("rubbish"))
+
+
+@cases.of("feed")
+async def the_feed_has_every_record_once_and_goes_on(harness: Harness) -> None:
+    """The cursor of an empty answer is as good as the one before."""
+    store = await harness.open()
+    await make(store, "a", "b")
+    feed = await store.tail("", limit=1)
+    seen = [*feed.records]
+    feed = await store.tail(feed.cursor)
+    seen += feed.records
+    assert sorted((r.stream, r.seq) for r in seen) == [("a", 1), ("b", 1)]
+    empty = await store.tail(feed.cursor)
+    assert empty.records == ()
+    await store.commit([Write("a", [record("new")])])
+    assert [r.data for r in (await store.tail(empty.cursor)).records] == [b"new"]
+    assert (await store.tail("", limit=0)).records == ()
+
+
+async def _follow(store: Store, written: anyio.Event) -> list[tuple[str, int]]:
+    """What a follower of the feed sees until all is written."""
+    seen: list[tuple[str, int]] = []
+    cursor = ""
+    while True:
+        is_last_look = written.is_set()
+        feed = await store.tail(cursor, limit=7)
+        seen.extend((r.stream, r.seq) for r in feed.records)
+        cursor = feed.cursor
+        if is_last_look and not feed.records:
+            return seen
+        await checkpoint()
+
+
+@cases.of("feed")
+async def a_reader_beside_many_writers_misses_nothing(harness: Harness) -> None:
+    """Each record once, those of one stream in order."""
+    store = await harness.open()
+    streams = [f"s{n}" for n in range(8)]
+    await make(store, *streams)
+    written = anyio.Event()
+
+    async def write(stream: str) -> None:
+        for _ in range(20):
+            await store.commit([Write(stream, [record(), record()])])
+
+    async def write_all() -> None:
+        async with anyio.create_task_group() as writers:
+            for stream in streams:
+                writers.start_soon(write, stream)
+        written.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(write_all)
+        seen = await _follow(store, written)
+    assert len(seen) == len(set(seen)) == 8 * 41
+    for stream in streams:
+        assert [seq for name, seq in seen if name == stream] == list(range(1, 42))
+
+
+@cases.of("hints")
+async def a_commit_wakes_who_waits_for_a_change(harness: Harness) -> None:
+    """Long before the time is over."""
+    store = await harness.open()
+    await make(store, "s")
+    await store.read("s")
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(store.changed, 60.0)
+            await checkpoint()
+            await store.commit([Write("s", [record()])])
+
+
+@cases.of("hints")
+async def a_change_between_looking_and_waiting_ends_the_wait(harness: Harness) -> None:
+    """A follower looks, then waits; what came in between must not cost it the whole time-out."""
+    store = await harness.open()
+    await make(store, "s")
+    looked, written = anyio.Event(), anyio.Event()
+
+    async def follow() -> None:
+        await store.read("s")
+        looked.set()
+        await written.wait()
+        await store.changed(60.0)
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(follow)
+            await looked.wait()
+            await store.commit([Write("s", [record()])])
+            written.set()
+
+
+@cases.of("hints")
+async def without_a_change_the_wait_ends_with_its_time(harness: Harness) -> None:
+    """It is a hint, never a promise."""
+    store = await harness.open()
+    with anyio.fail_after(5):
+        for _ in range(3):
+            await store.changed(0.01)
