@@ -1,0 +1,127 @@
+"""Every error holdfast raises on purpose: one tree, with stable codes for the wire.
+
+    HoldfastError
+    ├─ NotFound      there is no such thing
+    ├─ Conflict      somebody else was first, or the thing is in another state; `.winner` says who
+    ├─ Refused       the request itself is wrong; repeating it will not help
+    ├─ NotAllowed    the caller may not do this
+    ├─ ConfigError   the configuration or the code it names is wrong
+    ├─ ModelError    the model provider failed
+    ├─ ToolError     a tool failed; raise it in a tool to tell the model why
+    └─ StoreError    the store cannot be used now
+       ├─ Corrupt       what is stored cannot be read
+       └─ SchemaNewer   the database was written by a newer holdfast
+
+Each has `code` (stable), `hint` (what to do next) and `details`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class HoldfastError(Exception):
+    """Something holdfast foresaw went wrong; the text says what, the hint what to do."""
+
+    code = "ERROR"
+    exit_code = 1
+    http_status = 500
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        hint: str | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.details: dict[str, Any] = dict(details or {})
+        if code is not None:
+            self.code = code
+
+    def to_json(self) -> dict[str, Any]:
+        """The error as every door shows it."""
+        return {
+            "error": self.message,
+            "code": self.code,
+            "hint": self.hint or "",
+            "details": self.details,
+        }
+
+
+class NotFound(HoldfastError):
+    """There is no such thing."""
+
+    code = "NOT_FOUND"
+    exit_code = 3
+    http_status = 404
+
+
+class Conflict(HoldfastError):
+    """Somebody else was first, or the thing is in another state."""
+
+    code = "CONFLICT"
+    exit_code = 5
+    http_status = 409
+
+    @property
+    def winner(self) -> Any:
+        """What was accepted instead, when, and by whom; None where that is not the reason."""
+        return self.details.get("winner")
+
+
+class Refused(HoldfastError):
+    """The request itself is wrong; repeating it will not help."""
+
+    code = "REFUSED"
+    exit_code = 2
+    http_status = 400
+
+
+class NotAllowed(HoldfastError):
+    """The caller may not do this."""
+
+    code = "NOT_ALLOWED"
+    exit_code = 4
+    http_status = 403
+
+
+class ConfigError(HoldfastError):
+    """The configuration, or the code that it names, is wrong."""
+
+    code = "CONFIG_INVALID"
+    exit_code = 2
+
+
+class ModelError(HoldfastError):
+    """The model provider failed."""
+
+    code = "MODEL_ERROR"
+
+
+class ToolError(HoldfastError):
+    """A tool failed. Raise it in a tool: its text is the tool's error for the model."""
+
+    code = "TOOL_ERROR"
+
+
+class StoreError(HoldfastError):
+    """The store cannot be used now."""
+
+    code = "STORE_ERROR"
+    http_status = 503
+
+
+class Corrupt(StoreError):
+    """What is stored cannot be read."""
+
+    code = "STORE_CORRUPT"
+    exit_code = 7
+
+
+class SchemaNewer(StoreError):
+    """The database was written by a newer holdfast."""
+
+    code = "SCHEMA_NEWER"
