@@ -1,0 +1,247 @@
+"""What a command makes of a pending call: its new record and the facts to append, or a refusal."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, assert_never
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core import events
+from holdfast.core.calls import digest
+from holdfast.core.commands import (
+    Approve,
+    CancelCall,
+    Command,
+    Deny,
+    Expire,
+    Respond,
+    SubmitError,
+    SubmitResult,
+)
+from holdfast.core.pending import (
+    MOVES,
+    VERBS,
+    PendingDecision,
+    PendingRecord,
+    PendingResult,
+    Verb,
+    winner,
+)
+from holdfast.errors import Conflict
+
+TIMED_OUT: Final = "Tool execution timed out"
+CANCELLED: Final = "Cancelled by user"
+DECLINED: Final = "The user declined to answer."
+INTERRUPTED: Final = (
+    "Interrupted: the process stopped while this call was running. Its outcome is unknown; it may "
+    "or may not have taken effect, and it was not repeated. Check before you try again."
+)
+NOT_STARTED: Final = "Cancelled before it was started."
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What to write, if the record is still the one that was looked at."""
+
+    record: PendingRecord
+    facts: Sequence[events.Event] = ()
+    duplicate: bool = False  # the same thing was accepted before: write nothing, answer success
+    expired: bool = False  # the call was overdue: this is its expiry, the command came too late
+
+
+def settle(record: PendingRecord, command: Command, now: int) -> Settlement:
+    """Decide about a pending call.
+
+    Raises Conflict if the verb does not fit the kind or something else was first.
+    """
+    if command.verb is not Verb.EXPIRE and command.verb not in VERBS[record.kind]:
+        raise _wrong_kind(record, command.verb)
+    if not record.is_open:
+        if _is_repeated(record, command):
+            return Settlement(record, duplicate=True)
+        raise already_settled(record)
+    if is_overdue(record, now):
+        return _expire(record, now, came_late=command.verb is not Verb.EXPIRE)
+    if isinstance(command, Expire):
+        return Settlement(record, duplicate=True)
+    status = MOVES[record.status, command.verb]
+    settled = replace(record, status=status, time=replace(record.time, completed=now))
+    return _settled(settled, command, now)
+
+
+def give_up(record: PendingRecord, command: CancelCall, now: int) -> Settlement:
+    """Cancel an open call with its run, overdue or not."""
+    status = MOVES[record.status, Verb.CANCEL]
+    return _settled(
+        replace(record, status=status, time=replace(record.time, completed=now)), command, now
+    )
+
+
+def is_overdue(record: PendingRecord, now: int) -> bool:
+    """Whether its deadline has passed and nobody said to keep it open."""
+    return record.due is not None and record.due <= now
+
+
+def _settled(record: PendingRecord, command: Command, now: int) -> Settlement:
+    match command:
+        case Approve() | Deny() | Respond():
+            return _decided(record, command, now)
+        case SubmitResult():
+            result = _result(record, command)
+            record = replace(record, result=result, by=command.by, via=command.via)
+            return _told(record, result.output, title=result.title, metadata=result.metadata)
+        case SubmitError():
+            record = replace(record, error=command.error, by=command.by, via=command.via)
+            return _told(record, command.error, is_error=True)
+        case CancelCall():
+            record = replace(record, error=CANCELLED, by=command.by, via=command.via)
+            return _told(record, CANCELLED, is_error=True)
+        case Expire():
+            return Settlement(record)
+        case _:
+            assert_never(command)
+
+
+def _told(record: PendingRecord, text: str, **result: Any) -> Settlement:
+    fact = events.Settled(
+        pending_id=record.id,
+        status=str(record.status),
+        call_id=record.call_id,
+        by=record.by,
+        late=record.late,
+        task_id=record.task_id,
+    )
+    return Settlement(record, (fact, tool_result(record, text, **result)))
+
+
+def tool_result(record: PendingRecord, text: str, **result: Any) -> events.ToolResult:
+    """The result of a waiting call, for the model."""
+    return events.ToolResult(
+        tool_call_id=record.call_id, result=text, task_id=record.task_id, **result
+    )
+
+
+def _result(record: PendingRecord, command: SubmitResult) -> PendingResult:
+    title = record.tool if command.title is None else command.title
+    return PendingResult(title, command.output, dict(command.metadata or {}))
+
+
+def _decided(record: PendingRecord, command: Approve | Deny | Respond, now: int) -> Settlement:
+    decision = _decision(command, now)
+    record = replace(record, decision=decision)
+    fact = events.Decision(
+        pending_id=record.id,
+        kind=decision.kind,
+        by=decision.by,
+        via=decision.via,
+        call_id=record.call_id,
+        digest=digest(record.input),
+        args=decision.args,
+        reason=decision.reason,
+        note=decision.note,
+        late=record.late,
+        task_id=record.task_id,
+    )
+    match command:
+        case Approve():
+            return Settlement(record, (fact,))
+        case Respond():
+            return Settlement(record, (fact, tool_result(record, command.output)))
+        case Deny():
+            text = denial(record, command.reason)
+            return Settlement(record, (fact, tool_result(record, text, is_error=True)))
+        case _:
+            assert_never(command)
+
+
+def _decision(command: Approve | Deny | Respond, at: int) -> PendingDecision:
+    match command:
+        case Approve():
+            changes = dict(command.args) if command.args else None
+            kind: events.DecisionKind = "edit" if changes else "approve"
+            return PendingDecision(
+                kind, command.by, command.via, at, args=changes, note=command.note
+            )
+        case Deny():
+            return PendingDecision("deny", command.by, command.via, at, reason=command.reason)
+        case Respond():
+            return PendingDecision("respond", command.by, command.via, at, output=command.output)
+        case _:
+            assert_never(command)
+
+
+def denial(record: PendingRecord, reason: str | None) -> str:
+    """What the model is told of a denied call."""
+    if record.kind == "question":
+        return f"{DECLINED} {reason}" if reason else DECLINED
+    because = f" Reason: {reason}" if reason else ""
+    return (
+        f"The user denied this call to {record.tool}; it was not run.{because} "
+        "Do not proceed as if it had run, and do not invent its result."
+    )
+
+
+def _expire(record: PendingRecord, now: int, *, came_late: bool) -> Settlement:
+    if record.on_expire == "keep":
+        late = replace(record, late=True)
+        return Settlement(late)
+    status = MOVES[record.status, Verb.EXPIRE]
+    gone = replace(record, status=status, error=TIMED_OUT, time=replace(record.time, completed=now))
+    told = _told(gone, TIMED_OUT, is_error=True)
+    facts = list(told.facts)
+    if record.on_expire == "cancel":
+        why = f"{record.tool} was not answered in time"
+        facts.append(events.Cancelled(reason=why, task_id=record.task_id))
+    return Settlement(gone, facts, expired=came_late)
+
+
+def _is_repeated(record: PendingRecord, command: Command) -> bool:
+    match command:
+        case Approve() | Deny() | Respond():
+            same = _decision(command, 0)
+            return record.decision is not None and same == replace(
+                record.decision, at=0, via=same.via, note=same.note
+            )
+        case SubmitResult():
+            return record.result == _result(record, command)
+        case SubmitError():
+            return record.status == "failed" and record.error == command.error
+        case CancelCall():
+            return False
+        case Expire():
+            return True
+        case _:
+            assert_never(command)
+
+
+def already_settled(record: PendingRecord) -> Conflict:
+    """The refusal that tells a loser who won."""
+    told = winner(record)
+    by = f" by {told['by']}" if told.get("by") else ""
+    done = told.get("kind") or record.status
+    text = "already answered" if record.kind in ("approval", "question") else "Not waiting"
+    what = {"approve": "approved", "edit": "approved with changes", "deny": "denied"}
+    what["respond"] = "answered"
+    return Conflict(
+        f"{text}: {record.tool} ({record.id}) was {what.get(str(done), str(done))}{by}",
+        code="ALREADY_DECIDED",
+        hint=f"holdfast pending show {record.id}",
+        details={"status": str(record.status), "winner": dict(told)},
+    )
+
+
+def _wrong_kind(record: PendingRecord, verb: Verb) -> Conflict:
+    right = sorted(str(v) for v in VERBS[record.kind])
+    return Conflict(
+        f"a call of kind '{record.kind}' cannot take '{verb}'; it takes {', '.join(right)}",
+        code="WRONG_KIND",
+        hint=f"holdfast pending {right[0]} {record.id}",
+        details={"kind": record.kind, "verbs": right},
+    )
+
+
+def as_json(record: PendingRecord) -> dict[str, Any]:
+    """A pending call as every door shows it."""
+    shown: dict[str, Any] = msgspec.to_builtins(record)
+    return shown

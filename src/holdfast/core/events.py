@@ -1,0 +1,289 @@
+"""The events of a session: the closed list of facts that a log can hold.
+
+Field names on the wire are part of the public surface: add, never rename. Everything public
+about a session can be rebuilt from these alone.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import Raw, Struct, field
+
+Part = dict[str, Any]
+Content = str | list[Part]
+CallKind = Literal["tool", "approval", "question", "child", "timer"]
+DecisionKind = Literal["approve", "edit", "deny", "respond"]
+
+
+class User(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Somebody said something to the session."""
+
+    role: str
+    content: Content
+    task_id: str | None = field(default=None, name="taskID")
+    key: str | None = None
+    by: str | None = None
+
+
+class Assistant(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One model answer. `native` is what the provider sent, byte for byte."""
+
+    role: str
+    content: str
+    agent: str
+    turn: int
+    task_id: str | None = field(default=None, name="taskID")
+    request_head: int = field(default=0, name="requestHead")
+    model: str | None = None
+    provider: str | None = None
+    thinking: str | None = None
+    output: Raw | None = None
+    stop: str | None = None
+    usage: dict[str, float] | None = None
+    native: Raw | None = None
+
+
+class ToolCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The model asked for a tool."""
+
+    id: str
+    tool: str
+    params: dict[str, Any]
+    agent: str
+    turn: int
+    task_id: str | None = field(default=None, name="taskID")
+
+
+class ToolStarted(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The intent to run a call, recorded before the deed."""
+
+    id: str
+    effect_id: str = field(name="effectID")
+    attempt: int
+    epoch: int
+    task_id: str | None = field(default=None, name="taskID")
+
+
+class ToolResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the model is told about a call; there is one for each."""
+
+    tool_call_id: str = field(name="toolCallId")
+    result: Content
+    is_error: bool = field(default=False, name="isError")
+    interrupted: bool = False
+    title: str | None = None
+    metadata: dict[str, Any] | None = None
+    task_id: str | None = field(default=None, name="taskID")
+
+
+class Pending(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A call now waits for somebody or something outside."""
+
+    pending_id: str = field(name="pendingID")
+    kind: CallKind
+    call_id: str = field(name="callID")
+    tool: str
+    input: dict[str, Any]
+    effect_id: str = field(name="effectID")
+    prompt: str | None = None
+    expires_at: int | None = field(default=None, name="expiresAt")
+    reason: str | None = None
+    task_id: str | None = field(default=None, name="taskID")
+
+
+class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """News of a call that still waits."""
+
+    pending_id: str = field(name="pendingID")
+    call_id: str = field(name="callID")
+    percent: float | None = None
+    message: str | None = None
+    returned: bool = False
+    started: bool = False
+    external_ref: str | None = field(default=None, name="externalRef")
+    output: str | None = None
+    estimated_duration: int | None = field(default=None, name="estimatedDuration")
+    expires_at: int | None = field(default=None, name="expiresAt")  # 0: no deadline any more
+    problem: str | None = None
+    task_id: str | None = field(default=None, name="taskID")
+
+
+class Decision(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Somebody decided about one call, with exactly these arguments."""
+
+    pending_id: str = field(name="pendingID")
+    kind: DecisionKind
+    by: str
+    via: str
+    call_id: str = field(name="callID")
+    digest: str = ""
+    args: dict[str, Any] | None = None
+    reason: str | None = None
+    note: str | None = None
+    late: bool = False
+    task_id: str | None = field(default=None, name="taskID")
+
+
+class Settled(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A waiting call got its outcome without a decision."""
+
+    pending_id: str = field(name="pendingID")
+    status: str
+    call_id: str = field(name="callID")
+    by: str | None = None
+    late: bool = False
+    task_id: str | None = field(default=None, name="taskID")
+
+
+class AgentStart(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A worker began a stretch of work on a run, with this version of the agent."""
+
+    run: str
+    agent: str
+    digest: str = ""
+    worker: str = ""
+    tools: dict[str, str] | None = None
+
+
+class AgentComplete(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The run ended with this output."""
+
+    run: str
+    output: Raw
+    duration: int
+
+
+class AgentError(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The run failed."""
+
+    run: str
+    error: str
+    code: str = "ERROR"
+    hint: str | None = None
+
+
+class Retry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The model could not be asked; it will be again at `next`."""
+
+    attempt: int
+    message: str
+    next: int
+    task_id: str | None = field(default=None, name="taskID")
+
+
+class AgentChanged(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The agent's code is not what it was when the session last ran."""
+
+    added: list[str]
+    removed: list[str]
+    changed: list[str]
+
+
+class Cancelled(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Somebody cancelled the run: from here on no effect of it is intended."""
+
+    by: str | None = None
+    reason: str | None = None
+    task_id: str | None = field(default=None, name="taskID")
+
+
+class Forked(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The session is a copy of another one up to an event."""
+
+    source: str = field(name="from")
+    at: int
+
+
+class Metadata(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Changed metadata; None removes a key."""
+
+    changes: dict[str, Any]
+
+
+class Delegation(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A background agent was started."""
+
+    task_id: str = field(name="taskID")
+    session_id: str = field(name="sessionID")
+    agent: str
+
+
+class DelegationComplete(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A background agent ended."""
+
+    task_id: str = field(name="taskID")
+    status: str
+
+
+class SessionRecovery(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was repaired when the session was read."""
+
+    issues: list[Any]
+
+
+class SafetyLimit(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A limit of the agent was reached."""
+
+    limit: str
+    value: float
+    task_id: str | None = field(default=None, name="taskID")
+
+
+class AgentIteration(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Display only."""
+
+    iteration: int = 0
+
+
+class TodoUpdate(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Display only."""
+
+    todos: list[Any]
+
+
+class Unknown(Struct, frozen=True):
+    """An event of a type (or version) that this holdfast does not know: kept and ignored."""
+
+    type: str
+    data: bytes
+
+
+Event = (
+    User
+    | Assistant
+    | ToolCall
+    | ToolStarted
+    | ToolResult
+    | Pending
+    | Progress
+    | Decision
+    | Settled
+    | AgentStart
+    | AgentComplete
+    | AgentError
+    | Retry
+    | AgentChanged
+    | Cancelled
+    | Forked
+    | Metadata
+    | Delegation
+    | DelegationComplete
+    | SessionRecovery
+    | SafetyLimit
+    | AgentIteration
+    | TodoUpdate
+    | Unknown
+)
+
+
+class Stamped(NamedTuple):
+    """An event with its place in the log."""
+
+    seq: int
+    at: int
+    event: Event
+
+
+def raw(value: Any) -> Raw:
+    """A JSON value as it will stand in the log."""
+    return Raw(msgspec.json.encode(value))

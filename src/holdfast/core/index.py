@@ -1,0 +1,122 @@
+"""How sessions are named and found: ids, keys, streams, and the record that lists show."""
+
+import re
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct, field
+
+from holdfast.core.sessions import RunState
+from holdfast.errors import Refused
+
+MAX_ID: Final = 200
+_FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+def check_id(value: Any, what: str = "session id") -> str:
+    """The id, if it is one: 1 to 200 characters, none of them a control character."""
+    if not isinstance(value, str) or not 1 <= len(value) <= MAX_ID or _FORBIDDEN.search(value):
+        raise Refused(
+            f"{_shown(value)} cannot be a {what}",
+            code="ID_INVALID",
+            hint=f"use 1 to {MAX_ID} characters without control characters",
+        )
+    return value
+
+
+def check_tenant(value: str) -> str:
+    """The tenant's name; the empty one is where everything is unless scoped."""
+    return value if value == "" else check_id(value, "tenant name")
+
+
+def _shown(value: Any) -> str:
+    text = ascii(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+_MARKS: Final = {"%": "%25", "/": "%2F", "#": "%23", "|": "%7C"}  # what names are put together with
+
+
+def _quote(text: str) -> str:
+    return "".join(_MARKS.get(letter, letter) for letter in text)
+
+
+def _unquote(text: str) -> str:
+    for letter, mark in reversed(_MARKS.items()):
+        text = text.replace(mark, letter)
+    return text
+
+
+def session_key(tenant: str, session_id: str) -> str:
+    """The key of a session's entry."""
+    return f"{_quote(tenant)}/{session_id}"
+
+
+def stream_of(tenant: str, session_id: str, generation: int = 1) -> str:
+    """The stream of a session; a session made anew after deletion has the next generation."""
+    name = f"s/{_quote(tenant)}/{_quote(session_id)}"
+    return name if generation == 1 else f"{name}#{generation}"
+
+
+def names_in(stream: str) -> tuple[str, str] | None:
+    """Tenant and session id of a stream; None if it is not a session's."""
+    parts = stream.split("#", 1)[0].split("/")
+    if len(parts) != 3 or parts[0] != "s":
+        return None
+    return _unquote(parts[1]), _unquote(parts[2])
+
+
+def stream_kind(agent: str) -> str:
+    """What a worker claims: the sessions of one agent, so that it leaves others alone."""
+    return f"session:{agent}"
+
+
+class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A session as lists show it, without reading its log."""
+
+    id: str
+    tenant: str = ""
+    agent: str
+    task_id: str | None = field(default=None, name="taskID")
+    state: RunState = "pending"
+    created_at: int = field(default=0, name="createdAt")
+    updated_at: int = field(default=0, name="updatedAt")
+    metadata: dict[str, Any] = field(default_factory=dict)
+    title: str = ""
+    problem: str | None = None
+    problem_text: str | None = field(default=None, name="problemText")
+    parent: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the next message starts a new run."""
+        return self.state in ("completed", "failed", "cancelled")
+
+
+_decoder = msgspec.json.Decoder(SessionRecord)
+
+
+def encode(record: SessionRecord) -> bytes:
+    """The record as the data of its entry."""
+    return msgspec.json.encode(record)
+
+
+def decode(data: bytes) -> SessionRecord:
+    """The record of an entry."""
+    return _decoder.decode(data)
+
+
+class KeyRecord(Struct, frozen=True, omit_defaults=True):
+    """A message that was sent under a key: what it was, so that another is not taken for it."""
+
+    digest: str
+
+
+def encode_key(record: KeyRecord) -> bytes:
+    """The record as the data of its entry."""
+    return msgspec.json.encode(record)
+
+
+def decode_key(data: bytes) -> KeyRecord:
+    """The record of an entry."""
+    return msgspec.json.decode(data, type=KeyRecord)

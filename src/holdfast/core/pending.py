@@ -1,0 +1,169 @@
+"""The record of a call that waits, its states, and which verb fits which kind."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct, field
+
+from holdfast.core.events import CallKind, DecisionKind
+
+
+class PendingStatus(StrEnum):
+    """Where a pending call stands; the last four are ends."""
+
+    WAITING = "waiting"
+    PROCESSING = "processing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+
+
+OPEN: Final = frozenset({PendingStatus.WAITING, PendingStatus.PROCESSING})
+
+
+class Verb(StrEnum):
+    """What can be done to a pending call from outside."""
+
+    APPROVE = "approve"
+    DENY = "deny"
+    RESPOND = "respond"
+    RESULT = "result"
+    ERROR = "error"
+    CANCEL = "cancel"
+    START = "start"
+    RESET = "reset"
+    EXPIRE = "expire"
+
+
+_W, _P = PendingStatus.WAITING, PendingStatus.PROCESSING
+_DONE, _FAILED = PendingStatus.COMPLETED, PendingStatus.FAILED
+_EXPIRED, _CANCELLED = PendingStatus.EXPIRED, PendingStatus.CANCELLED
+
+MOVES: Final[dict[tuple[PendingStatus, Verb], PendingStatus]] = {
+    (_W, Verb.START): _P,
+    (_P, Verb.START): _P,
+    (_P, Verb.RESET): _W,
+    (_W, Verb.RESET): _W,
+    (_W, Verb.APPROVE): _DONE,
+    (_W, Verb.DENY): _DONE,
+    (_W, Verb.RESPOND): _DONE,
+    (_W, Verb.RESULT): _DONE,
+    (_P, Verb.RESULT): _DONE,
+    (_W, Verb.ERROR): _FAILED,
+    (_P, Verb.ERROR): _FAILED,
+    (_W, Verb.EXPIRE): _EXPIRED,
+    (_P, Verb.EXPIRE): _EXPIRED,
+    (_W, Verb.CANCEL): _CANCELLED,
+    (_P, Verb.CANCEL): _CANCELLED,
+}
+
+VERBS: Final[dict[CallKind, frozenset[Verb]]] = {
+    "approval": frozenset({Verb.APPROVE, Verb.DENY, Verb.RESPOND, Verb.CANCEL}),
+    "question": frozenset({Verb.DENY, Verb.RESPOND, Verb.CANCEL}),
+    "tool": frozenset({Verb.RESULT, Verb.ERROR, Verb.CANCEL}),
+    "child": frozenset({Verb.CANCEL}),
+    "timer": frozenset({Verb.CANCEL}),
+}
+
+
+class PendingTime(Struct, frozen=True, omit_defaults=True):
+    """Instants of a pending call, in ms."""
+
+    created: int
+    started: int | None = None
+    completed: int | None = None
+
+
+class PendingResult(Struct, frozen=True):
+    """A result as it was submitted."""
+
+    title: str
+    output: str
+    metadata: dict[str, Any]
+
+
+class PendingDecision(Struct, frozen=True, omit_defaults=True):
+    """Who decided what, when and through which door."""
+
+    kind: DecisionKind
+    by: str
+    via: str
+    at: int
+    args: dict[str, Any] | None = None
+    reason: str | None = None
+    note: str | None = None
+    output: str | None = None
+
+
+class PendingRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A pending call as it is stored and as JSON shows it. `timeout` is the instant of expiry."""
+
+    id: str
+    session_id: str = field(name="sessionID")
+    tenant: str = ""
+    agent: str
+    task_id: str = field(name="taskID")
+    message_id: str = field(name="messageID")
+    part_id: str = field(name="partID")
+    call_id: str = field(name="callID")
+    effect_id: str = field(name="effectID")
+    tool: str
+    input: dict[str, Any]
+    kind: CallKind
+    status: PendingStatus = PendingStatus.WAITING
+    time: PendingTime
+    timeout: int | None = None
+    external_ref: str | None = field(default=None, name="externalRef")
+    output: str | None = None
+    estimated_duration: int | None = field(default=None, name="estimatedDuration")
+    prompt: str | None = None
+    reason: str | None = None
+    problem: str | None = None
+    progress: dict[str, Any] | None = None
+    decision: PendingDecision | None = None
+    result: PendingResult | None = None
+    error: str | None = None
+    by: str | None = None  # who settled it, where that was no decision
+    via: str | None = None
+    late: bool = False
+    on_expire: str = field(default="fail", name="onExpire")
+    ancestry: tuple[str, ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        return self.status in OPEN
+
+    @property
+    def due(self) -> int | None:
+        """When it expires, or None: the `due` of its entry."""
+        return self.timeout if self.is_open and not self.late and self.kind != "timer" else None
+
+
+_decoder = msgspec.json.Decoder(PendingRecord)
+
+
+def encode(record: PendingRecord) -> bytes:
+    """The record as the data of its entry."""
+    return msgspec.json.encode(record)
+
+
+def decode(data: bytes) -> PendingRecord:
+    """The record of an entry."""
+    return _decoder.decode(data)
+
+
+def winner(record: PendingRecord) -> Mapping[str, Any]:
+    """What settled a call, when and by whom: what losers are told."""
+    told: dict[str, Any] = {"status": str(record.status), "at": record.time.completed}
+    if record.decision is not None:
+        told |= {k: v for k, v in msgspec.to_builtins(record.decision).items() if v is not None}
+    else:
+        told |= {k: v for k, v in (("by", record.by), ("via", record.via)) if v is not None}
+    if record.result is not None:
+        told["result"] = msgspec.to_builtins(record.result)
+    if record.error is not None:
+        told["error"] = record.error
+    return told

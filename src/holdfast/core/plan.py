@@ -1,0 +1,126 @@
+"""What a driver does next: one pure function of the folded log."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from holdfast.core import effects
+from holdfast.core.calls import Call, CallStatus
+from holdfast.core.effects import Effect
+from holdfast.core.sessions import State
+
+MAX_TRIES: Final = 5
+SLOTS: Final = 16  # calls of one turn that run at one time
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Where a run of this agent is stopped."""
+
+    max_turns: int = 100
+    budget: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Who plans: the driver's epoch, its claims that led to nothing, what it has in flight."""
+
+    epoch: int
+    tries: int = 1
+    in_flight: Collection[str] = ()
+    asking: bool = False
+    stuck: Collection[str] = ()  # calls that this process cannot start
+    limits: Limits = field(default_factory=Limits)
+
+
+def plan(state: State, seat: Seat, now: int) -> Effect:
+    """The one next thing to do. Parks exactly when nothing here can move the session."""
+    if state.cancelling:
+        return effects.CloseCalls()
+    strays = tuple(c for c in state.calls.values() if not c.is_open and (c.gate or c.wait))
+    if strays:
+        return effects.CloseStrays(strays)
+    if state.run is None or state.run.end is not None:
+        return _rest(state, seat)
+    if seat.tries > MAX_TRIES:
+        return _drivers_die(seat)
+    return _calls(state, seat, now) or _model(state, seat, now) or _rest(state, seat)
+
+
+def _calls(state: State, seat: Seat, now: int) -> Effect | None:
+    cut_off = tuple(c for c in state.open_calls if _is_cut_off(c, seat))
+    if cut_off:
+        return effects.Interrupted(cut_off)
+    due = tuple(c for c in state.open_calls if _is_due(c, now))
+    if due:
+        return effects.FireTimers(due)
+    free = SLOTS - len(seat.in_flight)
+    ready = tuple(
+        c
+        for c in state.open_calls
+        if c.status in (CallStatus.NEW, CallStatus.APPROVED) and c.id not in seat.stuck
+    )
+    if ready and free > 0:
+        return effects.StartCalls(ready[:free])
+    return None
+
+
+def _is_cut_off(call: Call, seat: Seat) -> bool:
+    running = call.status is CallStatus.RUNNING or (
+        call.status is CallStatus.WAITING and call.epoch is not None and not call.returned
+    )
+    return running and call.epoch != seat.epoch
+
+
+def _is_due(call: Call, now: int) -> bool:
+    return (
+        call.kind == "timer"
+        and call.status is CallStatus.WAITING
+        and call.expires_at is not None
+        and call.expires_at <= now
+    )
+
+
+def _model(state: State, seat: Seat, now: int) -> Effect | None:
+    if not state.needs_model or seat.in_flight or seat.asking:
+        return None
+    if state.retry is not None and state.retry.next > now:
+        return effects.Park(state.retry.next)
+    return _limit(state, seat.limits) or effects.AskModel(state.turn + 1)
+
+
+def _limit(state: State, limits: Limits) -> Effect | None:
+    run = state.run
+    if run is None:
+        return None
+    spent = {"max_turns": float(run.turns), "turns": float(run.turns), "tokens": run.tokens}
+    allowed = {**limits.budget, "max_turns": float(limits.max_turns)}
+    for name, most in allowed.items():
+        if spent.get(name, 0) >= most:
+            return effects.Fail(
+                f"the run reached its limit: {name} {most:g}",
+                "SAFETY_LIMIT",
+                "raise the limit on the agent, then resume the session",
+                name,
+                spent[name],
+            )
+    return None
+
+
+def _drivers_die(seat: Seat) -> Effect:
+    return effects.Fail(
+        f"drivers keep dying: {seat.tries} workers took this session and wrote nothing",
+        "DRIVERS_KEEP_DYING",
+        "look into the workers' logs, then resume the session",
+    )
+
+
+def _rest(state: State, seat: Seat) -> Effect:
+    if seat.in_flight or seat.asking:
+        return effects.Idle()
+    timers = [
+        c.expires_at
+        for c in state.open_calls
+        if c.kind == "timer" and c.status is CallStatus.WAITING and c.expires_at is not None
+    ]
+    return effects.Park(min(timers, default=None))

@@ -1,0 +1,260 @@
+"""A session as its log tells it: the fold of events into a State."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+from msgspec import Raw
+
+from holdfast.core import calls, events
+from holdfast.core.calls import Call, CallStatus, Move
+from holdfast.core.events import Stamped
+
+RunState = Literal["pending", "running", "waiting", "completed", "failed", "cancelled"]
+RunEnd = Literal["completed", "failed", "cancelled"]
+CORRECTION: Final = "holdfast:output"  # who says that an output did not fit
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The work that one message started, through all its pauses."""
+
+    id: str
+    number: int  # 1 for the first run of the session
+    started_at: int
+    driven: bool = False
+    turns: int = 0
+    tokens: float = 0
+    corrections: int = 0
+    end: RunEnd | None = None
+    output: Raw | None = None
+    error: events.AgentError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Everything that decides what happens next, and what people are shown."""
+
+    head: int = 0
+    run: Run | None = None
+    agent: str = ""
+    turn: int = 0  # answers so far
+    request_head: int = 0  # what the last answer had seen
+    input_head: int = 0  # the last input
+    calls: Mapping[str, Call] = field(default_factory=dict)  # of the last turn
+    cancelling: bool = False  # open calls of a cancelled run must be closed
+    resuming: bool = False  # a new run goes on from the recorded prefix, without a new input
+    retry: events.Retry | None = None
+    digest: str = ""
+    tools: Mapping[str, str] = field(default_factory=dict)
+    worker: str = ""
+    text: str = ""  # of the last answer
+    usage: Mapping[str, float] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    todos: tuple[Any, ...] = ()
+    created_at: int = 0
+    updated_at: int = 0
+
+    @property
+    def open_calls(self) -> list[Call]:
+        return [call for call in self.calls.values() if call.is_open]
+
+    @property
+    def needs_model(self) -> bool:
+        """Whether the next thing is to ask the model; never while a call of the turn is open."""
+        if self.run is None or self.run.end is not None or self.open_calls:
+            return False
+        return bool(self.calls) or self.resuming or self.input_head > self.request_head
+
+    @property
+    def status(self) -> RunState:
+        """The canonical state."""
+        if self.run is None:
+            return "pending"
+        if self.run.end is not None:
+            return self.run.end
+        waiting = self.open_calls
+        if waiting and not self.cancelling and all(call.is_outside for call in waiting):
+            return "waiting"
+        return "running" if self.run.driven else "pending"
+
+
+def fold(log: Iterable[Stamped], state: State | None = None) -> State:
+    """The state after these events, which follow what `state` has seen."""
+    state = state or State()
+    for stamped in log:
+        apply = _FOLDS.get(type(stamped.event))
+        if apply is not None:
+            state = apply(state, stamped, stamped.event)
+        state = replace(
+            state,
+            head=stamped.seq,
+            created_at=state.created_at or stamped.at,
+            updated_at=stamped.at,
+        )
+    return state
+
+
+def _user(state: State, stamped: Stamped, event: events.User) -> State:
+    run = state.run
+    if run is None or run.end is not None:
+        run = _next_run(state, event.task_id or f"task_{stamped.seq}", stamped.at)
+    if event.by == CORRECTION:
+        run = replace(run, corrections=run.corrections + 1)
+    return replace(state, run=run, input_head=stamped.seq, resuming=False)
+
+
+def _next_run(state: State, run_id: str, at: int) -> Run:
+    return Run(run_id, (state.run.number if state.run else 0) + 1, at)
+
+
+def _agent_start(state: State, stamped: Stamped, event: events.AgentStart) -> State:
+    run, resuming = state.run, state.resuming
+    if run is None or (run.end is not None and run.id != event.run):
+        run, resuming = _next_run(state, event.run, stamped.at), True
+    if not event.worker:  # somebody asked for a new run; nobody drives it yet
+        return replace(state, run=run, resuming=resuming)
+    tools = event.tools if event.tools is not None else state.tools
+    return replace(
+        state,
+        run=replace(run, driven=True),
+        resuming=resuming,
+        agent=event.agent,
+        digest=event.digest,
+        tools=tools,
+        worker=event.worker,
+    )
+
+
+def _assistant(state: State, _: Stamped, event: events.Assistant) -> State:
+    usage = dict(state.usage)
+    usage["requests"] = usage.get("requests", 0) + 1
+    for name, amount in (event.usage or {}).items():
+        usage[name] = usage.get(name, 0) + amount
+    run = state.run
+    if run is not None:
+        spent = sum((event.usage or {}).get(k, 0) for k in ("inputTokens", "outputTokens"))
+        run = replace(run, driven=True, turns=run.turns + 1, tokens=run.tokens + spent)
+    return replace(
+        state,
+        run=run,
+        agent=event.agent,
+        turn=event.turn,
+        request_head=event.request_head,
+        calls={},
+        resuming=False,
+        retry=None,
+        text=event.content,
+        usage=usage,
+    )
+
+
+def _tool_call(state: State, _: Stamped, event: events.ToolCall) -> State:
+    call = Call(event.id, event.tool, event.params, event.turn, len(state.calls))
+    todos = state.todos
+    if event.tool == "todo_write":
+        listed = event.params.get("todos")
+        todos = tuple(listed) if isinstance(listed, list) else todos
+    return replace(state, calls={**state.calls, event.id: call}, todos=todos)
+
+
+def _changed(state: State, call_id: str, change: Callable[[Call], Call]) -> State:
+    call = state.calls.get(call_id)
+    if call is None:
+        return state
+    return replace(state, calls={**state.calls, call_id: change(call)})
+
+
+def _tool_started(state: State, _: Stamped, event: events.ToolStarted) -> State:
+    return _changed(state, event.id, lambda call: calls.started(call, event))
+
+
+def _tool_result(state: State, _: Stamped, event: events.ToolResult) -> State:
+    state = _changed(state, event.tool_call_id, lambda call: call.moved(Move.SETTLE))
+    if state.cancelling and not state.open_calls:
+        return replace(state, cancelling=False)
+    return state
+
+
+def _pending(state: State, _: Stamped, event: events.Pending) -> State:
+    return _changed(state, event.call_id, lambda call: calls.opened(call, event))
+
+
+def _progress(state: State, _: Stamped, event: events.Progress) -> State:
+    return _changed(state, event.call_id, lambda call: calls.progressed(call, event))
+
+
+def _decision(state: State, _: Stamped, event: events.Decision) -> State:
+    return _changed(state, event.call_id, lambda call: calls.decided(call, event))
+
+
+def _settled(state: State, _: Stamped, event: events.Settled) -> State:
+    def close(call: Call) -> Call:
+        return replace(
+            call,
+            gate=None if call.gate == event.pending_id else call.gate,
+            wait=None if call.wait == event.pending_id else call.wait,
+        )
+
+    return _changed(state, event.call_id, close)
+
+
+def _agent_complete(state: State, _: Stamped, event: events.AgentComplete) -> State:
+    if state.run is None:
+        return state
+    return replace(state, run=replace(state.run, end="completed", output=event.output), retry=None)
+
+
+def _agent_error(state: State, _: Stamped, event: events.AgentError) -> State:
+    if state.run is None or state.run.end is not None:
+        return state
+    return replace(state, run=replace(state.run, end="failed", error=event), retry=None)
+
+
+def _retry(state: State, _: Stamped, event: events.Retry) -> State:
+    return replace(state, retry=event)
+
+
+def _cancelled(state: State, _: Stamped, _event: events.Cancelled) -> State:
+    if state.run is None or state.run.end is not None:
+        return state
+    return replace(
+        state,
+        run=replace(state.run, end="cancelled"),
+        cancelling=bool(state.open_calls),
+        retry=None,
+    )
+
+
+def _metadata(state: State, _: Stamped, event: events.Metadata) -> State:
+    merged = {**state.metadata, **event.changes}
+    return replace(state, metadata={k: v for k, v in merged.items() if v is not None})
+
+
+def _forked(state: State, _: Stamped, _event: events.Forked) -> State:
+    """A fork ends where it was cut: it has no run of its own before its first message."""
+    if state.run is None or state.run.end is not None:
+        return state
+    return replace(state, run=replace(state.run, end="completed"))
+
+
+_FOLDS: Final[dict[type, Callable[[State, Stamped, Any], State]]] = {
+    events.User: _user,
+    events.Assistant: _assistant,
+    events.ToolCall: _tool_call,
+    events.ToolStarted: _tool_started,
+    events.ToolResult: _tool_result,
+    events.Pending: _pending,
+    events.Progress: _progress,
+    events.Decision: _decision,
+    events.Settled: _settled,
+    events.AgentStart: _agent_start,
+    events.AgentComplete: _agent_complete,
+    events.AgentError: _agent_error,
+    events.Retry: _retry,
+    events.Cancelled: _cancelled,
+    events.Metadata: _metadata,
+    events.Forked: _forked,
+}
+
+__all__ = ["CORRECTION", "Call", "CallStatus", "Run", "RunState", "State", "fold"]
