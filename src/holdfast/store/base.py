@@ -284,7 +284,10 @@ class Store(Protocol):
         ...
 
     async def tail(self, cursor: str, limit: int = 500) -> Feed:
-        """Records of all streams after the cursor ("" is the beginning), each exactly once."""
+        """Records of all streams after the cursor, each exactly once.
+
+        The cursor "" is the beginning, "$" is now: it answers no record, only where to go on.
+        """
         ...
 
     async def changed(self, timeout_s: float) -> None:

@@ -1,5 +1,7 @@
 """The opaque cursors of pages and feeds: what the backends hand out and take back."""
 
+END = "$"  # a feed's cursor: from now on
+
 Place = tuple[int, str]  # where a page ended: due time (0 where pages go by key alone) and key
 
 

@@ -1,0 +1,66 @@
+"""From what a configuration says to agents that run."""
+
+from dataclasses import replace
+from typing import Any
+
+from holdfast.config import AgentConfig, Config, McpTools, ModelRef, ToolRef
+from holdfast.errors import ConfigError
+from holdfast.runtime.agents import Agent
+from holdfast.runtime.models.base import Model
+from holdfast.runtime.models.scripted import ScriptedModel
+from holdfast.runtime.tools import Tool, as_tool
+
+
+def agents_from(config: Config) -> list[Agent[Any]]:
+    """The agents of a configuration; imports the user's modules. ConfigError says where."""
+    return [_agent(agent, config) for agent in config.agents.values()]
+
+
+def _agent(said: AgentConfig, config: Config) -> Agent[Any]:
+    key = ("agents", said.name)
+    output = str
+    if said.output_type is not None:
+        output = config.import_object(said.output_type, (*key, "output_type"))
+    tools = [_tool(tool, config) for tool in said.tools]
+    try:
+        return Agent(
+            said.name,
+            model=_model(said.model, config),
+            instructions=said.instructions,
+            tools=tools,
+            output_type=output,
+            sub_agents=said.sub_agents,
+            model_settings=said.model.settings,
+            max_turns=said.max_turns,
+            budget=said.budget,
+            hitl=said.task.hitl,
+            input_timeout=said.task.input_timeout,
+            on_expire=said.task.on_expire,
+            while_waiting=said.while_waiting,
+            description=said.description,
+            aliases=said.aliases,
+        )
+    except ConfigError as error:
+        raise config.located(error, key) from error
+
+
+def _model(said: ModelRef, config: Config) -> str | Model:
+    if said.script is None:
+        return f"{said.provider}:{said.model}"
+    try:
+        return ScriptedModel.read(said.script)
+    except ConfigError as error:
+        raise config.located(error, said.key) from error
+
+
+def _tool(said: ToolRef | McpTools, config: Config) -> Tool[..., Any] | str:
+    if isinstance(said, McpTools):  # not reached while load() refuses them
+        error = ConfigError("MCP tools are not built yet", code="NOT_BUILT_YET")
+        raise config.located(error, said.key)
+    if said.is_built_in:
+        return said.target
+    found = config.import_object(said.target, said.key)
+    try:
+        return replace(as_tool(found), **said.options)
+    except ConfigError as error:
+        raise config.located(error, said.key) from error

@@ -1,0 +1,302 @@
+"""The Runtime: wires store, agents and engine together; the only place that picks classes."""
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import anyio
+
+from holdfast.app.stores import around_store, open_store
+from holdfast.core import index
+from holdfast.core.commands import (
+    Approve,
+    CancelCall,
+    Command,
+    Deny,
+    Respond,
+    SubmitError,
+    SubmitResult,
+)
+from holdfast.core.index import check_tenant
+from holdfast.errors import ConfigError, Refused
+from holdfast.runtime.agents import Agent, Agents
+from holdfast.runtime.bus import Bus
+from holdfast.runtime.host import LEASE_MS, Host
+from holdfast.runtime.ids import new_id
+from holdfast.runtime.outside import Address, Outside
+from holdfast.runtime.perform import Desk
+from holdfast.runtime.results import Event, Result, event_of
+from holdfast.runtime.service import Service
+from holdfast.runtime.session import Session
+from holdfast.runtime.values import PendingCall, parse_duration
+from holdfast.runtime.worker import Recovery, Worker
+from holdfast.store.base import Clock, Store
+from holdfast.store.cursors import END
+
+R = TypeVar("R")
+
+LEASE: Final = "HOLDFAST_LEASE"  # how long a worker may be silent before others take over
+
+
+class Runtime:
+    """Agents on a store. Open it with `async with`; nothing runs by itself unless `worker=True`."""
+
+    def __init__(  # noqa: PLR0913 - what a runtime is made of, each named
+        self,
+        store: str | Store = "sqlite:///holdfast.db",
+        *,
+        agents: Sequence[Agent[Any]] = (),
+        deps: Any = None,
+        worker: bool = False,
+        public_url: str | None = None,
+        webhook_secret: str | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        opened = around_store.get()(open_store(store, clock))
+        lease_ms = parse_duration(os.environ[LEASE]) if os.environ.get(LEASE) else LEASE_MS
+        desk = Desk(opened, Outside(opened), Bus(), None, public_url, webhook_secret)
+        known = Agents(agents)
+        self._service = Service(desk, known, Host(desk, known, lease_ms))
+        self._deps = deps
+        self._with_worker = worker
+        self._tenant: str | None = None
+        self._stack: AsyncExitStack | None = None
+        self._main: Any = None
+
+    @classmethod
+    def from_config(
+        cls,
+        path: str | os.PathLike[str] = "holdfast.yaml",
+        *,
+        store: str | Store | None = None,
+        agents: Sequence[Agent[Any]] = (),
+        deps: Any = None,
+        worker: bool = False,
+    ) -> "Runtime":
+        """The runtime that a YAML file describes; what is given here counts more."""
+        from holdfast import config
+        from holdfast.app.configured import agents_from
+
+        loaded = config.load(Path(path))
+        return cls(
+            loaded.store_url if store is None else store,
+            agents=[*agents_from(loaded), *agents],
+            deps=loaded.build_deps() if deps is None else deps,
+            worker=worker,
+            public_url=loaded.public_url,
+            webhook_secret=loaded.webhook_secret,
+        )
+
+    # --- open and close -----------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Open the store and, if there are, the deps. May be left in another task."""
+        if self._stack is not None:
+            raise Refused("the runtime is open already", code="ALREADY_OPEN")
+        stack = AsyncExitStack()
+        desk = self._service.desk
+        try:
+            await desk.store.open()
+            stack.push_async_callback(desk.store.close)
+            desk.deps = await _entered(stack, self._deps)
+            _check_deps(self._service.agents, desk.deps)
+            stack.push_async_callback(self._service.host.close)
+            if self._with_worker:
+                await self._service.host.also(Worker(self._service).run)
+        except BaseException:
+            await stack.aclose()
+            raise
+        self._stack = stack
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let current calls finish for a moment, give the leases back, close the store."""
+        stack, self._stack = self._stack, None
+        if stack is not None:
+            with anyio.CancelScope(shield=True):
+                await stack.aclose()
+
+    def run_sync(self, main: "Callable[[Runtime], Awaitable[R]]") -> R:
+        """Open, await `main(runtime)`, close: the one door for programs that are not async."""
+
+        async def opened() -> R:
+            async with self:
+                return await main(self)
+
+        return anyio.run(opened)
+
+    def tenant(self, name: str) -> "Runtime":
+        """The same runtime, seeing one tenant; everything else is NotFound there."""
+        scoped = object.__new__(Runtime)
+        scoped.__dict__ = dict(self.__dict__)
+        scoped._tenant = check_tenant(name)
+        return scoped
+
+    # --- sessions -----------------------------------------------------------------------------
+
+    def session(
+        self,
+        id: str | None = None,  # noqa: A002 - the word users know
+        *,
+        agent: Agent[Any] | str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Session[Any]:
+        """A handle; nothing is read or written. The session is created by its first message."""
+        known = self._service.agents.add(agent) if isinstance(agent, Agent) else agent
+        session_id = new_id("s") if id is None else id
+        return Session(
+            self._service, self._tenant or "", session_id, agent=known, metadata=metadata
+        )
+
+    async def sessions(
+        self,
+        *,
+        state: str | None = None,
+        agent: str | None = None,
+        parent: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        search: str | None = None,
+    ) -> AsyncIterator[Result[Any]]:
+        """The sessions, each as it stands; `search` looks in ids and first messages."""
+        async for known in self._service.sessions(self._tenant):
+            record = known.record
+            if (agent is not None and record.agent != agent) or (
+                parent is not None and record.parent != parent
+            ):
+                continue
+            if any(record.metadata.get(k) != v for k, v in (metadata or {}).items()):
+                continue
+            if search and search.lower() not in f"{record.id} {record.title}".lower():
+                continue
+            result = await self._service.result(known)
+            if state is None or result.state == state:
+                yield result
+
+    async def stream(
+        self,
+        *,
+        session: str | None = None,
+        after: int | None = None,
+        types: Collection[str] = (),
+    ) -> AsyncIterator[Event]:
+        """Watch events as they are recorded, from now or after an `Event.pos`; never drives."""
+        store = self._service.desk.store
+        cursor = END if after is None else str(after)
+        while True:
+            feed = await store.tail(cursor)
+            for record in feed.records:
+                names = index.names_in(record.stream)
+                if names is None or (self._tenant is not None and names[0] != self._tenant):
+                    continue
+                if (session is None or names[1] == session) and (not types or record.type in types):
+                    yield event_of(names, record)
+            if feed.cursor == cursor:
+                await store.changed(1.0)
+            cursor = feed.cursor
+
+    # --- pending calls ------------------------------------------------------------------------
+
+    async def pending(
+        self,
+        *,
+        session: str | None = None,
+        kind: str | None = None,
+        tool: str | None = None,
+        status: str | None = None,
+    ) -> AsyncIterator[PendingCall]:
+        """Calls that wait; `status` may also be an end state, or "all"."""
+        stream: str | None = None
+        if session is not None:
+            address = Address(self._tenant or "", session)
+            stream = (await self._service.desk.outside.known(address)).stream
+        async for record in self._service.pending(self._tenant, status=status, stream=stream):
+            if kind in (None, record.kind) and tool in (None, record.tool):
+                yield self._service.desk.pending_call(record)
+
+    async def approve(
+        self,
+        pending_id: str,
+        *,
+        by: str,
+        args: Mapping[str, Any] | None = None,
+        note: str | None = None,
+    ) -> PendingCall:
+        """Let exactly the stored call run, with `args` merged over its arguments."""
+        return await self._settle(pending_id, Approve(by, "python", args, note))
+
+    async def deny(self, pending_id: str, *, by: str, reason: str | None = None) -> PendingCall:
+        """Do not run it; the model is told the reason."""
+        return await self._settle(pending_id, Deny(by, "python", reason))
+
+    async def respond(self, pending_id: str, output: str, *, by: str) -> PendingCall:
+        """Answer a question, or give an output instead of running a call."""
+        return await self._settle(pending_id, Respond(by, "python", output))
+
+    async def submit_result(
+        self,
+        pending_id: str,
+        output: str,
+        *,
+        title: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        by: str | None = None,
+    ) -> PendingCall:
+        """The outcome of a deferred call."""
+        return await self._settle(pending_id, SubmitResult(output, title, metadata, by))
+
+    async def submit_error(
+        self, pending_id: str, error: str, *, by: str | None = None
+    ) -> PendingCall:
+        """A deferred call failed."""
+        return await self._settle(pending_id, SubmitError(error, by))
+
+    async def cancel(self, pending_id: str, *, by: str | None = None) -> PendingCall:
+        """Give one pending call up; the model is told."""
+        return await self._settle(pending_id, CancelCall(by))
+
+    async def _settle(self, pending_id: str, command: Command) -> PendingCall:
+        outcome = await self._service.settle(pending_id, command, self._tenant)
+        return self._service.desk.pending_call(outcome.record)
+
+    # --- working ------------------------------------------------------------------------------
+
+    async def work(self, *, once: bool = False) -> None:
+        """Drive whatever is due, for ever; with `once` until nothing is."""
+        await Worker(self._service).run(once=once)
+
+    async def recover(self) -> Recovery:
+        """What waits and what had expired: the report of a worker's start."""
+        return await Worker(self._service).recover()
+
+
+async def _entered(stack: AsyncExitStack, deps: Any) -> Any:
+    if not callable(deps):
+        return deps
+    made = deps()
+    if not isinstance(made, AbstractAsyncContextManager):
+        raise ConfigError(
+            f"deps {deps!r} is called when the runtime opens, and gave no async context manager",
+            code="DEPS_INVALID",
+            hint="pass the value itself, or a function with @asynccontextmanager",
+        )
+    return await stack.enter_async_context(made)
+
+
+def _check_deps(agents: Agents, deps: Any) -> None:
+    for agent in agents.all():
+        for tool in agent.tools.values():
+            wanted = tool.deps_type
+            if isinstance(wanted, type) and wanted is not Any and not isinstance(deps, wanted):
+                raise ConfigError(
+                    f"tool {tool.name!r} needs deps of type {wanted.__name__}, "
+                    f"and Runtime(deps=) is {type(deps).__name__}",
+                    code="DEPS_INVALID",
+                )

@@ -1,0 +1,41 @@
+"""Which store a URL means."""
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Final
+
+from holdfast.errors import ConfigError
+from holdfast.store.base import Clock, Store
+
+around_store: ContextVar[Callable[[Store], Store]] = ContextVar(
+    "around_store", default=lambda plain: plain
+)
+"""A seam for tests: what a Runtime made in this context puts around its store."""
+
+_LATER: Final = ("postgresql", "postgres", "files", "redis")
+
+
+def open_store(store: str | Store, clock: Clock | None = None) -> Store:
+    """The store behind a URL: `sqlite:///file.db` or `memory:`."""
+    if not isinstance(store, str):
+        return store
+    scheme, _, rest = store.partition(":")
+    if scheme == "memory" and not rest:
+        from holdfast.store.memory import MemoryStore
+
+        return MemoryStore(clock)
+    if scheme == "sqlite" and rest.startswith("///") and len(rest) > 3:
+        from holdfast.store.sqlite import SqliteStore
+
+        return SqliteStore(rest[3:], clock=clock)
+    later = " is not built yet" if scheme in _LATER else " is not known"
+    raise ConfigError(
+        f"the store {_without_password(store)!r}{later}",
+        code="STORE_UNKNOWN",
+        hint="use sqlite:///holdfast.db or memory:",
+    )
+
+
+def _without_password(url: str) -> str:
+    head, at, tail = url.rpartition("@")
+    return f"{head.split('//')[0]}//…@{tail}" if at else url

@@ -1,0 +1,202 @@
+"""Agents as users write them, and as the engine runs them."""
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, Generic, Literal
+
+import msgspec
+from typing_extensions import TypeVar
+
+from holdfast.core.plan import Limits
+from holdfast.errors import ConfigError, NotFound
+from holdfast.runtime.builtins import resolve_tool
+from holdfast.runtime.models.base import Model, ToolSpec
+from holdfast.runtime.models.resolve import resolve_model
+from holdfast.runtime.output_type import OutputShape
+from holdfast.runtime.tools import Tool
+from holdfast.runtime.values import Context, Duration, parse_duration
+
+T_co = TypeVar("T_co", covariant=True, default=str)
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_BUDGET: Final = frozenset({"turns", "tokens"})
+_BUDGET_LATER: Final = frozenset({"seconds", "children"})
+
+
+@dataclass(frozen=True)
+class Agent(Generic[T_co]):
+    """A model with instructions and tools, under a name that its sessions keep."""
+
+    name: str
+    model: str | Model = field(kw_only=True)
+    instructions: str | Callable[[Context[Any]], str] = ""
+    tools: Sequence[Tool[..., Any] | Callable[..., Any] | str] = ()
+    output_type: type[T_co] = str  # type: ignore[assignment]
+    sub_agents: Sequence[Any] = ()
+    model_settings: Mapping[str, Any] = field(default_factory=dict)
+    max_turns: int = 100
+    budget: Mapping[str, float] = field(default_factory=dict)
+    hitl: Literal["auto", "blocking", "async"] = "auto"
+    input_timeout: Duration = 600
+    on_expire: Literal["fail", "cancel", "keep"] = "fail"
+    while_waiting: Literal["queue", "reject", "cancel_calls"] = "queue"
+    description: str = ""
+    aliases: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for name in (self.name, *self.aliases):
+            if not isinstance(name, str) or not _NAME.fullmatch(name):
+                raise ConfigError(
+                    f"{name!r} cannot be the name of an agent",
+                    code="AGENT_INVALID",
+                    hint="use letters, digits, '_', '-' and '.', 64 at most",
+                )
+        _one_of(self, "on_expire", ("fail", "cancel", "keep"))
+        _one_of(self, "while_waiting", ("queue", "reject", "cancel_calls"))
+        _one_of(self, "hitl", ("auto", "blocking", "async"))
+        if self.hitl == "blocking":
+            raise _later(self.name, "hitl='blocking'")
+        if self.sub_agents:
+            raise _later(self.name, "sub_agents")
+        if not isinstance(self.max_turns, int) or self.max_turns < 1:
+            raise _invalid(self.name, f"max_turns is {self.max_turns!r}, and must be 1 or more")
+        _check_budget(self.name, self.budget)
+        parse_duration(self.input_timeout)
+
+
+def _one_of(agent: Agent[Any], name: str, allowed: Sequence[str]) -> None:
+    value = getattr(agent, name)
+    if value not in allowed:
+        words = ", ".join(repr(word) for word in allowed)
+        raise _invalid(agent.name, f"{name} is {value!r}, and must be one of {words}")
+
+
+def _check_budget(agent: str, budget: Mapping[str, float]) -> None:
+    for name, amount in budget.items():
+        if name in _BUDGET_LATER:
+            raise _later(agent, f"budget: {name}")
+        if name not in _BUDGET:
+            raise _invalid(agent, f"budget has an unknown key {name!r}")
+        if not isinstance(amount, int | float) or amount <= 0:
+            raise _invalid(agent, f"budget {name} is {amount!r}, and must be a positive number")
+
+
+def _invalid(agent: str, problem: str) -> ConfigError:
+    return ConfigError(f"agent {agent!r}: {problem}", code="AGENT_INVALID")
+
+
+def _later(agent: str, part: str) -> ConfigError:
+    return ConfigError(
+        f"agent {agent!r}: {part} is not built yet",
+        code="NOT_BUILT_YET",
+        hint="leave it out with this version",
+    )
+
+
+class ReadyAgent:
+    """An agent with its model and tools found, as the engine drives it."""
+
+    def __init__(self, agent: Agent[Any]) -> None:
+        self.agent = agent
+        self.name = agent.name
+        self.model = resolve_model(agent.model, agent.name)
+        self.tools: dict[str, Tool[..., Any]] = {}
+        self._by_name: dict[str, Tool[..., Any]] = {}
+        for item in agent.tools:
+            self._add(resolve_tool(item))
+        self.output = OutputShape(agent.output_type, agent.name)
+        self.limits = Limits(agent.max_turns, dict(agent.budget))
+
+    def _add(self, tool: Tool[..., Any]) -> None:
+        if tool.name in self.tools:
+            raise ConfigError(
+                f"agent {self.name!r} has two tools named {tool.name!r}",
+                code="TOOL_NAME_CLASH",
+                hint="give one of them another name=",
+            )
+        self.tools[tool.name] = tool
+        self._by_name |= {name: tool for name in tool.aliases if name not in self.tools}
+        self._by_name[tool.name] = tool
+
+    def tool(self, name: str) -> Tool[..., Any] | None:
+        """The tool of that name, or that had it once."""
+        return self._by_name.get(name)
+
+    @cached_property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The tools as the model is shown them."""
+        return tuple(ToolSpec(t.name, t.description, t.parameters) for t in self.tools.values())
+
+    @cached_property
+    def tool_digests(self) -> dict[str, str]:
+        """What each tool looked like, to tell later what changed."""
+        return {name: tool.digest[:12] for name, tool in self.tools.items()}
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of model, instructions and tool schemas."""
+        said = self.agent.instructions
+        shape = {
+            "model": self.model.name,
+            "instructions": said if isinstance(said, str) else "",
+            "tools": self.tool_digests,
+        }
+        text = msgspec.json.encode(shape, order="deterministic")
+        return hashlib.sha256(text).hexdigest()[:16]
+
+    def instructions(self, ctx: Context[Any]) -> str:
+        """What the model is told first."""
+        said = self.agent.instructions
+        return said if isinstance(said, str) else said(ctx)
+
+
+class Agents:
+    """The agents that this process knows, by name and former names."""
+
+    def __init__(self, agents: Sequence[Agent[Any]]) -> None:
+        self._ready: dict[str, ReadyAgent] = {}
+        for agent in agents:
+            self.add(agent)
+
+    def add(self, agent: Agent[Any]) -> ReadyAgent:
+        """Make an agent known; the same one again changes nothing."""
+        known = self._ready.get(agent.name)
+        if known is not None and known.agent is agent:
+            return known
+        if known is not None and known.name == agent.name:
+            raise ConfigError(
+                f"there are two agents named {agent.name!r}",
+                code="AGENT_NAME_CLASH",
+                hint="give one of them another name",
+            )
+        ready = ReadyAgent(agent)
+        self._ready |= {name: ready for name in agent.aliases if name not in self._ready}
+        self._ready[agent.name] = ready
+        return ready
+
+    def find(self, name: str) -> ReadyAgent | None:
+        """The agent of that name, or that had it once."""
+        return self._ready.get(name)
+
+    def get(self, name: str) -> ReadyAgent:
+        """The agent of that name. Raises NotFound."""
+        found = self.find(name)
+        if found is None:
+            known = ", ".join(sorted({ready.name for ready in self._ready.values()})) or "none"
+            raise NotFound(
+                f"there is no agent {name!r} here",
+                code="AGENT_NOT_FOUND",
+                hint=f"agents here: {known}",
+            )
+        return found
+
+    def names(self) -> list[str]:
+        """Every name under which sessions of these agents may stand."""
+        return sorted(self._ready)
+
+    def all(self) -> list[ReadyAgent]:
+        """The agents, each once."""
+        return list({id(ready): ready for ready in self._ready.values()}.values())

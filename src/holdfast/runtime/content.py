@@ -1,0 +1,80 @@
+"""Messages and results with files in them: bytes are stored once per store, by content."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+from holdfast.core import events
+from holdfast.errors import Refused
+from holdfast.runtime.values import Content, File
+from holdfast.store.base import HeadMoved, Record, Store, Write
+
+MAX_BYTES: Final = 10 * 1024 * 1024
+
+
+def check_size(text: str | bytes, what: str, limit: int = MAX_BYTES) -> None:
+    """Refuse what is too large to be kept."""
+    size = len(text.encode("utf-8", "surrogatepass")) if isinstance(text, str) else len(text)
+    if size > limit:
+        raise Refused(
+            f"{what} has {size:,} bytes; the limit is {limit:,}",
+            code="TOO_LARGE",
+            hint="store it elsewhere and pass a reference",
+        )
+
+
+async def stored_content(store: Store, content: Content) -> events.Content:
+    """A message as its event keeps it; the bytes of files are stored first."""
+    if isinstance(content, str):
+        check_size(content, "the message")
+        return _clean(content)
+    items: Sequence[str | File] = [content] if isinstance(content, File) else content
+    return [await _part(store, item) for item in items]
+
+
+async def _part(store: Store, item: str | File) -> events.Part:
+    if isinstance(item, str):
+        check_size(item, "the message")
+        return {"type": "text", "text": _clean(item)}
+    if not isinstance(item, File):
+        raise Refused(
+            f"a message is text, a File, or a list of them, not {type(item).__name__}",
+            code="CONTENT_INVALID",
+        )
+    part: dict[str, Any] = {"type": "file", "mediaType": item.media_type}
+    if item.name is not None:
+        part["name"] = item.name
+    if item.data is None:
+        return {**part, "url": item.url}
+    return {**part, "blob": await store_bytes(store, item.data)}
+
+
+def _clean(text: str) -> str:
+    if not isinstance(text, str):
+        raise Refused(f"a message is text, not {type(text).__name__}", code="CONTENT_INVALID")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise Refused(
+            "the text has a lone surrogate, which no store can keep", code="CONTENT_INVALID"
+        ) from error
+    return text
+
+
+async def store_bytes(store: Store, data: bytes) -> str:
+    """Keep these bytes and answer their name; the same bytes again are kept once."""
+    check_size(data, "the file")
+    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+    stream = f"blob/{digest}"
+    try:
+        record = Record("blob", data, store.now())
+        await store.commit([Write(stream, [record], create="blob", head=0)])
+    except HeadMoved:
+        pass  # it is there already
+    return digest
+
+
+async def read_bytes(store: Store, digest: str) -> bytes:
+    """The bytes that were stored under this name. Raises NoStream."""
+    found = await store.read(f"blob/{digest}")
+    return found.records[0].data

@@ -1,0 +1,346 @@
+"""The driver of one session: read, fold, plan, act, commit, until nothing is left, then park.
+
+An effect is done only by the driver whose own commit of its intent was acknowledged, at once
+after it. A refused commit means that nothing has happened: look again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, assert_never
+
+import anyio
+import anyio.abc
+
+from holdfast.core import effects, events, turns
+from holdfast.core.calls import Call, CallStatus
+from holdfast.core.effects import Effect, Park
+from holdfast.core.plan import Seat, plan
+from holdfast.core.policy import GiveUp, Verdict
+from holdfast.core.sessions import State
+from holdfast.core.turns import Draft, Scope, Turn
+from holdfast.errors import HoldfastError, Refused
+from holdfast.runtime.agents import ReadyAgent
+from holdfast.runtime.ledger import Ledger
+from holdfast.runtime.log import Log
+from holdfast.runtime.outside import Known
+from holdfast.runtime.perform import (
+    Answered,
+    Desk,
+    ModelFailed,
+    Outcome,
+    Performer,
+    StartReturned,
+    ToolReturned,
+)
+from holdfast.store.base import HeadMoved, Lease, Lost, Unknown, VersionMoved
+
+STUCK_RETRY_MS: Final = 60_000  # how often a worker looks whether it has the missing code now
+
+
+@dataclass(slots=True)
+class Flight:
+    """What this drive has begun and not heard of yet."""
+
+    calls: dict[str, anyio.CancelScope] = field(default_factory=dict)
+    launched: set[tuple[str, int]] = field(default_factory=set)  # effect id, attempt
+    asking: anyio.CancelScope | None = None
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def stop(self) -> None:
+        """Call off what runs; what cannot be stopped is not waited for."""
+        for scope in self.calls.values():
+            scope.cancel()
+        self.calls.clear()
+        self.stop_asking()
+
+    def stop_asking(self) -> None:
+        if self.asking is not None:
+            self.asking.cancel()
+            self.asking = None
+
+
+class Driver:
+    """Drives one session under one lease."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        lease: Lease,
+        agent: ReadyAgent,
+        known: Known,
+        is_alive: Callable[[], bool],
+    ) -> None:
+        record = known.record
+        self._agent = agent
+        self._desk = desk
+        self._lease = lease
+        self._is_alive = is_alive
+        self._log = Log(desk.store, lease.stream)
+        self._ledger = Ledger(desk.store, lease, self._log, known)
+        self._ledger.introduce(agent)
+        self._performer = Performer(desk, agent, record.tenant, record.id)
+        self._scope = Scope(
+            record.id, record.tenant, agent.name, lease.epoch, agent.agent.on_expire
+        )
+        self._flight = Flight()
+        self._stuck: dict[str, HoldfastError] = {}
+        self._news = anyio.Event()
+        self._stopping = False
+        self._wrote = False
+
+    # --- the loop -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Drive until the session is parked. Raises Fenced, Gone or Lost if the lease went."""
+        await self._log.catch_up()
+        async with anyio.create_task_group() as tasks:
+            try:
+                while not await self._step(tasks):
+                    pass
+            finally:
+                self._flight.stop()
+                tasks.cancel_scope.cancel()
+
+    def stop(self) -> None:
+        """Begin nothing new; park as soon as nothing runs."""
+        self._stopping = True
+        self._flight.stop_asking()
+        self._news.set()
+
+    def heard(self, seq: int) -> None:
+        """Somebody wrote to the stream."""
+        if seq > self._log.state.head:
+            self._news.set()
+
+    async def _step(self, tasks: anyio.abc.TaskGroup) -> bool:
+        try:
+            if self._flight.outcomes:
+                parked = await self._take(self._flight.outcomes[0])
+                del self._flight.outcomes[0]
+            else:
+                parked = await self._do(self._plan(self._log.state), tasks)
+        except VersionMoved as error:
+            self._ledger.moved(error)
+            await self._log.catch_up()
+            return False
+        except (HeadMoved, Unknown):
+            await self._log.catch_up()
+            return False
+        if not parked:
+            self._launch(tasks)
+        return parked
+
+    def _plan(self, state: State) -> Effect:
+        if self._flight.asking is not None and not state.needs_model:
+            self._flight.stop_asking()  # cancelled meanwhile: the answer would be dropped
+        return plan(state, self._seat(), self._desk.store.now())
+
+    def _seat(self, starting: frozenset[str] = frozenset()) -> Seat:
+        return Seat(
+            epoch=self._lease.epoch,
+            tries=self._lease.tries if not self._wrote else 1,
+            in_flight=starting | set(self._flight.calls),
+            asking=self._flight.asking is not None,
+            stuck=frozenset(self._stuck),
+            limits=self._agent.limits,
+        )
+
+    async def _do(self, effect: Effect, tasks: anyio.abc.TaskGroup) -> bool:
+        if self._stopping and isinstance(effect, effects.AskModel | effects.StartCalls):
+            effect = effects.Idle() if self._flight.calls else Park(self._desk.store.now())
+        match effect:
+            case effects.AskModel():
+                self._ask(tasks)
+            case effects.Idle():
+                await self._wait()
+            case Park():
+                await self._park(effect)
+                return True
+            case effects.StartCalls():
+                return await self._start(effect.calls)
+            case _:
+                return await self._decide(self._draft(effect))
+        return False
+
+    def _draft(
+        self,
+        effect: effects.Interrupted
+        | effects.FireTimers
+        | effects.CloseCalls
+        | effects.CloseStrays
+        | effects.Fail,
+    ) -> Draft:
+        state, now = self._log.state, self._desk.store.now()
+        match effect:
+            case effects.Interrupted():
+                return self._interrupted(effect.calls)
+            case effects.FireTimers():
+                return turns.fire_timers(state, effect.calls, now)
+            case effects.CloseCalls():
+                self._flight.stop()
+                return turns.close(state, now)
+            case effects.CloseStrays():
+                return turns.close_strays(state, effect.calls, now)
+            case effects.Fail():
+                return self._failed(effect)
+            case _:
+                assert_never(effect)
+
+    async def _wait(self) -> None:
+        await self._news.wait()
+        self._news = anyio.Event()
+        if not self._flight.outcomes:
+            await self._log.catch_up()
+
+    async def _park(self, rest: Park) -> None:
+        problem = next(iter(self._stuck.values()), None)
+        if problem is not None:
+            later = self._desk.store.now() + STUCK_RETRY_MS
+            rest = Park(later if rest.due is None else min(later, rest.due))
+        await self._ledger.park(rest, problem)
+
+    # --- writing ------------------------------------------------------------------------------
+
+    async def _decide(self, draft: Draft) -> bool:
+        starting = frozenset(f.id for f in draft.facts if isinstance(f, events.ToolStarted))
+
+        def rest(after: State) -> Park | None:
+            effect = plan(after, self._seat(starting), self._desk.store.now())
+            return effect if isinstance(effect, Park) and not self._stuck else None
+
+        parked = await self._ledger.decide(draft, rest)
+        self._wrote = True
+        return parked
+
+    async def _fact(self, draft: Draft) -> bool:
+        await self._ledger.fact(draft)
+        self._wrote = True
+        return False
+
+    # --- what to write ------------------------------------------------------------------------
+
+    async def _start(self, calls: tuple[Call, ...]) -> bool:
+        verdicts: dict[str, Verdict] = {}
+        for call in calls:
+            ready = self._performer.ready(call)
+            if isinstance(ready, Refused):
+                self._stuck[call.id] = ready
+            else:
+                verdicts[call.id] = ready
+        if not verdicts:
+            return False
+        now = self._desk.store.now()
+        return await self._decide(turns.start_calls(self._log.state, self._scope, verdicts, now))
+
+    def _interrupted(self, calls: tuple[Call, ...]) -> Draft:
+        found = []
+        for call in calls:
+            tool = self._agent.tool(call.tool)
+            policy = "tell" if tool is None else tool.crash_policy
+            found.append((call, policy, self._performer.gate(tool, dict(call.params))))
+        return turns.interrupted(self._log.state, self._scope, found, self._desk.store.now())
+
+    def _failed(self, effect: effects.Fail) -> Draft:
+        state = self._log.state
+        facts = turns.end_run(
+            state, GiveUp(effect.error, effect.code, effect.hint), self._desk.store.now()
+        )
+        if effect.limit is not None:
+            task = state.run.id if state.run is not None else None
+            limit = events.SafetyLimit(limit=effect.limit, value=effect.value, task_id=task)
+            facts.insert(0, limit)
+        return Draft(facts)
+
+    async def _take(self, outcome: Outcome) -> bool:
+        match outcome:
+            case ToolReturned():
+                return await self._tool_returned(outcome)
+            case StartReturned():
+                return await self._start_returned(outcome)
+            case Answered():
+                return await self._answered(outcome)
+            case ModelFailed():
+                return await self._model_failed(outcome)
+            case _:
+                assert_never(outcome)
+
+    async def _tool_returned(self, outcome: ToolReturned) -> bool:
+        call = self._log.state.calls.get(outcome.call_id)
+        if call is None or not call.is_open:
+            return False  # known already, or cancelled
+        now = self._desk.store.now()
+        draft = turns.outcome(
+            self._log.state, call, outcome.content, is_error=outcome.is_error, now=now
+        )
+        return await self._fact(draft)
+
+    async def _start_returned(self, outcome: StartReturned) -> bool:
+        call = self._log.state.calls.get(outcome.call_id)
+        if call is None or not call.is_open or call.returned:
+            return False
+        return await self._fact(
+            turns.returned(self._log.state, outcome.news, self._desk.store.now())
+        )
+
+    async def _answered(self, outcome: Answered) -> bool:
+        state, now = self._log.state, self._desk.store.now()
+        if not state.needs_model or state.turn + 1 != outcome.turn:
+            return False  # it belongs to a turn that is over
+        said = Turn(outcome.answer, outcome.request_head, outcome.verdicts)
+        draft = turns.record_turn(state, self._scope, said, now)
+        if not outcome.answer.calls and state.input_head <= outcome.request_head:
+            corrections = state.run.corrections if state.run is not None else 0
+            ending = self._agent.output.ending(outcome.answer, corrections)
+            draft.facts += turns.end_run(state, ending, now)
+        return await self._decide(draft)
+
+    async def _model_failed(self, outcome: ModelFailed) -> bool:
+        state = self._log.state
+        if not state.needs_model or state.turn + 1 != outcome.turn:
+            return False
+        error = outcome.error
+        ending = GiveUp(error.message, error.code, error.hint)
+        return await self._decide(Draft(turns.end_run(state, ending, self._desk.store.now())))
+
+    # --- doing --------------------------------------------------------------------------------
+
+    def _ask(self, tasks: anyio.abc.TaskGroup) -> None:
+        scope = self._flight.asking = anyio.CancelScope()
+        events_now, state = list(self._log.events), self._log.state
+
+        async def ask() -> None:
+            with scope:
+                outcome = await self._performer.ask(events_now, state)
+                self._flight.asking = None
+                self._report(outcome)
+
+        tasks.start_soon(ask)
+
+    def _launch(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Run what this very drive intended; each intent once."""
+        for call in self._log.state.open_calls:
+            intent = (call.effect_id, call.attempt)
+            is_mine = call.epoch == self._lease.epoch and not call.returned
+            runs = call.status in (CallStatus.RUNNING, CallStatus.WAITING)
+            if not is_mine or not runs or intent in self._flight.launched:
+                continue
+            if not self._is_alive():
+                raise Lost("the lease ran out before the effect could begin")
+            self._flight.launched.add(intent)
+            self._run(call, tasks)
+
+    def _run(self, call: Call, tasks: anyio.abc.TaskGroup) -> None:
+        scope = self._flight.calls[call.id] = anyio.CancelScope()
+        state = self._log.state
+
+        async def run() -> None:
+            with scope:
+                outcome = await self._performer.run(call, state)
+                self._flight.calls.pop(call.id, None)
+                self._report(outcome)
+
+        tasks.start_soon(run)
+
+    def _report(self, outcome: Outcome) -> None:
+        self._flight.outcomes.append(outcome)
+        self._news.set()

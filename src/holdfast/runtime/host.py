@@ -1,0 +1,264 @@
+"""Where drives run: one background task with a heartbeat, a reader of the feed, and the drives.
+
+It is begun by the first thing that is driven and ends with the runtime. Drives belong to it and
+not to their callers, so that a caller who stops waiting interrupts nothing.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import anyio
+import anyio.abc
+
+from holdfast.core import events, index
+from holdfast.errors import Corrupt, HoldfastError, StoreError
+from holdfast.runtime.agents import Agents, ReadyAgent
+from holdfast.runtime.engine import Driver
+from holdfast.runtime.ids import secret_id
+from holdfast.runtime.log import as_record
+from holdfast.runtime.outside import Known
+from holdfast.runtime.perform import Desk
+from holdfast.runtime.watch import Watch, wait_for
+from holdfast.store.base import Fenced, Gone, Lease, Lost, NoStream, Put, Release, Write
+
+logger = logging.getLogger("holdfast")
+
+LEASE_MS: Final = 10_000
+GRACE_S: Final = 5.0
+
+
+@dataclass(slots=True)
+class Drive:
+    """One session that is driven here, and how that ended."""
+
+    stream: str
+    driver: Driver | None = None
+    done: anyio.Event = field(default_factory=anyio.Event)
+    error: HoldfastError | None = None
+
+
+class Host:
+    """Holds leases for this process and drives what it holds."""
+
+    def __init__(self, desk: Desk, agents: Agents, lease_ms: int = LEASE_MS) -> None:
+        self.watch = Watch(desk.store)
+        self.drives: dict[str, Drive] = {}
+        self._ended: list[anyio.Event] = []
+        self._desk = desk
+        self._agents = agents
+        self._lease_ms = lease_ms
+        self._holder = ""
+        self._deadline = 0.0  # of our own row, by the local monotonic clock
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._main: asyncio.Task[None] | None = None
+        self._starting = anyio.Lock()
+        self._stop = anyio.Event()
+
+    # --- life ---------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin the background task, once."""
+        async with self._starting:
+            if self._main is not None:
+                return
+            ready = anyio.Event()
+            # The one task that no caller owns: a runtime may be left by another task than the
+            # one that entered it, which a task group cannot.
+            self._main = asyncio.get_running_loop().create_task(self._live(ready))
+            await ready.wait()
+
+    async def also(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run something beside the drives, until the host closes."""
+        await self.start()
+        if self._tasks is not None:
+            self._tasks.start_soon(run)
+
+    async def _live(self, ready: anyio.Event) -> None:
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            tasks.start_soon(self._keep_watching)
+            tasks.start_soon(self._beat)
+            ready.set()
+            await self._stop.wait()
+            await self._drain()
+            tasks.cancel_scope.cancel()
+
+    async def close(self) -> None:
+        """End what runs, give the leases back, and stop."""
+        if self._main is None:
+            return
+        self._stop.set()
+        await asyncio.wait([self._main])
+        self._main = None
+        await self._leave()
+
+    async def _drain(self) -> None:
+        for drive in self.drives.values():
+            if drive.driver is not None:
+                drive.driver.stop()
+        with anyio.move_on_after(GRACE_S):
+            while self.drives:
+                await self.drive_ended().wait()
+
+    async def _leave(self) -> None:
+        if not self._holder:
+            return
+        holder, self._holder = self._holder, ""
+        try:
+            await self._desk.store.renew(holder, 0)
+        except StoreError:
+            logger.debug("the lease of %s had ended", holder)
+
+    # --- leases -------------------------------------------------------------------------------
+
+    async def _join(self) -> None:
+        if self._holder:
+            return
+        machine = socket.gethostname().split(".")[0][:40] or "host"
+        name = f"{machine}-{os.getpid()}-{secret_id('w')[2:12]}"
+        self._deadline = time.monotonic() + self._lease_ms / 1000
+        await self._desk.store.renew(name, self._lease_ms, join=True)
+        self._holder = name
+
+    async def _beat(self) -> None:
+        while True:
+            await anyio.sleep(self._lease_ms / 3000)
+            if not self._holder:
+                continue
+            asked = time.monotonic()
+            try:
+                await self._desk.store.renew(self._holder, self._lease_ms)
+                self._deadline = asked + self._lease_ms / 1000
+            except Lost:
+                self._lose()
+            except StoreError as error:
+                logger.warning("the heartbeat failed: %s", error.message)
+
+    def _lose(self) -> None:
+        """Our row is gone: forget everything that was held under that name."""
+        logger.warning("%s lost its lease; its sessions go to others", self._holder)
+        self._holder = ""
+
+    async def _keep_watching(self) -> None:
+        while True:
+            try:
+                await self.watch.run()
+            except StoreError as error:
+                logger.warning("the feed cannot be read: %s", error.message)
+                await anyio.sleep(1)
+
+    async def claim(self, kind: str, limit: int, only: str | None = None) -> list[Lease]:
+        """Take sessions that are due."""
+        await self.start()
+        for _ in range(2):
+            await self._join()
+            try:
+                return await self._desk.store.claim(self._holder, kind, limit, only=only)
+            except Lost:
+                self._lose()
+        return []
+
+    # --- drives -------------------------------------------------------------------------------
+
+    async def ensure(self, stream: str, agent: str) -> Drive | None:
+        """The drive of this session here, begun if it is due and free; else None."""
+        running = self.drives.get(stream)
+        if running is not None:
+            return running
+        ready = self._agents.find(agent)
+        if ready is None:
+            return None
+        leases = await self.claim(index.stream_kind(agent), 1, only=stream)
+        return self.begin(leases[0], ready) if leases else self.drives.get(stream)
+
+    def drive_ended(self) -> anyio.Event:
+        """Set when the next drive ends."""
+        ended = anyio.Event()
+        self._ended.append(ended)
+        return ended
+
+    def begin(self, lease: Lease, agent: ReadyAgent) -> Drive:
+        """Drive a session that was just claimed."""
+        drive = self.drives[lease.stream] = Drive(lease.stream)
+        holder = self._holder
+
+        def is_alive() -> bool:
+            return self._holder == holder and time.monotonic() < self._deadline
+
+        if self._tasks is None:
+            raise StoreError("the runtime is closed")
+        self._tasks.start_soon(self._drive, drive, lease, agent, is_alive)
+        return drive
+
+    async def _drive(
+        self, drive: Drive, lease: Lease, agent: ReadyAgent, is_alive: Callable[[], bool]
+    ) -> None:
+        try:
+            await self._driven(drive, lease, agent, is_alive)
+        except (Fenced, Gone, Lost) as error:
+            logger.info("%s: %s", lease.stream, error.message)
+        except HoldfastError as error:
+            drive.error = error
+            await self._give_up(lease, error)
+        except Exception as error:
+            logger.exception("%s could not be driven", lease.stream)
+            drive.error = HoldfastError(f"{type(error).__name__}: {error}", code="INTERNAL")
+            await self._give_up(lease, drive.error, tell=True)
+        finally:
+            self.drives.pop(lease.stream, None)
+            drive.done.set()
+            for ended in self._ended:
+                ended.set()
+            self._ended.clear()
+
+    async def _driven(
+        self, drive: Drive, lease: Lease, agent: ReadyAgent, is_alive: Callable[[], bool]
+    ) -> None:
+        names = index.names_in(lease.stream)
+        entry = await self._desk.store.get("session", index.session_key(*(names or ("", ""))))
+        if entry is None or entry.stream != lease.stream:
+            raise Gone(f"{lease.stream} has no entry", stream=lease.stream)
+        driver = Driver(self._desk, lease, agent, Known.of(entry), is_alive)
+        drive.driver = driver
+        with self.watch.listening(lease.stream, driver.heard):
+            await _raised_alone(driver.run)
+
+    async def _give_up(self, lease: Lease, error: HoldfastError, *, tell: bool = False) -> None:
+        """Give the lease back after a failure that is not the session's own."""
+        store = self._desk.store
+        try:
+            head = (await store.read(lease.stream, limit=0)).head
+            records = []
+            if tell:
+                fact = events.AgentError(run="", error=error.message, code=error.code)
+                records = [as_record(fact, store.now())]
+            due = None if isinstance(error, Corrupt) or tell else store.now() + 5_000
+            write = Write(lease.stream, records, fence=lease, head=head, release=Release(due))
+            await store.commit([write], await self._failed_entry(lease) if tell else ())
+        except (StoreError, NoStream) as refused:
+            logger.info("%s: the lease could not be given back: %s", lease.stream, refused)
+
+    async def _failed_entry(self, lease: Lease) -> list[Put]:
+        names = index.names_in(lease.stream) or ("", "")
+        entry = await self._desk.store.get("session", index.session_key(*names))
+        return [] if entry is None else [Known.of(entry).put(state="failed")]
+
+
+async def _raised_alone(run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run, and raise what went wrong itself rather than a group of one."""
+    try:
+        await run()
+    except BaseExceptionGroup as group:
+        first: BaseException = group
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None
+
+
+__all__ = ["GRACE_S", "LEASE_MS", "Drive", "Host", "wait_for"]

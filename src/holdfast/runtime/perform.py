@@ -1,0 +1,377 @@
+"""Doing what was decided: asking a model, judging its calls, running a tool."""
+
+import hashlib
+import hmac
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core import events
+from holdfast.core.calls import Call
+from holdfast.core.events import Stamped
+from holdfast.core.messages import Answer, AskedCall, conversation
+from holdfast.core.pending import PendingRecord
+from holdfast.core.policy import Defer, Gate, Reject, Start, Verdict, Wait
+from holdfast.core.sessions import State
+from holdfast.errors import HoldfastError, ModelError, Refused
+from holdfast.runtime.agents import ReadyAgent
+from holdfast.runtime.builtins import wait_ms
+from holdfast.runtime.bus import Bus
+from holdfast.runtime.content import check_size, stored_content
+from holdfast.runtime.ids import secret_id
+from holdfast.runtime.invoke import invoke, needs_approval, prompt_for
+from holdfast.runtime.models.base import Delta, Request
+from holdfast.runtime.outputs import Deferred, parse_deferred, render_result
+from holdfast.runtime.outside import Outside
+from holdfast.runtime.results import decision_of, instant, problem_of
+from holdfast.runtime.tools import Tool
+from holdfast.runtime.values import Context, Decision, PendingCall
+from holdfast.store.base import Store
+
+logger = logging.getLogger("holdfast")
+
+
+@dataclass(slots=True)
+class Desk:
+    """What every drive of a runtime works with."""
+
+    store: Store
+    outside: Outside
+    bus: Bus
+    deps: Any = None
+    public_url: str | None = None
+    webhook_secret: str | None = field(default=None, repr=False)
+    threads: anyio.CapacityLimiter | None = None
+
+    def callback_url(self, pending_id: str) -> str | None:
+        """Where a result may be posted; None without a public address."""
+        if self.public_url is None:
+            return None
+        return f"{self.public_url.rstrip('/')}/async-tool/webhook/{pending_id}"
+
+    def callback_secret(self, pending_id: str) -> str:
+        """What signs the result of one call: derived, never stored."""
+        if self.webhook_secret is None:
+            raise Refused(
+                "there is no webhook_secret to derive a callback secret from",
+                code="NO_WEBHOOK_SECRET",
+                hint="give Runtime(webhook_secret=…), or server.webhook_secret in YAML",
+            )
+        return hmac.new(
+            self.webhook_secret.encode(), pending_id.encode(), hashlib.sha256
+        ).hexdigest()
+
+    def pending_call(self, record: PendingRecord, *, inside: bool = False) -> PendingCall:
+        """A pending record as users hold it; `inside` its own tool it knows its secret."""
+        mark: Callable[[], Awaitable[None]] | None = None
+        secret: Callable[[], str] | None = None
+        if inside:
+
+            async def mark() -> None:
+                await self.outside.mark_started(record.id)
+
+            def secret() -> str:
+                return self.callback_secret(record.id)
+
+        return PendingCall(
+            id=record.id,
+            kind=record.kind,
+            status=record.status.value,
+            session_id=record.session_id,
+            tenant=record.tenant,
+            agent=record.agent,
+            tool=record.tool,
+            args=record.input,
+            call_id=record.call_id,
+            effect_id=record.effect_id,
+            prompt=record.prompt,
+            external_ref=record.external_ref,
+            created_at=instant(record.time.created),
+            expires_at=None if record.timeout is None else instant(record.timeout),
+            decision=decision_of(record.decision),
+            ancestry=record.ancestry,
+            problem=problem_of(record.problem),
+            callback_url=self.callback_url(record.id) if record.kind == "tool" else None,
+            _secret=secret,
+            _mark_started=mark,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ToolReturned:
+    """A tool came back, well or not."""
+
+    call_id: str
+    content: events.Content
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StartReturned:
+    """The start of a deferred tool came back."""
+
+    call_id: str
+    news: events.Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A model answered a request made at this head."""
+
+    turn: int
+    request_head: int
+    answer: Answer
+    verdicts: tuple[Verdict, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFailed:
+    """A model did not answer."""
+
+    turn: int
+    error: HoldfastError
+
+
+Outcome = ToolReturned | StartReturned | Answered | ModelFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Performer:
+    """One session's hands: everything here may be interrupted at any await without harm."""
+
+    desk: Desk
+    agent: ReadyAgent
+    tenant: str
+    session_id: str
+
+    # --- the model ----------------------------------------------------------------------------
+
+    async def ask(self, log: list[Stamped], state: State) -> Answered | ModelFailed:
+        """Request one turn and judge its calls."""
+        turn, head = state.turn + 1, state.head
+        try:
+            request = self._request(log, state, turn)
+            answer = await self._answer(request)
+        except HoldfastError as error:
+            return ModelFailed(turn, error)
+        except Exception as error:
+            logger.exception("the model of agent %s failed", self.agent.name)
+            return ModelFailed(turn, ModelError(f"{type(error).__name__}: {error}"))
+        answer = _with_unique_ids(answer)
+        verdicts = tuple([await self.verdict(call, state) for call in answer.calls])
+        return Answered(turn, head, answer, verdicts)
+
+    def _request(self, log: list[Stamped], state: State, turn: int) -> Request:
+        return Request(
+            session_id=self.session_id,
+            agent=self.agent.name,
+            turn=turn,
+            instructions=self.agent.instructions(self.context(state)),
+            messages=conversation(log),
+            tools=self.agent.specs,
+            settings=self.agent.agent.model_settings,
+            output_schema=self.agent.output.schema,
+        )
+
+    async def _answer(self, request: Request) -> Answer:
+        whole: Answer | None = None
+        async for piece in self.agent.model.answer(request):
+            if isinstance(piece, Answer):
+                whole = piece
+            else:
+                self.desk.bus.publish(self.tenant, piece)
+        if whole is None:
+            raise ModelError(f"{self.agent.model.name} ended its answer without one")
+        return whole
+
+    # --- what becomes of a call ---------------------------------------------------------------
+
+    async def verdict(self, call: AskedCall, state: State) -> Verdict:
+        """What to do about a call that the model just asked for."""
+        tool = self.agent.tool(call.tool)
+        if tool is None:
+            known = ", ".join(self.agent.tools) or "none"
+            return Reject(f"There is no tool {call.tool!r}. Tools: {known}.")
+        try:
+            args = tool.validate(call.params)
+        except Refused as error:
+            return Reject(error.message)
+        ctx = self.context(state, call=call, args=args)
+        if tool.kind in ("question", "timer"):
+            return self._waits(tool, args)
+        if await needs_approval(tool, ctx):
+            return self.gate(tool, dict(call.params))
+        return self.begin(tool)
+
+    def _waits(self, tool: Tool[..., Any], args: dict[str, Any]) -> Wait:
+        pending_id, effect_id = secret_id("p"), secret_id("e")
+        if tool.kind == "timer":
+            until = self.desk.store.now() + wait_ms(args)
+            return Wait(pending_id, effect_id, "timer", until=until)
+        return Wait(pending_id, effect_id, "question", prompt_for(tool, args))
+
+    def gate(self, tool: Tool[..., Any] | None, params: dict[str, Any]) -> Gate:
+        """A person must decide; without a deadline unless the tool states one."""
+        if tool is None:
+            return Gate(secret_id("p"), secret_id("e"), "")
+        limit = tool.approval_timeout_ms
+        expires_at = None if limit is None else self.desk.store.now() + limit
+        prompt = prompt_for(tool, params)
+        return Gate(secret_id("p"), secret_id("e"), prompt, expires_at)
+
+    def begin(self, tool: Tool[..., Any]) -> Start | Defer:
+        """It may run now."""
+        if not tool.deferred:
+            return Start(secret_id("e"))
+        limit = tool.timeout_ms
+        expires_at = None if limit is None else self.desk.store.now() + limit
+        return Defer(secret_id("p"), secret_id("e"), expires_at)
+
+    def ready(self, call: Call) -> Start | Defer | Refused:
+        """Whether a recorded call can run with the code that is here now."""
+        tool = self.agent.tool(call.tool)
+        if tool is None:
+            return Refused(
+                f"agent {self.agent.name!r} has no tool {call.tool!r} here",
+                code="TOOL_MISSING",
+                hint="start a worker that has it, or cancel the session",
+            )
+        try:
+            tool.validate(call.params)
+        except Refused as error:
+            return error
+        return self.begin(tool)
+
+    # --- tools --------------------------------------------------------------------------------
+
+    def context(
+        self,
+        state: State,
+        *,
+        call: AskedCall | Call | None = None,
+        args: dict[str, Any] | None = None,
+        pending: PendingCall | None = None,
+    ) -> Context[Any]:
+        """Where a tool, predicate or instruction runs."""
+        running = call if isinstance(call, Call) else None
+        return Context(
+            deps=self.desk.deps,
+            session_id=self.session_id,
+            tenant=self.tenant,
+            agent=self.agent.name,
+            metadata=dict(state.metadata),
+            tool=call.tool if call is not None else "",
+            args=args or {},
+            call_id=call.id if call is not None else "",
+            effect_id=running.effect_id if running is not None else "",
+            attempt=running.attempt if running is not None else 1,
+            decision=self._decision(running, state),
+            pending=pending,
+            _progress=None if running is None else self._progress(running, state.turn),
+        )
+
+    def _decision(self, call: Call | None, state: State) -> Decision | None:
+        made = None if call is None else call.decision
+        if made is None:
+            return None
+        at = instant(state.updated_at)
+        return Decision(made.kind, made.by, made.via, at, made.args, made.reason, made.note)
+
+    def _progress(self, call: Call, turn: int) -> Callable[[str, float | None], Awaitable[None]]:
+        async def tell(message: str, percent: float | None) -> None:
+            text = message if percent is None else f"{message} ({percent:g} %)"
+            self.desk.bus.publish(
+                self.tenant, Delta(self.session_id, turn, "progress", text, call.id)
+            )
+            if call.wait is not None:
+                news = {"message": message, "percent": percent, "at": self.desk.store.now()}
+                await self.desk.outside.update(
+                    call.wait, lambda record: replace(record, progress=news)
+                )
+
+        return tell
+
+    async def run(self, call: Call, state: State) -> ToolReturned | StartReturned:
+        """Run one call whose intent is recorded. Never raises: a failure is an outcome."""
+        tool = self.agent.tool(call.tool)
+        if tool is None:  # it was there when the call was begun, in this very drive
+            return ToolReturned(call.id, f"There is no tool {call.tool!r}.", is_error=True)
+        try:
+            if tool.deferred and call.wait is not None:
+                return await self._start_deferred(tool, call, state, call.wait)
+            ctx = self.context(state, call=call, args=tool.validate(call.params))
+            value = await invoke(tool, ctx, limiter=self.desk.threads)
+            return ToolReturned(call.id, await self._rendered(value))
+        except HoldfastError as error:
+            return ToolReturned(call.id, error.message, is_error=True)
+        except Exception as error:
+            logger.exception("tool %s failed (call %s)", call.tool, call.id)
+            text = f"{type(error).__name__}: {error}"
+            return ToolReturned(call.id, _encodable(text), is_error=True)
+
+    async def _start_deferred(
+        self, tool: Tool[..., Any], call: Call, state: State, pending_id: str
+    ) -> StartReturned:
+        record = await self.desk.outside.pending(pending_id)
+        pending = self.desk.pending_call(record, inside=True)
+        ctx = self.context(state, call=call, args=tool.validate(call.params), pending=pending)
+        said = parse_deferred(await invoke(tool, ctx, limiter=self.desk.threads), pending_id)
+        news = events.Progress(
+            pending_id=pending_id,
+            call_id=call.id,
+            returned=True,
+            external_ref=said.external_ref,
+            output=said.output,
+            estimated_duration=said.estimated_duration_ms,
+            expires_at=_deadline(said, self.desk.store.now()),
+        )
+        return StartReturned(call.id, news)
+
+    async def _rendered(self, value: Any) -> events.Content:
+        shown = render_result(value)
+        if isinstance(shown, str):
+            check_size(shown, "the tool's result")
+            return shown
+        return await stored_content(self.desk.store, shown)
+
+
+def _deadline(said: Deferred, now: int) -> int | None:
+    """None: nothing was said, the tool's own stays; 0: there is none."""
+    if said.timeout_ms is ...:
+        return None
+    return 0 if not said.timeout_ms else now + said.timeout_ms
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+def _with_unique_ids(answer: Answer) -> Answer:
+    """Calls of one turn are told apart by id, whatever the model said."""
+    seen: set[str] = set()
+    calls = []
+    for call in answer.calls:
+        call_id = call.id if call.id and call.id not in seen else secret_id("call")
+        seen.add(call_id)
+        calls.append(AskedCall(call_id, call.tool, _json_object(call.params)))
+    if tuple(calls) == answer.calls:
+        return answer
+    return Answer(**{**_fields(answer), "calls": tuple(calls)})
+
+
+def _json_object(params: Any) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(msgspec.json.encode(params))
+    except (TypeError, ValueError, msgspec.MsgspecError):
+        value = json.loads(json.dumps(params, default=str))
+    return value if isinstance(value, dict) else {"value": value}
+
+
+def _fields(answer: Answer) -> dict[str, Any]:
+    return {name: getattr(answer, name) for name in Answer.__dataclass_fields__}

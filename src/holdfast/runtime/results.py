@@ -1,0 +1,218 @@
+"""Sessions, events and pending calls as people and programs are shown them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Generic
+
+import msgspec
+from typing_extensions import TypeVar
+
+from holdfast.core.index import SessionRecord
+from holdfast.core.pending import PendingDecision, PendingRecord
+from holdfast.core.sessions import State as Folded
+from holdfast.core.tasks import Projection, Standing, project
+from holdfast.errors import HoldfastError, Refused
+from holdfast.runtime.values import Decision, PendingCall, State
+
+T_co = TypeVar("T_co", covariant=True, default=Any)
+
+PROBLEMS: Mapping[str, str] = {
+    "START_INTERRUPTED": "the process stopped while this call was being started; it may or may "
+    "not have begun outside",
+}
+
+
+def instant(ms: int) -> datetime:
+    """An instant as people's code holds it."""
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One immutable fact of a session."""
+
+    session_id: str
+    seq: int
+    pos: int
+    type: str
+    timestamp: int
+    data: Mapping[str, Any] = field(hash=False)
+    tenant: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The event as every door shows it."""
+        return {
+            "seq": self.seq,
+            "type": self.type,
+            "timestamp": self.timestamp,
+            "data": dict(self.data),
+        }
+
+
+def problem_of(code: str | None, text: str | None = None) -> HoldfastError | None:
+    """A stored problem as the error that says what to do."""
+    if code is None:
+        return None
+    return HoldfastError(text or PROBLEMS.get(code, code), code=code)
+
+
+def decision_of(decision: PendingDecision | None) -> Decision | None:
+    """A stored decision as users hold it."""
+    if decision is None:
+        return None
+    return Decision(
+        decision.kind,
+        decision.by,
+        decision.via,
+        instant(decision.at),
+        decision.args,
+        decision.reason,
+        decision.note,
+    )
+
+
+def pending_json(record: PendingRecord, callback_url: str | None = None) -> dict[str, Any]:
+    """A pending call as every door shows it; `webhookURL` is another name of `callbackURL`."""
+    shown: dict[str, Any] = dict.fromkeys(("externalRef", "timeout", "result", "error"))
+    shown |= msgspec.to_builtins(record)
+    shown["tenant"] = record.tenant
+    shown["status"] = str(record.status)
+    shown["late"] = record.late
+    shown["ancestry"] = list(record.ancestry)
+    shown["callbackURL"] = shown["webhookURL"] = callback_url
+    for private in ("onExpire", "by", "via"):
+        shown.pop(private, None)
+    return shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result(Generic[T_co]):
+    """A session as it stands."""
+
+    session_id: str
+    tenant: str
+    agent: str
+    state: State
+    output: T_co | None = None
+    pending: tuple[PendingCall, ...] = ()
+    error: HoldfastError | None = None
+    problem: HoldfastError | None = None
+    usage: Mapping[str, float] = field(default_factory=dict, hash=False)
+    todos: tuple[Any, ...] = field(default=(), hash=False)
+    metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    parent: str | None = None
+    seq: int = 0
+    created_at: datetime
+    updated_at: datetime
+    task_id: str | None = None
+    _json: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def unwrap(self) -> T_co:
+        """The output. Raises the error of a failed run, Refused NOT_FINISHED of an open one."""
+        if self.state == "completed":
+            return self.output  # type: ignore[return-value]
+        if self.error is not None:
+            raise self.error
+        raise Refused(
+            f"session {self.session_id!r} is {self.state}, not completed",
+            code="NOT_FINISHED",
+            hint=f"holdfast sessions show {self.session_id}",
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The session as every door shows it."""
+        return dict(self._json)
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a session's picture is made of."""
+
+    record: SessionRecord
+    folded: Folded
+    pending: tuple[PendingRecord, ...] = ()
+    calls: tuple[PendingCall, ...] = ()
+    holder: str | None = None
+    due: int | None = None
+    now: int = 0
+    problem: HoldfastError | None = None
+
+    @property
+    def state(self) -> State:
+        """The canonical state; a session that nobody here can move waits."""
+        folded = self.folded.status
+        if folded == "running" and self.problem is not None and self.folded.open_calls:
+            return "waiting"
+        return folded
+
+
+def error_of(folded: Folded) -> HoldfastError | None:
+    """Why the run failed."""
+    if folded.run is None or folded.run.error is None:
+        return None
+    failed = folded.run.error
+    return HoldfastError(failed.error, code=failed.code, hint=failed.hint)
+
+
+def session_json(sight: Sight) -> dict[str, Any]:
+    """A session as every door shows it."""
+    record, folded = sight.record, sight.folded
+    run = folded.run
+    error, problem = error_of(folded), sight.problem
+    driver = {"worker": sight.holder, "since": folded.updated_at} if sight.holder else None
+    return {
+        "sessionID": record.id,
+        "tenant": record.tenant,
+        "agent": record.agent,
+        "taskID": run.id if run is not None else record.task_id,
+        "state": sight.state,
+        "status": session_status(sight),
+        "output": None if run is None or run.output is None else msgspec.json.decode(run.output),
+        "error": None if error is None else error.to_json(),
+        "problem": None if problem is None else problem.to_json(),
+        "driver": driver,
+        "nextAt": sight.due,
+        "pending": [pending_json(one) for one in sight.pending],
+        "todos": list(folded.todos),
+        "usage": dict(folded.usage),
+        "metadata": dict(folded.metadata),
+        "seq": folded.head,
+        "createdAt": folded.created_at or record.created_at,
+        "updatedAt": folded.updated_at or record.updated_at,
+        "parent": record.parent,
+    }
+
+
+def standing_of(sight: Sight) -> Standing:
+    """The canonical state with what projections tell apart."""
+    folded = sight.folded
+    people = any(one.kind in ("approval", "question") for one in sight.pending)
+    return Standing(
+        sight.state,
+        follow_up=folded.run is not None and folded.run.number > 1,
+        waits_for="person" if people else "machine",
+        backing_off=folded.retry is not None,
+    )
+
+
+def session_status(sight: Sight) -> dict[str, Any]:
+    """The session status union: idle, busy, retry or waiting_async, naming the oldest open call."""
+    row: Projection = project(standing_of(sight))
+    status: dict[str, Any] = {"type": row.session}
+    if row.session == "retry" and sight.folded.retry is not None:
+        retry = sight.folded.retry
+        status |= {"attempt": retry.attempt, "message": retry.message, "next": retry.next}
+    if row.session == "waiting_async" and sight.pending:
+        oldest = min(sight.pending, key=lambda one: one.time.created)
+        status |= {"pendingID": oldest.id, "tool": oldest.tool, "since": oldest.time.created}
+        if oldest.timeout is not None:
+            status["timeout"] = oldest.timeout
+    return status
+
+
+def event_of(stream_names: tuple[str, str], record: Any) -> Event:
+    """A stored record as the public event."""
+    tenant, session_id = stream_names
+    data: dict[str, Any] = msgspec.json.decode(record.data)
+    return Event(session_id, record.seq, record.pos, record.type, record.at, data, tenant)

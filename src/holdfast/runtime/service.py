@@ -1,0 +1,296 @@
+"""What every door does: show sessions, take messages and decisions, follow a run to its rest."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import msgspec
+
+from holdfast.core import pending
+from holdfast.core.commands import (
+    Approve,
+    Command,
+    Deny,
+    Expire,
+    Respond,
+    SubmitError,
+    SubmitResult,
+)
+from holdfast.core.decide import Settlement, is_overdue
+from holdfast.core.pending import PendingRecord
+from holdfast.errors import HoldfastError, Refused
+from holdfast.runtime.agents import Agents
+from holdfast.runtime.content import check_size
+from holdfast.runtime.host import Host
+from holdfast.runtime.invoke import accepts_result
+from holdfast.runtime.log import Log
+from holdfast.runtime.outside import Known, session_not_found
+from holdfast.runtime.perform import Desk
+from holdfast.runtime.results import (
+    Event,
+    Result,
+    Sight,
+    error_of,
+    event_of,
+    instant,
+    problem_of,
+    session_json,
+)
+from holdfast.runtime.watch import wait_for
+from holdfast.store.base import Gone, NoStream
+
+FOLLOW_S = 0.25  # how often a session that another process drives is looked at
+
+
+@dataclass(slots=True)
+class Service:
+    """The runtime behind every door: Python, the command line, HTTP."""
+
+    desk: Desk
+    agents: Agents
+    host: Host
+
+    # --- showing ------------------------------------------------------------------------------
+
+    async def sight(self, known: Known) -> Sight:
+        """Everything about a session, from its log and its open calls."""
+        log = Log(self.desk.store, known.stream)
+        try:
+            await log.catch_up()
+        except (NoStream, Gone) as error:
+            raise session_not_found(known.record.id) from error
+        entries = [entry async for entry in self.desk.outside.open_calls(known.stream)]
+        records = [pending.decode(entry.data) for entry in entries]
+        records.sort(key=lambda one: (one.time.created, one.part_id, one.id))
+        now = self.desk.store.now()
+        over = log.state.run is not None and log.state.run.end is not None
+        return Sight(
+            known.record,
+            log.state,
+            tuple(records),
+            tuple(self.desk.pending_call(one) for one in records),
+            log.at.holder,
+            None if log.at.holder else log.at.due,
+            now,
+            None if over else self._problem(known, log, records, now),
+        )
+
+    def _problem(
+        self, known: Known, log: Log, records: list[PendingRecord], now: int
+    ) -> HoldfastError | None:
+        record = known.record
+        if record.problem is not None:
+            return problem_of(record.problem, record.problem_text)
+        for one in records:
+            if one.problem is not None:
+                return problem_of(one.problem)
+        if log.at.holder is not None or log.at.due is None or log.at.due > now:
+            return None
+        if self.agents.names() and self.agents.find(record.agent) is None:
+            return HoldfastError(
+                f"agent {record.agent!r} is not known here",
+                code="AGENT_UNKNOWN",
+                hint="start a worker that has it",
+            )
+        return HoldfastError(
+            "it is due, and nobody drives it",
+            code="NO_WORKER",
+            hint=f"holdfast worker, or: holdfast sessions resume {record.id}",
+        )
+
+    async def result(self, known: Known) -> Result[Any]:
+        """A session as it stands."""
+        return self.as_result(await self.sight(known))
+
+    def as_result(self, sight: Sight) -> Result[Any]:
+        """What was seen, as users hold it."""
+        record, folded = sight.record, sight.folded
+        run = folded.run
+        output = None if run is None or run.output is None else msgspec.json.decode(run.output)
+        agent = self.agents.find(record.agent)
+        if output is not None and agent is not None:
+            with suppress(Refused):  # the type has changed since: the stored value is shown
+                output = agent.output.load(output)
+        return Result(
+            session_id=record.id,
+            tenant=record.tenant,
+            agent=record.agent,
+            state=sight.state,
+            output=output,
+            pending=sight.calls,
+            error=error_of(folded),
+            problem=sight.problem,
+            usage=dict(folded.usage),
+            todos=folded.todos,
+            metadata=dict(folded.metadata),
+            parent=record.parent,
+            seq=folded.head,
+            created_at=instant(folded.created_at),
+            updated_at=instant(folded.updated_at),
+            task_id=None if run is None else run.id,
+            _json=session_json(sight),
+        )
+
+    async def sessions(self, tenant: str | None, state: str | None = None) -> AsyncIterator[Known]:
+        """Every session that can be seen from here, without reading logs."""
+        after: str | None = None
+        while True:
+            page = await self.desk.store.find("session", state=state, after=after, limit=500)
+            for entry in page.entries:
+                known = Known.of(entry)
+                if tenant is None or known.record.tenant == tenant:
+                    yield known
+            if page.next is None:
+                return
+            after = page.next
+
+    async def pending(
+        self, tenant: str | None, *, status: str | None = None, stream: str | None = None
+    ) -> AsyncIterator[PendingRecord]:
+        """Pending calls; without a status the open ones, with "all" every one."""
+        wanted = {None: "open", "all": None, "waiting": "open", "processing": "open"}
+        state = wanted.get(status, status)
+        after: str | None = None
+        while True:
+            page = await self.desk.store.find("pending", state=state, stream=stream, after=after)
+            for entry in page.entries:
+                record = pending.decode(entry.data)
+                if status in ("waiting", "processing") and record.status != status:
+                    continue
+                if tenant is None or record.tenant == tenant:
+                    yield record
+            if page.next is None:
+                return
+            after = page.next
+
+    async def events(self, known: Known, after: int = 0, limit: int | None = None) -> list[Event]:
+        """Events of one session, oldest first."""
+        try:
+            read = await self.desk.store.read(known.stream, after, limit)
+        except (NoStream, Gone) as error:
+            raise session_not_found(known.record.id) from error
+        names = (known.record.tenant, known.record.id)
+        return [event_of(names, record) for record in read.records]
+
+    # --- settling -----------------------------------------------------------------------------
+
+    async def settle(
+        self, pending_id: str, command: Command, tenant: str | None = None
+    ) -> Settlement:
+        """A decision, result, error or cancellation from outside."""
+        _check_command(command)
+
+        async def inspect(record: PendingRecord) -> None:
+            self._inspect(record, command)
+
+        return await self.desk.outside.settle(pending_id, command, tenant=tenant, inspect=inspect)
+
+    def _inspect(self, record: PendingRecord, command: Command) -> None:
+        """Refuse what could not work with the code that is here; without code, take it."""
+        agent = self.agents.find(record.agent)
+        if agent is None:
+            return
+        tool = agent.tool(record.tool)
+        match command:
+            case Approve() if tool is None:
+                raise Refused(
+                    f"agent {agent.name!r} has no tool {record.tool!r} any more",
+                    code="TOOL_MISSING",
+                    hint="deploy the tool again, or deny or respond instead",
+                )
+            case Approve() if tool is not None:
+                tool.validate({**record.input, **(command.args or {})})
+            case SubmitResult() if tool is not None and not accepts_result(tool, command.output):
+                raise Refused("Result validation failed", code="RESULT_INVALID")
+            case _:
+                pass
+
+    # --- following ----------------------------------------------------------------------------
+
+    async def follow(self, known: Known) -> None:
+        """Drive the session here if it is free, else watch whoever drives it, until it rests."""
+        changed = anyio.Event()
+
+        def heard(_: int) -> None:
+            changed.set()
+
+        await self.expire(known)
+        with self.host.watch.listening(known.stream, heard):
+            while True:
+                drive = await self.host.ensure(known.stream, known.record.agent)
+                if drive is not None:
+                    await drive.done.wait()
+                    if drive.error is not None:
+                        raise drive.error
+                if await self._rests(known):
+                    return
+                await wait_for(changed, FOLLOW_S)
+                changed = anyio.Event()
+
+    async def _rests(self, known: Known) -> bool:
+        try:
+            at = await self.desk.store.read(known.stream, limit=0)
+        except (NoStream, Gone) as error:
+            raise session_not_found(known.record.id) from error
+        if at.holder is not None:
+            return False
+        is_due = at.due is not None and at.due <= self.desk.store.now()
+        return not is_due or self.agents.find(known.record.agent) is None
+
+    async def expire(self, known: Known) -> None:
+        """Settle the overdue calls of one session, where no worker does it."""
+        now = self.desk.store.now()
+        async for entry in self.desk.outside.open_calls(known.stream):
+            if is_overdue(pending.decode(entry.data), now):
+                try:
+                    await self.desk.outside.settle(entry.key, Expire())
+                except HoldfastError:
+                    continue  # somebody else did
+
+
+def _check_command(command: Command) -> None:
+    texts: dict[str, Any] = {}
+    match command:
+        case SubmitResult():
+            texts = {"output": command.output}
+            _check_optional("title", command.title, str)
+            _check_optional("metadata", command.metadata, Mapping)
+        case SubmitError():
+            texts = {"error": command.error}
+        case Respond():
+            texts = {"output": command.output, "by": command.by}
+        case Approve():
+            texts = {"by": command.by}
+            _check_optional("args", command.args, Mapping)
+        case Deny():
+            texts = {"by": command.by}
+        case _:
+            pass
+    for name, text in texts.items():
+        _check_text(name, text)
+
+
+def _check_text(name: str, text: Any) -> None:
+    if not isinstance(text, str) or (name == "by" and not text):
+        raise Refused(f"{name} must be text, not {text!r}", code="VALUE_INVALID")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise Refused(f"{name} has a lone surrogate", code="VALUE_INVALID") from error
+    check_size(text, f"the {name}")
+
+
+def _check_optional(name: str, value: Any, kind: type) -> None:
+    if value is None:
+        return
+    if not isinstance(value, kind):
+        raise Refused(
+            f"{name} must be {'text' if kind is str else 'an object'}, not {value!r}",
+            code="VALUE_INVALID",
+        )
+    try:
+        msgspec.json.encode(value)
+    except (TypeError, ValueError, msgspec.MsgspecError) as error:
+        raise Refused(f"{name} is not JSON: {error}", code="VALUE_INVALID") from error

@@ -1,0 +1,131 @@
+"""The handle of one session: what a program holds to talk to it."""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Generic
+
+import anyio
+from typing_extensions import TypeVar
+
+from holdfast.core import events
+from holdfast.core.index import check_id
+from holdfast.runtime.agents import ReadyAgent
+from holdfast.runtime.content import stored_content
+from holdfast.runtime.happening import Happening
+from holdfast.runtime.log import Log
+from holdfast.runtime.models.base import Delta
+from holdfast.runtime.outside import Address, Known, Said
+from holdfast.runtime.results import Event, Result
+from holdfast.runtime.service import Service
+from holdfast.runtime.values import Content, Duration, parse_duration
+
+T_co = TypeVar("T_co", covariant=True, default=Any)
+
+
+class Session(Generic[T_co]):
+    """A conversation with one agent: a handle. The session is created by its first message."""
+
+    def __init__(
+        self,
+        service: Service,
+        tenant: str,
+        session_id: str,
+        *,
+        agent: ReadyAgent | str | None,
+        metadata: Mapping[str, Any] | None,
+    ) -> None:
+        self.id = check_id(session_id)
+        self._service = service
+        ready = service.agents.find(agent) if isinstance(agent, str) else agent
+        names = [agent] if isinstance(agent, str) else []
+        mode = "queue" if ready is None else ready.agent.while_waiting
+        if ready is not None:
+            names = [ready.name, *ready.agent.aliases]
+        self._address = Address(tenant, self.id, tuple(names), mode, metadata)
+
+    def __repr__(self) -> str:
+        return f"Session({self.id!r})"
+
+    async def run(
+        self,
+        message: Content | None = None,
+        *,
+        key: str | None = None,
+        timeout: Duration | None = None,  # noqa: ASYNC109 - what the caller waits, not what runs
+    ) -> Result[T_co]:
+        """Send a message, if there is one, and follow the session until it rests.
+
+        It is driven here if it is free, else whoever drives it is followed. Waiting is a value:
+        `result.state`. After `timeout` the result says `running`, and nothing is interrupted.
+        Without a message a failed session gets a new run from what is recorded.
+        """
+        known = await self._begin(message, key)
+        with anyio.move_on_after(None if timeout is None else parse_duration(timeout) / 1000):
+            await self._service.follow(known)
+        return await self.get()
+
+    async def _begin(self, message: Content | None, key: str | None) -> Known:
+        outside = self._service.desk.outside
+        if message is not None:
+            await self._send(message, key)
+            return await outside.known(self._address)
+        known = await outside.known(self._address)
+        if known.record.state == "failed":
+            await outside.start_again(known)
+            known = await outside.known(self._address)
+        return known
+
+    async def _send(self, message: Content, key: str | None) -> str:
+        if key is not None:
+            check_id(key, "key")
+        content = await stored_content(self._service.desk.store, message)
+        return await self._service.desk.outside.send(self._address, Said(content, key))
+
+    async def send(self, message: Content, *, key: str | None = None) -> int:
+        """Record a message and wake the session; answers the event's seq. Somebody must drive."""
+        stream = await self._send(message, key)
+        log = Log(self._service.desk.store, stream)
+        await log.catch_up()
+        sent = [
+            one.seq
+            for one in log.events
+            if isinstance(one.event, events.User) and (key is None or one.event.key == key)
+        ]
+        return sent[-1] if sent else log.state.head
+
+    async def stream(
+        self, message: Content | None = None, *, key: str | None = None
+    ) -> AsyncIterator[Event | Delta | Result[T_co]]:
+        """`run`, seen as it happens; the Result comes last. Leaving early loses nothing."""
+        before = await self._service.desk.outside.find(self._address)
+        after = 0
+        if before is not None:
+            after = (await self._service.desk.store.read(before.stream, limit=0)).head
+        seen = Happening(self._service, after)
+        with self._service.desk.bus.listening(self._address.tenant, self.id, seen.delta):
+            known = await self._begin(message, key)
+            async for item in seen.items(known):
+                yield item
+        yield await self.get()
+
+    async def get(self) -> Result[T_co]:
+        """The session as it stands. Raises NotFound."""
+        known = await self._service.desk.outside.known(self._address)
+        return await self._service.result(known)
+
+    async def events(self, *, after: int = 0, limit: int = 1000) -> list[Event]:
+        """Its events after a seq, oldest first."""
+        known = await self._service.desk.outside.known(self._address)
+        return await self._service.events(known, after, limit)
+
+    async def set_metadata(self, changes: Mapping[str, Any]) -> None:
+        """Change metadata; None removes a key."""
+        await self._service.desk.outside.set_metadata(self._address, changes)
+
+    async def cancel(self, *, by: str | None = None, reason: str | None = None) -> Result[T_co]:
+        """End the run: once this answers, nothing of it is begun any more."""
+        await self._service.desk.outside.cancel(self._address, by, reason)
+        return await self.get()
+
+    async def delete(self) -> None:
+        """Delete the session and everything that finds it."""
+        await self._service.desk.outside.erase(self._address)

@@ -1,0 +1,100 @@
+"""The worker's loop: expire what is overdue, drive what is due, wait for news."""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Final
+
+import anyio
+
+from holdfast.core import index
+from holdfast.core.pending import PendingRecord
+from holdfast.errors import StoreError
+from holdfast.runtime.service import Service
+
+logger = logging.getLogger("holdfast")
+
+POLL_S: Final = 1.0  # expiries, timers and missed notices are seen within this time
+MOST_DRIVES: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What a worker found when it started; nothing has to be repaired."""
+
+    waiting: list[PendingRecord] = field(default_factory=list)
+    expired: list[PendingRecord] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """The report, a line each."""
+        sessions = {(one.tenant, one.session_id) for one in self.waiting}
+        kinds: dict[str, int] = {}
+        for one in self.waiting:
+            kinds[one.kind] = kinds.get(one.kind, 0) + 1
+        what = ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items())) or "none"
+        told = [f"{len(sessions)} sessions wait ({what}); {len(self.expired)} calls had expired"]
+        told += [
+            f"{one.session_id}: {one.tool} was being started when its process stopped "
+            f"({one.id}, START_INTERRUPTED)"
+            for one in self.waiting
+            if one.problem
+        ]
+        return told
+
+
+class Worker:
+    """Drives every due session of the agents that are known here."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def recover(self) -> Recovery:
+        """Look at what waits; overdue calls are expired. Twice, or by two at once, is as once."""
+        expired = await self._service.desk.outside.expire_due()
+        waiting = [record async for record in self._service.pending(None)]
+        report = Recovery(waiting, expired)
+        for line in report.lines():
+            logger.info("%s", line)
+        return report
+
+    async def run(self, *, once: bool = False) -> None:
+        """Work until cancelled, or with `once` until nothing is due and nothing runs."""
+        await self._service.host.start()
+        while True:
+            try:
+                begun = await self._round()
+            except StoreError as error:
+                if once:
+                    raise
+                logger.warning("the store is not available: %s", error.message)
+                await anyio.sleep(1)
+                continue
+            if once and not begun and not self._service.host.drives:
+                return
+            await self._pause()
+
+    async def _round(self) -> int:
+        host, agents = self._service.host, self._service.agents
+        await self._service.desk.outside.expire_due()
+        begun = 0
+        for name in agents.names():
+            free = MOST_DRIVES - len(host.drives)
+            if free <= 0:
+                break
+            agent = agents.get(name)
+            for lease in await host.claim(index.stream_kind(name), free):
+                host.begin(lease, agent)
+                begun += 1
+        return begun
+
+    async def _pause(self) -> None:
+        """Until something changes, a drive ends, or a moment has passed."""
+        ended = self._service.host.drive_ended()
+        async with anyio.create_task_group() as tasks:
+
+            async def drive_ended() -> None:
+                await ended.wait()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(drive_ended)
+            await self._service.desk.store.changed(POLL_S)
+            tasks.cancel_scope.cancel()
