@@ -1,0 +1,161 @@
+"""Every key of the configuration, in one table: what reads it, and what describes it, follows."""
+
+from typing import Final
+
+from holdfast.config.kinds import (
+    DURATION,
+    DURATION_OR_NONE,
+    FLAG,
+    NETWORK,
+    OBJECT,
+    OPEN_URL,
+    OUTPUT,
+    POSITIVE,
+    RATE,
+    SIZE,
+    TEXT,
+    URL,
+    Block,
+    Either,
+    Free,
+    Many,
+    Named,
+    built_in_or_object,
+    choice,
+    integer,
+)
+
+BUILT_IN: Final = ("ask_user", "wait", "todo_write", "execute_command")
+PROVIDERS: Final = ("scripted", "anthropic", "openai", "openai-responses", "google", "ollama")
+ROLES: Final = ("viewer", "submitter", "approver", "operator", "admin")
+OCCASIONS: Final = ("pending", "expiring", "decided", "completed", "failed")
+
+_COUNT: Final = integer(1)
+_SQL: Final = Block(
+    {"driver": choice("driver", "sqlite", "postgres"), "database": TEXT},
+    required=("driver", "database"),
+)
+_STORE: Final = Block(
+    {
+        "backend": choice("backend", "sql", "memory", "files"),
+        "sql": _SQL,
+        "files": Block({"path": TEXT}, required=("path",)),
+    },
+    required=("backend",),
+)
+_LLM: Final = Block(
+    {
+        "provider": choice("provider", *PROVIDERS),
+        "model": TEXT,
+        "script": TEXT,
+        "base_url": OPEN_URL,
+        "api_key": TEXT,
+        "settings": Free(),
+    },
+    required=("provider",),
+)
+_MCP_SERVER: Final = Block(
+    {
+        "command": Many(TEXT),
+        "env": Named(TEXT, names=None),
+        "url": URL,
+        "headers": Named(TEXT, names=None),
+    },
+    either=("command", "url"),
+)
+_TASK: Final = Block(
+    {
+        "backend": choice("backend", "memory", "sql"),
+        "worker_pool": _COUNT,
+        "sql": _SQL,
+        "input_timeout": DURATION,
+        "timeout": DURATION,
+        "hitl": Block({"mode": choice("hitl.mode", "auto", "blocking", "async", empty="auto")}),
+        "on_expire": choice("on_expire", "fail", "cancel", "keep"),
+    }
+)
+_USE: Final = Block(
+    {
+        "use": OBJECT,
+        "name": TEXT,
+        "description": TEXT,
+        "requires_approval": FLAG,
+        "approval_prompt": TEXT,
+        "approval_timeout": DURATION_OR_NONE,
+        "deferred": FLAG,
+        "timeout": DURATION_OR_NONE,
+        "idempotent": FLAG,
+        "on_crash": choice("on_crash", "tell", "retry", "ask"),
+        "aliases": Many(TEXT),
+    }
+)
+_MCP_TOOLS: Final = Block(
+    {
+        "mcp": TEXT,
+        "only": Many(TEXT),
+        "requires_approval": Either(FLAG, Many(TEXT)),
+        "prefix": TEXT,
+    }
+)
+_AGENT: Final = Block(
+    {
+        "llm": TEXT,
+        "description": TEXT,
+        "instructions": TEXT,
+        "instructions_file": TEXT,
+        "session_store": TEXT,
+        "task": _TASK,
+        "tools": Many(
+            Either(built_in_or_object(BUILT_IN), blocks={"use": _USE, "mcp": _MCP_TOOLS})
+        ),
+        "sub_agents": Many(TEXT),
+        "max_turns": _COUNT,
+        "budget": Block(
+            {"turns": _COUNT, "tokens": _COUNT, "seconds": POSITIVE, "children": _COUNT}
+        ),
+        "output_type": OUTPUT,
+        "while_waiting": choice("while_waiting", "queue", "reject", "cancel_calls"),
+        "aliases": Many(TEXT),
+    },
+    required=("llm",),
+    either=("instructions", "instructions_file"),
+)
+_TOKEN: Final = Block(
+    {
+        "name": TEXT,
+        "token": TEXT,
+        "role": choice("role", *ROLES),
+        "on_behalf": FLAG,
+        "tenant": TEXT,
+    },
+    required=("name", "token"),
+)
+_WEBHOOK: Final = Block(
+    {"url": URL, "secret": TEXT, "on": Many(choice("occasion", *OCCASIONS))},
+    required=("url",),
+)
+_SERVER: Final = Block(
+    {
+        "host": TEXT,
+        "port": integer(0, 65535),
+        "trusted_proxies": Many(NETWORK),
+        "rate_limit": Block({"per_source": RATE, "per_id": RATE}),
+        "max_body": SIZE,
+        "public_url": OPEN_URL,
+        "webhook_secret": TEXT,
+        "tokens": Many(_TOKEN),
+        "webhooks": Many(_WEBHOOK),
+    }
+)
+
+TABLE: Final = Block(
+    {
+        "session_stores": Named(_STORE),
+        "llms": Named(_LLM),
+        "mcp_servers": Named(_MCP_SERVER),
+        "deps": OBJECT,
+        "agents": Named(_AGENT),
+        "server": _SERVER,
+        "retention": Block({"settled_calls": DURATION}),
+    }
+)
