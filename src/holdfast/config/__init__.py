@@ -1,0 +1,18 @@
+"""YAML → frozen, validated configuration; every mistake is named with file, line and key."""
+
+from holdfast.config.description import describe
+from holdfast.config.jsonschema import schema
+from holdfast.config.loading import load
+from holdfast.config.settings import AgentConfig, Config, McpTools, ModelRef, StoreConfig, ToolRef
+
+__all__ = [
+    "AgentConfig",
+    "Config",
+    "McpTools",
+    "ModelRef",
+    "StoreConfig",
+    "ToolRef",
+    "describe",
+    "load",
+    "schema",
+]

@@ -1,0 +1,59 @@
+"""A configuration in a few lines, for people who ask whether it is right. No secrets."""
+
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from holdfast.config.settings import AgentConfig, Config, ModelRef, StoreConfig, ToolRef
+
+
+def describe(config: Config) -> list[str]:
+    """What `config validate` prints: the store, the agents, and what deserves a warning."""
+    return [
+        f"{config.file}: valid",
+        f"store: {_url(config.store)} ({_why(config)})",
+        *(f"agent {agent.name}: {_agent(agent, config)}" for agent in config.agents.values()),
+        *_remarks(config),
+    ]
+
+
+def _url(store: StoreConfig) -> str:
+    """As it is, except that of a database server, which may hold a password."""
+    parts = urlsplit(store.url)
+    is_server = parts.scheme.startswith("postgres")
+    return f"{parts.scheme}://{parts.hostname}{parts.path}" if is_server else store.url
+
+
+def _why(config: Config) -> str:
+    if not config.store.name:
+        return "the default, for no durable store is configured"
+    named = any(agent.session_store for agent in config.agents.values())
+    why = "" if named else ", the only durable one"
+    return f"session_stores.{config.store.name}{why}"
+
+
+def _agent(agent: AgentConfig, config: Config) -> str:
+    tools = [tool.target if isinstance(tool, ToolRef) else tool.mcp for tool in agent.tools]
+    waits = "outlive the process" if config.store.is_durable else "end with the process"
+    return f"{_model(agent.model)}; tools: {', '.join(tools) or 'none'}; waits {waits}"
+
+
+def _model(model: ModelRef) -> str:
+    return f"{model.provider}:{model.script or model.model}"
+
+
+def _remarks(config: Config) -> Iterator[str]:
+    if not config.store.is_durable:
+        yield (
+            "warning: the store is in memory, and everything in it ends with the process; "
+            "durable is {backend: sql, sql: {driver: sqlite, database: ./holdfast.db}}"
+        )
+    if not config.agents:
+        yield "note: there are no agents"
+    used = {agent.session_store for agent in config.agents.values()} | {config.store.name}
+    for name in config.session_stores:
+        if name not in used:
+            yield f"note: session_stores.{name} is used by no agent"
+    models = {agent.model.key[:2] for agent in config.agents.values()}
+    for name in config.llms:
+        if ("llms", name) not in models:
+            yield f"note: llms.{name} is used by no agent"

@@ -1,0 +1,76 @@
+"""What a configuration may say one day and cannot yet: refused, so that nothing is ignored."""
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Final
+
+from holdfast.config.problems import NOT_BUILT_YET, Key, Problem
+from holdfast.config.reader import Entry
+
+_PROVIDER: Final = "this version runs the provider 'scripted' and Model objects given in Python"
+_SERVER: Final = "this version has no HTTP server"
+_TASK: Final = "runs are kept in the session store and driven by its workers"
+_MCP: Final = "this version cannot use MCP servers"
+_BUDGET: Final = "this version counts turns and tokens"
+
+# A key, with * for any name or position, and perhaps the value that is meant; and why not.
+# Who builds one of these deletes its line.
+NOT_BUILT: Final[Mapping[str, str]] = {
+    "session_stores.*.backend=files": "use sql or memory",
+    "session_stores.*.sql.driver=postgres": "use sqlite",
+    "llms.*.provider=anthropic": _PROVIDER,
+    "llms.*.provider=openai": _PROVIDER,
+    "llms.*.provider=openai-responses": _PROVIDER,
+    "llms.*.provider=google": _PROVIDER,
+    "llms.*.provider=ollama": _PROVIDER,
+    "mcp_servers": _MCP,
+    "agents.*.task.backend": _TASK,
+    "agents.*.task.worker_pool": _TASK,
+    "agents.*.task.sql": _TASK,
+    "agents.*.task.timeout": "limit a run with budget: {turns, tokens}",
+    "agents.*.task.hitl.mode=blocking": "waits are recorded in the store; use auto or async",
+    "agents.*.tools.*=execute_command": "this version runs no commands",
+    "agents.*.tools.*.mcp": _MCP,
+    "agents.*.sub_agents": "this version runs no agents in the background",
+    "agents.*.budget.seconds": _BUDGET,
+    "agents.*.budget.children": _BUDGET,
+    "agents.*.output_type=*.json": "name a class, as module:Class",
+    "server.host": _SERVER,
+    "server.port": _SERVER,
+    "server.trusted_proxies": _SERVER,
+    "server.rate_limit": _SERVER,
+    "server.max_body": _SERVER,
+    "server.tokens": _SERVER,
+    "server.webhooks": _SERVER,
+    "retention": "settled calls are kept",
+}
+
+
+def not_built(entries: Mapping[Key, Entry], providers: Mapping[Key, str]) -> list[Problem]:
+    """A problem for each value whose part is not there; `providers` are those that agents name."""
+    found = []
+    for key, entry in entries.items():
+        for pattern, why in NOT_BUILT.items():
+            if _matches(pattern, key, entry.value):
+                found.append(_refusal(pattern, why, key, entry))
+    for key, provider in providers.items():
+        pattern = f"llms.*.provider={provider}"
+        if pattern in NOT_BUILT:
+            found.append(_refusal(pattern, NOT_BUILT[pattern], key, entries[key]))
+    return found
+
+
+def _matches(pattern: str, key: Key, value: object) -> bool:
+    path, _, wanted = pattern.partition("=")
+    parts = path.split(".")
+    if len(parts) != len(key) or (wanted and not fnmatchcase(str(value), wanted)):
+        return False
+    return all(part in ("*", name) for part, name in zip(parts, key, strict=True))
+
+
+def _refusal(pattern: str, why: str, key: Key, entry: Entry) -> Problem:
+    _, _, wanted = pattern.partition("=")
+    what = f"{wanted!r} is not built yet" if wanted else "is not built yet"
+    return Problem(
+        entry.line, key, f"{what}: {why}", "leave it out with this version", NOT_BUILT_YET
+    )

@@ -1,0 +1,57 @@
+"""A directory to write configurations into, as a user would have it."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from holdfast.config import load
+from holdfast.errors import ConfigError
+
+Refusal = Callable[[str], ConfigError]
+Write = Callable[[str], str]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current directory, with a script; what is imported from it is forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    for name in os.environ:
+        if name.startswith("TEST_"):
+            monkeypatch.delenv(name)
+    (tmp_path / "turns.json").write_text("[]", "utf-8")
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if getattr(sys.modules[name], "__file__", None) and str(tmp_path) in str(
+            sys.modules[name].__file__
+        ):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def write(folder: Path) -> Write:
+    """Writes holdfast.yaml and returns its name."""
+
+    def write_(text: str) -> str:
+        (folder / "holdfast.yaml").write_text(dedent(text).lstrip("\n"), "utf-8")
+        return "holdfast.yaml"
+
+    return write_
+
+
+@pytest.fixture
+def refusal(write: Write) -> Refusal:
+    """The error with which a configuration is refused."""
+
+    def refusal_(text: str) -> ConfigError:
+        with pytest.raises(ConfigError) as caught:
+            load(write(text))
+        return caught.value
+
+    return refusal_

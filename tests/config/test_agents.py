@@ -1,0 +1,297 @@
+"""What agents name: stores, modes, models, files."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from holdfast.config import ToolRef, describe, load
+from holdfast.config.table import BUILT_IN
+from holdfast.errors import ConfigError
+from holdfast.runtime.builtins import BUILTINS
+
+Refusal = Callable[[str], ConfigError]
+Write = Callable[[str], str]
+
+STORES = """
+session_stores:
+  main-db: {backend: sql, sql: {driver: sqlite, database: ./sessions.db}}
+  other: {backend: sql, sql: {driver: sqlite, database: data/../other.db}}
+  same: {backend: sql, sql: {driver: sqlite, database: sessions.db}}
+  mem: {backend: memory}
+"""
+MAIN = "session_stores:\n  main-db: {backend: sql, sql: {driver: sqlite, database: ./s.db}}\n"
+
+
+def agent(name: str, *keys: str) -> str:
+    return f"\n  {name}: {{llm: 'scripted:turns.json', {', '.join(keys)}}}"
+
+
+def test_without_a_store_it_is_a_file_beside_the_yaml(write: Write, folder: Path) -> None:
+    config = load(write(f"agents:{agent('a')}"))
+    assert config.store_url == f"sqlite:///{folder}/holdfast.db"
+    assert "the default, for no durable store is configured" in describe(config)[1]
+
+
+def test_the_only_durable_store_is_the_default(write: Write, folder: Path) -> None:
+    config = load(write(f"{MAIN}  mem: {{backend: memory}}\nagents:{agent('a')}"))
+    assert config.store_url == f"sqlite:///{folder}/s.db"
+    assert describe(config)[1].endswith("(session_stores.main-db, the only durable one)")
+    assert describe(config)[-1] == "note: session_stores.mem is used by no agent"
+
+
+def test_two_durable_stores_need_a_choice(refusal: Refusal) -> None:
+    error = refusal(f"{STORES}agents:{agent('a')}")
+    assert error.message.startswith("holdfast.yaml:1: session_stores: has several durable stores")
+
+
+@pytest.mark.parametrize("second", ["other", "mem"])
+def test_a_process_has_one_store(second: str, refusal: Refusal) -> None:
+    """S4.41"""
+    one, two = agent("a", "session_store: main-db"), agent("b", f"session_store: {second}")
+    assert refusal(f"{STORES}agents:{one}{two}").message == (
+        "holdfast.yaml:8: agents.b.session_store: is another store than 'main-db' of agent 'a', "
+        "and a process has one"
+    )
+
+
+def test_two_names_of_one_file_are_one_store(write: Write, folder: Path) -> None:
+    one, two = agent("a", "session_store: main-db"), agent("b", "session_store: same")
+    config = load(write(f"{STORES}agents:{one}{two}{agent('c')}"))
+    assert config.store_url == f"sqlite:///{folder}/sessions.db"
+
+
+def test_a_memory_store_is_warned_of(write: Write) -> None:
+    """S4.64"""
+    config = load(write(f"{STORES}agents:{agent('a', 'session_store: mem')}"))
+    assert config.store_url == "memory:"
+    assert any(
+        line.startswith("warning: the store is in memory") and "driver: sqlite" in line
+        for line in describe(config)
+    )
+
+
+def test_an_unknown_store_is_told(refusal: Refusal) -> None:
+    """S4.41"""
+    error = refusal(f"{MAIN}agents:{agent('a', 'session_store: main')}")
+    assert error.message == (
+        "holdfast.yaml:4: agents.a.session_store: there is no session store 'main'; "
+        "did you mean 'main-db'?"
+    )
+
+
+@pytest.mark.parametrize(
+    "store, told",
+    [
+        (
+            "{backend: sqll}",
+            ".backend: invalid backend: sqll (must be 'sql', 'memory', or 'files')",
+        ),
+        ("{backend: sql}", ": backend sql needs sql: {driver, database}"),
+        ("{backend: files}", ": backend files needs files: {path}"),
+        (
+            "{backend: memory, sql: {driver: sqlite, database: x}}",
+            ": backend memory takes no 'sql'",
+        ),
+        ("{backend: sql, sql: {driver: mysql, database: x}}", ".sql.driver: invalid driver: mysql"),
+        ("{backend: sql, sql: {driver: sqlite}}", ".sql.database: is missing"),
+        ("{backend: sql, sql: {driver: sqlite, database: ':memory:'}}", ": the database of driver"),
+        ("{backend: sql, sql: {driver: sqlite, database: 'sqlite:///x'}}", ": the database of"),
+        ("{backend: sql, sql: {driver: postgres, database: x}}", ": the database of driver"),
+    ],
+)
+def test_a_wrong_store_is_told(store: str, told: str, refusal: Refusal) -> None:
+    """S4.41"""
+    error = refusal(f"session_stores:\n  main: {store}")
+    assert error.message.startswith(f"holdfast.yaml:2: session_stores.main{told}")
+
+
+# session_store, task: and what the mode is, or with which error it is refused.
+MATRIX = [
+    (None, "", "auto"),
+    (None, "{hitl: {mode: auto}}", "auto"),
+    (None, "{hitl: }", "auto"),
+    (None, "{hitl: {mode: }}", "auto"),
+    (None, "{hitl: {mode: ''}}", "auto"),
+    (None, "{hitl: {mode: blocking}}", "'blocking' is not built yet"),
+    (None, "{hitl: {mode: async}}", "async HITL requires session_store to be configured"),
+    ("main-db", "{hitl: {mode: auto}}", "auto"),
+    ("main-db", "{hitl: {mode: blocking}}", "'blocking' is not built yet"),
+    ("main-db", "{hitl: {mode: async}}", "async"),
+    ("mem", "{hitl: {mode: async}}", "async HITL requires a durable session_store, and 'mem'"),
+    (
+        None,
+        "{hitl: {mode: sync}}",
+        "invalid hitl.mode: sync (must be 'auto', 'blocking', or 'async')",
+    ),
+]
+
+
+@pytest.mark.parametrize("store, task, outcome", MATRIX)
+def test_the_mode_follows_the_matrix(
+    store: str | None, task: str, outcome: str, write: Write
+) -> None:
+    """S4.40 S4.48"""
+    keys = [f"session_store: {store}"] * bool(store) + [f"task: {task}"] * bool(task)
+    file = write(f"{MAIN}  mem: {{backend: memory}}\nagents:{agent('a', *keys)}")
+    if outcome in ("auto", "async"):
+        assert load(file).agents["a"].task.hitl == outcome
+        return
+    with pytest.raises(ConfigError) as caught:
+        load(file)
+    where = "holdfast.yaml:5: agents.a.task.hitl.mode: "
+    assert caught.value.message.startswith(where + outcome)
+
+
+EXAMPLE_STORE = """\
+session_stores:
+  main-db:
+    backend: sql
+    sql:
+      driver: sqlite
+      database: ./sessions.db
+
+"""
+EXAMPLE = """\
+agents:
+  assistant:
+    llm: "gpt-4o"
+"""
+EXAMPLE_TASK = """\
+    task:
+      backend: "memory"
+      input_timeout: 600
+"""
+EXAMPLE_TOOLS = """\
+    tools:
+      - execute_command  # requires_approval: true
+"""
+USES = '    session_store: "main-db"  # enables async HITL automatically\n'
+
+
+@pytest.mark.parametrize(
+    "text, keys",
+    [
+        (
+            EXAMPLE + EXAMPLE_TASK + EXAMPLE_TOOLS,
+            ["3: llm", "5: task.backend", "8: tools[0]"],
+        ),
+        (
+            EXAMPLE_STORE + EXAMPLE + USES + EXAMPLE_TASK + EXAMPLE_TOOLS,
+            ["10: llm", "13: task.backend", "16: tools[0]"],
+        ),
+        (
+            EXAMPLE_STORE
+            + EXAMPLE
+            + USES
+            + EXAMPLE_TASK
+            + '      hitl:\n        mode: "async"  # Explicit async\n'
+            + EXAMPLE_TOOLS,
+            ["10: llm", "13: task.backend", "18: tools[0]"],
+        ),
+        (
+            EXAMPLE_STORE
+            + EXAMPLE
+            + USES
+            + EXAMPLE_TASK
+            + '      hitl:\n        mode: "blocking"  # Force blocking mode\n'
+            + EXAMPLE_TOOLS,
+            ["10: llm", "13: task.backend", "16: task.hitl.mode", "18: tools[0]"],
+        ),
+    ],
+)
+def test_the_four_good_examples_lack_only_what_is_not_built(
+    text: str, keys: list[str], refusal: Refusal
+) -> None:
+    """S4.65: when the lines of the table are gone, they load."""
+    error = refusal(text)
+    assert error.code == "NOT_BUILT_YET"
+    told = [f"{one['line']}: {one['key']}" for one in error.details["problems"]]
+    assert told == [key.replace(": ", ": agents.assistant.") for key in keys]
+
+
+def test_the_fifth_example_is_refused_with_its_error(refusal: Refusal) -> None:
+    """S4.40 S4.65"""
+    task = '    task:\n      backend: "memory"\n      hitl:\n        mode: "async"\n'
+    assert refusal(f"{EXAMPLE}    # No session_store configured\n{task}").message == (
+        "holdfast.yaml:8: agents.assistant.task.hitl.mode: "
+        "async HITL requires session_store to be configured"
+    )
+
+
+@pytest.mark.parametrize(
+    "llm, told",
+    [
+        ("mian", "'mian' is no key of llms, and not provider:model; did you mean 'main'?"),
+        ("antropic:claude", "the provider 'antropic' is not known; did you mean 'anthropic'?"),
+        ("scripted:nowhere.json", ""),
+    ],
+)
+def test_an_unknown_model_is_told(llm: str, told: str, refusal: Refusal) -> None:
+    llms = "llms: {main: {provider: scripted, script: turns.json}}"
+    error = refusal(f"{llms}\nagents:\n  a:\n    llm: {llm}")
+    assert error.message.startswith(f"holdfast.yaml:4: agents.a.llm: {told}")
+
+
+@pytest.mark.parametrize(
+    "llm, told",
+    [
+        ("{provider: scripted}", ": provider scripted needs script: FILE"),
+        ("{provider: scripted, script: x.json}", ".script: "),
+        (
+            "{provider: scripted, script: turns.json, model: x, api_key: y}",
+            ": provider scripted takes no 'model' or 'api_key'",
+        ),
+        ("{provider: openai}", ": provider openai needs model: NAME"),
+        ("{provider: openai, model: x, script: turns.json}", ": provider openai takes no 'script'"),
+        ("{model: x}", ".provider: is missing"),
+        ("{provider: openai, model: x, settings: 5}", ".settings: must be a block of keys"),
+        ("{provider: openai, model: x, base_url: y}", ".base_url: must be a URL"),
+    ],
+)
+def test_a_wrong_llm_is_told(llm: str, told: str, refusal: Refusal) -> None:
+    assert refusal(f"llms:\n  m: {llm}").message.startswith(f"holdfast.yaml:2: llms.m{told}")
+
+
+def test_paths_are_relative_to_the_file(
+    folder: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(f"""
+{MAIN}
+llms: {{m: {{provider: scripted, script: ./turns.json}}}}
+agents:
+  a: {{llm: m, instructions_file: prompt.md}}
+  b: {{llm: "scripted:turns.json"}}
+""")
+    (folder / "prompt.md").write_text("Be kind.", "utf-8")
+    (folder / "elsewhere").mkdir()
+    monkeypatch.chdir(folder / "elsewhere")
+    config = load("../holdfast.yaml")
+    assert config.agents["a"].instructions == "Be kind."
+    assert config.agents["a"].model.script == folder / "turns.json"
+    assert config.agents["b"].model.script == folder / "turns.json"
+    assert config.store_url == f"sqlite:///{folder}/s.db"
+
+
+def test_the_options_of_a_tool_are_kept(write: Write) -> None:
+    tool = """{use: "shop:deploy", name: deploy, deferred: true, timeout: 2h, idempotent: true,
+        approval_timeout: ~, on_crash: retry, aliases: [ship]}"""
+    config = load(write(f"agents:{agent('a', f'tools: [{tool}, todo_write]')}"))
+    deploy, todo = config.agents["a"].tools
+    assert isinstance(deploy, ToolRef)
+    assert deploy.options == {
+        "name": "deploy",
+        "deferred": True,
+        "timeout": timedelta(hours=2),
+        "idempotent": True,
+        "approval_timeout": None,
+        "on_crash": "retry",
+        "aliases": ("ship",),
+    }
+    assert isinstance(todo, ToolRef)
+    assert todo.is_built_in
+
+
+def test_the_built_in_tools_are_those_of_the_runtime() -> None:
+    assert set(BUILT_IN) - {"execute_command"} == set(BUILTINS)
