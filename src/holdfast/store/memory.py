@@ -27,7 +27,7 @@ from holdfast.store.base import (
     WallClock,
     Write,
 )
-from holdfast.store.cursors import Place, cursor_of, place_of, position_of
+from holdfast.store.cursors import END, Place, cursor_of, place_of, position_of
 from holdfast.store.judge import Changes, Rows, StreamRow, checked, claimed, judge, reaped
 from holdfast.store.signal import Signal
 
@@ -152,6 +152,8 @@ class MemoryStore:
     async def tail(self, cursor: str, limit: int = 500) -> Feed:
         """Records of all streams after the cursor, each exactly once."""
         self._look()
+        if cursor == END:
+            return Feed((), str(self._feed[-1].pos if self._feed else 0))
         start = bisect_right(self._feed, position_of(cursor), key=attrgetter("pos"))
         records = self._feed[start : start + max(limit, 0)]
         return Feed(tuple(records), str(records[-1].pos) if records else cursor)

@@ -25,7 +25,7 @@ from holdfast.store.base import (
     WallClock,
     Write,
 )
-from holdfast.store.cursors import position_of
+from holdfast.store.cursors import END, position_of
 from holdfast.store.judge import checked
 from holdfast.store.signal import Signal
 from holdfast.store.sqlite_files import WriteLock
@@ -34,6 +34,7 @@ from holdfast.store.sqlite_open import (
     check_ours,
     check_place,
     explained,
+    is_database_error,
     migrate,
     python_connect,
     settled,
@@ -133,6 +134,8 @@ class SqliteStore:
 
     async def tail(self, cursor: str, limit: int = 500) -> Feed:
         """Records of all streams after the cursor, each exactly once."""
+        if cursor == END:
+            return await self._ready().ask(reads.end)
         return await self._ready().ask(
             partial(reads.tail, position=position_of(cursor), limit=limit)
         )
@@ -182,10 +185,10 @@ class SqliteStore:
                 migrate(settled(connection), self._path)
             finally:
                 connection.close()
-        except (StoreError, OSError):
-            raise
         except Exception as error:
-            raise explained(error, self._path) from error
+            if is_database_error(error):
+                raise explained(error, self._path) from error
+            raise
         finally:
             lock.release()
 

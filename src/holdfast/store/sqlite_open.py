@@ -1,5 +1,6 @@
 """Opening a SQLite file: is it ours, is it new enough, and what went wrong in plain words."""
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from importlib.resources import files
@@ -60,6 +61,9 @@ def check_place(path: Path) -> None:
         raise StoreError(
             f"there is no directory {path.parent}", hint=f"make it first: mkdir -p {path.parent}"
         )
+    # SQLite opens such a file all the same, and would refuse only the first commit.
+    if path.exists() and not os.access(path, os.W_OK):
+        raise StoreError(f"{path} cannot be written", hint="check who may write the file")
 
 
 def check_ours(connection: sqlite3.Connection, path: Path, *, new: bool) -> int:
@@ -113,6 +117,11 @@ def migrations() -> list[str]:
     folder = files("holdfast.store").joinpath("sql", "sqlite")
     steps = sorted((f for f in folder.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
     return [step.read_text(encoding="utf-8") for step in steps]
+
+
+def is_database_error(error: Exception) -> bool:
+    """Whether SQLite said it; each of its modules has an `Error` of its own (PEP 249)."""
+    return any(base.__name__ == "Error" for base in type(error).__mro__)
 
 
 def explained(error: Exception, path: Path) -> StoreError:

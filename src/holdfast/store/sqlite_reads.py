@@ -130,6 +130,12 @@ def tail(connection: sqlite3.Connection, position: int, limit: int) -> Feed:
     return Feed(records, str(records[-1].pos if records else position))
 
 
+def end(connection: sqlite3.Connection) -> Feed:
+    """Where the feed ends now."""
+    (position,) = connection.execute("SELECT coalesce(max(pos), 0) FROM record").fetchone()
+    return Feed((), str(position))
+
+
 _CONDITIONS = {
     "kind": "kind = ?",
     "state": "state = ?",

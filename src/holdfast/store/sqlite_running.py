@@ -12,11 +12,10 @@ from typing import Protocol, TypeVar
 import anyio
 from anyio import to_thread
 
-from holdfast.errors import StoreError
 from holdfast.store.base import Clock
 from holdfast.store.signal import Signal
 from holdfast.store.sqlite_files import Doorbell, WriteLock
-from holdfast.store.sqlite_open import explained
+from holdfast.store.sqlite_open import explained, is_database_error
 from holdfast.store.sqlite_reads import Readers
 from holdfast.store.sqlite_rows import Answer, Renew, Work
 from holdfast.store.sqlite_writer import Job, Outcome, Writer
@@ -93,10 +92,10 @@ class Running:
     def _answer(self, query: Callable[[sqlite3.Connection], T]) -> T:
         try:
             return self._readers.run(query)
-        except (StoreError, ValueError):
-            raise
         except Exception as error:
-            raise explained(error, self._path) from error
+            if is_database_error(error):
+                raise explained(error, self._path) from error
+            raise
 
     # --- in the writer's thread ---
 

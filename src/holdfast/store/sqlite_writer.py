@@ -16,7 +16,7 @@ from typing import NamedTuple
 from holdfast.errors import StoreError
 from holdfast.store.base import Clock, Unavailable, Unknown
 from holdfast.store.sqlite_files import WriteLock
-from holdfast.store.sqlite_open import WAL_LIMIT_BYTES, explained
+from holdfast.store.sqlite_open import WAL_LIMIT_BYTES, explained, is_database_error
 from holdfast.store.sqlite_rows import Answer, Claim, Work, WriteRows
 
 _LARGEST_BATCH = 1000
@@ -100,24 +100,40 @@ class Writer:
                 continue
             # Cleared before taking the jobs: what comes later sets it again.
             self._work_came.clear()
-            self._answer_idle_claims()
-            while self._jobs:
+            while self._must_write():
                 self._write()
 
-    def _answer_idle_claims(self) -> None:
-        """Answer claims that would get nothing by looking only, so that idle polling never writes.
+    def _must_write(self) -> bool:
+        """Whether something waits that needs the lock.
 
-        Only those at the front: a claim behind a commit must see what that commit made due.
+        Claims that would get nothing are answered here, by looking only, so that idle polling
+        never writes. Not those behind a commit: they must see what that commit made due.
         """
-        jobs: list[Job] = []
-        with contextlib.suppress(Exception):  # the write that follows meets it again, and tells
-            rows = self._connected()
-            while self._jobs and isinstance(claim := self._jobs[0].work, Claim):
-                if not rows.has_nothing_for(claim, self._clock.now()):
-                    break
-                jobs.append(self._jobs.popleft())
-        if jobs:
-            self._deliver(jobs, [[] for _ in jobs])
+        answered: list[Job] = []
+        try:
+            while job := self._next():
+                if not self._is_idle(job.work):
+                    self._jobs.appendleft(job)
+                    return True
+                answered.append(job)
+        finally:
+            if answered:
+                self._deliver(answered, [[] for _ in answered])
+        return False
+
+    def _next(self) -> Job | None:
+        try:
+            return self._jobs.popleft()
+        except IndexError:  # empty, perhaps by another thread's doing
+            return None
+
+    def _is_idle(self, work: Work) -> bool:
+        if not isinstance(work, Claim):
+            return False
+        try:
+            return self._connected().has_nothing_for(work, self._clock.now())
+        except Exception:  # noqa: BLE001 - the write that follows meets it again, and tells
+            return False
 
     def _write(self) -> None:
         self._lock.acquire()
@@ -132,9 +148,8 @@ class Writer:
 
     def _take(self) -> list[Job]:
         batch: list[Job] = []
-        with contextlib.suppress(IndexError):  # empty, perhaps by another thread's doing
-            while len(batch) < _LARGEST_BATCH:
-                batch.append(self._jobs.popleft())
+        while len(batch) < _LARGEST_BATCH and (job := self._next()):
+            batch.append(job)
         return batch
 
     def _transaction(self, batch: Sequence[Job]) -> list[Outcome]:
@@ -148,7 +163,7 @@ class Writer:
             self._execute("COMMIT")
         except Exception as error:  # noqa: BLE001 - whatever it is, the commit may survive
             self.disconnect()
-            reason = f"it is not known whether {self._path} has the commit: {error}"
+            reason = f"whether it was written is not known: {explained(error, self._path).message}"
             return [Unknown(reason, hint="read before writing again") for _ in batch]
         return outcomes
 
@@ -166,9 +181,7 @@ class Writer:
     def _explained(self, error: Exception) -> Exception:
         if isinstance(error, StoreError):
             return type(error)(error.message, hint=error.hint)
-        if isinstance(error, ValueError | TypeError | OverflowError):
-            return error
-        return explained(error, self._path)
+        return explained(error, self._path) if is_database_error(error) else error
 
     # --- the connection ---
 

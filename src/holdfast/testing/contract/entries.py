@@ -97,6 +97,21 @@ async def the_feed_has_every_record_once_and_goes_on(harness: Harness) -> None:
     assert (await store.tail("", limit=0)).records == ()
 
 
+@cases.of("feed")
+async def the_feed_can_be_followed_from_now_on(harness: Harness) -> None:
+    """Also where there is nothing yet, and where the last records were erased."""
+    store = await harness.open()
+    empty = await store.tail("$")
+    assert empty.records == ()
+    await make(store, "a", "b")
+    assert len((await store.tail(empty.cursor)).records) == 2
+    await store.commit([Write("b", erase=True)])
+    end = await store.tail("$")
+    assert (end.records, (await store.tail(end.cursor)).records) == ((), ())
+    await store.commit([Write("a", [record("new")])])
+    assert [r.data for r in (await store.tail(end.cursor)).records] == [b"new"]
+
+
 async def _follow(store: Store, written: anyio.Event) -> list[tuple[str, int]]:
     """What a follower of the feed sees until all is written."""
     seen: list[tuple[str, int]] = []

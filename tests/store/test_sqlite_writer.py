@@ -1,0 +1,297 @@
+"""The writer of the SQLite store: what shares a transaction, and what a failure does to it."""
+
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from holdfast.errors import StoreError
+from holdfast.store.base import Put, Record, Release, Unavailable, Unknown, Write
+from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite_files import WriteLock
+from holdfast.store.sqlite_open import BUSY_S, WAL_LIMIT_BYTES
+from holdfast.store.sqlite_reads import find
+from holdfast.store.sqlite_rows import _CLAIM_OLDEST, _NOTHING_TO_CLAIM
+
+
+class Wire:
+    """What was sent to SQLite, and a fault to answer with instead."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.fault: Callable[[str, Any], Exception | None] = lambda sql, values: None
+        self.loses_answers = False  # the fault comes after the deed
+
+    def connect(self, path: str) -> sqlite3.Connection:
+        wire = self
+
+        class Connection(sqlite3.Connection):
+            def execute(self, sql: str, values: Any = (), /) -> sqlite3.Cursor:
+                wire.sent.append(sql)
+                error = wire.fault(sql, values)
+                if error is not None:
+                    if wire.loses_answers:
+                        super().execute(sql, values)
+                    raise error
+                return super().execute(sql, values)
+
+        return sqlite3.connect(
+            path,
+            timeout=BUSY_S,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=Connection,
+        )
+
+    def transactions(self) -> int:
+        return self.sent.count("BEGIN IMMEDIATE")
+
+
+def disk_error() -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+    return error
+
+
+def size(path: Path) -> int:
+    return path.stat().st_size
+
+
+@pytest.fixture
+def wire() -> Wire:
+    return Wire()
+
+
+@pytest.fixture
+async def spied(database: Path, wire: Wire) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(database, connect=wire.connect)
+    await store.open()
+    await store.commit([Write(name, create="session") for name in "abc"])
+    wire.sent.clear()
+    yield store
+    await store.close()
+
+
+class Together:
+    """Makes everything that is asked for meanwhile wait for one lock, and so share a batch."""
+
+    def __init__(self, database: Path) -> None:
+        self._lock = WriteLock(f"{database}.lock")
+        self.outcomes: dict[str, object] = {}
+
+    async def run(self, **asks: Any) -> dict[str, object]:
+        self._lock.open()
+        self._lock.acquire()
+        async with anyio.create_task_group() as group:
+            for name, ask in asks.items():
+                group.start_soon(self._note, name, ask)
+            await checkpoint()
+            await checkpoint()
+            self._lock.release()
+        self._lock.close()
+        return self.outcomes
+
+    async def _note(self, name: str, ask: Any) -> None:
+        try:
+            self.outcomes[name] = await ask
+        except (StoreError, ValueError) as error:
+            self.outcomes[name] = error
+
+
+async def test_a_claim_asked_for_after_a_commit_rides_in_its_transaction(
+    spied: SqliteStore, database: Path, wire: Wire
+) -> None:
+    await spied.renew("worker", 60_000, join=True)
+    wire.sent.clear()
+    outcomes = await Together(database).run(
+        commit=spied.commit([Write("a", [Record("t", b"")], wake=0)]),
+        claim=spied.claim("worker", "session", 5),
+        beat=spied.renew("worker", 70_000),
+    )
+    assert outcomes["commit"] == {"a": 1}
+    claimed = outcomes["claim"]
+    assert isinstance(claimed, list)
+    assert [lease.stream for lease in claimed] == ["a"]
+    assert wire.transactions() == 1
+
+
+async def test_what_waits_together_is_one_transaction(
+    spied: SqliteStore, database: Path, wire: Wire
+) -> None:
+    asks = {str(n): spied.commit([Write("a", [Record("t", b"")])]) for n in range(100)}
+    outcomes = await Together(database).run(**asks)
+    assert sorted(head["a"] for head in outcomes.values()) == list(range(1, 101))  # type: ignore[index]
+    assert wire.transactions() == 1
+
+
+async def test_a_commit_sqlite_cannot_take_fails_alone(
+    spied: SqliteStore, database: Path, wire: Wire
+) -> None:
+    def poisoned(_: str, values: Any) -> Exception | None:
+        return sqlite3.IntegrityError("poison") if b"poison" in values else None
+
+    wire.fault = poisoned
+    outcomes = await Together(database).run(
+        a=spied.commit([Write("a", [Record("t", b"")])]),
+        b=spied.commit([Write("b", [Record("t", b"fine"), Record("t", b"poison")])]),
+        c=spied.commit([Write("c", [Record("t", b"")])]),
+    )
+    assert (outcomes["a"], outcomes["c"]) == ({"a": 1}, {"c": 1})
+    assert isinstance(outcomes["b"], StoreError)
+    assert "poison" in str(outcomes["b"])
+    assert (await spied.read("b")).head == 0
+
+
+async def test_a_disk_error_before_commit_means_nothing_was_written(
+    spied: SqliteStore, database: Path, wire: Wire
+) -> None:
+    wire.fault = lambda sql, _: disk_error() if "INSERT INTO record" in sql else None
+    outcomes = await Together(database).run(
+        a=spied.commit([Write("a", [Record("t", b"")])]),
+        b=spied.commit([Write("b", wake=0)]),
+    )
+    assert [type(outcome) for outcome in outcomes.values()] == [Unavailable, Unavailable]
+    wire.fault = lambda _sql, _values: None
+    assert (await spied.read("b")).due is None
+    assert await spied.commit([Write("a", [Record("t", b"")])]) == {"a": 1}
+
+
+@pytest.mark.parametrize("survives", [True, False])
+async def test_a_failing_commit_is_unknown_to_all_and_the_writer_goes_on(
+    spied: SqliteStore, database: Path, wire: Wire, survives: bool
+) -> None:
+    wire.loses_answers = survives
+    wire.fault = lambda sql, _: disk_error() if sql == "COMMIT" else None
+    outcomes = await Together(database).run(
+        a=spied.commit([Write("a", [Record("t", b"")])]),
+        none=spied.commit([Write("none", [Record("t", b"")])]),
+    )
+    assert [type(outcome) for outcome in outcomes.values()] == [Unknown, Unknown]
+    wire.fault = lambda _sql, _values: None
+    assert (await spied.read("a")).head == int(survives)
+    assert await spied.commit([Write("a", [Record("t", b"")])]) == {"a": 1 + int(survives)}
+
+
+async def test_a_lost_connection_is_opened_again(spied: SqliteStore, wire: Wire) -> None:
+    wire.fault = lambda sql, _: disk_error() if sql == "BEGIN IMMEDIATE" else None
+    with pytest.raises(Unavailable, match="the disk under"):
+        await spied.commit([Write("a", [Record("t", b"")])])
+    wire.fault = lambda _sql, _values: None
+    assert await spied.commit([Write("a", [Record("t", b"")])]) == {"a": 1}
+    wire.fault = lambda sql, _: disk_error() if "FROM stream WHERE id" in sql else None
+    with pytest.raises(Unavailable):
+        await spied.read("a")
+    wire.fault = lambda _sql, _values: None
+    assert (await spied.read("a")).head == 1
+
+
+async def test_idle_polling_never_writes_nor_waits_for_a_writer(
+    spied: SqliteStore, database: Path, wire: Wire
+) -> None:
+    await spied.renew("worker", 60_000, join=True)
+    wire.sent.clear()
+    lock = WriteLock(f"{database}.lock")
+    lock.open()
+    lock.acquire()
+    with anyio.fail_after(5):
+        for _ in range(10):
+            assert await spied.claim("worker", "session", 5) == []
+    lock.release()
+    lock.close()
+    assert wire.transactions() == 0
+
+
+async def test_a_driver_s_appends_load_nothing_after_the_first(
+    spied: SqliteStore, wire: Wire
+) -> None:
+    await spied.commit([Write("a", wake=0)])
+    await spied.renew("worker", 60_000, join=True)
+    (lease,) = await spied.claim("worker", "session", 1)
+    await spied.commit([Write("a", [Record("t", b"")], fence=lease, head=0)])
+    wire.sent.clear()
+    two = [Record("t", b"1"), Record("t", b"2")]
+    assert await spied.commit([Write("a", two, fence=lease, head=1)]) == {"a": 3}
+    assert not any("FROM stream WHERE id" in sql for sql in wire.sent)
+    await spied.commit([Write("a", [Record("t", b"fact")])])
+    assert await spied.commit([Write("a", two, fence=lease)]) == {"a": 6}
+    assert await spied.commit([Write("a", two, fence=lease, head=6)]) == {"a": 8}
+    parked = Write("a", fence=lease, head=8, release=Release())
+    assert await spied.commit([parked]) == {"a": 8}
+    assert [r.seq for r in (await spied.read("a")).records] == list(range(1, 9))
+
+
+async def test_closing_finishes_what_was_asked_for(database: Path) -> None:
+    store = SqliteStore(database)
+    await store.open()
+    await store.commit([Write("s", create="session")])
+    heads: list[int] = []
+
+    async def write() -> None:
+        heads.append((await store.commit([Write("s", [Record("t", b"")])]))["s"])
+
+    async with anyio.create_task_group() as group:
+        for _ in range(20):
+            group.start_soon(write)
+        await checkpoint()
+        await store.close()
+    assert sorted(heads) == list(range(1, 21))
+
+
+async def test_the_write_ahead_log_stays_bounded(store: SqliteStore, database: Path) -> None:
+    await store.commit([Write("s", create="session")])
+    wal = database.with_name("holdfast.db-wal")
+    largest = 0
+    for _ in range(60):
+        await store.commit([Write("s", [Record("blob", bytes(1_000_000))])])
+        largest = max(largest, size(wal))
+    assert largest < WAL_LIMIT_BYTES + 3_000_000
+    assert size(database) > 30_000_000
+
+
+async def test_after_a_quiet_second_the_log_is_in_the_database(
+    store: SqliteStore, database: Path
+) -> None:
+    await store.commit([Write("s", [Record("blob", bytes(500_000))], create="session")])
+    until = time.monotonic() + 10
+    while size(database) < 500_000:
+        assert time.monotonic() < until
+        await store.changed(0.05)
+
+
+async def test_what_is_found_by_due_time_is_found_by_its_index(
+    store: SqliteStore, database: Path
+) -> None:
+    """However many sessions are parked: no scan, no sorting."""
+    await store.commit(
+        [Write("s", create="session")], [Put("pending", "k", 0, "s", "open", 5, b"")]
+    )
+    connection = sqlite3.connect(database)
+    plans: list[str] = []
+
+    class Explained:
+        def execute(self, sql: str, values: Any) -> sqlite3.Cursor:
+            rows = connection.execute(f"EXPLAIN QUERY PLAN {sql}", values).fetchall()
+            plans.extend(row[3] for row in rows)
+            return connection.execute(sql, values)
+
+    explained: Any = Explained()
+    for conditions in (
+        {"kind": "pending"},
+        {"kind": "pending", "state": "open"},
+        {"kind": "pending", "due_before": 9},
+        {"kind": "pending", "state": "open", "due_before": 9},
+    ):
+        assert find(explained, dict(conditions), None, 10).entries
+        find(explained, dict(conditions), "1:k", 10)
+    find(explained, {"kind": "pending", "stream": "s", "state": "open"}, None, 10)
+    explained.execute(_CLAIM_OLDEST, ("session", 9, 10))
+    explained.execute(_NOTHING_TO_CLAIM, ("w", 9, "session", 9))
+    connection.close()
+    scans = [plan for plan in plans if plan.startswith("SCAN") and "CONSTANT" not in plan]
+    assert [plan for plan in scans if plan != "SCAN holder"] == []
+    assert len([plan for plan in plans if "TEMP B-TREE" in plan]) <= 1  # one stream's own few
