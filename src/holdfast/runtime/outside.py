@@ -6,7 +6,7 @@ Each is one conditional commit that also wakes the session; none reads its log.
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -31,6 +31,7 @@ from holdfast.store.base import (
 )
 
 WhileWaiting = Literal["queue", "reject", "cancel_calls"]
+STUCK: Final = "stuck"  # the state of the entry of a session that the code at hand could not move
 Inspect = Callable[[PendingRecord], Awaitable[None]]
 
 
@@ -59,6 +60,14 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
+class Sent:
+    """Where a message stands; the seq is not looked up for one that was sent before."""
+
+    stream: str
+    seq: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Known:
     """A session's entry and what it says."""
 
@@ -83,7 +92,8 @@ class Known:
 def session_put(record: SessionRecord, expect: int, stream: str) -> Put:
     """The write of a session's entry."""
     key = index.session_key(record.tenant, record.id)
-    return Put("session", key, expect, stream, record.state, None, index.encode(record))
+    state = STUCK if record.problem is not None else record.state
+    return Put("session", key, expect, stream, state, None, index.encode(record))
 
 
 def pending_put(record: PendingRecord, expect: int, stream: str) -> Put:
@@ -122,10 +132,10 @@ class Outside:
             raise session_not_found(address.session_id)
         return found
 
-    async def send(self, address: Address, said: Said) -> str:
+    async def send(self, address: Address, said: Said) -> Sent:
         """Record a message and wake the session; the same key and content again changes nothing.
 
-        Answers the stream. Raises Conflict KEY_REUSED, SESSION_WAITING.
+        Raises Conflict KEY_REUSED, SESSION_WAITING.
         """
         while True:
             found = await self.find(address)
@@ -133,16 +143,15 @@ class Outside:
                 sent = await self._store.get("key", _key(found.stream, said.key))
                 if sent is not None:
                     _check_same(sent, said)
-                    return found.stream
+                    return Sent(found.stream)
             try:
                 if found is None:
                     return await self._create(address, said)
-                await self._append(found, address.while_waiting, said)
+                return await self._append(found, address.while_waiting, said)
             except (HeadMoved, VersionMoved, Gone):
                 continue  # somebody was faster: look again
-            return found.stream
 
-    async def _create(self, address: Address, said: Said) -> str:
+    async def _create(self, address: Address, said: Said) -> Sent:
         if not address.agents:
             raise Refused(
                 f"session {address.session_id!r} is new, and no agent was named for it",
@@ -170,15 +179,15 @@ class Outside:
             records = [as_record(fact, now) for fact in facts]
             kind = index.stream_kind(agent)
             try:
-                await self._store.commit(
+                heads = await self._store.commit(
                     [Write(stream, records, create=kind, head=0, wake=now)], puts
                 )
             except Gone:
                 generation += 1  # deleted and made anew: a stream's name is not used again
                 continue
-            return stream
+            return Sent(stream, heads[stream])
 
-    async def _append(self, found: Known, mode: WhileWaiting, said: Said) -> None:
+    async def _append(self, found: Known, mode: WhileWaiting, said: Said) -> Sent:
         now = self._store.now()
         task = new_id("task") if found.record.is_over else found.record.task_id or new_id("task")
         state = "pending" if found.record.is_over else found.record.state
@@ -191,10 +200,11 @@ class Outside:
             puts += closed
         facts.append(_user(said, task))
         records = [as_record(fact, now) for fact in facts]
-        await self._store.commit(
+        heads = await self._store.commit(
             [Write(found.stream, records, head=head, wake=now)],
             [*puts, *_key_put(said, found.stream)],
         )
+        return Sent(found.stream, heads[found.stream])
 
     async def _open_calls_for(
         self, found: Known, mode: WhileWaiting

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import anyio
@@ -26,7 +26,7 @@ from holdfast.runtime.content import check_size
 from holdfast.runtime.host import Host
 from holdfast.runtime.invoke import accepts_result
 from holdfast.runtime.log import Log
-from holdfast.runtime.outside import Known, session_not_found
+from holdfast.runtime.outside import STUCK, Address, Known, session_not_found
 from holdfast.runtime.perform import Desk
 from holdfast.runtime.results import (
     Event,
@@ -133,8 +133,14 @@ class Service:
             _json=session_json(sight),
         )
 
+    async def wake_stuck(self) -> None:
+        """Let sessions be looked at again which other code could not move: ours may."""
+        async for known in self.sessions(None, STUCK):
+            if self.agents.find(known.record.agent) is not None:
+                await self.desk.outside.wake(known.stream)
+
     async def sessions(self, tenant: str | None, state: str | None = None) -> AsyncIterator[Known]:
-        """Every session that can be seen from here, without reading logs."""
+        """Every session that can be seen from here, without reading logs; `state` of its entry."""
         after: str | None = None
         while True:
             page = await self.desk.store.find("session", state=state, after=after, limit=500)
@@ -173,6 +179,16 @@ class Service:
             raise session_not_found(known.record.id) from error
         names = (known.record.tenant, known.record.id)
         return [event_of(names, record) for record in read.records]
+
+    async def at_home(self, address: Address) -> Address:
+        """The address with what the session's own agent says about messages."""
+        if address.agents:
+            return address
+        known = await self.desk.outside.find(address)
+        agent = None if known is None else self.agents.find(known.record.agent)
+        return (
+            address if agent is None else replace(address, while_waiting=agent.agent.while_waiting)
+        )
 
     # --- settling -----------------------------------------------------------------------------
 
@@ -217,6 +233,8 @@ class Service:
             changed.set()
 
         await self.expire(known)
+        if known.record.problem is not None:
+            await self.desk.outside.wake(known.stream)  # what stuck elsewhere may run here
         with self.host.watch.listening(known.stream, heard):
             while True:
                 drive = await self.host.ensure(known.stream, known.record.agent)

@@ -13,7 +13,7 @@ from holdfast.runtime.content import stored_content
 from holdfast.runtime.happening import Happening
 from holdfast.runtime.log import Log
 from holdfast.runtime.models.base import Delta
-from holdfast.runtime.outside import Address, Known, Said
+from holdfast.runtime.outside import Address, Known, Said, Sent
 from holdfast.runtime.results import Event, Result
 from holdfast.runtime.service import Service
 from holdfast.runtime.values import Content, Duration, parse_duration
@@ -74,23 +74,24 @@ class Session(Generic[T_co]):
             known = await outside.known(self._address)
         return known
 
-    async def _send(self, message: Content, key: str | None) -> str:
+    async def _send(self, message: Content, key: str | None) -> Sent:
         if key is not None:
             check_id(key, "key")
         content = await stored_content(self._service.desk.store, message)
-        return await self._service.desk.outside.send(self._address, Said(content, key))
+        address = await self._service.at_home(self._address)
+        return await self._service.desk.outside.send(address, Said(content, key))
 
     async def send(self, message: Content, *, key: str | None = None) -> int:
         """Record a message and wake the session; answers the event's seq. Somebody must drive."""
-        stream = await self._send(message, key)
-        log = Log(self._service.desk.store, stream)
-        await log.catch_up()
-        sent = [
+        sent = await self._send(message, key)
+        if sent.seq is not None:
+            return sent.seq
+        log = Log(self._service.desk.store, sent.stream)
+        return next(
             one.seq
-            for one in log.events
-            if isinstance(one.event, events.User) and (key is None or one.event.key == key)
-        ]
-        return sent[-1] if sent else log.state.head
+            for one in await log.catch_up()
+            if isinstance(one.event, events.User) and one.event.key == key
+        )
 
     async def stream(
         self, message: Content | None = None, *, key: str | None = None

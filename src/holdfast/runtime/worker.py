@@ -59,6 +59,7 @@ class Worker:
     async def run(self, *, once: bool = False) -> None:
         """Work until cancelled, or with `once` until nothing is due and nothing runs."""
         await self._service.host.start()
+        await self._service.wake_stuck()
         while True:
             try:
                 begun = await self._round()
