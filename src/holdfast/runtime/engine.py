@@ -125,6 +125,7 @@ class Driver:
             return False
         except (HeadMoved, Unknown):
             await self._log.catch_up()
+            self._launch(tasks)  # an intent of ours whose answer was lost may be read back
             return False
         if not parked:
             self._launch(tasks)

@@ -1,0 +1,48 @@
+"""A store that writes, and whose answer is lost: the driver reads back what it wrote."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from holdfast import Agent, Runtime, tool
+from holdfast.store.base import Check, Put, Unknown, Write
+from holdfast.store.memory import MemoryStore
+from holdfast.testing import ScriptedModel
+
+
+class Forgetful(MemoryStore):
+    """Loses the answer to the first commit with such a record."""
+
+    def __init__(self, type_: str) -> None:
+        super().__init__()
+        self._lost: str | None = type_
+
+    async def commit(
+        self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
+    ) -> dict[str, int]:
+        heads = await super().commit(writes, puts, checks)
+        if self._lost in {record.type for write in writes for record in write.records}:
+            self._lost = None
+            raise Unknown("the answer was lost")
+        return heads
+
+
+@pytest.mark.parametrize("type_", ["assistant", "tool_started", "tool_result", "agent_complete"])
+@pytest.mark.parametrize("gated", [True, False])
+async def test_what_was_written_is_read_back_and_done_once(type_: str, gated: bool) -> None:
+    ran = []
+
+    @tool(requires_approval=gated)
+    def refund() -> str:
+        ran.append("refund")
+        return "ok"
+
+    model = ScriptedModel([{"calls": [{"tool": "refund"}]}, {"text": "done"}])
+    agent = Agent("a", model=model, tools=[refund])
+    async with Runtime(Forgetful(type_), agents=[agent]) as rt:
+        session = rt.session("s", agent=agent)
+        result = await session.run("go", timeout=10)
+        for call in result.pending:
+            await rt.approve(call.id, by="ana")
+        result = await session.run(timeout=10)
+        assert (result.output, ran, len(model.requests)) == ("done", ["refund"], 2)
