@@ -91,11 +91,14 @@ class Host:
 
     async def close(self) -> None:
         """End what runs, give the leases back, and stop."""
-        if self._main is None:
+        main, self._main = self._main, None
+        if main is None:
             return
         self._stop.set()
-        await asyncio.wait([self._main])
-        self._main = None
+        await asyncio.wait([main])
+        error = None if main.cancelled() else main.exception()
+        if isinstance(error, Exception):
+            logger.error("the runtime's background task had failed", exc_info=error)
         await self._leave()
 
     async def _drain(self) -> None:

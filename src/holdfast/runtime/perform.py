@@ -24,6 +24,7 @@ from holdfast.runtime.agents import ReadyAgent
 from holdfast.runtime.builtins import wait_ms
 from holdfast.runtime.bus import Bus
 from holdfast.runtime.content import check_size, stored_content
+from holdfast.runtime.deeds import ModelAsked, ToolRun, tell
 from holdfast.runtime.ids import secret_id
 from holdfast.runtime.invoke import invoke, needs_approval, prompt_for
 from holdfast.runtime.models.base import Delta, Request
@@ -181,6 +182,7 @@ class Performer:
 
     async def _answer(self, request: Request) -> Answer:
         whole: Answer | None = None
+        tell(ModelAsked(self.tenant, self.session_id, request.turn))
         async for piece in self.agent.model.answer(request):
             if isinstance(piece, Answer):
                 whole = piece
@@ -306,8 +308,7 @@ class Performer:
             if tool.deferred and call.wait is not None:
                 return await self._start_deferred(tool, call, state, call.wait)
             ctx = self.context(state, call=call, args=tool.validate(call.params))
-            value = await invoke(tool, ctx, limiter=self.desk.threads)
-            return ToolReturned(call.id, await self._rendered(value))
+            return ToolReturned(call.id, await self._rendered(await self._invoke(tool, call, ctx)))
         except HoldfastError as error:
             return ToolReturned(call.id, error.message, is_error=True)
         except Exception as error:
@@ -321,7 +322,7 @@ class Performer:
         record = await self.desk.outside.pending(pending_id)
         pending = self.desk.pending_call(record, inside=True)
         ctx = self.context(state, call=call, args=tool.validate(call.params), pending=pending)
-        said = parse_deferred(await invoke(tool, ctx, limiter=self.desk.threads), pending_id)
+        said = parse_deferred(await self._invoke(tool, call, ctx), pending_id)
         news = events.Progress(
             pending_id=pending_id,
             call_id=call.id,
@@ -332,6 +333,12 @@ class Performer:
             expires_at=_deadline(said, self.desk.store.now()),
         )
         return StartReturned(call.id, news)
+
+    async def _invoke(self, tool: Tool[..., Any], call: Call, ctx: Context[Any]) -> Any:
+        may_repeat = tool.crash_policy != "tell"
+        run = (call.turn, call.id, call.effect_id, tool.name, may_repeat)
+        tell(ToolRun(self.tenant, self.session_id, *run))
+        return await invoke(tool, ctx, limiter=self.desk.threads)
 
     async def _rendered(self, value: Any) -> events.Content:
         shown = render_result(value)

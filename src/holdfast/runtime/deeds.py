@@ -1,0 +1,40 @@
+"""A seam for tests: what is really done in the world, told at the moment it begins."""
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAsked:
+    """A request goes to a model."""
+
+    tenant: str
+    session_id: str
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRun:
+    """A tool is called."""
+
+    tenant: str
+    session_id: str
+    turn: int
+    call_id: str
+    effect_id: str
+    tool: str
+    may_repeat: bool  # after a crash, because its author or a person said so
+
+
+Deed = ModelAsked | ToolRun
+Told = Callable[[Deed], None]
+
+watcher: ContextVar[Told] = ContextVar("holdfast_deeds")
+
+
+def tell(deed: Deed) -> None:
+    """Tell whoever watches in this context; usually nobody does."""
+    told = watcher.get(None)
+    if told is not None:
+        told(deed)
