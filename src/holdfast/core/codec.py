@@ -39,11 +39,13 @@ TYPES: dict[str, type[events.Event]] = {
 }
 NAMES: dict[type, str] = {cls: name for name, cls in TYPES.items()}
 
-Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
+Upgrade = Callable[[dict[str, Any]], dict[str, Any]]  # sees what is byte for byte as Raw
 VERSIONS: dict[str, int] = {}  # the version this code writes, where it is not 1
 UPGRADES: dict[tuple[str, int], Upgrade] = {}  # (type, version) -> to the next version
 
+_EXACT = frozenset({"native", "output"})
 _encoder = msgspec.json.Encoder()
+_raws = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _decoders = {name: msgspec.json.Decoder(cls) for name, cls in TYPES.items()}
 _version = msgspec.json.Decoder(msgspec.defstruct("Version", [("v", int, 1)]))
 
@@ -56,8 +58,8 @@ def encode(event: events.Event) -> tuple[str, bytes]:
     version = VERSIONS.get(name, 1)
     if version == 1:
         return name, _encoder.encode(event)
-    data: dict[str, Any] = msgspec.json.decode(_encoder.encode(event))
-    return name, _encoder.encode({**data, "v": version})
+    data = _raws.decode(_encoder.encode(event))
+    return name, _encoder.encode({"v": version, **data})
 
 
 def decode(kind: str, data: bytes) -> events.Event:
@@ -83,7 +85,12 @@ def _decode_version(kind: str, data: bytes) -> events.Event:
         return events.Unknown(kind, data)
     if version == current:
         return _decoders[kind].decode(data)
-    value: dict[str, Any] = msgspec.json.decode(data)
+    if version < 1:
+        raise Corrupt(f"an event of type {kind!r} cannot be read: version {version}")
+    raws = _raws.decode(data)
+    value: dict[str, Any] = {
+        key: raws[key] if key in _EXACT else msgspec.json.decode(raws[key]) for key in raws
+    }
     for step in range(version, current):
         value = UPGRADES[kind, step](value)
     return _decoders[kind].decode(_encoder.encode(value))

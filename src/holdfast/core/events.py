@@ -7,7 +7,7 @@ about a session can be rebuilt from these alone.
 from typing import Any, Literal, NamedTuple
 
 import msgspec
-from msgspec import Raw, Struct, field
+from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 Part = dict[str, Any]
 Content = str | list[Part]
@@ -31,16 +31,16 @@ class Assistant(Struct, frozen=True, kw_only=True, omit_defaults=True):
     role: str
     content: str
     agent: str
-    turn: int
+    turn: int = 0  # 0, as in a log that is not ours: the next one
     task_id: str | None = field(default=None, name="taskID")
-    request_head: int = field(default=0, name="requestHead")
+    request_head: int = field(default=0, name="requestHead")  # 0: all that stands before it
     model: str | None = None
     provider: str | None = None
     thinking: str | None = None
-    output: Raw | None = None
+    output: Raw | UnsetType = UNSET  # not None: msgspec reads no `Raw | None`
     stop: str | None = None
     usage: dict[str, float] | None = None
-    native: Raw | None = None
+    native: Raw | UnsetType = UNSET
 
 
 class ToolCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -50,7 +50,7 @@ class ToolCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tool: str
     params: dict[str, Any]
     agent: str
-    turn: int
+    turn: int = 0  # 0: that of the answer before it
     task_id: str | None = field(default=None, name="taskID")
 
 
@@ -68,7 +68,7 @@ class ToolResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the model is told about a call; there is one for each."""
 
     tool_call_id: str = field(name="toolCallId")
-    result: Content
+    result: Content | dict[str, Any]  # an object only in logs that are not ours
     is_error: bool = field(default=False, name="isError")
     interrupted: bool = False
     title: str | None = None

@@ -4,6 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+from msgspec import UNSET
+
 from holdfast.core import events
 from holdfast.core.events import Content, Stamped
 
@@ -71,8 +74,9 @@ def conversation(log: Iterable[Stamped]) -> list[Message]:
                 inputs.append((seq, event.content))
             case events.Assistant():
                 told += _closed(turn)
-                told += [UserMessage(text) for at, text in inputs if at <= event.request_head]
-                inputs = [(at, text) for at, text in inputs if at > event.request_head]
+                seen = event.request_head or seq
+                told += [UserMessage(text) for at, text in inputs if at <= seen]
+                inputs = [(at, text) for at, text in inputs if at > seen]
                 turn = _Turn(event)
             case events.ToolCall() if turn is not None:
                 turn.asked.append(event)
@@ -95,15 +99,23 @@ def _closed(turn: _Turn | None) -> list[Message]:
             answer.thinking,
             answer.provider,
             answer.model,
-            None if answer.native is None else bytes(answer.native),
-            None if answer.output is None else bytes(answer.output),
+            None if answer.native is UNSET else bytes(answer.native),
+            None if answer.output is UNSET else bytes(answer.output),
         )
     ]
     for call in turn.asked:
         result = turn.results.get(call.id)
         if result is not None:
-            told.append(ToolMessage(call.id, call.tool, result.result, result.is_error))
+            shown = _shown(result.result)
+            told.append(ToolMessage(call.id, call.tool, shown, result.is_error))
     return told
+
+
+def _shown(result: Content | dict[str, Any]) -> Content:
+    if not isinstance(result, dict):
+        return result
+    text = result.get("content")
+    return text if isinstance(text, str) else msgspec.json.encode(result).decode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ class Run:
     id: str
     number: int  # 1 for the first run of the session
     started_at: int
+    since: int = 0  # the event that started it
     driven: bool = False
     turns: int = 0
     tokens: float = 0
@@ -66,6 +67,15 @@ class State:
             return False
         return bool(self.calls) or self.resuming or self.input_head > self.request_head
 
+    def takes_answer(self, turn: int, request_head: int) -> bool:
+        """Whether an answer that was asked for at that head still has a place.
+
+        One asked for by a run that was cancelled meanwhile has none, also if the next run waits
+        for the same turn.
+        """
+        is_next = self.needs_model and turn == self.turn + 1
+        return is_next and self.run is not None and self.run.since <= request_head
+
     @property
     def status(self) -> RunState:
         """The canonical state."""
@@ -98,20 +108,21 @@ def fold(log: Iterable[Stamped], state: State | None = None) -> State:
 def _user(state: State, stamped: Stamped, event: events.User) -> State:
     run = state.run
     if run is None or run.end is not None:
-        run = _next_run(state, event.task_id or f"task_{stamped.seq}", stamped.at)
+        run = _next_run(state, stamped, event.task_id or f"task_{stamped.seq}")
     if event.by == CORRECTION:
         run = replace(run, corrections=run.corrections + 1)
     return replace(state, run=run, input_head=stamped.seq, resuming=False)
 
 
-def _next_run(state: State, run_id: str, at: int) -> Run:
-    return Run(run_id, (state.run.number if state.run else 0) + 1, at)
+def _next_run(state: State, stamped: Stamped, run_id: str) -> Run:
+    number = (state.run.number if state.run else 0) + 1
+    return Run(run_id, number, stamped.at, stamped.seq)
 
 
 def _agent_start(state: State, stamped: Stamped, event: events.AgentStart) -> State:
     run, resuming = state.run, state.resuming
     if run is None or (run.end is not None and run.id != event.run):
-        run, resuming = _next_run(state, event.run, stamped.at), True
+        run, resuming = _next_run(state, stamped, event.run), True
     if not event.worker:  # somebody asked for a new run; nobody drives it yet
         return replace(state, run=run, resuming=resuming)
     tools = event.tools if event.tools is not None else state.tools
@@ -126,7 +137,7 @@ def _agent_start(state: State, stamped: Stamped, event: events.AgentStart) -> St
     )
 
 
-def _assistant(state: State, _: Stamped, event: events.Assistant) -> State:
+def _assistant(state: State, stamped: Stamped, event: events.Assistant) -> State:
     usage = dict(state.usage)
     usage["requests"] = usage.get("requests", 0) + 1
     for name, amount in (event.usage or {}).items():
@@ -139,8 +150,8 @@ def _assistant(state: State, _: Stamped, event: events.Assistant) -> State:
         state,
         run=run,
         agent=event.agent,
-        turn=event.turn,
-        request_head=event.request_head,
+        turn=event.turn or state.turn + 1,
+        request_head=event.request_head or stamped.seq,
         calls={},
         resuming=False,
         retry=None,
@@ -150,7 +161,8 @@ def _assistant(state: State, _: Stamped, event: events.Assistant) -> State:
 
 
 def _tool_call(state: State, _: Stamped, event: events.ToolCall) -> State:
-    call = Call(event.id, event.tool, event.params, event.turn, len(state.calls))
+    turn = event.turn or state.turn
+    call = Call(event.id, event.tool, event.params, turn, len(state.calls))
     todos = state.todos
     if event.tool == "todo_write":
         listed = event.params.get("todos")
@@ -215,9 +227,11 @@ def _retry(state: State, _: Stamped, event: events.Retry) -> State:
     return replace(state, retry=event)
 
 
-def _cancelled(state: State, _: Stamped, _event: events.Cancelled) -> State:
+def _cancelled(state: State, _: Stamped, event: events.Cancelled) -> State:
     if state.run is None or state.run.end is not None:
         return state
+    if event.task_id is not None and event.task_id != state.run.id:
+        return state  # a call of an earlier run expired: the message after it still counts
     return replace(
         state,
         run=replace(state.run, end="cancelled"),

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from msgspec import Raw
+from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from holdfast.core import events
@@ -13,6 +13,7 @@ from holdfast.core.decide import CANCELLED, INTERRUPTED, NOT_STARTED
 from holdfast.core.events import Content
 from holdfast.core.messages import Answer
 from holdfast.core.pending import PendingRecord, PendingStatus, PendingTime
+from holdfast.core.plan import SLOTS
 from holdfast.core.policy import (
     Correct,
     Defer,
@@ -200,7 +201,12 @@ def record_turn(state: State, scope: Scope, said: Turn, now: int) -> Draft:
                 task_id=pen.task,
             )
         )
+    free = SLOTS
     for call, verdict in zip(calls, said.verdicts, strict=True):
+        if isinstance(verdict, Start | Defer):
+            free -= 1
+            if free < 0:
+                continue  # no intent before its slot: a crash must not throw doubt on it
         pen.begin(call, verdict, scope)
     return pen.draft
 
@@ -217,10 +223,10 @@ def _assistant(said: Turn, agent: str, turn: int, task: str) -> events.Assistant
         model=answer.model,
         provider=answer.provider,
         thinking=answer.thinking,
-        output=None if answer.output is None else Raw(answer.output),
+        output=UNSET if answer.output is None else Raw(answer.output),
         stop=answer.stop,
         usage=dict(answer.usage) if answer.usage else None,
-        native=None if answer.native is None else Raw(answer.native),
+        native=UNSET if answer.native is None else Raw(answer.native),
     )
 
 
@@ -328,9 +334,10 @@ def close(state: State, now: int) -> Draft:
     pen = _pen(state, now)
     for call in state.open_calls:
         pen.cancel_waits(call)
-        ran = call.status is CallStatus.RUNNING
-        text = INTERRUPTED if ran else NOT_STARTED if call.epoch is None else CANCELLED
-        pen.result(call, text, is_error=True, interrupted=ran)
+        # intended once, and now running, or asked about because nobody knows whether it ran
+        doubt = call.epoch is not None and call.status is not CallStatus.WAITING
+        text = INTERRUPTED if doubt else CANCELLED if call.gate or call.wait else NOT_STARTED
+        pen.result(call, text, is_error=True, interrupted=doubt)
     return pen.draft
 
 

@@ -1,0 +1,6 @@
+"""How hard hypothesis tries in the tests of the core: the same examples in every run."""
+
+from hypothesis import settings
+
+settings.register_profile("core", max_examples=60, deadline=None, derandomize=True)
+settings.load_profile("core")
