@@ -144,7 +144,6 @@ PARTS = {
             ("sub_agents", "sub_agents: [a]", "sub_agents"),
             ("budget.seconds", "budget: {seconds: 1.5}", "budget.seconds"),
             ("budget.children", "budget: {children: 3}", "budget.children"),
-            ("output_type=*.json", "output_type: turns.json", "output_type"),
         )
     },
     "agents.*.tools.*.mcp": (

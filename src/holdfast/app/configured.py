@@ -1,9 +1,12 @@
 """From what a configuration says to agents that run."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from holdfast.config import AgentConfig, Config, McpTools, ModelRef, ToolRef
+from holdfast.config.problems import Key
 from holdfast.errors import ConfigError
 from holdfast.runtime.agents import Agent
 from holdfast.runtime.models.base import Model
@@ -18,9 +21,11 @@ def agents_from(config: Config) -> list[Agent[Any]]:
 
 def _agent(said: AgentConfig, config: Config) -> Agent[Any]:
     key = ("agents", said.name)
-    output = str
+    output: Any = str
     if said.output_type is not None:
         output = config.import_object(said.output_type, (*key, "output_type"))
+    if said.output_schema is not None:
+        output = _json_schema(said.output_schema, config, (*key, "output_type"))
     tools = [_tool(tool, config) for tool in said.tools]
     try:
         return Agent(
@@ -42,6 +47,16 @@ def _agent(said: AgentConfig, config: Config) -> Agent[Any]:
         )
     except ConfigError as error:
         raise config.located(error, key) from error
+
+
+def _json_schema(path: Path, config: Config, key: Key) -> dict[str, Any]:
+    try:
+        schema = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise config.located(ConfigError(f"{path} is not JSON: {error}"), key) from error
+    if not isinstance(schema, dict):
+        raise config.located(ConfigError(f"{path} is not a JSON schema"), key)
+    return schema
 
 
 def _model(said: ModelRef, config: Config) -> str | Model:

@@ -34,7 +34,6 @@ NOT_BUILT: Final[Mapping[str, str]] = {
     "agents.*.sub_agents": "this version runs no agents in the background",
     "agents.*.budget.seconds": _BUDGET,
     "agents.*.budget.children": _BUDGET,
-    "agents.*.output_type=*.json": "name a class, as module:Class",
     "server.host": _SERVER,
     "server.port": _SERVER,
     "server.trusted_proxies": _SERVER,

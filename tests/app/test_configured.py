@@ -1,0 +1,98 @@
+"""A runtime made from YAML: the agents that the file describes, or one line that says why not."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast import Runtime
+from holdfast.errors import ConfigError
+
+SHOP = '''
+from holdfast import tool
+
+@tool
+def lookup(order: int) -> dict:
+    """Look an order up."""
+    return {"order": order}
+
+@tool
+def refund(order: int, cents: int) -> str:
+    """Refund an order."""
+    return f"refunded {cents}"
+
+nameless = lambda order: order
+deps = {"shop": "ours"}
+'''
+TURNS = [
+    {"calls": [{"tool": "lookup", "args": {"order": 1}}]},
+    {"calls": [{"tool": "pay_back", "args": {"order": 1, "cents": 5}}]},
+    {"output": {"cents": 5}},
+]
+YAML = """
+session_stores:
+  main: {backend: sql, sql: {driver: sqlite, database: ./shop.db}}
+llms:
+  main: {provider: scripted, script: turns.json}
+deps: shop:deps
+agents:
+  assistant:
+    llm: main
+    instructions_file: prompt.md
+    session_store: main
+    task: {hitl: {mode: async}}
+    tools:
+      - shop:lookup
+      - {use: shop:refund, name: pay_back, requires_approval: true, approval_prompt: "Run {tool}?"}
+      - ask_user
+    output_type: amount.json
+server: {public_url: https://agents.example, webhook_secret: "${SHOP_SECRET:-s3cret}"}
+"""
+
+
+def project(folder: Path, yaml: str = YAML) -> Path:
+    files = {
+        "holdfast.yaml": yaml,
+        "shop.py": SHOP,
+        "turns.json": json.dumps(TURNS),
+        "prompt.md": "You help.",
+        "amount.json": json.dumps(
+            {"type": "object", "properties": {"cents": {"type": "integer"}}, "required": ["cents"]}
+        ),
+    }
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return folder / "holdfast.yaml"
+
+
+async def test_a_session_of_a_configured_agent_waits_for_approval_and_goes_on(
+    tmp_path: Path,
+) -> None:
+    """S4.45"""
+    async with Runtime.from_config(project(tmp_path)) as rt:
+        result = await rt.session("s", agent="assistant").run("Refund")
+        assert [call.prompt for call in result.pending] == ["Run pay_back?"]
+        await rt.approve(result.pending[0].id, by="ana")
+        result = await rt.session("s").run()
+    assert (result.state, result.output) == ("completed", {"cents": 5})
+    assert (tmp_path / "shop.db").exists()
+
+
+@pytest.mark.parametrize(
+    "said, instead, line, why",
+    [
+        ("shop:lookup", "shop:nameless", 14, "lambda"),
+        ("shop:lookup", "shop:nothing", 14, "nothing"),
+        ("shop:lookup", "nowhere:lookup", 14, "nowhere"),
+        ("turns.json", "prompt.md", 5, "not JSON"),
+        ("amount.json", "shop:Nothing", 17, "Nothing"),
+    ],
+)
+def test_code_that_a_configuration_names_and_that_cannot_be_used_is_one_line(
+    tmp_path: Path, said: str, instead: str, line: int, why: str
+) -> None:
+    """S4.41"""
+    with pytest.raises(ConfigError, match=why) as error:
+        Runtime.from_config(project(tmp_path, YAML.replace(said, instead, 1)))
+    assert f"holdfast.yaml:{line}: " in error.value.message
+    assert "\n" not in error.value.message
