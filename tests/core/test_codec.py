@@ -90,7 +90,7 @@ _BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
 def values_of(annotation: Any) -> st.SearchStrategy[Any]:
     if annotation in _BY_TYPE:
         return _BY_TYPE[annotation]
-    arguments = getattr(annotation, "__args__", ())
+    arguments: tuple[Any, ...] = getattr(annotation, "__args__", ())
     if getattr(annotation, "__origin__", None) is list:
         return st.lists(values_of(arguments[0]), max_size=3)
     if arguments and getattr(annotation, "__origin__", None) is None:  # a union

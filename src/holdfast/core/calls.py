@@ -121,7 +121,8 @@ def started(call: Call, event: events.ToolStarted) -> Call:
 def decided(call: Call, event: events.Decision) -> Call:
     """A call whose approval was given; a denial settles it with the result that follows."""
     if event.kind not in ("approve", "edit"):
-        return replace(call, decision=event, gate=None)
+        wait = None if call.wait == event.pending_id else call.wait  # it was a question
+        return replace(call, decision=event, gate=None, wait=wait)
     params = {**call.params, **(event.args or {})}
     return call.moved(Move.APPROVE, params=params, decision=event, gate=None)
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
-import msgspec
 from msgspec.structs import replace
 
 from holdfast.core import events
@@ -117,6 +116,8 @@ def _told(record: PendingRecord, text: str, **result: Any) -> Settlement:
 
 def tool_result(record: PendingRecord, text: str, **result: Any) -> events.ToolResult:
     """The result of a waiting call, for the model."""
+    if record.reason == "interrupted" and result.get("is_error"):
+        text, result = f"{text.removesuffix('.')}. {INTERRUPTED}", {**result, "interrupted": True}
     return events.ToolResult(
         tool_call_id=record.call_id, result=text, task_id=record.task_id, **result
     )
@@ -175,11 +176,13 @@ def denial(record: PendingRecord, reason: str | None) -> str:
     """What the model is told of a denied call."""
     if record.kind == "question":
         return f"{DECLINED} {reason}" if reason else DECLINED
-    because = f" Reason: {reason}" if reason else ""
-    return (
-        f"The user denied this call to {record.tool}; it was not run.{because} "
-        "Do not proceed as if it had run, and do not invent its result."
+    because = f" Reason: {reason.rstrip('.')}." if reason else ""
+    happened = (
+        f"The user decided that this call to {record.tool} is not run again."
+        if record.reason == "interrupted"
+        else f"The user denied this call to {record.tool}; it was not run."
     )
+    return f"{happened}{because} Do not proceed as if it had run, and do not invent its result."
 
 
 def _expire(record: PendingRecord, now: int, *, came_late: bool) -> Settlement:
@@ -239,9 +242,3 @@ def _wrong_kind(record: PendingRecord, verb: Verb) -> Conflict:
         hint=f"holdfast pending {right[0]} {record.id}",
         details={"kind": record.kind, "verbs": right},
     )
-
-
-def as_json(record: PendingRecord) -> dict[str, Any]:
-    """A pending call as every door shows it."""
-    shown: dict[str, Any] = msgspec.to_builtins(record)
-    return shown

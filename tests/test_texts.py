@@ -1,0 +1,108 @@
+"""SX.6: the sentences that people and programs were promised, word for word."""
+
+import pytest
+
+from holdfast.core import decide, index
+from holdfast.core.commands import Approve, CancelCall, Command, Deny, SubmitResult
+from holdfast.core.pending import PendingRecord, PendingStatus, PendingTime
+from holdfast.errors import Conflict, Refused
+
+RECORD = PendingRecord(
+    id="p_1",
+    session_id="s_1",
+    agent="shop",
+    task_id="task_1",
+    message_id="m1",
+    part_id="m1.0",
+    call_id="c_1",
+    effect_id="e_1",
+    tool="refund",
+    input={},
+    kind="approval",
+    time=PendingTime(created=1),
+)
+CALL = PendingRecord(
+    **{**{f: getattr(RECORD, f) for f in RECORD.__struct_fields__}, "kind": "tool"}
+)
+
+
+def error_of_an_expired_call() -> str:
+    return decide.settle(_due(CALL), SubmitResult("x"), 5).record.error or ""
+
+
+def _due(record: PendingRecord) -> PendingRecord:
+    fields = {name: getattr(record, name) for name in record.__struct_fields__}
+    return PendingRecord(**{**fields, "timeout": 5})
+
+
+def error_of_a_cancelled_call() -> str:
+    return decide.settle(CALL, CancelCall(), 5).record.error or ""
+
+
+def refusal_of_a_second_result() -> str:
+    settled = decide.settle(CALL, SubmitResult("x", by="ci"), 5).record
+    return _refusal(settled, SubmitResult("y"))
+
+
+def refusal_of_a_second_decision() -> str:
+    settled = decide.settle(RECORD, Approve("ana", "ui"), 5).record
+    return _refusal(settled, Deny("bob", "ui"))
+
+
+def refusal_of_a_wrong_verb() -> str:
+    return _refusal(CALL, Approve("ana", "ui"))
+
+
+def _refusal(record: PendingRecord, command: Command) -> str:
+    with pytest.raises(Conflict) as caught:
+        decide.settle(record, command, 6)
+    return caught.value.message
+
+
+def refusal_of_an_id() -> str:
+    with pytest.raises(Refused) as caught:
+        index.check_id("")
+    return caught.value.message
+
+
+# checklist id, who says it, the sentence
+TEXTS = [
+    ("S0.62", error_of_an_expired_call, "Tool execution timed out"),
+    ("S0.40", error_of_a_cancelled_call, "Cancelled by user"),
+    (
+        "S0.32",
+        refusal_of_a_second_result,
+        "Not waiting: refund (p_1) was completed by ci",
+    ),
+    (
+        "S4.29",
+        refusal_of_a_second_decision,
+        "already answered: refund (p_1) was approved by ana",
+    ),
+    (
+        "S4.26",
+        lambda: decide.denial(RECORD, "too much"),
+        (
+            "The user denied this call to refund; it was not run. Reason: too much. "
+            "Do not proceed as if it had run, and do not invent its result."
+        ),
+    ),
+    (
+        "WRONG_KIND",
+        refusal_of_a_wrong_verb,
+        "a call of kind 'tool' cannot take 'approve'; it takes cancel, error, result",
+    ),
+    ("ID_INVALID", refusal_of_an_id, "'' cannot be a session id"),
+    (
+        "S0.3",
+        lambda: " ".join(PendingStatus),
+        "waiting processing completed failed expired cancelled",
+    ),
+]
+
+
+@pytest.mark.parametrize("where, said, sentence", TEXTS, ids=[where for where, _, _ in TEXTS])
+def test_the_sentence_is_said_word_for_word(where: str, said: object, sentence: str) -> None:
+    """SX.6"""
+    assert callable(said)
+    assert said() == sentence
