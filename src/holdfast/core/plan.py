@@ -96,7 +96,7 @@ def _limit(state: State, limits: Limits) -> Effect | None:
     spent = {"max_turns": float(run.turns), "turns": float(run.turns), "tokens": run.tokens}
     allowed = {**limits.budget, "max_turns": float(limits.max_turns)}
     for name, most in allowed.items():
-        if spent.get(name, 0) >= most:
+        if name in spent and spent[name] >= most:
             return effects.Fail(
                 f"the run reached its limit: {name} {most:g}",
                 "SAFETY_LIMIT",
@@ -118,6 +118,8 @@ def _drivers_die(seat: Seat) -> Effect:
 def _rest(state: State, seat: Seat) -> Effect:
     if seat.in_flight or seat.asking:
         return effects.Idle()
+    if state.run is None or state.run.end is not None:
+        return effects.Park()  # a timer of a run that is over wakes nobody
     timers = [
         c.expires_at
         for c in state.open_calls
