@@ -285,8 +285,8 @@ class Driver:
 
     async def _answered(self, outcome: Answered) -> bool:
         state, now = self._log.state, self._desk.store.now()
-        if not state.needs_model or state.turn + 1 != outcome.turn:
-            return False  # it belongs to a turn that is over
+        if not state.takes_answer(outcome.turn, outcome.request_head):
+            return False  # it belongs to a turn or a run that is over
         said = Turn(outcome.answer, outcome.request_head, outcome.verdicts)
         draft = turns.record_turn(state, self._scope, said, now)
         if not outcome.answer.calls and state.input_head <= outcome.request_head:
@@ -297,7 +297,7 @@ class Driver:
 
     async def _model_failed(self, outcome: ModelFailed) -> bool:
         state = self._log.state
-        if not state.needs_model or state.turn + 1 != outcome.turn:
+        if not state.takes_answer(outcome.turn, outcome.request_head):
             return False
         error = outcome.error
         ending = GiveUp(error.message, error.code, error.hint)

@@ -136,6 +136,7 @@ class ModelFailed:
     """A model did not answer."""
 
     turn: int
+    request_head: int
     error: HoldfastError
 
 
@@ -160,10 +161,10 @@ class Performer:
             request = self._request(log, state, turn)
             answer = await self._answer(request)
         except HoldfastError as error:
-            return ModelFailed(turn, error)
+            return ModelFailed(turn, head, error)
         except Exception as error:
             logger.exception("the model of agent %s failed", self.agent.name)
-            return ModelFailed(turn, ModelError(f"{type(error).__name__}: {error}"))
+            return ModelFailed(turn, head, ModelError(f"{type(error).__name__}: {error}"))
         answer = _with_unique_ids(answer)
         verdicts = tuple([await self.verdict(call, state) for call in answer.calls])
         return Answered(turn, head, answer, verdicts)
