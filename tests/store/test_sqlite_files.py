@@ -85,6 +85,14 @@ async def test_without_bells_changes_are_found_by_polling(database: Path) -> Non
     await there.close()
 
 
+async def test_a_commit_rings_the_bells_of_others(store: SqliteStore, database: Path) -> None:
+    bell = Doorbell(database.with_name("holdfast.db.bell"))
+    bell.open()
+    await store.commit([Write("s", create="session")])
+    assert bell.wait(5)
+    bell.close()
+
+
 def test_the_lock_says_who_has_it(tmp_path: Path) -> None:
     one, other = WriteLock(str(tmp_path / "x.lock")), WriteLock(str(tmp_path / "x.lock"))
     one.open()

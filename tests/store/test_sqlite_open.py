@@ -14,7 +14,7 @@ import pytest
 from holdfast.errors import Corrupt, SchemaNewer, StoreError
 from holdfast.store.base import Put, Record, Unavailable, Unknown, Write
 from holdfast.store.sqlite import SqliteStore
-from holdfast.store.sqlite_open import APPLICATION_ID, migrations
+from holdfast.store.sqlite_open import APPLICATION_ID, migrations, python_connect, settled
 
 StartChild = Callable[[str, Path], Any]
 
@@ -67,6 +67,16 @@ async def test_a_new_file_and_an_empty_one_become_databases(database: Path, is_t
     assert connection.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
     assert connection.execute("PRAGMA user_version").fetchone() == (len(migrations()),)
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    connection.close()
+
+
+@pytest.mark.parametrize("reader", [True, False])
+def test_every_connection_is_durable_and_leaves_checkpoints_to_the_writer(
+    database: Path, reader: bool
+) -> None:
+    connection = settled(python_connect(str(database)), reader=reader)
+    for setting, value in (("synchronous", 2), ("wal_autocheckpoint", 0), ("query_only", reader)):
+        assert connection.execute(f"PRAGMA {setting}").fetchone() == (value,)
     connection.close()
 
 

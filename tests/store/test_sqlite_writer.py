@@ -225,6 +225,23 @@ async def test_a_driver_s_appends_load_nothing_after_the_first(
     assert [r.seq for r in (await spied.read("a")).records] == list(range(1, 9))
 
 
+async def test_what_was_rolled_back_was_not_learned(spied: SqliteStore, wire: Wire) -> None:
+    await spied.commit([Write("a", wake=0)])
+    await spied.renew("worker", 60_000, join=True)
+    (lease,) = await spied.claim("worker", "session", 1)
+    wire.fault = lambda sql, _: sqlite3.IntegrityError("no") if sql == "COMMIT" else None
+    with pytest.raises(Unknown):
+        await spied.commit([Write("a", fence=lease, head=0)])
+    wire.fault = lambda _, values: sqlite3.IntegrityError("no") if "bad" in values else None
+    with pytest.raises(StoreError):
+        await spied.commit([Write("a", fence=lease, head=0), Write("bad", create="session")])
+    wire.fault = lambda _sql, _values: None
+    await spied.commit([Write("a", [Record("t", b"")], fence=lease, head=0)])
+    await spied.commit([Write("a", fence=lease, head=1, release=Release(0))])
+    (lease,) = await spied.claim("worker", "session", 1)
+    assert lease.tries == 1
+
+
 async def test_closing_finishes_what_was_asked_for(database: Path) -> None:
     store = SqliteStore(database)
     await store.open()

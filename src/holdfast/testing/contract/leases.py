@@ -2,7 +2,7 @@
 
 import anyio
 
-from holdfast.store.base import Fenced, Lease, Lost, Release, Store, Write
+from holdfast.store.base import Fenced, HeadMoved, Lease, Lost, Release, Store, Write
 from holdfast.testing.contract.harness import Cases, Harness
 from holdfast.testing.contract.steps import TTL_MS, drive, join, make, record, refused, take
 
@@ -119,6 +119,7 @@ async def a_worker_that_lost_its_lease_can_write_nothing(harness: Harness) -> No
     await store.claim("other", "delivery", 1)  # any claim reaps
     await refused(Fenced, store.commit([Write("s", [record()], fence=lost, head=1)]))
     taken = await take(store, "other", "s")
+    assert taken.epoch == lost.epoch + 2, "reaping and claiming each count"
     fenced = await refused(Fenced, store.commit([Write("s", [record()], fence=lost, head=1)]))
     assert fenced.stream == "s"
     await store.commit([Write("s", [record()], fence=taken, head=1)])
@@ -134,12 +135,15 @@ async def the_fence_compares_the_name_too(harness: Harness) -> None:
 
 
 @cases.of("leases")
-async def a_driver_that_goes_on_writing_stays_fenced_after_its_end(harness: Harness) -> None:
-    """Also when its earlier commits under the same lease went through."""
+async def a_driver_s_every_write_is_held_to_fence_and_head(harness: Harness) -> None:
+    """However many of its commits under the same lease went through before."""
     store = await harness.open()
     lease = await drive(store)
     for head in (1, 2, 3):
         await store.commit([Write("s", [record()], fence=lease, head=head)])
+    for head in (1, 3, 5):
+        wrong = store.commit([Write("s", [record()], fence=lease, head=head)])
+        assert (await refused(HeadMoved, wrong)).head == 4
     await store.commit([Write("s", fence=lease, head=4, release=Release(0))])
     await refused(Fenced, store.commit([Write("s", [record()], fence=lease, head=4)]))
     again = await take(store, "worker", "s")

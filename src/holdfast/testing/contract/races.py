@@ -47,6 +47,7 @@ async def a_wake_while_the_stream_is_held_changes_nothing(harness: Harness) -> N
     store = await harness.open()
     lease = await drive(store)
     await store.commit([Write("s", [record("result")], wake=0)])
+    assert (await store.read("s", limit=0)).due is None
     await join(store, "other")
     assert await store.claim("other", "session", 1) == []
     assert await store.commit([Write("s", [record()], fence=lease, head=2)]) == {"s": 3}
