@@ -68,6 +68,7 @@ class Host:
             if self._main is not None:
                 return
             ready = anyio.Event()
+            self._stop = anyio.Event()
             # The one task that no caller owns: a runtime may be left by another task than the
             # one that entered it, which a task group cannot.
             self._main = asyncio.get_running_loop().create_task(self._live(ready))
@@ -96,6 +97,7 @@ class Host:
             return
         self._stop.set()
         await asyncio.wait([main])
+        self._tasks = None
         error = None if main.cancelled() else main.exception()
         if isinstance(error, Exception):
             logger.error("the runtime's background task had failed", exc_info=error)

@@ -148,7 +148,10 @@ class SqliteStore:
     def _ready(self) -> Running:
         running = self._running
         if running is None:
-            raise StoreError(f"the store on {self._path} is not open")
+            raise StoreError(
+                f"the store on {self._path} is not open",
+                hint="open it first: async with Runtime(…) as rt",
+            )
         if running.process != os.getpid():
             raise StoreError(
                 f"the store on {self._path} was opened by another process",

@@ -1,0 +1,51 @@
+"""Opening, closing and opening again."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast import Agent, HoldfastError, Runtime
+from holdfast.errors import ConfigError
+from holdfast.runtime.models.scripted import ScriptedModel
+
+
+def agent() -> Agent[str]:
+    return Agent("a", model=ScriptedModel([{"text": "one"}, {"text": "two"}]))
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_runtime_can_be_opened_again_on_another_event_loop(tmp_path: Path, durable: bool) -> None:
+    rt = Runtime(f"sqlite:///{tmp_path}/h.db" if durable else "memory:", agents=[agent()])
+
+    async def main(rt: Runtime) -> str | None:
+        return (await rt.session("s", agent="a").run("Go")).output
+
+    assert [rt.run_sync(main), rt.run_sync(main)] == ["one", "two"]
+
+
+async def test_a_runtime_that_is_not_open_says_how_to_open_it(tmp_path: Path) -> None:
+    rt = Runtime(f"sqlite:///{tmp_path}/h.db", agents=[agent()])
+    with pytest.raises(HoldfastError, match="not open") as error:
+        await rt.session("s", agent="a").run("Go")
+    assert "async with" in (error.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    "url, why",
+    [
+        ("postgresql://ana:secret@db/x", "not built yet"),
+        ("files:./dir", "not built yet"),
+        ("mysql://x", "not known"),
+        ("sqlite:holdfast.db", "not known"),
+    ],
+)
+def test_a_store_that_cannot_be_had_is_refused_in_one_line(url: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why) as error:
+        Runtime(url)
+    assert error.value.code == "STORE_UNKNOWN"
+    assert "secret" not in error.value.message
+
+
+def test_an_agent_with_a_real_provider_is_refused_in_one_line() -> None:
+    with pytest.raises(ConfigError, match="'anthropic:claude-x' is not built yet"):
+        Runtime("memory:", agents=[Agent("a", model="anthropic:claude-x")])
