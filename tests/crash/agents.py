@@ -1,0 +1,144 @@
+"""The agents of the crash tests: every tool writes down what it does, and may be killed there."""
+
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast import Agent, Context, Delta, PendingCall, Tool, tool
+from holdfast.core.messages import Answer
+from holdfast.runtime.models.base import Request
+from holdfast.testing import ScriptedModel
+
+
+@dataclass(slots=True)
+class Place:
+    """One folder: a database, what was done in the world, what was asked of the model."""
+
+    folder: Path
+    kill_at: str | None = None  # the point at which this process is to die
+    points: list[str] = field(default_factory=list)  # those it has passed
+    writes: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.folder / 'holdfast.db'}"
+
+    def point(self, name: str) -> None:
+        """Where a process may be killed; it says where it was before it dies."""
+        self.points.append(name)
+        if self.kill_at is not None and name.partition(" ")[0] == self.kill_at:
+            (self.folder / "died_at").write_text(name)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def wrote(self, what: str) -> None:
+        """Right after a durable write."""
+        self.writes += 1
+        self.point(f"write:{self.writes} {what}")
+
+    def act(self, ctx: Context["Place"]) -> str:
+        """The effect of a tool: one line on the disk, with a point before and after it."""
+        where = f"tool:{ctx.tool}:{ctx.call_id}"
+        self.point(f"{where}:before")
+        line: dict[str, Any] = {"tool": ctx.tool, "call": ctx.call_id, "effect": ctx.effect_id}
+        line |= {"attempt": ctx.attempt, "pid": os.getpid()}
+        with (self.folder / "effects").open("a") as effects:
+            effects.write(json.dumps(line) + "\n")
+            effects.flush()
+            os.fsync(effects.fileno())
+        self.point(f"{where}:after")
+        return f"{ctx.tool} was done"
+
+    def effects(self, tool_name: str | None = None) -> list[dict[str, Any]]:
+        """What was done, in order."""
+        lines = _lines(self.folder / "effects")
+        return [line for line in lines if tool_name in (None, line["tool"])]
+
+    def asked(self) -> list[int]:
+        """Which turns the model was asked for, in order; 0 is the first."""
+        return [line["turn"] for line in _lines(self.folder / "requests")]
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@tool
+def look(ctx: Context[Place]) -> str:
+    return ctx.deps.act(ctx)
+
+
+@tool(idempotent=True)
+def notify(ctx: Context[Place]) -> str:
+    return ctx.deps.act(ctx)
+
+
+@tool(on_crash="ask")
+def pay(ctx: Context[Place]) -> str:
+    return ctx.deps.act(ctx)
+
+
+@tool(requires_approval=True)
+def refund(ctx: Context[Place]) -> str:
+    return ctx.deps.act(ctx)
+
+
+@tool(deferred=True)
+async def deploy(ctx: Context[Place], call: PendingCall) -> str:
+    return ctx.deps.act(ctx)
+
+
+@tool(deferred=True)
+async def build(ctx: Context[Place], call: PendingCall) -> str:
+    await call.mark_started()
+    return ctx.deps.act(ctx)
+
+
+@tool(deferred=True, idempotent=True)
+async def deploy_retry(ctx: Context[Place], call: PendingCall) -> str:
+    return ctx.deps.act(ctx)
+
+
+@tool(deferred=True, on_crash="ask")
+async def deploy_ask(ctx: Context[Place], call: PendingCall) -> str:
+    return ctx.deps.act(ctx)
+
+
+TOOLS: tuple[Tool[..., Any], ...] = (
+    look,
+    notify,
+    pay,
+    refund,
+    deploy,
+    build,
+    deploy_retry,
+    deploy_ask,
+)
+
+
+class MortalModel(ScriptedModel):
+    """A scripted model whose process may die between the answer and its record."""
+
+    def __init__(self, turns: Sequence[Mapping[str, Any]], place: Place) -> None:
+        super().__init__(turns)
+        self._place = place
+
+    async def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
+        async for piece in super().answer(request):
+            if isinstance(piece, Answer):
+                self._place.point(f"model:{request.turn}")
+            yield piece
+
+
+def make_agent(place: Place, turns: str) -> Agent:
+    """An agent with all tools, whose turns each call what a word says, as in `look+notify pay`."""
+    script: list[dict[str, Any]] = [
+        {"text": f"turn {n}", "calls": [{"tool": name} for name in names.split("+")]}
+        for n, names in enumerate(turns.split(), 1)
+    ]
+    return Agent("a", model=MortalModel([*script, {"text": "all done"}], place), tools=TOOLS)

@@ -1,0 +1,70 @@
+"""Starting and ending the processes of the crash tests."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+KILLED = -9
+
+
+class Child:
+    """Another process, which talks in lines of JSON."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.crash.program", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+
+    def tell(self, what: dict[str, Any]) -> None:
+        """Say a line to it."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(what) + "\n")
+        self.process.stdin.flush()
+
+    def says(self) -> dict[str, Any]:
+        """The next line it says."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f"process {self.process.pid} has ended: {self.process.poll()}"
+        said: dict[str, Any] = json.loads(line)
+        return said
+
+    def end(self) -> None:
+        """Kill it if it still runs."""
+        self.process.kill()
+        self.process.communicate()
+
+
+class Forker(Child):
+    """A process that does jobs in forks of its own, one after the other."""
+
+    def run(self, folder: Path, do: str, turns: str, **more: Any) -> int:
+        """Do a job; answers the status with which its process ended."""
+        folder.mkdir(exist_ok=True)
+        self.tell({"folder": str(folder), "do": do, "turns": turns, **more})
+        status: int = self.says()["status"]
+        return status
+
+    def kill(self, folder: Path, do: str, turns: str, at: str) -> None:
+        """Do a job whose process is killed at that point; it must have been there."""
+        died_at = folder / "died_at"
+        died_at.unlink(missing_ok=True)
+        status = self.run(folder, do, turns, kill_at=at)
+        reached = died_at.read_text().partition(" ")[0] if died_at.exists() else None
+        assert (status, reached) == (KILLED, at), f"it ended with {status} at {reached}"
+
+    def points(self, folder: Path) -> list[str]:
+        """The points that the last job passed."""
+        return (folder / "points").read_text().splitlines()
+
+
+StartForker = Callable[[], Forker]
+StartChild = Callable[..., Child]

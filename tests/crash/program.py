@@ -1,0 +1,171 @@
+"""The processes that are killed: `python -m tests.crash.program`, a JSON job on each input line.
+
+A job is done in a fork of its own, so that starting a process costs little; the answer is the
+status of its death. With `alone` in its arguments it does one job itself and talks in lines.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+from anyio import to_thread
+from tests.crash.agents import Place, make_agent
+
+import holdfast.store.sqlite  # noqa: F401 - loaded before the forks
+from holdfast import Conflict, PendingCall, Runtime
+from holdfast.app import around_store
+from holdfast.store.base import Check, Lease, Put, Store, Write
+
+SESSION = "order-1"
+LEASE = "1s"
+
+
+class KillingStore:
+    """The store of a process that may die right before or after any of its durable writes."""
+
+    def __init__(self, store: Store, place: Place) -> None:
+        self._store = store
+        self._place = place
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def commit(
+        self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
+    ) -> dict[str, int]:
+        types = [record.type for write in writes for record in write.records]
+        self._place.point(f"commit:{self._place.writes + 1}")
+        heads = await self._store.commit(writes, puts, checks)
+        self._place.wrote(f"commit {'+'.join(types)}")
+        return heads
+
+    async def claim(self, holder: str, kind: str, limit: int, **only: Any) -> list[Lease]:
+        leases = await self._store.claim(holder, kind, limit, **only)
+        if leases:
+            self._place.wrote("claim")
+        return leases
+
+    async def renew(self, holder: str, ttl_ms: int, *, join: bool = False) -> int:
+        until = await self._store.renew(holder, ttl_ms, join=join)
+        if join or ttl_ms == 0:  # heartbeats come when they come
+            self._place.wrote("join" if join else "leave")
+        return until
+
+
+async def answer(rt: Runtime, call: PendingCall) -> None:
+    """What the outside says to a call; to say it again is no error."""
+    if call.kind == "approval":
+        await rt.approve(call.id, by="ana")
+    else:
+        await rt.submit_result(call.id, f"{call.tool} is ready")
+
+
+async def story(rt: Runtime, turns: str, place: Place) -> None:
+    """A whole script, which may be started again at any time."""
+    session = rt.session(SESSION, agent=make_agent(place, turns))
+    result = await session.run("Refund order 1", key="start")
+    while True:
+        async for call in rt.pending(session=SESSION, status="all"):
+            await answer(rt, call)
+        if result.state != "waiting":
+            break
+        result = await session.run()
+    events = [{"type": event.type, **event.data} for event in await session.events()]
+    end = {"state": result.state, "output": result.output, "events": events}
+    (place.folder / "end").write_text(json.dumps(end))
+
+
+async def begin(rt: Runtime, turns: str, place: Place) -> None:
+    """The script up to its first pause."""
+    await rt.session(SESSION, agent=make_agent(place, turns)).run("Refund order 1", key="start")
+
+
+async def settle(rt: Runtime, turns: str, place: Place) -> None:
+    """The outside alone: no agent is here, so nothing can be driven."""
+    async for call in rt.pending():
+        await answer(rt, call)
+
+
+async def work(rt: Runtime, turns: str, place: Place) -> None:
+    """A worker that drives what is due, and leaves."""
+    rt.session(agent=make_agent(place, turns))
+    await rt.work(once=True)
+
+
+JOBS = {"story": story, "begin": begin, "settle": settle, "work": work}
+
+
+async def do(job: dict[str, Any]) -> None:
+    place = Place(Path(job["folder"]), job.get("kill_at"))
+    os.environ["HOLDFAST_LEASE"] = job.get("lease", LEASE)
+    os.environ["HOLDFAST_SCRIPT_LOG"] = str(place.folder / "requests")
+    around_store.set(lambda store: cast("Store", KillingStore(store, place)))
+    time.sleep(max(0.0, job.get("at", 0.0) - time.monotonic()))  # noqa: ASYNC251 - a barrier
+    async with Runtime(place.url, deps=place) as rt:
+        await JOBS[job["do"]](rt, job["turns"], place)
+    (place.folder / "points").write_text("\n".join(place.points))
+
+
+def fork(job: dict[str, Any]) -> int:
+    """Do the job in a process of its own and answer how that ended; -9: by SIGKILL."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            log = os.open(Path(job["folder"]) / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            anyio.run(do, job)
+            status = 0
+        except BaseException:  # noqa: BLE001 - it is this process' own to die of
+            sys.excepthook(*sys.exc_info())
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+async def respond() -> None:
+    """Answer calls at a given moment, together with others; say what became of it."""
+    job = json.loads(sys.stdin.readline())
+    async with Runtime(job["url"]) as rt:
+        say({"ready": True})
+        while line := await to_thread.run_sync(sys.stdin.readline):
+            await _respond(rt, json.loads(line))
+
+
+async def _respond(rt: Runtime, job: dict[str, Any]) -> None:
+    while time.monotonic() < job["at"]:
+        pass
+    verbs = {"approve": rt.approve, "deny": rt.deny, "result": rt.submit_result}
+    try:
+        if job["verb"] == "expire":
+            expired = (await rt.recover()).expired
+            say({"expired": [one.id for one in expired]})
+            return
+        call = await verbs[job["verb"]](job["id"], *job["args"], by=job["by"])  # type: ignore[operator]
+        say({"won": True, "status": call.status})
+    except Conflict as error:
+        say({"won": False, "winner": error.winner})
+
+
+def say(what: dict[str, Any]) -> None:
+    print(json.dumps(what, default=str), flush=True)  # noqa: T201 - its voice
+
+
+def main() -> None:
+    if sys.argv[1:] == ["respond"]:
+        anyio.run(respond)
+        return
+    for line in sys.stdin:
+        job = json.loads(line)
+        say({"status": fork(job)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""One story, killed at every point, finished by another process: SX.3.
+
+A tool, an idempotent tool, an approval, a deferred call, two tools at once; SIGKILL right after
+each durable write, inside each tool before and after its effect, and between each model answer
+and its record.
+"""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+from tests.crash.agents import Place
+from tests.crash.harness import Forker, StartForker
+
+TURNS = "look notify refund deploy look+notify"
+AT_ONCE = 3  # processes are mostly waiting for a lease to run out
+ONCE = {"look", "refund", "deploy"}  # tools that are never repeated
+
+
+def ended(folder: Path) -> dict[str, Any]:
+    end: dict[str, Any] = json.loads((folder / "end").read_text())
+    return end
+
+
+def of(end: dict[str, Any], type_: str) -> list[dict[str, Any]]:
+    return [event for event in end["events"] if event["type"] == type_]
+
+
+def check_end(folder: Path, unbroken: dict[str, Any]) -> None:
+    """The same end, by the same turns and calls, with a result for each."""
+    end = ended(folder)
+    for key in ("state", "output"):
+        assert end[key] == unbroken[key], key
+    for type_, names in {
+        "user": ("content",),
+        "assistant": ("turn", "content"),
+        "tool_call": ("id", "tool", "params"),
+        "decision": ("kind", "by", "callID"),
+        "pending": ("kind", "callID", "tool"),
+        "agent_complete": ("output",),
+    }.items():
+        assert [[e.get(n) for n in names] for e in of(end, type_)] == [
+            [e.get(n) for n in names] for e in of(unbroken, type_)
+        ], type_
+    results = {e["toolCallId"]: e for e in of(end, "tool_result")}
+    assert len(results) == len(of(end, "tool_result")), "a call has two results"
+    for told in of(unbroken, "tool_result"):
+        result = results[told["toolCallId"]]
+        assert result.get("interrupted") or result["result"] == told["result"]
+
+
+def check_effects(place: Place, point: str) -> None:
+    """Everything was done once; in doubt that is said, and only idempotent tools are repeated."""
+    end = ended(place.folder)
+    for call in of(end, "tool_call"):
+        done = [line for line in place.effects() if line["call"] == call["id"]]
+        intents = [e for e in of(end, "tool_started") if e["id"] == call["id"]]
+        assert len({e["effectID"] for e in intents}) == 1, f"{call['id']}: several effect ids"
+        assert {line["effect"] for line in done} <= {e["effectID"] for e in intents}
+        assert len({line["attempt"] for line in done}) == len(done) <= len(intents)
+        if call["tool"] in ONCE:
+            assert len(intents) == 1, f"{call['id']} was begun again"
+            assert len(done) == 1 or is_in_doubt(end, call["id"]), f"{call['id']} was not done"
+        else:
+            assert done, f"{call['id']} was not done"
+            assert not is_in_doubt(end, call["id"])
+        if f":{call['id']}:" in point:
+            check_killed_tool(end, call, len(done), after=point.endswith(":after"))
+
+
+def check_killed_tool(end: dict[str, Any], call: dict[str, Any], done: int, *, after: bool) -> None:
+    """The process died inside this tool, before or after its effect."""
+    if call["tool"] in ONCE:
+        assert done == after
+        assert is_in_doubt(end, call["id"]), f"{call['id']} was in doubt, and nobody was told"
+    else:
+        assert done == 1 + after
+
+
+def is_in_doubt(end: dict[str, Any], call_id: str) -> bool:
+    """Whether the log says that nobody knows whether the call took effect."""
+    interrupted = [e for e in of(end, "tool_result") if e.get("interrupted")]
+    cut_off = [e for e in of(end, "progress") if e.get("problem") == "START_INTERRUPTED"]
+    return call_id in {e["toolCallId"] for e in interrupted} | {e["callID"] for e in cut_off}
+
+
+def check_requests(place: Place, point: str, unbroken: list[int]) -> None:
+    """A recorded turn is never asked for again; an answer that was lost is, once."""
+    lost = [int(point.split(":")[1]) - 1] if point.startswith("model:") else []
+    assert sorted(place.asked()) == sorted(unbroken + lost)
+
+
+def play(forker: Forker, folder: Path, point: str, unbroken: Path) -> None:
+    forker.kill(folder, "story", TURNS, at=point.partition(" ")[0])
+    status = forker.run(folder, "story", TURNS)
+    assert status == 0, (folder / "log").read_text()[-2000:]
+    check_end(folder, ended(unbroken))
+    check_effects(Place(folder), point)
+    check_requests(Place(folder), point, Place(unbroken).asked())
+
+
+def test_a_story_killed_anywhere_ends_as_if_it_had_not_been(
+    tmp_path: Path, forkers: StartForker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SX.3, S0.34: found points, real processes, one SQLite file each."""
+    free: SimpleQueue[Forker] = SimpleQueue()
+    for _ in range(AT_ONCE):
+        free.put(forkers())
+    unbroken = tmp_path / "unbroken"
+    forker = free.get()
+    assert forker.run(unbroken, "story", TURNS) == 0, (unbroken / "log").read_text()
+    points = [p for p in forker.points(unbroken) if not p.startswith("commit:")]
+    free.put(forker)
+    check_effects(Place(unbroken), "")
+
+    def one(point: str) -> str | None:
+        forker = free.get()
+        try:
+            play(forker, tmp_path / point.partition(" ")[0].replace(":", "-"), point, unbroken)
+        except Exception as error:  # noqa: BLE001 - told below, with all others
+            return f"{point}: {type(error).__name__}: {error}"
+        finally:
+            free.put(forker)
+        return None
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        wrong = [told for told in pool.map(one, points) if told is not None]
+    with capsys.disabled():
+        print(f"\nkill matrix: {len(points)} points, {len(wrong)} wrong")  # noqa: T201
+    assert len(points) > 30
+    assert not wrong, "\n".join(wrong)
