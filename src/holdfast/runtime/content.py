@@ -28,7 +28,11 @@ async def stored_content(store: Store, content: Content) -> events.Content:
     if isinstance(content, str):
         check_size(content, "the message")
         return _clean(content)
-    items: Sequence[str | File] = [content] if isinstance(content, File) else content
+    if isinstance(content, File):
+        content = [content]
+    if not isinstance(content, Sequence) or isinstance(content, bytes | bytearray):
+        raise _no_message(content)
+    items: Sequence[str | File] = content
     return [await _part(store, item) for item in items]
 
 
@@ -37,10 +41,7 @@ async def _part(store: Store, item: str | File) -> events.Part:
         check_size(item, "the message")
         return {"type": "text", "text": _clean(item)}
     if not isinstance(item, File):
-        raise Refused(
-            f"a message is text, a File, or a list of them, not {type(item).__name__}",
-            code="CONTENT_INVALID",
-        )
+        raise _no_message(item)
     part: dict[str, Any] = {"type": "file", "mediaType": item.media_type}
     if item.name is not None:
         part["name"] = item.name
@@ -49,9 +50,14 @@ async def _part(store: Store, item: str | File) -> events.Part:
     return {**part, "blob": await store_bytes(store, item.data)}
 
 
+def _no_message(value: Any) -> Refused:
+    return Refused(
+        f"a message is text, a File, or a list of them, not {type(value).__name__}",
+        code="CONTENT_INVALID",
+    )
+
+
 def _clean(text: str) -> str:
-    if not isinstance(text, str):
-        raise Refused(f"a message is text, not {type(text).__name__}", code="CONTENT_INVALID")
     try:
         text.encode()
     except UnicodeEncodeError as error:

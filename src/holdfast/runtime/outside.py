@@ -160,6 +160,7 @@ class Outside:
             )
         agent, now, task = address.agents[0], self._store.now(), new_id("task")
         metadata = {k: v for k, v in (address.metadata or {}).items() if v is not None}
+        _check_json(metadata, "metadata")
         facts: list[events.Event] = [events.Metadata(changes=metadata)] if metadata else []
         facts.append(_user(said, task))
         record = SessionRecord(

@@ -142,6 +142,8 @@ class Sight:
     def state(self) -> State:
         """The canonical state; a session that nobody here can move waits."""
         folded = self.folded.status
+        if folded == "pending" and self.holder is not None:
+            return "running"  # its driver has nothing to record yet
         if folded == "running" and self.problem is not None and self.folded.open_calls:
             return "waiting"
         return folded
