@@ -2,11 +2,10 @@
 
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 import anyio
 
-from holdfast.errors import HoldfastError
 from holdfast.runtime.models.base import Delta
 from holdfast.runtime.outside import Known
 from holdfast.runtime.results import Event
@@ -26,6 +25,13 @@ class Happening:
         send, receive = anyio.create_memory_object_stream[Delta | Recorded](_ROOM)
         self._send, self._receive = send, receive
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._send.close()
+        self._receive.close()
+
     def delta(self, piece: Delta) -> None:
         """A piece came; it may be lost, the event of its turn has everything."""
         with suppress(anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
@@ -37,26 +43,34 @@ class Happening:
             self._send.send_nowait("recorded")
 
     async def items(self, known: Known) -> AsyncIterator[Event | Delta]:
-        """Follow the session until it rests. Raises what stopped the drive."""
-        failure: list[HoldfastError] = []
+        """Follow the session until it rests. Raises what stopped the drive.
+
+        The host follows, not the reader: a generator may be left anywhere and ended by another
+        task, which a task group or cancel scope of its own would not survive.
+        """
+        failure: list[Exception] = []
+        leaving = anyio.CancelScope()
 
         async def follow() -> None:
             try:
-                await self._service.follow(known)
-            except HoldfastError as error:
+                with leaving:
+                    await self._service.follow(known)
+            except Exception as error:  # noqa: BLE001 - it is the reader's, not the host's
                 failure.append(error)
-            self._send.close()
+            finally:
+                self._send.close()
 
-        with self._service.host.watch.listening(known.stream, self.recorded):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(follow)
+        try:
+            with self._service.host.watch.listening(known.stream, self.recorded):
+                await self._service.host.also(follow)
                 async for item in self._receive:
                     if item != "recorded":
                         yield item
                         continue
                     async for event in self._new(known):
                         yield event
-                tasks.cancel_scope.cancel()
+        finally:
+            leaving.cancel()
         async for event in self._new(known):
             yield event
         for error in failure:

@@ -101,8 +101,11 @@ class Session(Generic[T_co]):
         after = 0
         if before is not None:
             after = (await self._service.desk.store.read(before.stream, limit=0)).head
-        seen = Happening(self._service, after)
-        with self._service.desk.bus.listening(self._address.tenant, self.id, seen.delta):
+        bus = self._service.desk.bus
+        with (
+            Happening(self._service, after) as seen,
+            bus.listening(self._address.tenant, self.id, seen.delta),
+        ):
             known = await self._begin(message, key)
             async for item in seen.items(known):
                 yield item
