@@ -22,7 +22,7 @@ from holdfast.core.commands import (
 )
 from holdfast.core.index import check_tenant
 from holdfast.errors import ConfigError, Refused
-from holdfast.runtime.agents import Agent, Agents
+from holdfast.runtime.agents import Agent, Agents, ReadyAgent
 from holdfast.runtime.bus import Bus
 from holdfast.runtime.host import LEASE_MS, Host
 from holdfast.runtime.ids import new_id
@@ -102,7 +102,8 @@ class Runtime:
             await desk.store.open()
             stack.push_async_callback(desk.store.close)
             desk.deps = await _entered(stack, self._deps)
-            _check_deps(self._service.agents, desk.deps)
+            for agent in self._service.agents.all():
+                _check_deps(agent, desk.deps)
             stack.push_async_callback(self._service.host.close)
             if self._with_worker:
                 await self._service.host.also(Worker(self._service).run)
@@ -150,7 +151,9 @@ class Runtime:
         metadata: Mapping[str, Any] | None = None,
     ) -> Session[Any]:
         """A handle; nothing is read or written. The session is created by its first message."""
-        known = self._service.agents.add(agent) if isinstance(agent, Agent) else agent
+        known = agent if not isinstance(agent, Agent) else self._service.agents.add(agent)
+        if self._stack is not None and isinstance(known, ReadyAgent):
+            _check_deps(known, self._service.desk.deps)
         session_id = new_id("s") if id is None else id
         return Session(
             self._service, self._tenant or "", session_id, agent=known, metadata=metadata
@@ -290,13 +293,19 @@ async def _entered(stack: AsyncExitStack, deps: Any) -> Any:
     return await stack.enter_async_context(made)
 
 
-def _check_deps(agents: Agents, deps: Any) -> None:
-    for agent in agents.all():
-        for tool in agent.tools.values():
-            wanted = tool.deps_type
-            if isinstance(wanted, type) and wanted is not Any and not isinstance(deps, wanted):
-                raise ConfigError(
-                    f"tool {tool.name!r} needs deps of type {wanted.__name__}, "
-                    f"and Runtime(deps=) is {type(deps).__name__}",
-                    code="DEPS_INVALID",
-                )
+def _check_deps(agent: ReadyAgent, deps: Any) -> None:
+    for tool in agent.tools.values():
+        wanted = tool.deps_type
+        if isinstance(wanted, type) and not _fits(deps, wanted):
+            raise ConfigError(
+                f"tool {tool.name!r} needs deps of type {wanted.__name__}, "
+                f"and Runtime(deps=) is {type(deps).__name__}",
+                code="DEPS_INVALID",
+            )
+
+
+def _fits(deps: Any, wanted: type) -> bool:
+    try:
+        return wanted is Any or isinstance(deps, wanted)
+    except TypeError:  # a protocol that cannot be checked
+        return True
