@@ -74,8 +74,7 @@ class Changes:
 
 def checked(writes: Sequence[Write], puts: Sequence[Put], checks: Sequence[Check]) -> Commit:
     """The commit, if its form makes sense whatever the rows are; else ValueError."""
-    named = {write.stream for write in writes}
-    if len(named) != len(writes):
+    if len(writes) > 1 and len({write.stream for write in writes}) != len(writes):
         raise ValueError("a stream may appear only once in the writes of a commit")
     for write in writes:
         _check_write(write)
@@ -116,15 +115,14 @@ def _check_write(write: Write) -> None:
             raise ValueError(f"the data of a record is bytes, not {type(record.data).__name__}")  # noqa: TRY004
         _check_text(record.type, "a record's type")
         _check_int(record.at)
-    _check_int(write.wake)
     if write.fence is not None and write.fence.stream != write.stream:
         raise ValueError("a fence is the lease of the stream it guards")
+    if write.wake is not None:
+        _check_int(write.wake)
     if write.release is not None:
         _check_int(write.release.due)
         if write.fence is None or write.head is None:
-            raise ValueError(
-                "a release needs fence and head: one parks only at a head one has seen"
-            )
+            raise ValueError("a release needs fence and head: one parks at a head one has seen")
     if write.erase and (write.records or write.create or write.release or write.wake is not None):
         raise ValueError("an erased stream takes nothing else")
 

@@ -102,6 +102,7 @@ class SqliteStore:
         self, holder: str, kind: str, limit: int, *, only: str | None = None
     ) -> list[Lease]:
         """Take up to `limit` due streams, oldest first, after reaping dead holders."""
+        self._signal.look()
         return cast("list[Lease]", await self._ready().write(Claim(holder, kind, limit, only)))
 
     async def renew(self, holder: str, ttl_ms: int, *, join: bool = False) -> int:

@@ -77,12 +77,11 @@ class Running:
         self._writer.disconnect()
         self._lock.close()
 
-    async def write(self, work: Work) -> Answer:
-        """The answer to a piece of work, once it is durable; raises it if it is an error."""
-        self._signal.look()
+    def write(self, work: Work) -> asyncio.Future[Answer]:
+        """The answer to a piece of work, to be had once it is durable; an error is raised."""
         answer: asyncio.Future[Answer] = self._loop.create_future()
         self._writer.submit(Job(work, answer))
-        return await answer
+        return answer
 
     async def ask(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """The answer to a question, from a thread that may wait for the disk."""

@@ -95,7 +95,7 @@ class Writer:
 
     def _run(self) -> None:
         while not self._stopping or self._jobs:
-            if not self._work_came.wait(_IDLE_S):
+            if not self._work_came.wait(_IDLE_S if self._wrote else None):
                 self._checkpoint_when_idle()
                 continue
             # Cleared before taking the jobs: what comes later sets it again.
@@ -156,7 +156,8 @@ class Writer:
         try:
             rows = self._connected()
             self._execute("BEGIN IMMEDIATE")
-            outcomes: list[Outcome] = [rows.perform(job.work, self._clock.now()) for job in batch]
+            now = self._clock.now()
+            outcomes: list[Outcome] = [rows.perform(job.work, now) for job in batch]
         except Exception as error:  # noqa: BLE001 - no job may end this thread
             return self._after_failure(batch, error)
         try:
