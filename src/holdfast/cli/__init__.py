@@ -1,0 +1,8 @@
+"""The command line: a thin door to the runtime. Heavy imports happen inside the commands."""
+
+
+def main() -> None:
+    """What `holdfast` runs."""
+    from holdfast.cli.root import cli
+
+    cli()
