@@ -1,0 +1,1 @@
+"""`holdfast demo`: a story that anybody can watch, with real processes that are really killed."""
