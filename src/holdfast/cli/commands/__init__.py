@@ -1,0 +1,1 @@
+"""What can be typed. These modules are light: what a command does is imported when it runs."""

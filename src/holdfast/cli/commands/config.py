@@ -1,0 +1,34 @@
+"""`holdfast config …`."""
+
+import json
+
+import click
+
+from holdfast.cli.settings import Settings, shared, with_settings
+
+
+@click.group()
+@shared
+def config() -> None:
+    """Check the configuration."""
+
+
+@config.command()
+@click.argument("file", required=False)
+@shared
+@with_settings
+def validate(settings: Settings, file: str | None) -> int:
+    """Say whether a configuration is right, and what it means."""
+    from holdfast.cli import checking
+
+    return checking.validate(settings, file or settings.config or "holdfast.yaml")
+
+
+@config.command()
+@shared
+def schema() -> int:
+    """Print the JSON schema of holdfast.yaml, for editors."""
+    from holdfast.config import schema as made
+
+    click.echo(json.dumps(made(), indent=2))
+    return 0

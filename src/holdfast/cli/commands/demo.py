@@ -1,0 +1,25 @@
+"""`holdfast demo`."""
+
+import click
+
+from holdfast.cli.settings import Settings, shared, with_settings
+
+
+@click.command()
+@click.option("--auto", is_flag=True, help="Do not wait for Enter between the scenes.")
+@click.option(
+    "--keep",
+    metavar="DIR",
+    type=click.Path(file_okay=False),
+    help="Play in this directory and leave everything there, to look around.",
+)
+@shared
+@with_settings
+def demo(settings: Settings, *, auto: bool, keep: str | None) -> int:
+    """Watch a session survive: two workers are killed, and nothing is lost or done twice.
+
+    Offline, with a scripted model; takes a quarter of a minute.
+    """
+    from holdfast.cli.demo.story import play
+
+    return play(settings, auto=auto, keep=keep)

@@ -1,0 +1,90 @@
+"""`holdfast sessions …`."""
+
+from typing import Any
+
+import click
+
+from holdfast.cli.commands.types import login_name
+from holdfast.cli.settings import Settings, shared, with_settings
+
+STATES = ("pending", "running", "waiting", "completed", "failed", "cancelled")
+
+
+@click.group()
+@shared
+def sessions() -> None:
+    """Look at sessions and move them. IDs may be shortened; @last is the last one used."""
+
+
+@sessions.command("list")
+@click.option("--state", type=click.Choice(STATES))
+@click.option("--agent", metavar="NAME")
+@click.option("--older", metavar="DURATION", help="Not touched for that long, such as 7d.")
+@click.option("--search", metavar="TEXT", help="In ids and first messages.")
+@shared
+@with_settings
+def list_(settings: Settings, /, **wanted: Any) -> int:
+    """List sessions, the newest first."""
+    from holdfast.cli import showing
+
+    return showing.list_sessions(settings, wanted)
+
+
+@sessions.command()
+@click.argument("session_id", metavar="ID")
+@shared
+@with_settings
+def show(settings: Settings, session_id: str) -> int:
+    """Show why a session does not move and what to type, and what was said so far."""
+    from holdfast.cli import showing
+
+    return showing.show_session(settings, session_id)
+
+
+@sessions.command()
+@click.argument("session_id", metavar="ID")
+@click.option("--after", type=click.IntRange(min=0), default=0, help="Only events after this seq.")
+@click.option("--follow", is_flag=True, help="Also those to come.")
+@shared
+@with_settings
+def events(settings: Settings, session_id: str, after: int, *, follow: bool) -> int:
+    """Print the log of a session."""
+    from holdfast.cli import showing
+
+    return showing.events(settings, session_id, after, follow=follow)
+
+
+@sessions.command()
+@click.argument("session_id", metavar="ID")
+@shared
+@with_settings
+def export(settings: Settings, session_id: str) -> int:
+    """Write the log of a session as JSON lines."""
+    from holdfast.cli import showing
+
+    return showing.export(settings, session_id)
+
+
+@sessions.command()
+@click.argument("session_id", metavar="ID")
+@click.option("--timeout", metavar="DURATION", help="How long to follow it, such as 90s.")
+@shared
+@with_settings
+def resume(settings: Settings, session_id: str, timeout: str | None) -> int:
+    """Go on with a session here, also after it failed; exits like run."""
+    from holdfast.cli import driving
+
+    return driving.resume(settings, session_id, timeout)
+
+
+@sessions.command()
+@click.argument("session_id", metavar="ID")
+@click.option("--by", default=login_name, show_default="login name")
+@click.option("--reason", metavar="TEXT")
+@shared
+@with_settings
+def cancel(settings: Settings, session_id: str, by: str, reason: str | None) -> int:
+    """End the run of a session: nothing of it is begun any more."""
+    from holdfast.cli import showing
+
+    return showing.cancel_session(settings, session_id, by, reason)
