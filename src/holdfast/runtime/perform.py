@@ -2,14 +2,12 @@
 
 import hashlib
 import hmac
-import json
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
-import msgspec
 from msgspec.structs import replace
 
 from holdfast.core import events
@@ -21,6 +19,7 @@ from holdfast.core.policy import Defer, Gate, Reject, Start, Verdict, Wait
 from holdfast.core.sessions import State
 from holdfast.errors import HoldfastError, ModelError, Refused
 from holdfast.runtime.agents import ReadyAgent
+from holdfast.runtime.answers import storable, storable_text
 from holdfast.runtime.builtins import wait_ms
 from holdfast.runtime.bus import Bus
 from holdfast.runtime.content import check_size, stored_content
@@ -161,12 +160,18 @@ class Performer:
             request = self._request(log, state, turn)
             answer = await self._answer(request)
         except HoldfastError as error:
+            error.message = storable_text(error.message)
             return ModelFailed(turn, head, error)
         except Exception as error:
             logger.exception("the model of agent %s failed", self.agent.name)
-            return ModelFailed(turn, head, ModelError(f"{type(error).__name__}: {error}"))
-        answer = _with_unique_ids(answer)
-        verdicts = tuple([await self.verdict(call, state) for call in answer.calls])
+            return ModelFailed(turn, head, ModelError(_named(error)))
+        answer, wrong = storable(answer)
+        verdicts = tuple(
+            [
+                Reject(wrong[call.id]) if call.id in wrong else await self.verdict(call, state)
+                for call in answer.calls
+            ]
+        )
         return Answered(turn, head, answer, verdicts)
 
     def _request(self, log: list[Stamped], state: State, turn: int) -> Request:
@@ -311,11 +316,10 @@ class Performer:
             ctx = self.context(state, call=call, args=tool.validate(call.params))
             return ToolReturned(call.id, await self._rendered(await self._invoke(tool, call, ctx)))
         except HoldfastError as error:
-            return ToolReturned(call.id, error.message, is_error=True)
+            return ToolReturned(call.id, storable_text(error.message), is_error=True)
         except Exception as error:
             logger.exception("tool %s failed (call %s)", call.tool, call.id)
-            text = f"{type(error).__name__}: {error}"
-            return ToolReturned(call.id, _encodable(text), is_error=True)
+            return ToolReturned(call.id, _named(error), is_error=True)
 
     async def _start_deferred(
         self, tool: Tool[..., Any], call: Call, state: State, pending_id: str
@@ -356,30 +360,5 @@ def _deadline(said: Deferred, now: int) -> int | None:
     return 0 if not said.timeout_ms else now + said.timeout_ms
 
 
-def _encodable(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
-
-
-def _with_unique_ids(answer: Answer) -> Answer:
-    """Calls of one turn are told apart by id, whatever the model said."""
-    seen: set[str] = set()
-    calls = []
-    for call in answer.calls:
-        call_id = call.id if call.id and call.id not in seen else secret_id("call")
-        seen.add(call_id)
-        calls.append(AskedCall(call_id, call.tool, _json_object(call.params)))
-    if tuple(calls) == answer.calls:
-        return answer
-    return Answer(**{**_fields(answer), "calls": tuple(calls)})
-
-
-def _json_object(params: Any) -> dict[str, Any]:
-    try:
-        value = msgspec.json.decode(msgspec.json.encode(params))
-    except (TypeError, ValueError, msgspec.MsgspecError):
-        value = json.loads(json.dumps(params, default=str))
-    return value if isinstance(value, dict) else {"value": value}
-
-
-def _fields(answer: Answer) -> dict[str, Any]:
-    return {name: getattr(answer, name) for name in Answer.__dataclass_fields__}
+def _named(error: Exception) -> str:
+    return storable_text(f"{type(error).__name__}: {error}")

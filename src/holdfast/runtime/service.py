@@ -63,7 +63,8 @@ class Service:
             raise session_not_found(known.record.id) from error
         entries = [entry async for entry in self.desk.outside.open_calls(known.stream)]
         records = [pending.decode(entry.data) for entry in entries]
-        records.sort(key=lambda one: (one.time.created, one.part_id, one.id))
+        place = {call.id: call.index for call in log.state.calls.values()}
+        records.sort(key=lambda one: (one.time.created, place.get(one.call_id, 0), one.id))
         now = self.desk.store.now()
         over = log.state.run is not None and log.state.run.end is not None
         return Sight(
