@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from holdfast import Agent, Context, PendingCall, Refused, Runtime, ToolError, tool
-from holdfast.core.messages import Answer, AskedCall
+from holdfast.core.messages import Answer, AskedCall, ToolMessage
 from holdfast.runtime.models import Request
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock, ScriptedModel
@@ -447,7 +447,7 @@ async def test_a_session_goes_on_when_all_are_settled_and_keeps_their_order(
         assert len(one.model.requests) == 1
         await rt.submit_result(result.pending[1].id, "result 1")
         assert (await rt.session("s", agent=one).run()).output == "Done."
-    told = [m for m in one.model.requests[1].messages if hasattr(m, "call_id")]
+    told = [m for m in one.model.requests[1].messages if isinstance(m, ToolMessage)]
     assert [m.content for m in told] == ["result 0", "result 1", "result 2"]
 
 

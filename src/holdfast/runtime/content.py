@@ -23,6 +23,17 @@ def check_size(text: str | bytes, what: str, limit: int = MAX_BYTES) -> None:
         )
 
 
+def check_text(name: str, text: Any) -> None:
+    """Refuse what is not text that can be kept; who did something must be said."""
+    if not isinstance(text, str) or (name == "by" and not text):
+        raise Refused(f"{name} must be text, not {text!a}", code="VALUE_INVALID")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise Refused(f"{name} has a lone surrogate", code="VALUE_INVALID") from error
+    check_size(text, f"the {name}")
+
+
 async def stored_content(store: Store, content: Content) -> events.Content:
     """A message as its event keeps it; the bytes of files are stored first."""
     if isinstance(content, str):

@@ -2,27 +2,19 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import anyio
 import msgspec
 
 from holdfast.core import pending
-from holdfast.core.commands import (
-    Approve,
-    Command,
-    Deny,
-    Expire,
-    Respond,
-    SubmitError,
-    SubmitResult,
-)
+from holdfast.core.commands import Approve, Command, Expire, SubmitResult
 from holdfast.core.decide import Settlement, is_overdue
 from holdfast.core.pending import PendingRecord
 from holdfast.errors import HoldfastError, Refused
 from holdfast.runtime.agents import Agents
-from holdfast.runtime.content import check_size
+from holdfast.runtime.content import check_text
 from holdfast.runtime.host import Host
 from holdfast.runtime.invoke import accepts_result
 from holdfast.runtime.log import Log
@@ -270,45 +262,19 @@ class Service:
 
 
 def _check_command(command: Command) -> None:
-    texts: dict[str, Any] = {}
-    match command:
-        case SubmitResult():
-            texts = {"output": command.output}
-            _check_optional("title", command.title, str)
-            _check_optional("metadata", command.metadata, Mapping)
-        case SubmitError():
-            texts = {"error": command.error}
-        case Respond():
-            texts = {"output": command.output, "by": command.by}
-        case Approve():
-            texts = {"by": command.by}
-            _check_optional("args", command.args, Mapping)
-        case Deny():
-            texts = {"by": command.by}
-        case _:
-            pass
-    for name, text in texts.items():
-        _check_text(name, text)
+    for field in fields(command):
+        name, value = field.name, getattr(command, field.name)
+        if value is None and field.default is None:
+            continue
+        if name in ("args", "metadata"):
+            _check_object(name, value)
+        else:
+            check_text(name, value)
 
 
-def _check_text(name: str, text: Any) -> None:
-    if not isinstance(text, str) or (name == "by" and not text):
-        raise Refused(f"{name} must be text, not {text!r}", code="VALUE_INVALID")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise Refused(f"{name} has a lone surrogate", code="VALUE_INVALID") from error
-    check_size(text, f"the {name}")
-
-
-def _check_optional(name: str, value: Any, kind: type) -> None:
-    if value is None:
-        return
-    if not isinstance(value, kind):
-        raise Refused(
-            f"{name} must be {'text' if kind is str else 'an object'}, not {value!r}",
-            code="VALUE_INVALID",
-        )
+def _check_object(name: str, value: Any) -> None:
+    if not isinstance(value, Mapping):
+        raise Refused(f"{name} must be an object, not {value!r}", code="VALUE_INVALID")
     try:
         msgspec.json.encode(value)
     except (TypeError, ValueError, msgspec.MsgspecError) as error:

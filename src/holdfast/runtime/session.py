@@ -9,7 +9,7 @@ from typing_extensions import TypeVar
 from holdfast.core import events
 from holdfast.core.index import check_id
 from holdfast.runtime.agents import ReadyAgent
-from holdfast.runtime.content import stored_content
+from holdfast.runtime.content import check_text, stored_content
 from holdfast.runtime.happening import Happening
 from holdfast.runtime.log import Log
 from holdfast.runtime.models.base import Delta
@@ -127,6 +127,9 @@ class Session(Generic[T_co]):
 
     async def cancel(self, *, by: str | None = None, reason: str | None = None) -> Result[T_co]:
         """End the run: once this answers, nothing of it is begun any more."""
+        for name, text in (("by", by), ("reason", reason)):
+            if text is not None:
+                check_text(name, text)
         await self._service.desk.outside.cancel(self._address, by, reason)
         return await self.get()
 
