@@ -3,7 +3,9 @@
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Mapping, Sequence
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,8 @@ class Place:
     kill_at: str | None = None  # the point at which this process is to die
     points: list[str] = field(default_factory=list)  # those it has passed
     writes: int = 0
+    die_after_s: float | None = None  # once armed
+    hold: Callable[[], Awaitable[None]] | None = None  # what a tool that holds on waits for
 
     @property
     def url(self) -> str:
@@ -33,6 +37,20 @@ class Place:
         if self.kill_at is not None and name.partition(" ")[0] == self.kill_at:
             (self.folder / "died_at").write_text(name)
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def arm(self) -> None:
+        """Die at any moment from now on, whatever is being done then."""
+        if self.die_after_s is not None:
+            threading.Thread(target=self._die, args=[self.die_after_s], daemon=True).start()
+
+    def _die(self, after_s: float) -> None:
+        time.sleep(after_s)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    async def held(self) -> None:
+        """Inside a tool: wait for the test, where it wants that."""
+        if self.hold is not None:
+            await self.hold()
 
     def wrote(self, what: str) -> None:
         """Right after a durable write."""
@@ -99,6 +117,25 @@ async def build(ctx: Context[Place], call: PendingCall) -> str:
     return ctx.deps.act(ctx)
 
 
+@tool(deferred=True, timeout="1h")
+async def quick(ctx: Context[Place], call: PendingCall) -> str:
+    return ctx.deps.act(ctx)
+
+
+@tool
+async def hold(ctx: Context[Place]) -> str:
+    done = ctx.deps.act(ctx)
+    await ctx.deps.held()
+    return done
+
+
+@tool(deferred=True)
+async def begin_and_hold(ctx: Context[Place], call: PendingCall) -> str:
+    await call.mark_started()
+    await ctx.deps.held()
+    return ctx.deps.act(ctx)
+
+
 @tool(deferred=True, idempotent=True)
 async def deploy_retry(ctx: Context[Place], call: PendingCall) -> str:
     return ctx.deps.act(ctx)
@@ -116,6 +153,9 @@ TOOLS: tuple[Tool[..., Any], ...] = (
     refund,
     deploy,
     build,
+    quick,
+    hold,
+    begin_and_hold,
     deploy_retry,
     deploy_ask,
 )

@@ -3,9 +3,16 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+
+from tests.crash.agents import Place, make_agent
+from tests.crash.program import SESSION
+
+from holdfast import Runtime, Session
+from holdfast.store.base import Clock
 
 ROOT = Path(__file__).parents[2]
 KILLED = -9
@@ -64,6 +71,27 @@ class Forker(Child):
     def points(self, folder: Path) -> list[str]:
         """The points that the last job passed."""
         return (folder / "points").read_text().splitlines()
+
+
+def ended(folder: Path) -> dict[str, Any]:
+    """What the last process that came to its end said of the session."""
+    end: dict[str, Any] = json.loads((folder / "end").read_text())
+    return end
+
+
+def of(end: dict[str, Any], type_: str) -> list[dict[str, Any]]:
+    """Its events of one type."""
+    return [event for event in end["events"] if event["type"] == type_]
+
+
+@asynccontextmanager
+async def successor(
+    place: Place, turns: str, clock: Clock | None = None
+) -> AsyncIterator[tuple[Runtime, Session[Any]]]:
+    """The test itself as the next process on the same database, and the session there."""
+    agent = make_agent(place, turns)
+    async with Runtime(place.url, agents=[agent], deps=place, clock=clock) as rt:
+        yield rt, rt.session(SESSION, agent=agent)
 
 
 StartForker = Callable[[], Forker]

@@ -1,7 +1,7 @@
 """The processes that are killed: `python -m tests.crash.program`, a JSON job on each input line.
 
 A job is done in a fork of its own, so that starting a process costs little; the answer is the
-status of its death. With `alone` in its arguments it does one job itself and talks in lines.
+status of its death. With a role as its argument it does that itself, and talks in lines.
 """
 
 import json
@@ -17,7 +17,7 @@ from anyio import to_thread
 from tests.crash.agents import Place, make_agent
 
 import holdfast.store.sqlite  # noqa: F401 - loaded before the forks
-from holdfast import Conflict, PendingCall, Runtime
+from holdfast import Conflict, PendingCall, Result, Runtime, Session
 from holdfast.app import around_store
 from holdfast.store.base import Check, Lease, Put, Store, Write
 
@@ -75,19 +75,27 @@ async def story(rt: Runtime, turns: str, place: Place) -> None:
         if result.state != "waiting":
             break
         result = await session.run()
+    await _finish(session, result, place)
+
+
+async def _finish(session: Session[Any], result: Result[Any], place: Place) -> None:
     events = [{"type": event.type, **event.data} for event in await session.events()]
     end = {"state": result.state, "output": result.output, "events": events}
     (place.folder / "end").write_text(json.dumps(end))
 
 
 async def begin(rt: Runtime, turns: str, place: Place) -> None:
-    """The script up to its first pause."""
-    await rt.session(SESSION, agent=make_agent(place, turns)).run("Refund order 1", key="start")
+    """The script up to its first pause, where it stays for a while."""
+    session = rt.session(SESSION, agent=make_agent(place, turns))
+    await _finish(session, await session.run("Refund order 1", key="start"), place)
+    place.point("idle")
 
 
 async def settle(rt: Runtime, turns: str, place: Place) -> None:
     """The outside alone: no agent is here, so nothing can be driven."""
-    async for call in rt.pending():
+    open_calls = [call async for call in rt.pending()]
+    place.arm()
+    for call in open_calls:
         await answer(rt, call)
 
 
@@ -101,7 +109,7 @@ JOBS = {"story": story, "begin": begin, "settle": settle, "work": work}
 
 
 async def do(job: dict[str, Any]) -> None:
-    place = Place(Path(job["folder"]), job.get("kill_at"))
+    place = Place(Path(job["folder"]), job.get("kill_at"), die_after_s=job.get("die_after_s"))
     os.environ["HOLDFAST_LEASE"] = job.get("lease", LEASE)
     os.environ["HOLDFAST_SCRIPT_LOG"] = str(place.folder / "requests")
     around_store.set(lambda store: cast("Store", KillingStore(store, place)))
@@ -140,8 +148,7 @@ async def respond() -> None:
 
 
 async def _respond(rt: Runtime, job: dict[str, Any]) -> None:
-    while time.monotonic() < job["at"]:
-        pass
+    time.sleep(max(0.0, job["at"] - time.monotonic()))  # noqa: ASYNC251 - a barrier
     verbs = {"approve": rt.approve, "deny": rt.deny, "result": rt.submit_result}
     try:
         if job["verb"] == "expire":
@@ -154,13 +161,37 @@ async def _respond(rt: Runtime, job: dict[str, Any]) -> None:
         say({"won": False, "winner": error.winner})
 
 
+async def drive() -> None:
+    """Drive a session whose tool holds on until it is told to go on; say when and what came."""
+    job = json.loads(sys.stdin.readline())
+
+    async def hold() -> None:
+        await anyio.sleep(job["settle_s"])
+        if job["blocking"]:  # no heartbeat can begin any more; one under way has its time to end
+            time.sleep(job["settle_s"])  # noqa: ASYNC251
+            say({"holding": os.getpid()})
+            sys.stdin.readline()
+        else:
+            say({"holding": os.getpid()})
+            await to_thread.run_sync(sys.stdin.readline)
+
+    place = Place(Path(job["folder"]), hold=hold)
+    os.environ["HOLDFAST_LEASE"] = job["lease"]
+    os.environ["HOLDFAST_SCRIPT_LOG"] = str(place.folder / "requests")
+    agent = make_agent(place, job["turns"])
+    async with Runtime(place.url, agents=[agent], deps=place) as rt:
+        result = await rt.session(SESSION, agent=agent).run("Refund order 1", key="start")
+        say({"state": result.state, "seq": result.seq})
+
+
 def say(what: dict[str, Any]) -> None:
     print(json.dumps(what, default=str), flush=True)  # noqa: T201 - its voice
 
 
 def main() -> None:
-    if sys.argv[1:] == ["respond"]:
-        anyio.run(respond)
+    roles = {"respond": respond, "drive": drive}
+    if sys.argv[1:]:
+        anyio.run(roles[sys.argv[1]])
         return
     for line in sys.stdin:
         job = json.loads(line)

@@ -5,7 +5,6 @@ each durable write, inside each tool before and after its effect, and between ea
 and its record.
 """
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -13,20 +12,11 @@ from typing import Any
 
 import pytest
 from tests.crash.agents import Place
-from tests.crash.harness import Forker, StartForker
+from tests.crash.harness import Forker, StartForker, ended, of
 
 TURNS = "look notify refund deploy look+notify"
 AT_ONCE = 3  # processes are mostly waiting for a lease to run out
 ONCE = {"look", "refund", "deploy"}  # tools that are never repeated
-
-
-def ended(folder: Path) -> dict[str, Any]:
-    end: dict[str, Any] = json.loads((folder / "end").read_text())
-    return end
-
-
-def of(end: dict[str, Any], type_: str) -> list[dict[str, Any]]:
-    return [event for event in end["events"] if event["type"] == type_]
 
 
 def check_end(folder: Path, unbroken: dict[str, Any]) -> None:
