@@ -79,6 +79,17 @@ async def drive(path: str) -> None:
     await store.close()
 
 
+async def keep(path: str) -> None:
+    """Take `s` for an hour, and do nothing with it until told."""
+    store = SqliteStore(path)
+    await store.open()
+    await store.renew("child", 3_600_000, join=True)
+    await store.claim("child", "session", 1, only="s")
+    say("keeping")
+    await told()
+    await store.close()
+
+
 async def watch(path: str) -> None:
     """Say when something has changed."""
     store = SqliteStore(path)
@@ -117,6 +128,7 @@ ROLES = {
     "settle": settle,
     "commit": commit,
     "drive": drive,
+    "keep": keep,
     "watch": watch,
     "hold": hold,
     "open_as_nobody": open_as_nobody,

@@ -128,3 +128,45 @@ async def test_a_process_killed_while_it_has_the_lock_leaves_it_free(
     child.end()
     with anyio.fail_after(5):
         await store.commit([Write("s", create="session")])
+
+
+async def test_what_a_killed_process_held_is_free_at_once_and_not_when_its_lease_ends(
+    store: SqliteStore, database: Path, start_child: StartChild
+) -> None:
+    await store.commit([Write("s", create="session", wake=0)])
+    child = start_child("keep", database)
+    assert child.says() == "keeping"
+    await store.renew("me", 60_000, join=True)
+    child.process.send_signal(signal.SIGKILL)
+    child.process.wait()
+    with anyio.fail_after(5):
+        while not (leases := await store.claim("me", "session", 1)):
+            await store.changed(0.05)
+    assert [lease.epoch for lease in leases] == [3]
+
+
+async def test_what_a_frozen_process_holds_is_not_taken_before_its_lease_ends(
+    store: SqliteStore, database: Path, start_child: StartChild
+) -> None:
+    await store.commit([Write("s", create="session", wake=0)])
+    child = start_child("keep", database)
+    assert child.says() == "keeping"
+    await store.renew("me", 60_000, join=True)
+    child.process.send_signal(signal.SIGSTOP)
+    try:
+        for _ in range(8):
+            assert await store.claim("me", "session", 1) == []
+            await store.changed(0.05)
+    finally:
+        child.process.send_signal(signal.SIGCONT)
+
+
+async def test_a_closed_store_leaves_only_the_database_and_its_lock(
+    store: SqliteStore, database: Path
+) -> None:
+    await store.renew("me", 60_000, join=True)
+    await store.close()
+    assert sorted(path.name for path in database.parent.iterdir()) == [
+        "holdfast.db",
+        "holdfast.db.lock",
+    ]

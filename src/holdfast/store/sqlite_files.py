@@ -1,16 +1,19 @@
-"""What stands beside a database file: the lock that writers queue on, and the doorbell."""
+"""What stands beside a database file: the lock of writers, signs of life, and the doorbell."""
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import secrets
 import socket
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 _ADDRESS_LIMIT = 100  # bytes; a unix socket's address has 104 or 108, by system
 _LIST_AGAIN_S = 1.0
+_LOOK_AGAIN_S = 0.1
 
 
 class WriteLock:
@@ -77,6 +80,78 @@ class WriteLock:
         # Reading first: a write would make every fsync carry this file's times too.
         if os.pread(self._fd, 32, 0) != self._signature:
             os.pwrite(self._fd, self._signature, 0)
+
+
+class Pulse:
+    """Tells which holders' processes have died, sooner than their lease can run out.
+
+    Each holder keeps an flock on a file of its own, which the kernel frees when its process ends,
+    however it ends. A frozen process keeps it. Where there can be no such file, or somebody
+    removed it, the lease alone decides.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ours: dict[str, int] = {}
+        self._looked_at = 0.0
+
+    def begin(self, holder: str) -> None:
+        """From now on this holder is seen to be alive; before others can know of it."""
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(exist_ok=True)
+            fd = os.open(self._path(holder), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._ours[holder] = fd
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def end(self, holder: str) -> None:
+        """The holder has left."""
+        fd = self._ours.pop(holder, None)
+        if fd is not None:
+            self._remove(holder)
+            os.close(fd)
+
+    def close(self) -> None:
+        """Let go of everything, and of the directory if nobody else is in it."""
+        for holder in list(self._ours):
+            self.end(holder)
+        with contextlib.suppress(OSError):
+            self._folder.rmdir()
+
+    def is_time_to_look(self) -> bool:
+        """Whether the last look is long enough ago."""
+        now = time.monotonic()
+        if now - self._looked_at < _LOOK_AGAIN_S:
+            return False
+        self._looked_at = now
+        return True
+
+    def dead(self, holders: Iterable[str]) -> list[str]:
+        """Those whose process has certainly ended."""
+        return [holder for holder in holders if self._is_dead(holder)]
+
+    def _is_dead(self, holder: str) -> bool:
+        if holder in self._ours:
+            return False
+        try:
+            fd = os.open(self._path(holder), os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        else:
+            self._remove(holder)
+            return True
+        finally:
+            os.close(fd)
+
+    def _path(self, holder: str) -> Path:
+        return self._folder / hashlib.sha256(holder.encode()).hexdigest()[:32]
+
+    def _remove(self, holder: str) -> None:
+        with contextlib.suppress(OSError):
+            self._path(holder).unlink()
 
 
 class Doorbell:

@@ -7,6 +7,7 @@ from typing import NamedTuple, assert_never
 from holdfast.errors import StoreError
 from holdfast.store.base import Entry, Lease, Lost, StoreRefusal, Write
 from holdfast.store.judge import Changes, Commit, Rows, StreamRow, due_after_reaping, judge
+from holdfast.store.sqlite_files import Pulse
 
 _LOAD_STREAM = """
     SELECT sid, kind, (SELECT max(seq) FROM record WHERE record.sid = stream.sid),
@@ -92,7 +93,9 @@ class _Known(NamedTuple):
 class WriteRows:
     """The rows of one database as its writer changes them; every call is inside a transaction."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, pulse: Pulse) -> None:
+        self._pulse = pulse
+        self._dead: list[str] = []
         self._execute = connection.execute
         self._executemany = connection.executemany
         self._known: dict[str, _Known] = {}
@@ -115,6 +118,8 @@ class WriteRows:
 
     def has_nothing_for(self, claim: Claim, now: int) -> bool:
         """Whether a claim would get nothing and change nothing; needs no transaction."""
+        if self._look_for_dead():
+            return False
         row = self._execute(_NOTHING_TO_CLAIM, (claim.holder, now, claim.kind, now)).fetchone()
         return bool(row[0])
 
@@ -206,8 +211,10 @@ class WriteRows:
     # --- leases ---
 
     def _claim(self, claim: Claim, now: int) -> Answer:
-        dead = self._execute("SELECT name FROM holder WHERE until <= ?", (now,)).fetchall()
-        self._reap((name for (name,) in dead), now)
+        over = self._execute("SELECT name FROM holder WHERE until <= ?", (now,)).fetchall()
+        self._look_for_dead()
+        self._reap({*(name for (name,) in over), *self._dead}, now)
+        self._dead = []
         if not self._is_alive(claim.holder):
             return Lost(f"{claim.holder} is not alive here, so it can hold nothing")
         limit = max(claim.limit, 0)  # a negative one is no limit to SQLite
@@ -221,6 +228,13 @@ class WriteRows:
             for _, stream, head, epoch, tries in due
         ]
 
+    def _look_for_dead(self) -> bool:
+        """Whether there are holders whose process is known to have ended."""
+        if self._pulse.is_time_to_look():
+            names = self._execute("SELECT name FROM holder").fetchall()
+            self._dead += self._pulse.dead(name for (name,) in names)
+        return bool(self._dead)
+
     def _renew(self, renew: Renew, now: int) -> Answer:
         if renew.join == self._is_alive(renew.holder):
             taken = f"the name {renew.holder} is taken"
@@ -228,7 +242,9 @@ class WriteRows:
         until = now + renew.ttl_ms
         if renew.ttl_ms <= 0:
             self._reap([renew.holder], until)
+            self._pulse.end(renew.holder)
         elif renew.join:
+            self._pulse.begin(renew.holder)
             self._execute("INSERT INTO holder (name, until) VALUES (?, ?)", (renew.holder, until))
         else:
             self._execute("UPDATE holder SET until = ? WHERE name = ?", (until, renew.holder))

@@ -6,6 +6,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -14,7 +15,7 @@ from anyio import to_thread
 
 from holdfast.store.base import Clock
 from holdfast.store.signal import Signal
-from holdfast.store.sqlite_files import Doorbell, WriteLock
+from holdfast.store.sqlite_files import Doorbell, Pulse, WriteLock
 from holdfast.store.sqlite_open import explained, is_database_error
 from holdfast.store.sqlite_reads import Readers
 from holdfast.store.sqlite_rows import Answer, Renew, Work
@@ -56,7 +57,9 @@ class Running:
         self._doorbell = Doorbell(path.with_name(f"{path.name}.bell"))
         self._readers = Readers(lambda: connect(reader=True))
         self._reading = anyio.CapacityLimiter(_READERS)
-        self._writer = Writer(path, clock, lock, lambda: connect(reader=False), self._deliver)
+        self._pulse = Pulse(path.with_name(f"{path.name}.alive"))
+        write = partial(connect, reader=False)
+        self._writer = Writer(path, clock, lock, self._pulse, write, self._deliver)
         self._watch = threading.Thread(target=self._run_watch, name="holdfast-watch", daemon=True)
         self._closing = False
 
@@ -73,6 +76,7 @@ class Running:
         self._doorbell.stop()
         self._watch.join()
         self._doorbell.close()
+        self._pulse.close()
         self._readers.close()
         self._writer.disconnect()
         self._lock.close()

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from holdfast.errors import StoreError
 from holdfast.store.base import Clock, Unavailable, Unknown
-from holdfast.store.sqlite_files import WriteLock
+from holdfast.store.sqlite_files import Pulse, WriteLock
 from holdfast.store.sqlite_open import WAL_LIMIT_BYTES, explained, is_database_error
 from holdfast.store.sqlite_rows import Answer, Claim, Work, WriteRows
 
@@ -42,6 +42,7 @@ class Writer:
         path: Path,
         clock: Clock,
         lock: WriteLock,
+        pulse: Pulse,
         connect: Callable[[], sqlite3.Connection],
         deliver: Deliver,
     ) -> None:
@@ -49,6 +50,7 @@ class Writer:
         self._wal = path.with_name(f"{path.name}-wal")
         self._clock = clock
         self._lock = lock
+        self._pulse = pulse
         self._connect = connect
         self._deliver = deliver
         self._connection: sqlite3.Connection | None = None
@@ -189,7 +191,7 @@ class Writer:
     def _connected(self) -> WriteRows:
         if self._rows is None:
             self._connection = self._connect()
-            self._rows = WriteRows(self._connection)
+            self._rows = WriteRows(self._connection, self._pulse)
         return self._rows
 
     def _execute(self, sql: str) -> sqlite3.Cursor:
