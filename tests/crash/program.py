@@ -23,6 +23,7 @@ from holdfast.store.base import Check, Lease, Put, Store, Write
 
 SESSION = "order-1"
 LEASE = "1s"
+LONGEST_S = 20  # a job that takes longer has stopped moving
 
 
 class KillingStore:
@@ -114,8 +115,9 @@ async def do(job: dict[str, Any]) -> None:
     os.environ["HOLDFAST_SCRIPT_LOG"] = str(place.folder / "requests")
     around_store.set(lambda store: cast("Store", KillingStore(store, place)))
     time.sleep(max(0.0, job.get("at", 0.0) - time.monotonic()))  # noqa: ASYNC251 - a barrier
-    async with Runtime(place.url, deps=place) as rt:
-        await JOBS[job["do"]](rt, job["turns"], place)
+    with anyio.fail_after(LONGEST_S):
+        async with Runtime(place.url, deps=place) as rt:
+            await JOBS[job["do"]](rt, job["turns"], place)
     (place.folder / "points").write_text("\n".join(place.points))
 
 
