@@ -10,6 +10,8 @@ import msgspec
 
 from holdfast.core import events
 
+NOT_THIS_CALL: Final = "APPROVAL_MISMATCH"  # the approval was for other arguments
+
 
 class CallStatus(StrEnum):
     """Where a call of the current turn stands."""
@@ -74,6 +76,7 @@ class Call:
     expires_at: int | None = None
     problem: str | None = None
     decision: events.Decision | None = None
+    decided_at: int = 0
 
     @property
     def is_open(self) -> bool:
@@ -124,7 +127,9 @@ def decided(call: Call, event: events.Decision) -> Call:
         wait = None if call.wait == event.pending_id else call.wait  # it was a question
         return replace(call, decision=event, gate=None, wait=wait)
     params = {**call.params, **(event.args or {})}
-    return call.moved(Move.APPROVE, params=params, decision=event, gate=None)
+    fits = not event.digest or event.digest == digest(call.params)
+    problem = None if fits else NOT_THIS_CALL
+    return call.moved(Move.APPROVE, params=params, decision=event, gate=None, problem=problem)
 
 
 def progressed(call: Call, event: events.Progress) -> Call:

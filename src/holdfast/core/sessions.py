@@ -196,8 +196,11 @@ def _progress(state: State, _: Stamped, event: events.Progress) -> State:
     return _changed(state, event.call_id, lambda call: calls.progressed(call, event))
 
 
-def _decision(state: State, _: Stamped, event: events.Decision) -> State:
-    return _changed(state, event.call_id, lambda call: calls.decided(call, event))
+def _decision(state: State, stamped: Stamped, event: events.Decision) -> State:
+    def decide(call: Call) -> Call:
+        return replace(calls.decided(call, event), decided_at=stamped.at)
+
+    return _changed(state, event.call_id, decide)
 
 
 def _settled(state: State, _: Stamped, event: events.Settled) -> State:

@@ -11,7 +11,7 @@ import anyio
 from msgspec.structs import replace
 
 from holdfast.core import events
-from holdfast.core.calls import Call
+from holdfast.core.calls import NOT_THIS_CALL, Call
 from holdfast.core.events import Stamped
 from holdfast.core.messages import Answer, AskedCall, conversation
 from holdfast.core.pending import PendingRecord
@@ -241,8 +241,13 @@ class Performer:
         expires_at = None if limit is None else self.desk.store.now() + limit
         return Defer(secret_id("p"), secret_id("e"), expires_at)
 
-    def ready(self, call: Call) -> Start | Defer | Refused:
+    def ready(self, call: Call) -> Start | Defer | Reject | Refused:
         """Whether a recorded call can run with the code that is here now."""
+        if call.problem == NOT_THIS_CALL:
+            return Reject(
+                "The approval was given for other arguments than those of this call; "
+                "it was not run."
+            )
         tool = self.agent.tool(call.tool)
         if tool is None:
             return Refused(
@@ -279,16 +284,16 @@ class Performer:
             call_id=call.id if call is not None else "",
             effect_id=running.effect_id if running is not None else "",
             attempt=running.attempt if running is not None else 1,
-            decision=self._decision(running, state),
+            decision=self._decision(running),
             pending=pending,
             _progress=None if running is None else self._progress(running, state.turn),
         )
 
-    def _decision(self, call: Call | None, state: State) -> Decision | None:
-        made = None if call is None else call.decision
-        if made is None:
+    def _decision(self, call: Call | None) -> Decision | None:
+        if call is None or call.decision is None:
             return None
-        at = instant(state.updated_at)
+        made = call.decision
+        at = instant(call.decided_at)
         return Decision(made.kind, made.by, made.via, at, made.args, made.reason, made.note)
 
     def _progress(self, call: Call, turn: int) -> Callable[[str, float | None], Awaitable[None]]:

@@ -205,7 +205,9 @@ def session_status(sight: Sight) -> dict[str, Any]:
     if row.session == "retry" and sight.folded.retry is not None:
         retry = sight.folded.retry
         status |= {"attempt": retry.attempt, "message": retry.message, "next": retry.next}
-    if row.session == "waiting_async" and sight.pending:
+    if row.session == "waiting_async" and not sight.pending:
+        return {"type": "busy"}  # answered, and waiting for somebody who can act on it
+    if row.session == "waiting_async":
         oldest = min(sight.pending, key=lambda one: one.time.created)
         status |= {"pendingID": oldest.id, "tool": oldest.tool, "since": oldest.time.created}
         if oldest.timeout is not None:
