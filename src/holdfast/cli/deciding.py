@@ -52,11 +52,13 @@ _DONE: Final = {
 def decide(settings: Settings, verb: str, given_id: str, given: Given) -> int:
     """Record it; then leave the session to a worker, or drive it here."""
     terminal = Terminal(settings)
+    names: list[str] = []
 
     async def main(runtime: Runtime) -> int:
         command = _COMMANDS[verb](given)
         before = await finding.pending(runtime, given_id, command.verb)
         outcome = await service_of(runtime).settle(before.id, command, before.tenant)
+        names.append(before.session_id)
         _say_recorded(terminal, verb, before, outcome)
         if settings.as_json and not given["wait"]:
             terminal.answer({**pending_json(outcome.record), "duplicate": outcome.duplicate})
@@ -65,7 +67,7 @@ def decide(settings: Settings, verb: str, given_id: str, given: Given) -> int:
             return 0
         return await _go_on(runtime, outcome.record, terminal, wait=given["wait"])
 
-    return interruptible(settings, given_id, lambda: opened(settings, main))
+    return interruptible(settings, names, lambda: opened(settings, main))
 
 
 def _say_recorded(
@@ -91,7 +93,8 @@ def _say_recorded(
 
 def _what_to_start(settings: Settings, record: PendingRecord) -> str:
     resume = settings.command("sessions", "resume", record.session_id)
-    return f"It goes on with a worker: {settings.command('worker')}, or: {resume}"
+    here = f", or: {resume}" if settings.has_code else ""
+    return f"It goes on with a worker: {settings.worker(line(record.agent))}{here}"
 
 
 async def _go_on(runtime: Runtime, record: PendingRecord, terminal: Terminal, *, wait: bool) -> int:

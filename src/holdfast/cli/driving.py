@@ -13,7 +13,7 @@ from holdfast.cli import finding
 from holdfast.cli.live import Live
 from holdfast.cli.opening import opened, service_of
 from holdfast.cli.settings import Settings
-from holdfast.cli.terminal import Terminal, line, value_text
+from holdfast.cli.terminal import Terminal, age, line, value_text
 from holdfast.cli.why import why
 from holdfast.core.durations import duration_ms
 from holdfast.errors import NotFound, Refused
@@ -75,7 +75,7 @@ def run(settings: Settings, ask: Ask) -> int:
             return await _recorded(session, Terminal(settings))
         return await drive(runtime, session, settings, Said(content, ask.key, timeout))
 
-    return interruptible(settings, name, lambda: opened(settings, main, need="any"))
+    return interruptible(settings, [name], lambda: opened(settings, main, need="any"))
 
 
 async def _session_id(runtime: Runtime, name: str) -> str:
@@ -94,7 +94,7 @@ async def _recorded(session: Session[Any], terminal: Terminal) -> int:
     terminal.either(result.to_json(), lambda: None)
     terminal.say(f"Recorded for session {line(session.id)}. A worker drives it:")
     settings = terminal.settings
-    terminal.say(f"  start one   {settings.command('worker')}")
+    terminal.say(f"  start one   {settings.worker(result.agent)}")
     terminal.say(f"  watch       {settings.command('sessions', 'events', session.id, '--follow')}")
     return 0
 
@@ -116,7 +116,7 @@ def resume(settings: Settings, given: str, timeout: str | None) -> int:
         known = await finding.session(runtime, given)
         return await drive(runtime, session_of(runtime, known), settings, Said(None, None, limit))
 
-    return interruptible(settings, given, lambda: opened(settings, main))
+    return interruptible(settings, [given], lambda: opened(settings, main))
 
 
 def session_of(runtime: Runtime, known: Known) -> Session[Any]:
@@ -129,6 +129,9 @@ async def drive(runtime: Runtime, session: Session[Any], settings: Settings, sai
     terminal = Terminal(settings)
     live = Live(terminal)
     live.learn(await _past(session))
+    if said.content is not None and said.timeout_ms is not None:
+        await session.send(said.content, key=said.key)  # the limit is for following, not for this
+        said = Said(timeout_ms=said.timeout_ms)
     with anyio.move_on_after(None if said.timeout_ms is None else said.timeout_ms / 1000) as scope:
         happening = cast("Happening", session.stream(said.content, key=said.key))
         async with aclosing(happening) as stream:
@@ -138,15 +141,14 @@ async def drive(runtime: Runtime, session: Session[Any], settings: Settings, sai
     result = await session.get()
     if settings.as_json:
         terminal.answer(result.to_json())
-    await _told(runtime, session, result, live, terminal)
     if scope.cancelled_caught:
-        terminal.say(f"Stopped waiting; go on: {_resume_command(settings, session.id)}")
+        limit = age(said.timeout_ms or 0)
+        terminal.gap()
+        terminal.say(f"Session {line(session.id)} was not done after {limit}.", bold=True)
+        terminal.say("It is saved as far as it came.")
+        terminal.say(f"  go on   {_resume_command(settings, session.id)}")
         return TIMED_OUT
-    return exit_code(result)
-
-
-def exit_code(result: Result[Any]) -> int:
-    """How `run` ends for a session that stands like this."""
+    await _told(runtime, session, result, live, terminal)
     return EXIT_CODES.get(result.state, WAITING)
 
 
@@ -171,7 +173,7 @@ async def _told(
     first, *rest = why(await service.sight(known), terminal.settings)
     if result.state == "waiting" and result.problem is None:
         first = f"Session {line(session.id)} is paused and saved. Nothing needs to keep running."
-    terminal.say()
+    terminal.gap()
     terminal.say(first, bold=True)
     for text in rest:
         terminal.say(text)
@@ -181,13 +183,14 @@ def _resume_command(settings: Settings, session_id: str) -> str:
     return settings.command("sessions", "resume", session_id)
 
 
-def interruptible(settings: Settings, session_id: str, body: Callable[[], int]) -> int:
-    """Run it; after Ctrl-C say that nothing is lost."""
+def interruptible(settings: Settings, names: Sequence[str], body: Callable[[], int]) -> int:
+    """Run it; after Ctrl-C say that nothing is lost of the session, if it is known by then."""
     try:
         return body()
     except KeyboardInterrupt:
         terminal = Terminal(settings)
-        terminal.say()
-        terminal.say(f"Interrupted. Session {line(session_id)} is saved as far as it came.")
-        terminal.say(f"  go on   {_resume_command(settings, session_id)}")
+        for name in names[-1:]:
+            terminal.say()
+            terminal.say(f"Interrupted. Session {line(name)} is saved as far as it came.")
+            terminal.say(f"  go on   {_resume_command(settings, name)}")
         return INTERRUPTED

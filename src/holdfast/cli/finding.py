@@ -23,19 +23,18 @@ async def session(runtime: Runtime, given: str) -> Known:
             raise NotFound("there is no session yet", code="SESSION_NOT_FOUND")
         return max(seen, key=lambda known: (known.record.updated_at, known.record.created_at))
     exact = [known for known in seen if known.record.id == given]
-    found = exact or [known for known in seen if known.record.id.startswith(given)]
+    own = [known for known in exact if not known.record.tenant]
+    found = own or exact or [known for known in seen if known.record.id.startswith(given)]
     if not found:
         raise session_not_found(given)
     if len(found) > 1:
-        names = [
-            f"{known.record.id} (tenant {known.record.tenant or 'none'})"
-            if exact
-            else known.record.id
-            for known in found
-        ]
-        hint = "say which with --tenant" if exact else None
-        raise _ambiguous(given, "session", sorted(names), hint)
+        raise _ambiguous(given, "session", sorted(_name(known) for known in found))
     return found[0]
+
+
+def _name(known: Known) -> str:
+    record = known.record
+    return f"{record.id} (--tenant {record.tenant})" if record.tenant else record.id
 
 
 async def pending(runtime: Runtime, given: str, verb: Verb | None = None) -> PendingRecord:
@@ -59,7 +58,7 @@ async def pending(runtime: Runtime, given: str, verb: Verb | None = None) -> Pen
         return await service.desk.outside.pending(given, tenant)  # raises NotFound
     if len(found) > 1:
         names = sorted(f"{one.id} ({one.tool}, {one.status})" for one in found)
-        raise _ambiguous(given, "pending call", names, None)
+        raise _ambiguous(given, "pending call", names)
     return found[0]
 
 
@@ -81,11 +80,11 @@ def runtime_tenant(runtime: Runtime) -> str | None:
     return runtime._tenant  # noqa: SLF001
 
 
-def _ambiguous(given: str, what: str, names: Sequence[str], hint: str | None) -> Refused:
+def _ambiguous(given: str, what: str, names: Sequence[str]) -> Refused:
     listed = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
     return Refused(
         f"{given!r} could be {len(names)} {what}s: {listed}",
         code="AMBIGUOUS_ID",
-        hint=hint or "type more of the id",
+        hint="type more of the id",
         details={"candidates": list(names[:_SHOWN])},
     )

@@ -22,6 +22,17 @@ class Settings:
     verbose: bool = False
     quiet: bool = False
 
+    @property
+    def has_code(self) -> bool:
+        """Whether agents may be known here; a store alone has none."""
+        return self.store is None or self.config is not None
+
+    def worker(self, agent: str) -> str:
+        """The command that starts a worker which has the agent."""
+        if self.has_code:
+            return self.command("worker")
+        return f"holdfast worker --config FILE (or --app MODULE:NAME), where {agent!r} is known"
+
     def command(self, *words: str) -> str:
         """A command line that works on the same thing as this one, to be typed as it is."""
         given = (("--config", self.config), ("--app", self.app), ("--store", self.store))

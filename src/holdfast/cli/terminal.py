@@ -59,6 +59,7 @@ class Terminal:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._to_err = settings.as_json
+        self._said = False
         self._color = False if os.environ.get("NO_COLOR") else None
 
     @property
@@ -71,6 +72,11 @@ class Terminal:
         if not self.settings.quiet:
             self._write(clean(text), bold=bold, dim=dim)
 
+    def gap(self) -> None:
+        """An empty line, if something stands before it."""
+        if self._said:
+            self.say()
+
     def result(self, text: str) -> None:
         """A line that is the answer itself: not silenced by -q."""
         self._write(clean(text))
@@ -82,6 +88,7 @@ class Terminal:
 
     def _write(self, text: str, *, end: bool = True, bold: bool = False, dim: bool = False) -> None:
         styled = click.style(text, bold=bold or None, dim=dim or None) if text else text
+        self._said = True
         click.echo(styled, nl=end, err=self._to_err, color=self._color)
 
     def answer(self, value: Any) -> None:

@@ -62,7 +62,8 @@ def _stuck(name: str, sight: Sight, problem: HoldfastError, settings: Settings) 
     match problem.code:
         case "NO_WORKER":
             head = f"{name} is due, and nobody drives it (NO_WORKER)."
-            return [head, *_do(("start one", settings.command("worker")), resume)]
+            start_one = ("start one", settings.worker(line(record.agent)))
+            return [head, *_do(start_one, *([resume] if settings.has_code else []))]
         case "AGENT_UNKNOWN":
             agent = line(record.agent)
             start = f"a worker that has the agent {agent!r}: holdfast worker --app MODULE:NAME"
@@ -70,8 +71,8 @@ def _stuck(name: str, sight: Sight, problem: HoldfastError, settings: Settings) 
         case "START_INTERRUPTED":
             return [head, *_waits(sight, settings)]
         case _:
-            fix = "a worker that has the tool, with these parameters: it runs what was approved"
-            return [head, *_do(("start", fix), resume, cancel), *_waits(sight, settings)]
+            fix = "a worker whose agent has this tool, as it was called: it runs what was approved"
+            return [head, *_do(("start", fix), cancel), *_waits(sight, settings)]
 
 
 def _waits(sight: Sight, settings: Settings) -> Lines:
