@@ -1,0 +1,23 @@
+"""The project of a test, and the logging of pytest put back after it."""
+
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cli.shop import SHOP, Shop
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    (tmp_path / "shop.py").write_text(SHOP)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    root, ours = logging.getLogger(), logging.getLogger("holdfast")
+    before = (list(root.handlers), root.level, ours.level)
+    yield Shop(tmp_path)
+    root.handlers[:] = before[0]
+    root.setLevel(before[1])
+    ours.setLevel(before[2])
+    sys.modules.pop("shop", None)

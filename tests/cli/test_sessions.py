@@ -1,0 +1,99 @@
+"""`holdfast sessions …`: finding, listing, showing, exporting, cancelling."""
+
+import json
+
+import pytest
+from tests.cli.shop import Shop
+
+
+@pytest.fixture
+def three(shop: Shop) -> Shop:
+    """`order-1` completed, then `order-2` waiting, then `other` failed."""
+    shop.run("run", "plain", "first", "-s", "order-1")
+    shop.run("run", "support", "second", "-s", "order-2")
+    shop.run("run", "broke", "third", "-s", "other")
+    return shop
+
+
+def test_the_table_has_the_newest_first(three: Shop) -> None:
+    rows = three.run("sessions", "list").stdout.splitlines()[1:]
+    assert [row.split()[0] for row in rows] == ["other", "order-2", "order-1"]
+    assert [row.split()[2] for row in rows] == ["failed", "waiting", "completed"]
+
+
+@pytest.mark.parametrize(
+    "options,found",
+    [
+        (["--state", "waiting"], ["order-2"]),
+        (["--agent", "broke"], ["other"]),
+        (["--search", "SECOND"], ["order-2"]),
+        (["--older", "1h"], []),
+    ],
+)
+def test_lists_can_be_narrowed(three: Shop, options: list[str], found: list[str]) -> None:
+    listed = three.json("sessions", "list", *options)
+    assert [one["sessionID"] for one in listed["sessions"]] == found
+    assert listed["next"] is None
+    rows = three.run("sessions", "list", *options).stdout.splitlines()[1:]
+    assert [row.split()[0] for row in rows] == found
+
+
+def test_ids_may_be_shortened_while_they_are_unique(three: Shop) -> None:
+    assert three.json("sessions", "show", "ot")["sessionID"] == "other"
+    assert three.json("sessions", "show", "@last")["sessionID"] == "other"
+    unclear = three.run("sessions", "show", "order", "--json")
+    assert unclear.exit_code == 2
+    told = json.loads(unclear.stderr)
+    assert told["code"] == "AMBIGUOUS_ID"
+    assert told["details"]["candidates"] == ["order-1", "order-2"]
+
+
+def test_a_session_is_shown_with_why_it_does_not_move(three: Shop) -> None:
+    """S4.62"""
+    completed = three.run("sessions", "show", "order-1").stdout.splitlines()
+    assert completed[0] == "Session order-1 is completed."
+    waits = three.run("sessions", "show", "order-2").stdout
+    assert waits.startswith("Session order-2 waits for 1 call.")
+    assert "holdfast approve p_" in waits.splitlines()[2]
+    assert "assistant  I would refund it." in waits
+    failed = three.run("sessions", "show", "other").stdout.splitlines()
+    assert failed[0] == "Session other failed: no more credit"
+    assert "holdfast sessions resume other" in failed[2]
+
+
+def test_an_unknown_agent_is_said(shop: Shop) -> None:
+    shop.run("run", "plain", "hi", "-s", "s1", "--detach")
+    shown = shop.run("sessions", "show", "s1", app="shop:strangers")
+    assert "agent 'plain' is not known here (AGENT_UNKNOWN)" in shown.stdout.splitlines()[0]
+
+
+def test_events_and_export_give_the_log(three: Shop) -> None:
+    events = three.json("sessions", "events", "order-1")["events"]
+    exported = three.run("sessions", "export", "order-1").stdout.splitlines()
+    assert [json.loads(one) for one in exported] == events
+    assert sorted(events[0]) == ["data", "seq", "timestamp", "type"]
+    after = three.run("sessions", "events", "order-1", "--after", "2").stdout
+    assert after.splitlines()[0].split()[0] == "3"
+
+
+def test_a_cancelled_session_begins_nothing(three: Shop) -> None:
+    """S4.38"""
+    call = three.pending("refund")
+    assert three.run("sessions", "cancel", "order-2", "--reason", "no need").exit_code == 0
+    assert three.run("approve", call).exit_code == 5
+    assert three.effects() == []
+    assert "already" in three.run("sessions", "cancel", "order-2").stdout
+
+
+def test_tenants_see_only_their_own(shop: Shop) -> None:
+    shop.run("run", "plain", "hi", "-s", "s1", "--tenant", "acme")
+    assert shop.run("sessions", "show", "s1", "--tenant", "other").exit_code == 3
+    assert shop.json("sessions", "show", "s1", "--tenant", "acme")["tenant"] == "acme"
+    assert shop.json("sessions", "show", "s1")["tenant"] == "acme"
+    shop.run("run", "plain", "hi", "-s", "s1")
+    assert shop.json("sessions", "show", "s1")["tenant"] == ""
+    shop.run("run", "plain", "hi", "-s", "s2", "--tenant", "acme")
+    shop.run("run", "plain", "hi", "-s", "s2", "--tenant", "bold")
+    unclear = shop.run("sessions", "show", "s2")
+    assert unclear.exit_code == 2
+    assert "--tenant" in unclear.stderr
