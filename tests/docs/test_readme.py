@@ -1,0 +1,75 @@
+"""The README tells the truth: its programs are files that run, and its commands work."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def run(folder: Path, *command: str, code: int = 0) -> str:
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(ROOT / "examples", tmp_path / "examples"))
+
+
+def test_the_programs_in_the_readme_are_the_examples() -> None:
+    shown = re.findall(r"<!-- (\S+) -->\n```python\n(.*?)```", README, re.DOTALL)
+    assert len(shown) == 2
+    for name, text in shown:
+        assert (ROOT / name).read_text() == text
+
+
+def test_the_commands_in_the_readme_lead_from_waiting_to_completed(examples: Path) -> None:
+    (block,) = re.findall(r"```\ncd examples\n(.*?)```", README, re.DOTALL)
+    commands = [shlex.split(line, comments=True) for line in block.splitlines()]
+    printed = []
+    for words in commands:
+        ids = {}
+        if {"APPROVAL_ID", "PARCEL_ID"} & set(words):
+            listed = json.loads(
+                run(examples, *["holdfast", "--app", "refund:rt", "pending", "list", "--json"])
+            )
+            ids = {call["kind"]: call["id"] for call in listed["pending"]}
+        named = {"APPROVAL_ID": ids.get("approval"), "PARCEL_ID": ids.get("tool")}
+        printed.append(run(examples, *[named.get(word) or word for word in words]))
+    assert printed[0].startswith("waiting")
+    assert printed[-2].startswith("completed")
+    assert "refunded 4000 cents" in printed[-1]
+
+
+def test_the_example_test_passes(examples: Path) -> None:
+    (examples / "conftest.py").write_text(
+        "import pytest\n\n@pytest.fixture\ndef anyio_backend():\n    return 'asyncio'\n"
+    )
+    options = ["-q", "-p", "no:cacheprovider", "-o", "anyio_mode=auto", "-c", os.devnull]
+    out = run(examples, sys.executable, "-m", "pytest", *options, "test_refund.py")
+    assert "2 passed" in out
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guide.md", "docs/configuration.md"])
+def test_every_link_and_named_test_exists(page: str) -> None:
+    text = (ROOT / page).read_text()
+    for target in re.findall(r"\]\(([^)#:]+)\)", text) + re.findall(r"`(tests/[^`]+)`", text):
+        assert ((ROOT / page).parent / target).exists(), target
