@@ -179,9 +179,9 @@ async def test_after_a_timeout_it_still_runs_and_nothing_was_interrupted(
     async with in_memory(one) as rt:
         early = await rt.session("s", agent=one).run("Go", timeout=0.05)
         assert early.state == "running"
-        assert begun.is_set()
-        may_end.set()
         with anyio.fail_after(5):
+            await begun.wait()
+            may_end.set()
             assert (await rt.session("s", agent=one).run()).output == "Done."
         results = [e.data for e in await rt.session("s").events() if e.type == "tool_result"]
         assert [r["result"] for r in results] == ["slow is done"]
@@ -189,8 +189,13 @@ async def test_after_a_timeout_it_still_runs_and_nothing_was_interrupted(
 
 async def test_while_the_first_answer_comes_a_session_is_running(in_memory: MakeRuntime) -> None:
     one = agent({"text": "Late.", "delay_ms": 60_000})
-    async with in_memory(one) as rt:
-        early = await rt.session("s", agent=one).run("Go", timeout=0.05)
+    assert isinstance(one.model, ScriptedModel)
+    async with in_memory(one) as rt, anyio.create_task_group() as tasks:
+        tasks.start_soon(rt.session("s", agent=one).run, "Go")
+        with anyio.fail_after(5):
+            while not one.model.requests:
+                await anyio.lowlevel.checkpoint()
+        early = await rt.session("s").get()
         assert early.state == "running"
         assert early.to_json()["status"] == {"type": "busy"}
         assert early.to_json()["driver"] is not None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Generic
+from typing import Any, Final, Generic
 
 import msgspec
 from typing_extensions import TypeVar
@@ -72,9 +72,15 @@ def decision_of(decision: PendingDecision | None) -> Decision | None:
     )
 
 
+_ALWAYS: Final = (
+    *("externalRef", "timeout", "result", "error", "output", "estimatedDuration", "progress"),
+    *("prompt", "decision"),
+)
+
+
 def pending_json(record: PendingRecord, callback_url: str | None = None) -> dict[str, Any]:
     """A pending call as every door shows it; `webhookURL` is another name of `callbackURL`."""
-    shown: dict[str, Any] = dict.fromkeys(("externalRef", "timeout", "result", "error"))
+    shown: dict[str, Any] = dict.fromkeys(_ALWAYS)
     shown |= msgspec.to_builtins(record)
     shown["tenant"] = record.tenant
     shown["status"] = str(record.status)
@@ -162,6 +168,7 @@ def session_json(sight: Sight) -> dict[str, Any]:
     record, folded = sight.record, sight.folded
     run = folded.run
     error, problem = error_of(folded), sight.problem
+    urls = {call.id: call.callback_url for call in sight.calls}
     driver = {"worker": sight.holder, "since": folded.updated_at} if sight.holder else None
     return {
         "sessionID": record.id,
@@ -175,7 +182,7 @@ def session_json(sight: Sight) -> dict[str, Any]:
         "problem": None if problem is None else problem.to_json(),
         "driver": driver,
         "nextAt": sight.due,
-        "pending": [pending_json(one) for one in sight.pending],
+        "pending": [pending_json(one, urls.get(one.id)) for one in sight.pending],
         "todos": list(folded.todos),
         "usage": dict(folded.usage),
         "metadata": dict(folded.metadata),
