@@ -307,7 +307,7 @@ async def test_of_two_answers_the_first_counts_and_the_other_is_told(
             rt.approve(call.id, by="ana", args={"cents": 3}),
             rt.cancel(call.id),
         ):
-            with pytest.raises(Conflict, match="already answered.*by ana") as conflict:
+            with pytest.raises(Conflict, match=r"already answered.*by ana") as conflict:
                 await doing
             assert conflict.value.code == "ALREADY_DECIDED"
             assert conflict.value.winner["by"] == "ana"
@@ -439,7 +439,7 @@ async def test_after_a_paused_session_is_cancelled_answers_are_refused(
         (call,) = (await paused(rt, one)).pending
         cancelled = await rt.session("s").cancel(by="ana", reason="enough")
         assert (cancelled.state, cancelled.pending) == ("cancelled", ())
-        with pytest.raises(Conflict, match="already answered.*cancelled"):
+        with pytest.raises(Conflict, match=r"already answered.*cancelled"):
             await rt.approve(call.id, by="ben")
         assert (await rt.session("s", agent=one).run()).state == "cancelled"
         again = await rt.session("s", agent=one).run("Go on")

@@ -52,7 +52,7 @@ def parse_deferred(value: Any, pending_id: str) -> Deferred:
     names another call than this one.
     """
     if value is None or isinstance(value, str):
-        return Deferred(external_ref=value or None)
+        return Deferred(external_ref=_text(value) if value else None)
     if isinstance(value, Deferred):
         return value
     if not isinstance(value, Mapping):
@@ -121,7 +121,7 @@ def _optional_text(value: Mapping[str, Any], key: str) -> str | None:
     text = value.get(key)
     if text is not None and not isinstance(text, str):
         raise _senseless(f"returned {key} that is not text")
-    return text
+    return None if text is None else _text(text)
 
 
 def _milliseconds(value: Mapping[str, Any], key: str) -> int | EllipsisType | None:
