@@ -1,6 +1,5 @@
 """Events as bytes: the closed list, round trips, versions, and what is not ours."""
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -244,7 +243,7 @@ def test_data_from_the_future_is_kept_and_ignored(kind: str) -> None:
     event = codec.decode(kind, data)
     assert event == Unknown(kind, data)
     assert codec.encode(event) == (kind, data)
-    assert fold([Stamped(1, 5, event)]) == dataclasses.replace(
+    assert fold([Stamped(1, 5, event)]) == msgspec.structs.replace(
         fold([]), head=1, created_at=5, updated_at=5
     )
 

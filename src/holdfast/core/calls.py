@@ -2,11 +2,12 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.core import events
 
@@ -56,8 +57,7 @@ MOVES: Final[dict[tuple[CallStatus, Move], CallStatus]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """One call of a turn, as far as the log tells."""
 
     id: str

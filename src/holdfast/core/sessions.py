@@ -1,10 +1,10 @@
 """A session as its log tells it: the fold of events into a State."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from msgspec import Raw
+from msgspec import Raw, Struct, field
+from msgspec.structs import replace
 
 from holdfast.core import calls, events
 from holdfast.core.calls import Call, CallStatus, Move
@@ -15,8 +15,7 @@ RunEnd = Literal["completed", "failed", "cancelled"]
 CORRECTION: Final = "holdfast:output"  # who says that an output did not fit
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """The work that one message started, through all its pauses."""
 
     id: str
@@ -32,8 +31,7 @@ class Run:
     error: events.AgentError | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(Struct, frozen=True):
     """Everything that decides what happens next, and what people are shown."""
 
     head: int = 0
@@ -92,17 +90,16 @@ class State:
 def fold(log: Iterable[Stamped], state: State | None = None) -> State:
     """The state after these events, which follow what `state` has seen."""
     state = state or State()
+    first = last = None
     for stamped in log:
+        first, last = first or stamped, stamped
         apply = _FOLDS.get(type(stamped.event))
         if apply is not None:
             state = apply(state, stamped, stamped.event)
-        state = replace(
-            state,
-            head=stamped.seq,
-            created_at=state.created_at or stamped.at,
-            updated_at=stamped.at,
-        )
-    return state
+    if first is None or last is None:
+        return state
+    created_at = state.created_at or first.at
+    return replace(state, head=last.seq, created_at=created_at, updated_at=last.at)
 
 
 def _user(state: State, stamped: Stamped, event: events.User) -> State:
