@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct, field
 
 from holdfast.core.events import CallKind, DecisionKind
+from holdfast.errors import Corrupt
 
 
 class PendingStatus(StrEnum):
@@ -154,8 +155,11 @@ def encode(record: PendingRecord) -> bytes:
 
 
 def decode(data: bytes) -> PendingRecord:
-    """The record of an entry."""
-    return _decoder.decode(data)
+    """The record of an entry. Raises Corrupt."""
+    try:
+        return _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Corrupt(f"the entry of a pending call cannot be read: {error}") from error
 
 
 def winner(record: PendingRecord) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ Each is one conditional commit that also wakes the session; none reads its log.
 """
 
 import hashlib
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -16,7 +17,7 @@ from holdfast.core.commands import CancelCall, Command, Expire
 from holdfast.core.decide import Settlement
 from holdfast.core.index import KeyRecord, SessionRecord
 from holdfast.core.pending import PendingRecord, PendingStatus
-from holdfast.errors import Conflict, NotFound, Refused
+from holdfast.errors import Conflict, Corrupt, NotFound, Refused
 from holdfast.runtime.ids import new_id
 from holdfast.runtime.log import as_record
 from holdfast.store.base import (
@@ -29,6 +30,8 @@ from holdfast.store.base import (
     VersionMoved,
     Write,
 )
+
+logger = logging.getLogger("holdfast")
 
 WhileWaiting = Literal["queue", "reject", "cancel_calls"]
 STUCK: Final = "stuck"  # the state of the entry of a session that the code at hand could not move
@@ -355,16 +358,25 @@ class Outside:
     async def _settled(self, entry: Entry, outcome: Settlement, now: int) -> bool:
         records = [as_record(fact, now) for fact in outcome.facts]
         wake = now if records else None
+        puts = [pending_put(outcome.record, entry.version, entry.stream)]
+        if any(isinstance(fact, events.Cancelled) for fact in outcome.facts):
+            puts += await self._run_cancelled(outcome.record, entry.stream, now)
         try:
-            await self._store.commit(
-                [Write(entry.stream, records, wake=wake)],
-                [pending_put(outcome.record, entry.version, entry.stream)],
-            )
+            await self._store.commit([Write(entry.stream, records, wake=wake)], puts)
         except VersionMoved:
             return False
         except (NoStream, Gone) as error:
             raise NotFound(f"Unknown pending ID: {entry.key}", code="PENDING_NOT_FOUND") from error
         return True
+
+    async def _run_cancelled(self, record: PendingRecord, stream: str, now: int) -> list[Put]:
+        """The session's entry, where an expiry ends the run that it stands for."""
+        found = await self.find(Address(record.tenant, record.session_id))
+        if found is None or found.stream != stream or found.record.is_over:
+            return []
+        if found.record.task_id != record.task_id:
+            return []
+        return [found.put(state="cancelled", updated_at=now, problem=None)]
 
     async def update(
         self,
@@ -408,18 +420,26 @@ class Outside:
 
         await self.update(pending_id, begin, fact)
 
-    async def expire_due(self, limit: int = 500) -> list[PendingRecord]:
+    async def expire_due(self) -> list[PendingRecord]:
         """Settle what is overdue; one bad call never stops the others."""
-        page = await self._store.find("pending", due_before=self._store.now(), limit=limit)
-        expired = []
-        for entry in page.entries:
-            try:
-                outcome = await self.settle(entry.key, Expire())
-            except (NotFound, Conflict):
-                continue  # settled or deleted meanwhile
-            if not outcome.duplicate:
-                expired.append(outcome.record)
-        return expired
+        now, after = self._store.now(), None
+        expired: list[PendingRecord] = []
+        while True:
+            page = await self._store.find("pending", due_before=now, after=after, limit=500)
+            expired += [gone for entry in page.entries if (gone := await self._expired(entry.key))]
+            if page.next is None:
+                return expired
+            after = page.next
+
+    async def _expired(self, pending_id: str) -> PendingRecord | None:
+        try:
+            outcome = await self.settle(pending_id, Expire())
+        except (NotFound, Conflict):
+            return None  # settled or deleted meanwhile
+        except Corrupt as error:
+            logger.warning("%s cannot expire: %s", pending_id, error.message)
+            return None
+        return None if outcome.duplicate or outcome.record.is_open else outcome.record
 
 
 def session_not_found(session_id: str) -> NotFound:
