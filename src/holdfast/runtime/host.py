@@ -31,6 +31,7 @@ logger = logging.getLogger("holdfast")
 
 LEASE_MS: Final = 10_000
 GRACE_S: Final = 5.0
+PAUSE_MS: Final = 5_000  # after a drive that failed
 
 
 @dataclass(slots=True)
@@ -43,6 +44,15 @@ class Drive:
     error: HoldfastError | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Debt:
+    """A lease that must be given back: until when nobody should look, and why the drive failed."""
+
+    lease: Lease
+    due: int | None
+    told: HoldfastError | None = None  # recorded as the end of the run
+
+
 class Host:
     """Holds leases for this process and drives what it holds."""
 
@@ -50,6 +60,7 @@ class Host:
         self.watch = Watch(desk.store)
         self.drives: dict[str, Drive] = {}
         self._ended: list[anyio.Event] = []
+        self._debts: dict[str, Debt] = {}  # what a failing store did not let us give back
         self._desk = desk
         self._agents = agents
         self._lease_ms = lease_ms
@@ -136,6 +147,7 @@ class Host:
             await anyio.sleep(self._lease_ms / 3000)
             if not self._holder:
                 continue
+            await self._pay_debts()
             asked = time.monotonic()
             try:
                 await self._desk.store.renew(self._holder, self._lease_ms)
@@ -149,6 +161,7 @@ class Host:
         """Our row is gone: forget everything that was held under that name."""
         logger.warning("%s lost its lease; its sessions go to others", self._holder)
         self._holder = ""
+        self._debts.clear()
 
     async def _keep_watching(self) -> None:
         while True:
@@ -161,6 +174,7 @@ class Host:
     async def claim(self, kind: str, limit: int, only: str | None = None) -> list[Lease]:
         """Take sessions that are due."""
         await self.start()
+        await self._pay_debts()
         for _ in range(2):
             await self._join()
             try:
@@ -236,18 +250,31 @@ class Host:
 
     async def _give_up(self, lease: Lease, error: HoldfastError, *, tell: bool = False) -> None:
         """Give the lease back after a failure that is not the session's own."""
-        store = self._desk.store
+        due = None if isinstance(error, Corrupt) or tell else self._desk.store.now() + PAUSE_MS
+        await self._pay(Debt(lease, due, error if tell else None))
+
+    async def _pay_debts(self) -> None:
+        for debt in tuple(self._debts.values()):
+            await self._pay(debt)
+
+    async def _pay(self, debt: Debt) -> None:
+        lease, store = debt.lease, self._desk.store
+        self._debts.pop(lease.stream, None)
         try:
             head = (await store.read(lease.stream, limit=0)).head
-            records = []
-            if tell:
-                fact = events.AgentError(run="", error=error.message, code=error.code)
+            records, puts = [], []
+            if debt.told is not None:
+                fact = events.AgentError(run="", error=debt.told.message, code=debt.told.code)
                 records = [as_record(fact, store.now())]
-            due = None if isinstance(error, Corrupt) or tell else store.now() + 5_000
-            write = Write(lease.stream, records, fence=lease, head=head, release=Release(due))
-            await store.commit([write], await self._failed_entry(lease) if tell else ())
-        except (StoreError, NoStream) as refused:
+                puts = await self._failed_entry(lease)
+            back = Release(debt.due)
+            await store.commit([Write(lease.stream, records, lease, head, release=back)], puts)
+        except (Fenced, Gone, Lost, NoStream) as refused:
+            logger.info("%s is not ours any more: %s", lease.stream, refused)
+        except StoreError as refused:
+            # We are alive and hold it: nobody else would ever look. So it is tried again.
             logger.info("%s: the lease could not be given back: %s", lease.stream, refused)
+            self._debts[lease.stream] = debt
 
     async def _failed_entry(self, lease: Lease) -> list[Put]:
         names = index.names_in(lease.stream) or ("", "")

@@ -72,6 +72,8 @@ class Session(Generic[T_co]):
         if known.record.state == "failed":
             await outside.start_again(known)
             known = await outside.known(self._address)
+        elif known.record.state in ("pending", "running"):
+            await outside.wake(known.stream)  # also if a failure put it off
         return known
 
     async def _send(self, message: Content, key: str | None) -> Sent:
