@@ -1,5 +1,6 @@
 """The Runtime: wires store, agents and engine together; the only place that picks classes."""
 
+import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -21,7 +22,7 @@ from holdfast.core.commands import (
     SubmitResult,
 )
 from holdfast.core.index import check_tenant
-from holdfast.errors import ConfigError, Refused
+from holdfast.errors import ConfigError, Corrupt, Refused
 from holdfast.runtime.agents import Agent, Agents, ReadyAgent
 from holdfast.runtime.bus import Bus
 from holdfast.runtime.host import LEASE_MS, Host
@@ -37,6 +38,8 @@ from holdfast.store.base import Clock, Store
 from holdfast.store.cursors import END
 
 R = TypeVar("R")
+
+logger = logging.getLogger("holdfast")
 
 LEASE: Final = "HOLDFAST_LEASE"  # how long a worker may be silent before others take over
 
@@ -179,7 +182,7 @@ class Runtime:
                 continue
             if search and search.lower() not in f"{record.id} {record.title}".lower():
                 continue
-            result = await self._service.result(known)
+            result = await self._service.listed(known)
             if state is None or result.state == state:
                 yield result
 
@@ -200,7 +203,12 @@ class Runtime:
                 if names is None or (self._tenant is not None and names[0] != self._tenant):
                     continue
                 if (session is None or names[1] == session) and (not types or record.type in types):
-                    yield event_of(names, record)
+                    try:
+                        event = event_of(names, record)
+                    except Corrupt as error:  # of one session; the others go on
+                        logger.warning("%s", error.message)
+                        continue
+                    yield event
             if feed.cursor == cursor:
                 await store.changed(1.0)
             cursor = feed.cursor

@@ -41,12 +41,17 @@ def stamped(record: Record) -> Stamped:
     try:
         return Stamped(record.seq, record.at, codec.decode(record.type, record.data))
     except Corrupt as error:
-        raise Corrupt(
-            f"event {record.seq} of {record.stream} cannot be read: {error.message}",
-            hint=f"everything before event {record.seq} is intact; holdfast sessions export "
-            "writes what can be read",
-            details={"stream": record.stream, "seq": record.seq},
-        ) from error
+        raise unreadable(record, error) from error
+
+
+def unreadable(record: Record, error: Exception) -> Corrupt:
+    """The error that names a record."""
+    return Corrupt(
+        f"event {record.seq} of {record.stream} cannot be read: {error}",
+        hint=f"everything before event {record.seq} is intact; holdfast sessions export "
+        "writes what can be read",
+        details={"stream": record.stream, "seq": record.seq},
+    )
 
 
 def as_record(event: Event, at: int) -> Record:

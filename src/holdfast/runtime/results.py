@@ -13,6 +13,7 @@ from holdfast.core.pending import PendingDecision, PendingRecord
 from holdfast.core.sessions import State as Folded
 from holdfast.core.tasks import Projection, Standing, project
 from holdfast.errors import HoldfastError, Refused
+from holdfast.runtime.log import unreadable
 from holdfast.runtime.values import Decision, PendingCall, State
 
 T_co = TypeVar("T_co", covariant=True, default=Any)
@@ -148,6 +149,8 @@ class Sight:
     def state(self) -> State:
         """The canonical state; a session that nobody here can move waits."""
         folded = self.folded.status
+        if self.folded.head == 0:
+            return self.record.state  # its log cannot be read
         if folded == "pending" and self.holder is not None:
             return "running"  # its driver has nothing to record yet
         if folded == "running" and self.problem is not None and self.folded.open_calls:
@@ -223,7 +226,10 @@ def session_status(sight: Sight) -> dict[str, Any]:
 
 
 def event_of(stream_names: tuple[str, str], record: Any) -> Event:
-    """A stored record as the public event."""
+    """A stored record as the public event. Raises Corrupt, naming the record."""
     tenant, session_id = stream_names
-    data: dict[str, Any] = msgspec.json.decode(record.data)
+    try:
+        data: dict[str, Any] = msgspec.json.decode(record.data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise unreadable(record, error) from error
     return Event(session_id, record.seq, record.pos, record.type, record.at, data, tenant)

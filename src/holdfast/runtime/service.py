@@ -12,7 +12,8 @@ from holdfast.core import pending
 from holdfast.core.commands import Approve, Command, Expire, SubmitResult
 from holdfast.core.decide import Settlement, is_overdue
 from holdfast.core.pending import PendingRecord
-from holdfast.errors import HoldfastError, Refused
+from holdfast.core.sessions import State
+from holdfast.errors import Corrupt, HoldfastError, Refused
 from holdfast.runtime.agents import Agents
 from holdfast.runtime.content import check_text
 from holdfast.runtime.host import Host
@@ -93,6 +94,13 @@ class Service:
             hint=f"holdfast worker, or: holdfast sessions resume {record.id}",
         )
 
+    async def listed(self, known: Known) -> Result[Any]:
+        """A session as it stands; as its entry says, with the problem, if its log is corrupt."""
+        try:
+            return await self.result(known)
+        except Corrupt as error:
+            return self.as_result(Sight(known.record, State(), problem=error))
+
     async def result(self, known: Known) -> Result[Any]:
         """A session as it stands."""
         return self.as_result(await self.sight(known))
@@ -120,8 +128,8 @@ class Service:
             metadata=dict(folded.metadata),
             parent=record.parent,
             seq=folded.head,
-            created_at=instant(folded.created_at),
-            updated_at=instant(folded.updated_at),
+            created_at=instant(folded.created_at or record.created_at),
+            updated_at=instant(folded.updated_at or record.updated_at),
             task_id=None if run is None else run.id,
             _json=session_json(sight),
         )

@@ -1,0 +1,392 @@
+"""A store that fails, rows that cannot be read, processes that die or share one file."""
+
+import sqlite3
+from asyncio import all_tasks, current_task
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from holdfast import Agent, Context, PendingCall, Runtime, tool
+from holdfast.app import around_store
+from holdfast.errors import Corrupt, StoreError
+from holdfast.store.base import Check, Lease, Put, Store, Unavailable, Write
+from holdfast.store.memory import MemoryStore
+from holdfast.testing import Crashed, ManualClock, ScriptedModel, crash_after
+
+MakeRuntime = Callable[..., Runtime]
+
+
+def agent(*turns: dict[str, Any], tools: Sequence[Any] = (), **options: Any) -> Agent[str]:
+    return Agent("helper", model=ScriptedModel(turns), tools=tools, **options)
+
+
+def calls(*names: str) -> dict[str, Any]:
+    return {"text": "Go.", "calls": [{"tool": name} for name in names]}
+
+
+def model_of(one: Agent[Any]) -> ScriptedModel:
+    assert isinstance(one.model, ScriptedModel)
+    return one.model
+
+
+async def tool_results(rt: Runtime, session: str = "s") -> list[Any]:
+    events = await rt.session(session).events()
+    return [event.data for event in events if event.type == "tool_result"]
+
+
+class Moody(MemoryStore):
+    """A store that refuses commits with this record in them while it is in that mood."""
+
+    refuses: str | None = None
+
+    async def commit(
+        self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
+    ) -> dict[str, int]:
+        types = {record.type for write in writes for record in write.records}
+        if self.refuses == "everything" or self.refuses in types:
+            raise Unavailable("disk full")
+        return await super().commit(writes, puts, checks)
+
+
+# --- a store that cannot be written -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("refused", ["pending", "tool_started"])
+async def test_what_cannot_be_recorded_is_not_done(clock: ManualClock, refused: str) -> None:
+    """S4.7"""
+    ran: list[str] = []
+
+    @tool(requires_approval=refused == "pending")
+    def act() -> str:
+        ran.append("act")
+        return "acted"
+
+    store = Moody(clock)
+    one = agent(calls("act"), {"text": "Done."}, tools=[act])
+    async with Runtime(store, agents=[one]) as rt:
+        store.refuses = refused
+        with pytest.raises(StoreError, match="failed to save execution state: disk full"):
+            await rt.session("s", agent=one).run("Go")
+        assert ran == []
+        store.refuses = None
+        assert [call async for call in rt.pending(status="all")] == []
+        assert not [e for e in await rt.session("s").events() if e.type == "assistant"]
+
+
+async def test_a_session_is_not_held_for_ever_by_a_drive_that_could_not_let_go(
+    clock: ManualClock,
+) -> None:
+    """S4.34, S0.42"""
+    store = Moody(clock)
+    one = agent({"text": "Hello."})
+    async with Runtime(store, agents=[one]) as rt:
+        await rt.session("s", agent=one).send("Hi")
+        store.refuses = "everything"
+        with pytest.raises(StoreError):
+            await rt.session("s", agent=one).run()
+        store.refuses = None
+        clock.advance(6)  # less than a lease, more than the pause after a failure
+        with anyio.fail_after(5):
+            assert (await rt.session("s", agent=one).run()).output == "Hello."
+
+
+async def test_a_worker_outlives_a_store_that_is_away_for_a_while(clock: ManualClock) -> None:
+    """S4.34"""
+    store = Moody(clock)
+    one = agent({"text": "Hello."})
+    async with Runtime(store, agents=[one]) as rt:
+        await rt.session("s", agent=one).send("Hi")
+        store.refuses = "everything"
+        with anyio.fail_after(10):
+            await rt.work(once=True)
+        store.refuses = None
+        clock.advance(6)
+        with anyio.fail_after(10):
+            await rt.work(once=True)
+        assert (await rt.session("s").get()).output == "Hello."
+
+
+# --- rows that cannot be read -----------------------------------------------------------------
+
+
+async def test_an_event_that_cannot_be_read_is_named_and_harms_nobody_else(
+    tmp_path: Path,
+) -> None:
+    one = agent({"text": "Hello."}, {"text": "Again."})
+    url = f"sqlite:///{tmp_path}/h.db"
+    async with Runtime(url, agents=[one]) as rt:
+        for name in ("bad", "good"):
+            await rt.session(name, agent=one).run("Hi")
+    with sqlite3.connect(tmp_path / "h.db") as database:
+        tables = [r[0] for r in database.execute("select name from sqlite_master")]
+        assert "record" in tables
+        (pos,) = database.execute("select min(pos) from record where type = 'assistant'").fetchone()
+        database.execute("update record set data = x'7b' where pos = ?", (pos,))
+    database.close()
+    async with Runtime(url, agents=[one], worker=True) as rt:
+        for asked in (
+            rt.session("bad").get(),
+            rt.session("bad", agent=one).run(),
+            rt.session("bad").events(),
+        ):
+            with pytest.raises(Corrupt) as corrupt:
+                await asked
+            assert corrupt.value.details["seq"] == 3
+            assert "event 3" in str(corrupt.value)
+        assert len(await rt.session("bad").events(limit=2)) == 2
+        assert (await rt.session("good", agent=one).run("More")).output == "Again."
+        listed = {r.session_id: r async for r in rt.sessions()}
+        assert set(listed) == {"bad", "good"}
+        assert isinstance(listed["bad"].problem, Corrupt)
+        assert listed["bad"].state == "completed"
+        assert listed["good"].output == "Again."
+        with anyio.fail_after(5):
+            async for event in rt.stream(after=0, types={"agent_complete"}):
+                if event.session_id == "good":
+                    break
+        with pytest.raises(Corrupt):
+            await rt.session("bad", agent=one).run("Still there?")
+        assert (await rt.session("new", agent=one).run("Hi")).state == "completed"
+
+
+async def test_an_entry_that_cannot_be_read_does_not_stop_the_worker(
+    in_memory: MakeRuntime, memory: MemoryStore, clock: ManualClock
+) -> None:
+    @tool(deferred=True, timeout="1h")
+    def start() -> str:
+        return "ref"
+
+    one = agent(calls("start"), {"text": "Done."}, tools=[start])
+    async with in_memory(one) as rt:
+        bad = (await rt.session("bad", agent=one).run("Go")).pending[0]
+        await rt.session("good", agent=one).run("Go")
+        entry = await memory.get("pending", bad.id)
+        assert entry is not None
+        broken = Put("pending", bad.id, entry.version, entry.stream, "open", entry.due, b"{")
+        await memory.commit([Write(entry.stream)], [broken])
+        clock.advance("1h")
+        await rt.work(once=True)
+        assert (await rt.session("good").get()).output == "Done."
+        with pytest.raises(Corrupt):
+            await rt.submit_result(bad.id, "x")
+
+
+# --- a process that dies inside a tool --------------------------------------------------------
+
+
+async def crashed_in_a_tool(make: MakeRuntime, one: Agent[str], begun: anyio.Event) -> None:
+    """Run until the tool has begun, then die: nothing of that process is written any more."""
+    with crash_after(commits=None) as crash:
+        rt = make(one)
+        await rt.__aenter__()
+        before = all_tasks()
+
+        async def run() -> None:
+            with pytest.raises(BaseException):  # noqa: B017, PT011 - however a dead process ends
+                await rt.session("s", agent=one).run("Go")
+
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run)
+                await begun.wait()
+                crash.is_over = True
+                for store in crash._stores:
+                    await store.expire()
+                for task in all_tasks() - before - {current_task()}:
+                    task.cancel()
+        assert crash.is_over
+        with contextmanager(_ignored)():
+            await rt.__aexit__(None, None, None)
+
+
+def _ignored() -> Iterator[None]:
+    try:
+        yield
+    except (Crashed, BaseExceptionGroup, StoreError):
+        return
+
+
+@pytest.mark.parametrize("on_crash", ["tell", "ask", "retry"])
+async def test_a_call_that_was_cut_off_is_told_asked_about_or_retried(
+    in_memory: MakeRuntime, on_crash: Any
+) -> None:
+    ran: list[tuple[str, int]] = []
+    begun = anyio.Event()
+
+    @tool(on_crash=on_crash, idempotent=on_crash == "retry")
+    async def act(ctx: Context) -> str:
+        ran.append((ctx.effect_id, ctx.attempt))
+        if len(ran) == 1:
+            begun.set()
+            await anyio.sleep_forever()
+        return "acted"
+
+    one = agent(calls("act"), {"text": "Done."}, tools=[act])
+    await crashed_in_a_tool(in_memory, one, begun)
+    async with in_memory(one) as rt:
+        with anyio.fail_after(5):
+            result = await rt.session("s", agent=one).run()
+        if on_crash == "ask":
+            (call,) = result.pending
+            assert (call.kind, call.tool, call.effect_id) == ("approval", "act", ran[0][0])
+            assert (await rt.session("s").get()).to_json()["pending"][0]["reason"] == "interrupted"
+            await rt.approve(call.id, by="ana")
+            result = await rt.session("s", agent=one).run()
+        assert (result.state, result.output) == ("completed", "Done.")
+        (told,) = await tool_results(rt)
+        if on_crash == "tell":
+            assert told["interrupted"]
+            assert "may or may not have taken effect" in told["result"]
+        else:
+            assert told["result"] == "acted"
+    effects = {effect for effect, _ in ran}
+    assert len(effects) == 1
+    assert [attempt for _, attempt in ran] == ([1] if on_crash == "tell" else [1, 2])
+    assert [r.turn for r in model_of(one).requests] == [1, 2]
+
+
+async def test_a_deferred_call_whose_start_was_cut_off_stays_open_and_says_so(
+    in_memory: MakeRuntime,
+) -> None:
+    begun = anyio.Event()
+
+    @tool(deferred=True)
+    async def build(call: PendingCall) -> str:
+        begun.set()
+        await anyio.sleep_forever()
+        return "never"
+
+    one = agent(calls("build"), {"text": "Built."}, tools=[build])
+    await crashed_in_a_tool(in_memory, one, begun)
+    async with in_memory(one) as rt:
+        result = await rt.session("s", agent=one).run()
+        assert result.state == "waiting"
+        assert result.problem is not None
+        assert result.problem.code == "START_INTERRUPTED"
+        (call,) = [call async for call in rt.pending()]
+        assert call.problem is not None
+        await rt.submit_result(call.id, "it had begun")
+        assert (await rt.session("s", agent=one).run()).output == "Built."
+
+
+# --- two runtimes on one database -------------------------------------------------------------
+
+
+async def test_no_run_is_executed_by_two_runtimes_on_one_database(
+    runtime: MakeRuntime,
+) -> None:
+    """S4.35, SX.4"""
+    ran: list[str] = []
+
+    @tool
+    async def act(ctx: Context) -> str:
+        await anyio.lowlevel.checkpoint()
+        ran.append(ctx.session_id)
+        return "acted"
+
+    turns = (calls("act"), calls("act"), {"text": "Done."})
+    one, two = agent(*turns, tools=[act]), agent(*turns, tools=[act])
+    names = [f"s{n}" for n in range(20)]
+    async with runtime(one, worker=True) as first, runtime(two, worker=True) as second:
+        for name in names:
+            await first.session(name, agent=one).send("Go")
+        with anyio.fail_after(20):
+            for name in names:
+                assert (await second.session(name, agent=two).run()).output == "Done."
+        for name in names:
+            types = [event.type for event in await first.session(name).events()]
+            assert types.count("assistant") == 3
+    assert sorted(ran) == sorted(names * 2)
+    assert len(model_of(one).requests) + len(model_of(two).requests) == 60
+
+
+async def test_one_runtime_follows_what_the_other_drives(runtime: MakeRuntime) -> None:
+    """S4.35"""
+    begun, may_end = anyio.Event(), anyio.Event()
+
+    @tool
+    async def slow() -> str:
+        begun.set()
+        await may_end.wait()
+        return "slow is done"
+
+    turns = (calls("slow"), {"text": "Done."})
+    one, two = agent(*turns, tools=[slow]), agent(*turns, tools=[slow])
+    outputs: list[Any] = []
+    async with runtime(one) as first, runtime(two) as second:
+
+        async def run(rt: Runtime, by: Agent[str]) -> None:
+            outputs.append((await rt.session("s", agent=by).run("Go", key="k")).output)
+
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run, first, one)
+                await begun.wait()
+                tasks.start_soon(run, second, two)
+                await anyio.wait_all_tasks_blocked()
+                may_end.set()
+    assert outputs == ["Done.", "Done."]
+    assert model_of(two).requests == []
+
+
+async def test_a_worker_that_lost_its_lease_can_write_nothing(
+    in_memory: MakeRuntime, memory: MemoryStore, clock: ManualClock
+) -> None:
+    """SX.4"""
+    begun, may_end = anyio.Event(), anyio.Event()
+    leases: list[Lease] = []
+
+    @tool
+    async def slow(ctx: Context) -> str:
+        begun.set()
+        await may_end.wait()
+        return "from the first"
+
+    one = agent(calls("slow"), {"text": "Done."}, tools=[slow])
+    other = agent(calls("slow"), {"text": "Done."}, tools=[slow])
+    async with in_memory(one) as first, anyio.create_task_group() as tasks:
+        tasks.start_soon(first.session("s", agent=one).run, "Go")
+        with anyio.fail_after(10):
+            await begun.wait()
+            clock.advance("1m")  # the first is silent for longer than its lease
+            async with kept_open(memory), Runtime(memory, agents=[other]) as second:
+                taken = await second.session("s", agent=other).run()
+                assert taken.output == "Done."
+            may_end.set()
+            after = await first.session("s", agent=one).run()
+        assert after.output == "Done."
+        (told,) = await tool_results(first)
+        assert told["interrupted"]
+        types = [event.type for event in await first.session("s").events()]
+        assert types.count("agent_complete") == 1
+    assert leases == []
+
+
+class kept_open:  # noqa: N801 - reads as what it does
+    """The store stays open when one of its two runtimes leaves."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.store = store
+
+    async def __aenter__(self) -> None: ...
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.store.open()
+
+
+def test_the_seam_around_the_store_is_for_this_context_only(in_memory: MakeRuntime) -> None:
+    seen: list[Store] = []
+
+    def around(store: Store) -> Store:
+        seen.append(store)
+        return store
+
+    token = around_store.set(around)
+    in_memory()
+    around_store.reset(token)
+    in_memory()
+    assert len(seen) == 1
