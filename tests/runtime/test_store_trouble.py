@@ -1,4 +1,4 @@
-"""A store that fails, rows that cannot be read, processes that die or share one file."""
+"""A store that fails, rows that cannot be read, a process that dies inside a tool."""
 
 import sqlite3
 from asyncio import all_tasks, current_task
@@ -11,9 +11,8 @@ import anyio
 import pytest
 
 from holdfast import Agent, Context, PendingCall, Runtime, tool
-from holdfast.app import around_store
 from holdfast.errors import Corrupt, StoreError
-from holdfast.store.base import Check, Lease, Put, Store, Unavailable, Write
+from holdfast.store.base import Check, Put, Unavailable, Write
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import Crashed, ManualClock, ScriptedModel, crash_after
 
@@ -271,122 +270,3 @@ async def test_a_deferred_call_whose_start_was_cut_off_stays_open_and_says_so(
         assert call.problem is not None
         await rt.submit_result(call.id, "it had begun")
         assert (await rt.session("s", agent=one).run()).output == "Built."
-
-
-# --- two runtimes on one database -------------------------------------------------------------
-
-
-async def test_no_run_is_executed_by_two_runtimes_on_one_database(
-    runtime: MakeRuntime,
-) -> None:
-    """S4.35, SX.4"""
-    ran: list[str] = []
-
-    @tool
-    async def act(ctx: Context) -> str:
-        await anyio.lowlevel.checkpoint()
-        ran.append(ctx.session_id)
-        return "acted"
-
-    turns = (calls("act"), calls("act"), {"text": "Done."})
-    one, two = agent(*turns, tools=[act]), agent(*turns, tools=[act])
-    names = [f"s{n}" for n in range(20)]
-    async with runtime(one, worker=True) as first, runtime(two, worker=True) as second:
-        for name in names:
-            await first.session(name, agent=one).send("Go")
-        with anyio.fail_after(20):
-            for name in names:
-                assert (await second.session(name, agent=two).run()).output == "Done."
-        for name in names:
-            types = [event.type for event in await first.session(name).events()]
-            assert types.count("assistant") == 3
-    assert sorted(ran) == sorted(names * 2)
-    assert len(model_of(one).requests) + len(model_of(two).requests) == 60
-
-
-async def test_one_runtime_follows_what_the_other_drives(runtime: MakeRuntime) -> None:
-    """S4.35"""
-    begun, may_end = anyio.Event(), anyio.Event()
-
-    @tool
-    async def slow() -> str:
-        begun.set()
-        await may_end.wait()
-        return "slow is done"
-
-    turns = (calls("slow"), {"text": "Done."})
-    one, two = agent(*turns, tools=[slow]), agent(*turns, tools=[slow])
-    outputs: list[Any] = []
-    async with runtime(one) as first, runtime(two) as second:
-
-        async def run(rt: Runtime, by: Agent[str]) -> None:
-            outputs.append((await rt.session("s", agent=by).run("Go", key="k")).output)
-
-        with anyio.fail_after(10):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(run, first, one)
-                await begun.wait()
-                tasks.start_soon(run, second, two)
-                await anyio.wait_all_tasks_blocked()
-                may_end.set()
-    assert outputs == ["Done.", "Done."]
-    assert model_of(two).requests == []
-
-
-async def test_a_worker_that_lost_its_lease_can_write_nothing(
-    in_memory: MakeRuntime, memory: MemoryStore, clock: ManualClock
-) -> None:
-    """SX.4"""
-    begun, may_end = anyio.Event(), anyio.Event()
-    leases: list[Lease] = []
-
-    @tool
-    async def slow(ctx: Context) -> str:
-        begun.set()
-        await may_end.wait()
-        return "from the first"
-
-    one = agent(calls("slow"), {"text": "Done."}, tools=[slow])
-    other = agent(calls("slow"), {"text": "Done."}, tools=[slow])
-    async with in_memory(one) as first, anyio.create_task_group() as tasks:
-        tasks.start_soon(first.session("s", agent=one).run, "Go")
-        with anyio.fail_after(10):
-            await begun.wait()
-            clock.advance("1m")  # the first is silent for longer than its lease
-            async with kept_open(memory), Runtime(memory, agents=[other]) as second:
-                taken = await second.session("s", agent=other).run()
-                assert taken.output == "Done."
-            may_end.set()
-            after = await first.session("s", agent=one).run()
-        assert after.output == "Done."
-        (told,) = await tool_results(first)
-        assert told["interrupted"]
-        types = [event.type for event in await first.session("s").events()]
-        assert types.count("agent_complete") == 1
-    assert leases == []
-
-
-class kept_open:  # noqa: N801 - reads as what it does
-    """The store stays open when one of its two runtimes leaves."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        self.store = store
-
-    async def __aenter__(self) -> None: ...
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.store.open()
-
-
-def test_the_seam_around_the_store_is_for_this_context_only(in_memory: MakeRuntime) -> None:
-    seen: list[Store] = []
-
-    def around(store: Store) -> Store:
-        seen.append(store)
-        return store
-
-    token = around_store.set(around)
-    in_memory()
-    around_store.reset(token)
-    in_memory()
-    assert len(seen) == 1
