@@ -1,6 +1,5 @@
 """The life of a call: the table, and what each event does to a call."""
 
-
 import pytest
 
 from holdfast.core import calls, events
@@ -90,6 +89,18 @@ def test_an_answered_question_leaves_no_pending_id_open() -> None:
     for kind in ("respond", "deny"):
         answered = calls.decided(asked, decision(kind))
         assert (answered.gate, answered.wait) == (None, None)
+
+
+def test_an_approval_after_the_result_is_consumed_and_moves_nothing() -> None:
+    """S0.81 G4: asked about, the result came, and then somebody said yes."""
+    late = calls.decided(call(CallStatus.SETTLED, gate="p"), decision("approve"))
+    assert (late.status, late.gate) == (CallStatus.SETTLED, None)
+
+
+def test_an_approval_is_for_the_gate_it_names() -> None:
+    """S4.28"""
+    gated = call(CallStatus.GATED, gate="p")
+    assert calls.decided(gated, decision("approve", "p_other")) == gated
 
 
 def test_a_denied_repetition_leaves_the_other_id_to_be_closed() -> None:

@@ -123,13 +123,21 @@ def started(call: Call, event: events.ToolStarted) -> Call:
 
 def decided(call: Call, event: events.Decision) -> Call:
     """A call whose approval was given; a denial settles it with the result that follows."""
+    was_gate = call.gate == event.pending_id
+    # The id is consumed in any case, also where the call got its result under the other one.
+    call = replace(
+        call,
+        gate=None if was_gate else call.gate,
+        wait=None if call.wait == event.pending_id else call.wait,
+    )
     if event.kind not in ("approve", "edit"):
-        wait = None if call.wait == event.pending_id else call.wait  # it was a question
-        return replace(call, decision=event, gate=None, wait=wait)
+        return replace(call, decision=event)
+    if not was_gate:
+        return call
     params = {**call.params, **(event.args or {})}
     fits = not event.digest or event.digest == digest(call.params)
     problem = None if fits else NOT_THIS_CALL
-    return call.moved(Move.APPROVE, params=params, decision=event, gate=None, problem=problem)
+    return call.moved(Move.APPROVE, params=params, decision=event, problem=problem)
 
 
 def progressed(call: Call, event: events.Progress) -> Call:

@@ -77,6 +77,21 @@ def give_up(record: PendingRecord, command: CancelCall, now: int) -> Settlement:
     )
 
 
+def give_up_all(
+    records: Sequence[PendingRecord], command: CancelCall, now: int
+) -> list[Settlement]:
+    """Cancel the open calls of a run; one that waits under two ids is told once."""
+    outcomes, told = [], set()
+    for record in sorted(records, key=lambda one: one.reason != "interrupted"):
+        outcome = give_up(record, command, now)
+        if record.call_id in told:
+            facts = [fact for fact in outcome.facts if not isinstance(fact, events.ToolResult)]
+            outcome = Settlement(outcome.record, facts)
+        told.add(record.call_id)
+        outcomes.append(outcome)
+    return outcomes
+
+
 def is_overdue(record: PendingRecord, now: int) -> bool:
     """Whether its deadline has passed and nobody said to keep it open."""
     return record.due is not None and record.due <= now

@@ -239,8 +239,10 @@ class Outside:
     ) -> tuple[list[events.Event], list[Put]]:
         facts: list[events.Event] = []
         puts: list[Put] = []
-        for entry in open_calls:
-            outcome = decide.give_up(pending.decode(entry.data), command, self._store.now())
+        entries = {entry.key: entry for entry in open_calls}
+        records = [pending.decode(entry.data) for entry in open_calls]
+        for outcome in decide.give_up_all(records, command, self._store.now()):
+            entry = entries[outcome.record.id]
             facts += outcome.facts
             puts.append(pending_put(outcome.record, entry.version, entry.stream))
         return facts, puts
