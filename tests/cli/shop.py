@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from holdfast.cli.root import cli
 
 SHOP = '''
+import os
 import time
 from pathlib import Path
 from holdfast import Agent, PendingCall, Runtime, tool
@@ -42,6 +43,13 @@ def slow(seconds: float) -> str:
     time.sleep(seconds)
     return "slept"
 
+@tool(deferred=True)
+def dies(call: PendingCall) -> str:
+    """Start something elsewhere, unless the process ends first."""
+    if os.environ.get("DIE"):
+        os._exit(9)
+    return "ref"
+
 REFUND = {"tool": "refund", "args": {"order_id": 991, "cents": 4200}}
 support = [
     {"text": "Let me look.", "calls": [{"tool": "lookup_order", "args": {"order_id": 991}}]},
@@ -63,6 +71,7 @@ agents = [
     agent("evil", evil, deploy),
     agent("slow", slowly, slow),
     agent("asks", asks, "ask_user"),
+    agent("dies", [{"calls": [{"tool": "dies", "args": {}}]}], dies),
     agent("broke", [{"error": "no more credit"}]),
     agent("plain", [{"text": "Hello there."}]),
 ]

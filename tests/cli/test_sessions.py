@@ -1,9 +1,13 @@
 """`holdfast sessions …`: finding, listing, showing, exporting, cancelling."""
 
 import json
+import signal
+import time
 
 import pytest
 from tests.cli.shop import Shop
+
+DEADLY = {"DIE": "1", "HOLDFAST_LEASE": "1s"}
 
 
 @pytest.fixture
@@ -59,6 +63,40 @@ def test_a_session_is_shown_with_why_it_does_not_move(three: Shop) -> None:
     failed = three.run("sessions", "show", "other").stdout.splitlines()
     assert failed[0] == "Session other failed: no more credit"
     assert "holdfast sessions resume other" in failed[2]
+
+
+def test_a_worker_that_died_is_not_shown_as_the_driver_for_ever(shop: Shop) -> None:
+    """S0.81"""
+    died = shop.start("run", "dies", "hi", "-s", "s1", "--app", "shop:rt", **DEADLY)
+    died.communicate(timeout=20)
+    assert died.returncode == 9
+    end = time.monotonic() + 10
+    while "(NO_WORKER)" not in (shown := shop.run("sessions", "show", "s1").stdout):
+        assert time.monotonic() < end, shown
+    assert shop.run("worker", "--once").exit_code == 0
+    shown = shop.run("sessions", "show", "s1").stdout
+    assert "(START_INTERRUPTED)" in shown.splitlines()[0]
+    assert "holdfast pending result p_" in shown
+    assert "START_INTERRUPTED" in shop.run("pending", "list").stdout
+
+
+def test_following_prints_what_comes_a_json_line_each(three: Shop) -> None:
+    follower = three.start(
+        "sessions", "events", "order-2", "--follow", "--json", "--app", "shop:rt"
+    )
+    try:
+        assert follower.stdout is not None
+        assert json.loads(follower.stdout.readline())["type"] == "user"
+        three.run("approve", "@last")
+        types = []
+        while "agent_complete" not in types:
+            types.append(json.loads(follower.stdout.readline())["type"])
+        assert "decision" in types
+        follower.send_signal(signal.SIGINT)
+        follower.communicate(timeout=20)
+        assert follower.returncode == 130
+    finally:
+        follower.kill()
 
 
 def test_an_unknown_agent_is_said(shop: Shop) -> None:

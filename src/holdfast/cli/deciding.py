@@ -8,7 +8,7 @@ import anyio
 from holdfast.app import Runtime
 from holdfast.cli import finding
 from holdfast.cli.driving import Said, drive, interruptible, session_of
-from holdfast.cli.opening import opened, service_of
+from holdfast.cli.opening import bury_the_dead, opened, service_of
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, call_text, line, value_text
 from holdfast.core.commands import (
@@ -129,6 +129,8 @@ async def _drive_quietly(runtime: Runtime, known: Known, settings: Settings) -> 
 async def _taken(runtime: Runtime, known: Known) -> str | None:
     """How a worker took the woken session; None if for a moment nobody did."""
     store = service_of(runtime).desk.store
+    if (await store.read(known.stream, limit=0)).holder is not None:
+        await bury_the_dead(runtime)
     with anyio.move_on_after(CLAIM_S):
         while True:
             at = await store.read(known.stream, limit=0)

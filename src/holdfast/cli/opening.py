@@ -19,6 +19,7 @@ R = TypeVar("R")
 Need = Literal["any", "existing"]
 
 CONFIG: Final = "holdfast.yaml"
+_NO_KIND: Final = "nothing"  # no stream is of this kind
 DATABASE: Final = "holdfast.db"
 
 
@@ -44,6 +45,14 @@ def opened(
 def service_of(runtime: Runtime) -> Service:
     """What stands behind the runtime: the command line is a door beside Python's."""
     return runtime._service  # noqa: SLF001
+
+
+async def bury_the_dead(runtime: Runtime) -> None:
+    """Let the store notice workers whose lease has run out, as any claim does.
+
+    Until somebody claims, a session that a killed worker held still names it as its driver.
+    """
+    await service_of(runtime).host.claim(_NO_KIND, 0)
 
 
 def runtime_of(settings: Settings, need: Need) -> Runtime:

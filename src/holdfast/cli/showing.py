@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.app import Runtime
 from holdfast.cli import finding
-from holdfast.cli.opening import opened, service_of
+from holdfast.cli.opening import bury_the_dead, opened, service_of
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, age, call_text, line, value_text
 from holdfast.cli.why import why
@@ -82,6 +82,9 @@ def show_session(settings: Settings, given: str) -> int:
         service = service_of(runtime)
         known = await finding.session(runtime, given)
         sight = await service.sight(known)
+        if sight.holder is not None:
+            await bury_the_dead(runtime)
+            sight = await service.sight(known)
         terminal = Terminal(settings)
         if settings.as_json:
             terminal.answer(service.as_result(sight).to_json())

@@ -87,7 +87,7 @@ class Terminal:
             self._write(clean(text), end=False)
 
     def _write(self, text: str, *, end: bool = True, bold: bool = False, dim: bool = False) -> None:
-        styled = click.style(text, bold=bold or None, dim=dim or None) if text else text
+        styled = click.style(text, bold=bold or None, dim=dim or None) if bold or dim else text
         self._said = True
         click.echo(styled, nl=end, err=self._to_err, color=self._color)
 
@@ -113,5 +113,5 @@ class Terminal:
     def _cut(self, text: str) -> str:
         if not self.is_live:
             return text
-        width = max(os.get_terminal_size(sys.stdout.fileno()).columns, 40)
-        return text if len(text) <= width else f"{text[: width - 1]}…"
+        width = os.get_terminal_size(sys.stdout.fileno()).columns
+        return f"{text[: width - 1]}…" if 40 <= width < len(text) else text

@@ -73,12 +73,12 @@ def count(stage: Stage, end: Picture, before_kills: Sequence[Picture], exit_code
 
 def _lost(end: Picture, before_kills: Sequence[Picture]) -> int:
     """Holes in the numbering, and events that were there before a kill and are not the same."""
-    numbers = [one["seq"] for one in end.events]
-    holes = len(set(range(1, max(numbers) + 1)) - set(numbers))
+    now = {one["seq"]: one for one in end.events}
+    holes = set(range(1, max(now, default=0) + 1)) - set(now)
     changed = {
         event["seq"]
         for picture in before_kills
-        for event, now in zip(picture.events, end.events[: len(picture.events)], strict=True)
-        if event != now
+        for event in picture.events
+        if now.get(event["seq"]) != event
     }
-    return holes + len(changed)
+    return len(holes | changed)

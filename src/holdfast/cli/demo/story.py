@@ -114,7 +114,8 @@ class Story:
 
     def _scene(self, title: str) -> None:
         if self._waits and self._scenes:
-            click.pause("\n   (press any key)")
+            click.echo()
+            click.prompt("   Enter goes on", default="", show_default=False, prompt_suffix=" ")
         self._scenes += 1
         self._terminal.say()
         self._terminal.say(f"{self._scenes}. {title}", bold=True)
@@ -150,7 +151,9 @@ class Story:
         terminal.say()
         if keep is not None:
             terminal.say(f"Everything is in {keep}: cd there and try holdfast sessions show @last.")
-        verdict = "Nothing was lost, and nothing was done twice." if score.ok else "That is wrong!"
+        verdict = (
+            "Nothing was lost, and no effect happened twice." if score.ok else "That is wrong!"
+        )
         terminal.say(f"{verdict}  ({seconds:.0f} s)", bold=True)
         if terminal.settings.as_json:
             terminal.answer({"ok": score.ok, **score.numbers, "seconds": round(seconds, 1)})
