@@ -4,6 +4,10 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+from holdfast.cli.demo.count import count
+from holdfast.cli.demo.stage import Picture, Stage
 
 
 def test_the_demo_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
@@ -44,3 +48,29 @@ def test_the_demo_does_not_play_where_something_lies(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert "is not empty" in done.stderr
+
+
+def test_the_numbers_of_the_demo_can_be_wrong(tmp_path: Path) -> None:
+    ran = ["lookup_order", "ask_warehouse", "refund", "refund", "notify_customer"]
+    _write(tmp_path / "runs.log", [{"tool": tool, "effect": f"e-{tool}"} for tool in ran])
+    world = [
+        {"tool": "ask_warehouse", "effect": "e1"},
+        {"tool": "refund", "effect": "e2", "cents": 4000},
+        {"tool": "notify_customer", "effect": "e3"},
+    ]
+    _write(tmp_path / "world.log", world)
+    _write(tmp_path / "script.log", [{"turn": turn} for turn in range(4)])
+    log = [{"seq": n, "type": "assistant"} for n in range(1, 5)]
+    session = {"state": "completed", "output": "ok"}
+    stage, end = Stage(tmp_path), Picture(session, log)
+    assert count(stage, end, [end, end], 0).ok
+    assert not count(stage, end, [end, end], 1).ok
+    lost = count(stage, Picture(session, log[:2] + log[3:]), [end, end], 0)
+    assert (lost.ok, lost.numbers["events"]["lost"]) == (False, 1)
+    _write(tmp_path / "world.log", [*world, world[1]])
+    twice = count(stage, end, [end, end], 0)
+    assert (twice.ok, twice.numbers["effects"]["repeated"]) == (False, 1)
+
+
+def _write(file: Path, lines: list[dict[str, Any]]) -> None:
+    file.write_text("".join(json.dumps(one) + "\n" for one in lines))
