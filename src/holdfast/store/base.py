@@ -68,6 +68,7 @@ class Write:
     """What happens to one stream: conditions (`fence`, `head`, `create`), then effects.
 
     `create` makes the stream, of that kind, if there is none; with `head=0` there must be none.
+    `epoch` is where a new stream's count of claims begins: above those that its records name.
     A `wake` does nothing while somebody holds the stream. An erased stream takes nothing else.
     """
 
@@ -79,6 +80,7 @@ class Write:
     wake: int | None = None
     release: Release | None = None
     erase: bool = False
+    epoch: int = 0
 
 
 class _Delete:

@@ -217,7 +217,7 @@ def _changes(commit: Commit, rows: Rows, now: int) -> Changes:
     streams: dict[str, StreamRow] = {}
     records: list[tuple[str, int, int, Record]] = []
     for write in commit.writes:
-        row = rows.streams.get(write.stream) or StreamRow(write.create or "")
+        row = rows.streams.get(write.stream) or StreamRow(write.create or "", epoch=write.epoch)
         for seq, record in enumerate(write.records, row.head + 1):
             records.append((write.stream, seq, record.at or now, record))
         streams[write.stream] = _after(write, row)

@@ -50,6 +50,19 @@ async def a_claim_for_one_stream_takes_that_one_or_nothing(harness: Harness) -> 
 
 
 @cases.of("leases")
+async def a_stream_that_comes_from_elsewhere_counts_its_claims_on(harness: Harness) -> None:
+    """Its records name epochs of drivers there: none here may have one of them."""
+    store = await harness.open()
+    await store.commit([Write("s", [record()], create="session", head=0, wake=0, epoch=7)])
+    await join(store, "worker")
+    assert (await take(store, "worker", "s")).epoch == 8
+    await store.commit([Write("s", [record()], create="session", epoch=99)])
+    await store.renew("worker", 0)
+    await join(store, "other")
+    assert (await take(store, "other", "s")).epoch == 10
+
+
+@cases.of("leases")
 async def of_many_claimers_each_stream_has_one(harness: Harness) -> None:
     """However they interleave."""
     store = await harness.open()
