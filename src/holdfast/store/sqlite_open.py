@@ -8,6 +8,7 @@ from pathlib import Path
 
 from holdfast.errors import Corrupt, SchemaNewer, StoreError
 from holdfast.store.base import Unavailable
+from holdfast.store.sqlite_place import check_file_system
 
 Connect = Callable[[str], sqlite3.Connection]
 
@@ -64,6 +65,7 @@ def check_place(path: Path) -> None:
     # SQLite opens such a file all the same, and would refuse only the first commit.
     if path.exists() and not os.access(path, os.W_OK):
         raise StoreError(f"{path} cannot be written", hint="check who may write the file")
+    check_file_system(path)
 
 
 def check_ours(connection: sqlite3.Connection, path: Path, *, new: bool) -> int:
