@@ -68,6 +68,11 @@ class SqliteStore:
         self._opening = anyio.Lock()
         self._running: Running | None = None
 
+    @property
+    def path(self) -> Path:
+        """Where the file is."""
+        return self._path
+
     def now(self) -> int:
         """The machine's clock, in ms since the epoch."""
         return self._clock.now()

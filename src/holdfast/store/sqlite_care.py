@@ -1,0 +1,261 @@
+"""Looking into a SQLite file and copying it, beside whoever uses it: nothing here changes it."""
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from holdfast.errors import Corrupt, Refused, StoreError
+from holdfast.store.base import Store
+from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite_open import (
+    BUSY_S,
+    check_ours,
+    explained,
+    is_database_error,
+    migrations,
+)
+from holdfast.store.sqlite_place import Place, file_system, judged
+
+T = TypeVar("T")
+
+_MOST = 20  # of each kind of thing that is listed by name
+_NEWEST = 1000  # records whose instants are looked at
+
+_COUNTS = "SELECT kind, state, count(*) FROM entry GROUP BY kind, state"
+_HOLDERS = """
+    SELECT name, until, (SELECT count(*) FROM stream WHERE stream.holder = holder.name)
+    FROM holder ORDER BY until
+"""
+_DUE = """
+    SELECT id, kind, due, count(*) OVER () FROM stream
+    WHERE holder IS NULL AND due <= ? AND gone = 0 AND kind LIKE 'session:%'
+    ORDER BY due LIMIT ?
+"""
+_NEWEST_INSTANT = """
+    SELECT max(at) FROM (SELECT at FROM record ORDER BY pos DESC LIMIT ?)
+"""
+_HOLES = """
+    SELECT (SELECT id FROM stream WHERE stream.sid = record.sid), count(*), max(seq)
+    FROM record GROUP BY sid HAVING count(*) <> max(seq)
+"""
+_RECORDS = """
+    SELECT (SELECT id FROM stream WHERE stream.sid = record.sid), seq, type, data
+    FROM record ORDER BY pos
+"""
+_ENTRIES = "SELECT key, data FROM entry WHERE kind = ? AND (?2 IS NULL OR state = ?2) ORDER BY key"
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """The SQLite that this Python uses."""
+
+    version: str
+    number: tuple[int, ...]
+    has_json: bool
+
+    @property
+    def has_wal_reset_bug(self) -> bool:
+        """Whether two checkpoints at the same time could damage a file (sqlite.org/wal.html)."""
+        return self.number < (3, 51, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a database takes, and what is left, in bytes."""
+
+    file: int
+    wal: int
+    pages: int
+    page_size: int
+    free_pages: int
+    records: int
+    disk_free: int
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """Sessions that could go on: how many, and the longest waiting."""
+
+    count: int = 0
+    streams: tuple[tuple[str, str, int], ...] = ()  # stream, kind, since
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """Where a database stands at one moment."""
+
+    schema: int
+    counts: dict[tuple[str, str], int] = field(default_factory=dict)  # by kind and state of entries
+    holders: tuple[tuple[str, int, int], ...] = ()  # name, until, sessions held
+    due: Due = field(default_factory=Due)
+    newest: int | None = None  # the latest instant among the newest records
+
+
+def path_of(store: Store) -> Path | None:
+    """The file of a SQLite store; None for another one."""
+    return store.path if isinstance(store, SqliteStore) else None
+
+
+def linked() -> Linked:
+    """Which SQLite this is, and what it can do."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        try:
+            connection.execute("SELECT json_extract('{}', '$')")
+        except sqlite3.OperationalError:
+            has_json = False
+        else:
+            has_json = True
+    return Linked(sqlite3.sqlite_version, sqlite3.sqlite_version_info, has_json)
+
+
+def place(path: Path) -> tuple[str | None, Place]:
+    """The file system under a database, and what that means."""
+    kind = file_system(path)
+    return kind, judged(kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """Questions to one database file, each about one moment. Raises StoreError, Corrupt."""
+
+    path: Path
+
+    def vitals(self, now: int) -> Vitals:
+        """Counts, workers and what is due; SchemaNewer for a file from the future."""
+        return self._ask(lambda connection: _vitals(connection, self.path, now))
+
+    def sizes(self) -> Sizes:
+        """What the database takes, and what is left beside it."""
+        return self._ask(lambda connection: _sizes(connection, self.path))
+
+    def damage(self, *, full: bool = False) -> list[str]:
+        """What SQLite finds wrong with the file; `full` also compares every index."""
+        pragma = "integrity_check" if full else "quick_check"
+        found = self._ask(lambda connection: connection.execute(f"PRAGMA {pragma}").fetchall())
+        return [text for (text,) in found if text != "ok"]
+
+    def holes(self) -> list[tuple[str, int]]:
+        """Streams with records missing, and how many."""
+        found = self._ask(lambda connection: connection.execute(_HOLES).fetchall())
+        return [(stream, top - count) for stream, count, top in found]
+
+    def records(self, look: Callable[[str, int, str, Any], None]) -> None:
+        """Show every record, as (stream, seq, type, data)."""
+        self._ask(lambda connection: _each(connection, look, _RECORDS))
+
+    def entries(self, look: Callable[[str, Any], None], kind: str, state: str | None) -> None:
+        """Show the entries of a kind (in one state), as (key, data)."""
+        self._ask(lambda connection: _each(connection, look, _ENTRIES, kind, state))
+
+    def _ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
+        with _reading(self.path) as connection:
+            return question(connection)
+
+
+def backup(path: Path, target: Path) -> int:
+    """Copy a database that may be in use, as it is at this moment; answers the copy's bytes.
+
+    The copy is checked and on the disk before it has its name. Raises Refused if there is one.
+    """
+    if target.exists():
+        raise Refused(
+            f"{target} exists", code="FILE_EXISTS", hint="name a new file: it is never overwritten"
+        )
+    part = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        with _reading(path) as source, closing(sqlite3.connect(part)) as copy:
+            check_ours(source, path, new=False)
+            source.backup(copy)
+        _check_copy(part)
+        shutil.copymode(path, part)
+        _sync(part)
+        part.rename(target)
+        _sync(target.parent)
+    except OSError as error:
+        raise StoreError(f"{target} cannot be written: {error.strerror}") from error
+    finally:
+        for leftover in (part, Path(f"{part}-journal")):
+            leftover.unlink(missing_ok=True)
+    return target.stat().st_size
+
+
+def known_schema() -> int:
+    """The newest schema that this holdfast knows."""
+    return len(migrations())
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that can change nothing, not even by its closing (a checkpoint)."""
+    try:
+        uri = f"{path.absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None)) as one:
+            yield one
+    except Exception as error:
+        if is_database_error(error):
+            raise explained(error, path) from error
+        raise
+
+
+def _vitals(connection: sqlite3.Connection, path: Path, now: int) -> Vitals:
+    schema = check_ours(connection, path, new=False)
+    connection.execute("BEGIN")
+    due = connection.execute(_DUE, (now, _MOST)).fetchall()
+    return Vitals(
+        schema,
+        {(kind, state): count for kind, state, count in connection.execute(_COUNTS)},
+        tuple(connection.execute(_HOLDERS).fetchall()),
+        Due(due[0][3] if due else 0, tuple((stream, kind, at) for stream, kind, at, _ in due)),
+        connection.execute(_NEWEST_INSTANT, (_NEWEST,)).fetchone()[0],
+    )
+
+
+def _sizes(connection: sqlite3.Connection, path: Path) -> Sizes:
+    pages, page_size, free = (
+        int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+        for name in ("page_count", "page_size", "freelist_count")
+    )
+    (records,) = connection.execute("SELECT count(*) FROM record").fetchone()
+    wal = Path(f"{path}-wal")
+    return Sizes(
+        path.stat().st_size,
+        wal.stat().st_size if wal.exists() else 0,
+        pages,
+        page_size,
+        free,
+        records,
+        shutil.disk_usage(path.parent).free,
+    )
+
+
+def _each(
+    connection: sqlite3.Connection, look: Callable[..., None], sql: str, *values: Any
+) -> None:
+    for row in connection.execute(sql, values):
+        look(*row)
+
+
+def _check_copy(part: Path) -> None:
+    """Corrupt if the copy is not whole; read as a file nobody changes, so it gets no log."""
+    uri = f"{part.absolute().as_uri()}?immutable=1"
+    with closing(sqlite3.connect(uri, uri=True)) as copy:
+        found = copy.execute("PRAGMA integrity_check").fetchall()
+    if found != [("ok",)]:
+        raise Corrupt(
+            f"the copy would be damaged: {found[0][0]}",
+            hint="the database itself may be: holdfast doctor",
+        )
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some file systems cannot sync a directory
+            os.fsync(fd)
+    finally:
+        os.close(fd)
