@@ -53,7 +53,7 @@ def test_the_demo_does_not_play_where_something_lies(tmp_path: Path) -> None:
 def test_the_numbers_of_the_demo_can_be_wrong(tmp_path: Path) -> None:
     ran = ["lookup_order", "ask_warehouse", "refund", "refund", "notify_customer"]
     _write(tmp_path / "runs.log", [{"tool": tool, "effect": f"e-{tool}"} for tool in ran])
-    world = [
+    world: list[dict[str, Any]] = [
         {"tool": "ask_warehouse", "effect": "e1"},
         {"tool": "refund", "effect": "e2", "cents": 4000},
         {"tool": "notify_customer", "effect": "e3"},
