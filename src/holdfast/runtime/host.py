@@ -103,12 +103,12 @@ class Host:
 
     async def close(self) -> None:
         """End what runs, give the leases back, and stop."""
-        main, self._main = self._main, None
+        main = self._main
         if main is None:
             return
         self._stop.set()
         await asyncio.wait([main])
-        self._tasks = None
+        self._main = self._tasks = None
         error = None if main.cancelled() else main.exception()
         if isinstance(error, Exception):
             logger.error("the runtime's background task had failed", exc_info=error)
@@ -172,8 +172,10 @@ class Host:
                 await anyio.sleep(1)
 
     async def claim(self, kind: str, limit: int, only: str | None = None) -> list[Lease]:
-        """Take sessions that are due."""
+        """Take sessions that are due; none while this closes."""
         await self.start()
+        if self._stop.is_set():
+            return []
         await self._pay_debts()
         for _ in range(2):
             await self._join()
