@@ -101,7 +101,6 @@ def test_its_missing_parts_are_all_named(
         "holdfast.yaml:28: server.max_body",
         "holdfast.yaml:31: server.tokens",
         "holdfast.yaml:35: server.webhooks",
-        "holdfast.yaml:36: retention",
     ]
     assert all("is not built yet" in line for line in lines)
     assert caught.value.code == "NOT_BUILT_YET"
@@ -165,7 +164,6 @@ PARTS = {
             "webhooks": "[{url: http://h, on: [failed]}]",
         }.items()
     },
-    "retention": ("retention: {settled_calls: 1d}", "1: retention"),
 }
 
 

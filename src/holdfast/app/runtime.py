@@ -84,7 +84,7 @@ class Runtime:
         from holdfast.app.configured import agents_from
 
         loaded = config.load(Path(path))
-        return cls(
+        runtime = cls(
             loaded.store_url if store is None else store,
             agents=[*agents_from(loaded), *agents],
             deps=loaded.build_deps() if deps is None else deps,
@@ -92,6 +92,8 @@ class Runtime:
             public_url=loaded.public_url,
             webhook_secret=loaded.webhook_secret,
         )
+        runtime._service.keep_settled_ms = parse_duration(loaded.settled_calls)
+        return runtime
 
     # --- open and close -----------------------------------------------------------------------
 

@@ -41,7 +41,6 @@ NOT_BUILT: Final[Mapping[str, str]] = {
     "server.max_body": _SERVER,
     "server.tokens": _SERVER,
     "server.webhooks": _SERVER,
-    "retention": "settled calls are kept",
 }
 
 

@@ -31,6 +31,7 @@ from holdfast.runtime.results import (
     problem_of,
     session_json,
 )
+from holdfast.runtime.retention import KEEP_MS
 from holdfast.runtime.watch import wait_for
 from holdfast.store.base import Gone, NoStream
 
@@ -44,6 +45,7 @@ class Service:
     desk: Desk
     agents: Agents
     host: Host
+    keep_settled_ms: int = KEEP_MS  # how long settled calls can be asked for by their id
 
     # --- showing ------------------------------------------------------------------------------
 

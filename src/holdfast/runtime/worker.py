@@ -1,4 +1,4 @@
-"""The worker's loop: expire what is overdue, drive what is due, wait for news."""
+"""The worker's loop: expire what is overdue, drive what is due, sweep, wait for news."""
 
 import logging
 from dataclasses import dataclass, field
@@ -9,6 +9,7 @@ import anyio
 from holdfast.core import index
 from holdfast.core.pending import PendingRecord
 from holdfast.errors import StoreError
+from holdfast.runtime.retention import Retention
 from holdfast.runtime.service import Service
 
 logger = logging.getLogger("holdfast")
@@ -46,6 +47,7 @@ class Worker:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._retention = Retention(service.desk.store, service.keep_settled_ms)
 
     async def recover(self) -> Recovery:
         """Look at what waits; overdue calls are expired. Twice, or by two at once, is as once."""
@@ -70,12 +72,14 @@ class Worker:
                 await anyio.sleep(1)
                 continue
             if once and not begun and not self._service.host.drives:
+                await self._retention.round()
                 return
             await self._pause()
 
     async def _round(self) -> int:
         host, agents = self._service.host, self._service.agents
         await self._service.desk.outside.expire_due()
+        await self._retention.step()
         begun = 0
         for name in agents.names():
             free = MOST_DRIVES - len(host.drives)
