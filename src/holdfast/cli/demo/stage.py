@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 SESSION: Final = "order-991"
 LEASE: Final = "2s"
-PATIENCE_S: Final = 20.0
+PATIENCE_S: Final = 30.0
 _FILES: Final = ("holdfast.yaml", "shop.py", "turns.json")
 
 
