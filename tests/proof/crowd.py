@@ -1,0 +1,214 @@
+"""Many processes on one file: `python -m tests.proof.crowd FOLDER SECONDS`.
+
+Each has sessions of its own and drives whatever is due, its own or another's; approvals and
+results come from a process that is not the session's. One of them checkpoints all the while.
+"""
+
+import json
+import os
+import random
+import sqlite3
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+
+import holdfast.store.sqlite  # noqa: F401 - loaded before the forks
+from holdfast import Agent, Context, PendingCall, Runtime, tool
+from holdfast.app import around_store
+from holdfast.store.base import Check, Put, Store, Write
+from holdfast.store.sqlite_files import WriteLock
+from holdfast.testing import ScriptedModel
+
+PROCESSES = 10
+SESSIONS = 10  # of each
+DATABASE = "holdfast.db"
+TURNS = (("look",), ("refund",), ("look", "look"), ("deploy",))
+TOOLS = [name for turn in TURNS for name in turn]  # of one run, in order
+_CHECKPOINTS = ("PASSIVE", "RESTART", "TRUNCATE")
+
+
+@dataclass(slots=True)
+class Member:
+    """One process of the crowd, and what it has done."""
+
+    number: int
+    folder: Path
+    mouths: Sequence[int]  # where to tell each member of a call that waits
+    ear: int
+    done: Counter[str] = field(default_factory=Counter)
+    intervals: list[dict[str, Any]] = field(default_factory=list)
+
+    async def wait_for_all(self) -> None:
+        """Return when the sessions of all members have come to their end."""
+        (self.folder / f"ready-{self.number}").touch()
+        while len(list(self.folder.glob("ready-*"))) < PROCESSES:  # noqa: ASYNC110 - of others
+            await anyio.sleep(0.05)
+
+    def report(self) -> None:
+        told = {"pid": os.getpid(), "done": self.done, "intervals": self.intervals}
+        (self.folder / f"member-{self.number}.json").write_text(json.dumps(told))
+
+
+async def act(ctx: Context[Member]) -> str:
+    began = time.monotonic()
+    await anyio.sleep(random.uniform(0.002, 0.02))  # noqa: S311 - chance, not a secret
+    line: dict[str, Any] = {"session": ctx.session_id, "tool": ctx.tool, "effect": ctx.effect_id}
+    ctx.deps.intervals.append(line | {"began": began, "ended": time.monotonic()})
+    ctx.deps.done["tools"] += 1
+    return f"{ctx.tool} was done"
+
+
+@tool
+async def look(ctx: Context[Member]) -> str:
+    return await act(ctx)
+
+
+@tool(requires_approval=True)
+async def refund(ctx: Context[Member]) -> str:
+    return await act(ctx)
+
+
+@tool(deferred=True)
+async def deploy(ctx: Context[Member], call: PendingCall) -> str:
+    return await act(ctx)
+
+
+def make_agent() -> Agent[Any]:
+    """An agent whose every run is the same turns again."""
+    script: list[dict[str, Any]] = [{"calls": [{"tool": name} for name in turn]} for turn in TURNS]
+    model = ScriptedModel([*script, {"text": "all done"}] * 200)
+    return Agent("a", model=model, tools=[look, refund, deploy])
+
+
+class CountingStore:
+    """Counts what this process has committed."""
+
+    def __init__(self, store: Store, done: Counter[str]) -> None:
+        self._store = store
+        self._done = done
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def commit(
+        self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
+    ) -> dict[str, int]:
+        heads = await self._store.commit(writes, puts, checks)
+        self._done["commits"] += 1
+        return heads
+
+
+async def live(me: Member, seconds: float) -> None:
+    """Run sessions one after the other until time is up, then see all of them to their end."""
+    around_store.set(lambda store: cast("Store", CountingStore(store, me.done)))
+    agent, url = make_agent(), f"sqlite:///{me.folder / DATABASE}"
+    until = time.monotonic() + seconds
+    async with (
+        Runtime(url, agents=[agent], deps=me, worker=True) as rt,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(answer, rt, me)
+        async with anyio.create_task_group() as sessions:
+            for number in range(SESSIONS):
+                sessions.start_soon(run_again, rt, me, number, until)
+        await me.wait_for_all()
+        tasks.cancel_scope.cancel()
+    me.report()
+
+
+async def run_again(rt: Runtime, me: Member, number: int, until: float) -> None:
+    session = rt.session(f"p{me.number}-s{number}", agent="a")
+    while time.monotonic() < until:
+        me.done[session.id] += 1
+        result = await session.run(f"run {me.done[session.id]}")
+        told: set[str] = set()
+        while result.state != "completed":
+            assert result.state in ("waiting", "running", "pending"), (result.state, result.error)
+            for call in result.pending:
+                if call.id not in told:
+                    told.add(call.id)
+                    other = (me.number + 1 + number) % PROCESSES
+                    os.write(me.mouths[other], f"{call.id} {call.kind}\n".encode())
+            await anyio.sleep(0.05)
+            result = await session.run()
+
+
+async def answer(rt: Runtime, me: Member) -> None:
+    """Settle the calls of others that we are told of."""
+    left = b""
+    while True:
+        await anyio.wait_readable(me.ear)
+        *lines, left = (left + os.read(me.ear, 65536)).split(b"\n")
+        for line in lines:
+            pending_id, kind = line.decode().split()
+            if kind == "approval":
+                await rt.approve(pending_id, by=f"p{me.number}")
+            else:
+                await rt.submit_result(pending_id, "it is up")
+            me.done["answers"] += 1
+
+
+def checkpoint(folder: Path) -> None:
+    """Copy the log into the database again and again, in every way, under the writers' lock."""
+    connection = sqlite3.connect(folder / DATABASE, timeout=10)
+    lock = WriteLock(str(folder / f"{DATABASE}.lock"))
+    lock.open()
+    done = 0
+    while True:
+        time.sleep(0.005)
+        lock.acquire()
+        connection.execute(f"PRAGMA wal_checkpoint({_CHECKPOINTS[done % 3]})").fetchall()
+        lock.release()
+        done += 1
+        if done % 20 == 0:
+            (folder / "checkpoints").write_text(str(done))
+
+
+def run(me: Member, seconds: float) -> None:
+    """One member, from its fork to its end."""
+    status = 1
+    try:
+        log = os.open(me.folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(log, 2)
+        random.seed(me.number)
+        if me.number == 0:
+            threading.Thread(target=checkpoint, args=[me.folder], daemon=True).start()
+        anyio.run(live, me, seconds)
+        status = 0
+    except BaseException:  # noqa: BLE001 - it is this process' own to die of
+        sys.excepthook(*sys.exc_info())
+    finally:
+        with suppress(OSError):
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def main() -> None:
+    folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
+    Runtime(f"sqlite:///{folder / DATABASE}").run_sync(_nothing)  # so that the file is there
+    pipes = [os.pipe() for _ in range(PROCESSES)]
+    mouths = [mouth for _, mouth in pipes]
+    children = []
+    for number in range(PROCESSES):
+        child = os.fork()
+        if child == 0:
+            run(Member(number, folder, mouths, pipes[number][0]), seconds)
+        children.append(child)
+    ends = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    print(json.dumps(ends))  # noqa: T201 - its voice
+
+
+async def _nothing(rt: Runtime) -> None:
+    """Open and close."""
+
+
+if __name__ == "__main__":
+    main()
