@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import anyio
@@ -176,7 +176,7 @@ class Host:
         await self.start()
         if self._stop.is_set():
             return []
-        await self._pay_debts()
+        await self._pay_debts(only)
         for _ in range(2):
             await self._join()
             try:
@@ -255,9 +255,10 @@ class Host:
         due = None if isinstance(error, Corrupt) or tell else self._desk.store.now() + PAUSE_MS
         await self._pay(Debt(lease, due, error if tell else None))
 
-    async def _pay_debts(self) -> None:
+    async def _pay_debts(self, wanted: str | None = None) -> None:
         for debt in tuple(self._debts.values()):
-            await self._pay(debt)
+            asked = debt.due is not None and debt.lease.stream == wanted  # no need to wait
+            await self._pay(replace(debt, due=self._desk.store.now()) if asked else debt)
 
     async def _pay(self, debt: Debt) -> None:
         lease, store = debt.lease, self._desk.store

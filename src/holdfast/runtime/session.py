@@ -65,11 +65,11 @@ class Session(Generic[T_co]):
 
     async def _begin(self, message: Content | None, key: str | None) -> Known:
         outside = self._service.desk.outside
-        if message is not None:
-            await self._send(message, key)
-            return await outside.known(self._address)
+        sent = None if message is None else await self._send(message, key)
         known = await outside.known(self._address)
-        if known.record.state == "failed":
+        if sent is not None and sent.seq is not None:
+            return known
+        if sent is None and known.record.state == "failed":
             await outside.start_again(known)
             known = await outside.known(self._address)
         elif known.record.state in ("pending", "running"):
