@@ -20,7 +20,7 @@ from holdfast.core.sessions import State
 from holdfast.core.turns import Draft, Scope, Turn
 from holdfast.errors import HoldfastError, Refused
 from holdfast.runtime.agents import ReadyAgent
-from holdfast.runtime.ledger import Ledger
+from holdfast.runtime.ledger import Ledger, Rest
 from holdfast.runtime.log import Log
 from holdfast.runtime.outside import Known
 from holdfast.runtime.perform import (
@@ -86,9 +86,20 @@ class Driver:
         self._stuck: dict[str, HoldfastError] = {}
         self._news = anyio.Event()
         self._stopping = False
+        self._moved = False  # somebody wrote to the stream since we last read it
         self._wrote = False
 
     # --- the loop -----------------------------------------------------------------------------
+
+    @property
+    def log(self) -> Log:
+        """What was read and written of the session."""
+        return self._log
+
+    @property
+    def known(self) -> Known:
+        """The session's entry as this drive left it."""
+        return self._ledger.known
 
     async def run(self) -> None:
         """Drive until the session is parked. Raises Fenced, Gone or Lost if the lease went."""
@@ -110,9 +121,13 @@ class Driver:
     def heard(self, seq: int) -> None:
         """Somebody wrote to the stream."""
         if seq > self._log.state.head:
+            self._moved = True
             self._news.set()
 
     async def _step(self, tasks: anyio.abc.TaskGroup) -> bool:
+        if self._moved:
+            self._moved = False
+            await self._log.catch_up()
         try:
             if self._flight.outcomes:
                 parked = await self._take(self._flight.outcomes[0])
@@ -190,8 +205,6 @@ class Driver:
     async def _wait(self) -> None:
         await self._news.wait()
         self._news = anyio.Event()
-        if not self._flight.outcomes:
-            await self._log.catch_up()
 
     async def _park(self, rest: Park) -> None:
         problem = next(iter(self._stuck.values()), None)
@@ -203,20 +216,26 @@ class Driver:
     # --- writing ------------------------------------------------------------------------------
 
     async def _decide(self, draft: Draft) -> bool:
-        starting = frozenset(f.id for f in draft.facts if isinstance(f, events.ToolStarted))
-
-        def rest(after: State) -> Park | None:
-            effect = plan(after, self._seat(starting), self._desk.store.now())
-            return effect if isinstance(effect, Park) and not self._stuck else None
-
-        parked = await self._ledger.decide(draft, rest)
+        parked = await self._ledger.decide(draft, self._rest_after(draft))
         self._wrote = True
         return parked
 
     async def _fact(self, draft: Draft) -> bool:
-        await self._ledger.fact(draft)
+        parked = await self._ledger.fact(draft, self._rest_after(draft))
         self._wrote = True
-        return False
+        return parked
+
+    def _rest_after(self, draft: Draft) -> Rest:
+        """Whether nothing is left to do here once a draft is written."""
+        starting = frozenset(f.id for f in draft.facts if isinstance(f, events.ToolStarted))
+
+        def rest(after: State) -> Park | None:
+            if self._stuck or self._stopping or len(self._flight.outcomes) > 1:
+                return None
+            effect = plan(after, self._seat(starting), self._desk.store.now())
+            return effect if isinstance(effect, Park) else None
+
+        return rest
 
     # --- what to write ------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ class Drive:
     stream: str
     driver: Driver | None = None
     done: anyio.Event = field(default_factory=anyio.Event)
+    parked: bool = False
     error: HoldfastError | None = None
 
 
@@ -187,8 +188,9 @@ class Host:
 
     # --- drives -------------------------------------------------------------------------------
 
-    async def ensure(self, stream: str, agent: str) -> Drive | None:
+    async def ensure(self, known: Known) -> Drive | None:
         """The drive of this session here, begun if it is due and free; else None."""
+        stream, agent = known.stream, known.record.agent
         running = self.drives.get(stream)
         if running is not None:
             return running
@@ -196,7 +198,7 @@ class Host:
         if ready is None:
             return None
         leases = await self.claim(index.stream_kind(agent), 1, only=stream)
-        return self.begin(leases[0], ready) if leases else self.drives.get(stream)
+        return self.begin(leases[0], ready, known) if leases else self.drives.get(stream)
 
     def drive_ended(self) -> anyio.Event:
         """Set when the next drive ends."""
@@ -204,8 +206,8 @@ class Host:
         self._ended.append(ended)
         return ended
 
-    def begin(self, lease: Lease, agent: ReadyAgent) -> Drive:
-        """Drive a session that was just claimed."""
+    def begin(self, lease: Lease, agent: ReadyAgent, known: Known | None = None) -> Drive:
+        """Drive a session that was just claimed; an entry that is known need not be current."""
         drive = self.drives[lease.stream] = Drive(lease.stream)
         holder = self._holder
 
@@ -214,14 +216,18 @@ class Host:
 
         if self._tasks is None:
             raise StoreError("the runtime is closed")
-        self._tasks.start_soon(self._drive, drive, lease, agent, is_alive)
+
+        async def run() -> None:
+            await self._driven(drive, lease, agent, known, is_alive)
+
+        self._tasks.start_soon(self._drive, drive, lease, run)
         return drive
 
     async def _drive(
-        self, drive: Drive, lease: Lease, agent: ReadyAgent, is_alive: Callable[[], bool]
+        self, drive: Drive, lease: Lease, run: Callable[[], Coroutine[Any, Any, None]]
     ) -> None:
         try:
-            await self._driven(drive, lease, agent, is_alive)
+            await run()
         except (Fenced, Gone, Lost) as error:
             logger.info("%s: %s", lease.stream, error.message)
         except HoldfastError as error:
@@ -239,16 +245,25 @@ class Host:
             self._ended.clear()
 
     async def _driven(
-        self, drive: Drive, lease: Lease, agent: ReadyAgent, is_alive: Callable[[], bool]
+        self,
+        drive: Drive,
+        lease: Lease,
+        agent: ReadyAgent,
+        known: Known | None,
+        is_alive: Callable[[], bool],
     ) -> None:
-        names = index.names_in(lease.stream)
-        entry = await self._desk.store.get("session", index.session_key(*(names or ("", ""))))
-        if entry is None or entry.stream != lease.stream:
-            raise Gone(f"{lease.stream} has no entry", stream=lease.stream)
-        driver = Driver(self._desk, lease, agent, Known.of(entry), is_alive)
-        drive.driver = driver
+        known = known or await self._known(lease)
+        driver = drive.driver = Driver(self._desk, lease, agent, known, is_alive)
         with self.watch.listening(lease.stream, driver.heard):
             await _raised_alone(driver.run)
+        drive.parked = True
+
+    async def _known(self, lease: Lease) -> Known:
+        names = index.names_in(lease.stream) or ("", "")
+        entry = await self._desk.store.get("session", index.session_key(*names))
+        if entry is None or entry.stream != lease.stream:
+            raise Gone(f"{lease.stream} has no entry", stream=lease.stream)
+        return Known.of(entry)
 
     async def _give_up(self, lease: Lease, error: HoldfastError, *, tell: bool = False) -> None:
         """Give the lease back after a failure that is not the session's own."""
@@ -280,9 +295,7 @@ class Host:
             self._debts[lease.stream] = debt
 
     async def _failed_entry(self, lease: Lease) -> list[Put]:
-        names = index.names_in(lease.stream) or ("", "")
-        entry = await self._desk.store.get("session", index.session_key(*names))
-        return [] if entry is None else [Known.of(entry).put(state="failed")]
+        return [(await self._known(lease)).put(state="failed")]
 
 
 async def _raised_alone(run: Callable[[], Coroutine[Any, Any, None]]) -> None:

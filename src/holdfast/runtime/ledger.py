@@ -1,6 +1,7 @@
 """A session's log under a lease: the one place where a driver writes."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import anyio
@@ -14,7 +15,16 @@ from holdfast.errors import HoldfastError, StoreError
 from holdfast.runtime.agents import ReadyAgent
 from holdfast.runtime.log import Log, as_record
 from holdfast.runtime.outside import Known, pending_put
-from holdfast.store.base import Lease, Put, Release, Store, Unavailable, VersionMoved, Write
+from holdfast.store.base import (
+    HeadMoved,
+    Lease,
+    Put,
+    Release,
+    Store,
+    Unavailable,
+    VersionMoved,
+    Write,
+)
 
 ATTEMPTS: Final = 6
 
@@ -35,9 +45,23 @@ class Ledger:
         """Say with the first thing written who drives, and with which version of the agent."""
         self._agent = agent
 
-    async def fact(self, draft: Draft) -> None:
-        """Append what happened, wherever the log ends."""
-        await self._write(draft, None, None, None)
+    @property
+    def known(self) -> Known:
+        """The session's entry as far as we know it."""
+        return self._known
+
+    async def fact(self, draft: Draft, rest: Rest) -> bool:
+        """Append what happened, wherever the log ends; True if that parked the session.
+
+        If nothing is left to do afterwards, the lease is given back in the same commit. That is a
+        decision, which needs the head; the fact itself does not.
+        """
+        after = self._after(self._opening(draft.facts))
+        parks = rest(after)
+        if parks is not None:
+            with suppress(HeadMoved):
+                return await self._write(draft, self.log.state.head, after, parks)
+        return await self._write(draft, None, None, None)
 
     async def decide(self, draft: Draft, rest: Rest) -> bool:
         """Append what was decided from all that was folded; True if that parked the session.
@@ -138,9 +162,8 @@ class Ledger:
         record = self._known.record
         state = after.status if problem is None else "waiting"
         told = None if problem is None else problem.code
-        if record.state == state and record.problem == told and not parked:
-            return []
-        if record.state == state and record.problem == told and after.head == self.log.state.head:
+        is_same = record.state == state and record.problem == told
+        if is_same and (not parked or after.head == self.log.state.head):
             return []
         run = after.run.id if after.run is not None else record.task_id
         text = None if problem is None else problem.message

@@ -16,7 +16,7 @@ from holdfast.core.sessions import State
 from holdfast.errors import Corrupt, HoldfastError, Refused
 from holdfast.runtime.agents import Agents
 from holdfast.runtime.content import check_text
-from holdfast.runtime.host import Host
+from holdfast.runtime.host import Drive, Host
 from holdfast.runtime.invoke import accepts_result
 from holdfast.runtime.log import Log
 from holdfast.runtime.outside import STUCK, Address, Known, session_not_found
@@ -49,9 +49,9 @@ class Service:
 
     # --- showing ------------------------------------------------------------------------------
 
-    async def sight(self, known: Known) -> Sight:
-        """Everything about a session, from its log and its open calls."""
-        log = Log(self.desk.store, known.stream)
+    async def sight(self, known: Known, log: Log | None = None) -> Sight:
+        """Everything about a session, from its log (read on, if we have it) and its open calls."""
+        log = log or Log(self.desk.store, known.stream)
         try:
             await log.catch_up()
         except (NoStream, Gone) as error:
@@ -103,9 +103,9 @@ class Service:
         except Corrupt as error:
             return self.as_result(Sight(known.record, State(), problem=error))
 
-    async def result(self, known: Known) -> Result[Any]:
+    async def result(self, known: Known, log: Log | None = None) -> Result[Any]:
         """A session as it stands."""
-        return self.as_result(await self.sight(known))
+        return self.as_result(await self.sight(known, log))
 
     def as_result(self, sight: Sight) -> Result[Any]:
         """What was seen, as users hold it."""
@@ -228,8 +228,11 @@ class Service:
 
     # --- following ----------------------------------------------------------------------------
 
-    async def follow(self, known: Known) -> None:
-        """Drive the session here if it is free, else watch whoever drives it, until it rests."""
+    async def follow(self, known: Known) -> Drive | None:
+        """Drive the session here if it is free, else watch whoever drives it, until it rests.
+
+        Answers the drive that parked it, if that was ours.
+        """
         changed = anyio.Event()
 
         def heard(_: int) -> None:
@@ -240,13 +243,17 @@ class Service:
             await self.desk.outside.wake(known.stream)  # what stuck elsewhere may run here
         with self.host.watch.listening(known.stream, heard):
             while True:
-                drive = await self.host.ensure(known.stream, known.record.agent)
+                # One that was under way may have parked before what we follow was recorded.
+                is_old = known.stream in self.host.drives
+                drive = await self.host.ensure(known)
                 if drive is not None:
                     await drive.done.wait()
                     if drive.error is not None:
                         raise drive.error
+                    if drive.parked and not is_old:
+                        return drive
                 if await self._rests(known):
-                    return
+                    return None
                 await wait_for(changed, FOLLOW_S)
                 changed = anyio.Event()
 

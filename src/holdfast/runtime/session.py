@@ -59,9 +59,12 @@ class Session(Generic[T_co]):
         Without a message a failed session gets a new run from what is recorded.
         """
         known = await self._begin(message, key)
+        drive = None
         with anyio.move_on_after(None if timeout is None else parse_duration(timeout) / 1000):
-            await self._service.follow(known)
-        return await self.get()
+            drive = await self._service.follow(known)
+        if drive is None or drive.driver is None:
+            return await self.get()
+        return await self._service.result(drive.driver.known, drive.driver.log)
 
     async def _begin(self, message: Content | None, key: str | None) -> Known:
         outside = self._service.desk.outside

@@ -10,6 +10,7 @@ from holdfast.store.base import Store
 from holdfast.store.cursors import END
 
 POLL_S: Final = 1.0
+PAGE: Final = 500
 
 
 Heard = Callable[[int], None]
@@ -40,9 +41,8 @@ class Watch:
             await self._store.changed(POLL_S)
             more = True
             while more:
-                feed = await self._store.tail(cursor)
-                more = feed.cursor != cursor
-                cursor = feed.cursor
+                feed = await self._store.tail(cursor, PAGE)
+                more, cursor = len(feed.records) == PAGE, feed.cursor
                 for record in feed.records:
                     for heard in tuple(self._listeners.get(record.stream, ())):
                         heard(record.seq)
