@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,8 +105,12 @@ async def test_the_times_of_a_call_are_in_order(in_memory: MakeRuntime, clock: M
         assert [e.data.get("started") for e in events].count(True) == 1
 
 
+def contents(folder: Path) -> list[str]:
+    return [path.read_bytes().decode("latin-1") for path in folder.iterdir() if path.is_file()]
+
+
 async def test_secrets_of_a_call_are_known_only_inside_its_tool(
-    runtime: MakeRuntime, clock: ManualClock, memory: MemoryStore
+    runtime: MakeRuntime, memory: MemoryStore, tmp_path: Path
 ) -> None:
     """S0.2, S4.17"""
     told: list[tuple[str | None, str, str]] = []
@@ -127,7 +132,9 @@ async def test_secrets_of_a_call_are_known_only_inside_its_tool(
         assert refused.value.code == "NOT_IN_TOOL"
         everything = [shown, repr(result), repr(call), str(result.to_json())]
         everything += [str(e.to_json()) for e in await rt.session("s").events()]
-        everything += [str(r) for r in (await memory.tail("", 10_000)).records]
+        stored = [str(r) for r in (await memory.tail("", 10_000)).records] + contents(tmp_path)
+        assert any(call.id in text for text in stored)  # we look where things are kept
+        everything += stored
         for text in everything:
             assert "hunter" not in text
             assert secret not in text
