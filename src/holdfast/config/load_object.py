@@ -98,4 +98,5 @@ def _raised(name: str, error: BaseException) -> ConfigError:
 
 
 def _is_import(filename: str) -> bool:
-    return filename.startswith("<frozen importlib") or filename in (__file__, importlib.__file__)
+    ours = str(Path(__file__).parents[1])
+    return filename.startswith(("<frozen importlib", ours)) or filename == importlib.__file__

@@ -251,9 +251,10 @@ def already_settled(record: PendingRecord) -> Conflict:
 
 def _wrong_kind(record: PendingRecord, verb: Verb) -> Conflict:
     right = sorted(str(v) for v in VERBS[record.kind])
+    likely = next((v for v in ("approve", "respond", "result") if v in right), right[0])
     return Conflict(
         f"a call of kind '{record.kind}' cannot take '{verb}'; it takes {', '.join(right)}",
         code="WRONG_KIND",
-        hint=f"holdfast pending {right[0]} {record.id}",
+        hint=f"holdfast pending {likely} {record.id}",
         details={"kind": record.kind, "verbs": right},
     )

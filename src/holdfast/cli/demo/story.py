@@ -102,8 +102,8 @@ class Story:
     def _finish(self, before_kills: list[Picture]) -> Score:
         self._scene("A third worker takes over")
         number = self._worker()
-        self._tell("The dead worker's lease runs out after 2 s. Then the refund is run again with")
-        self._tell("the same key, the bank says that it had paid, and the agent goes on.")
+        self._tell("A dead process holds nothing. The refund is run again with the same key, the")
+        self._tell("bank says that it had paid, and the agent goes on.")
         end = self._stage.until_session(
             "the session is over", lambda seen: seen.session["state"] in ("completed", "failed")
         )
