@@ -586,4 +586,4 @@ class Sessions(RuleBasedStateMachine):
 
 
 TestSessions = Sessions.TestCase
-TestSessions.settings = settings(max_examples=400, stateful_step_count=60)
+TestSessions.settings = settings(max_examples=300, stateful_step_count=50)
