@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Context, PendingCall, Refused, Runtime, ToolError, tool
+from holdfast import Agent, Context, PendingCall, Refused, Runtime, tool
 from holdfast.core.messages import Answer, AskedCall
 from holdfast.runtime.models import Request
 from holdfast.store.memory import MemoryStore
@@ -352,30 +352,6 @@ async def test_the_call_counts_before_the_tool_before_the_default(
         await rt.session("s", agent=one).run("Go")
         found = (await record_of(rt))["timeout"]
     assert found == (None if expected is None else clock.now() + expected)
-
-
-@pytest.mark.parametrize("error", [ToolError("no CI today"), OSError("no CI today")])
-async def test_a_start_that_fails_is_told_and_nobody_waits(
-    runtime: MakeRuntime, error: Exception
-) -> None:
-    """S0.17"""
-
-    @tool(deferred=True)
-    async def build(call: PendingCall) -> str:
-        await call.mark_started()
-        raise error
-
-    one = agent(calls("build"), {"text": "Oh."}, tools=[build])
-    async with runtime(one) as rt:
-        result = await rt.session("s", agent=one).run("Go")
-        assert (result.state, result.output, result.pending) == ("completed", "Oh.", ())
-        (told,) = await tool_results(rt)
-        assert told["isError"]
-        assert told["result"].endswith("no CI today")
-        (call,) = [call async for call in rt.pending(status="all")]
-        assert call.status == "failed"
-        with pytest.raises(Exception, match="Not waiting"):
-            await rt.submit_result(call.id, "late")
 
 
 async def test_the_model_is_told_that_a_tool_is_asynchronous(in_memory: MakeRuntime) -> None:

@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import anyio
+import pytest
 
-from holdfast import Agent, PendingCall, Runtime, tool
+from holdfast import Agent, PendingCall, Runtime, ToolError, tool
 from holdfast.core.messages import ToolMessage
 from holdfast.testing import ManualClock, ScriptedModel
 
@@ -127,3 +128,27 @@ async def test_nothing_of_a_waiting_session_is_only_in_memory(runtime: MakeRunti
         assert (await rt.session("s", agent=second).run()).output == "Done."
     assert isinstance(second.model, ScriptedModel)
     assert len(second.model.requests) == 1
+
+
+@pytest.mark.parametrize("error", [ToolError("no CI today"), OSError("no CI today")])
+async def test_a_start_that_fails_is_told_and_nobody_waits(
+    runtime: MakeRuntime, error: Exception
+) -> None:
+    """S0.17"""
+
+    @tool(deferred=True)
+    async def build(call: PendingCall) -> str:
+        await call.mark_started()
+        raise error
+
+    one = agent(calls("build"), {"text": "Oh."}, tools=[build])
+    async with runtime(one) as rt:
+        result = await rt.session("s", agent=one).run("Go")
+        assert (result.state, result.output, result.pending) == ("completed", "Oh.", ())
+        (told,) = await tool_results(rt)
+        assert told["isError"]
+        assert told["result"].endswith("no CI today")
+        (call,) = [call async for call in rt.pending(status="all")]
+        assert call.status == "failed"
+        with pytest.raises(Exception, match="Not waiting"):
+            await rt.submit_result(call.id, "late")
