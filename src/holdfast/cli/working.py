@@ -31,7 +31,8 @@ def work(settings: Settings, *, once: bool) -> int:
             )
         report = await runtime.recover()
         await _until_stopped(lambda: runtime.work(once=once), stopped)
-        return {"waiting": len(report.waiting), "expired": len(report.expired)}
+        told = {"waiting": len(report.waiting), "more": report.more}
+        return {**told, "expired": len(report.expired)}
 
     told = opened(settings, main, need="any", level=logging.INFO)
     if settings.as_json:

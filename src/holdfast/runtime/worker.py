@@ -6,7 +6,7 @@ from typing import Final
 
 import anyio
 
-from holdfast.core import index
+from holdfast.core import index, pending
 from holdfast.core.pending import PendingRecord
 from holdfast.errors import StoreError
 from holdfast.runtime.retention import Retention
@@ -16,14 +16,20 @@ logger = logging.getLogger("holdfast")
 
 POLL_S: Final = 1.0  # expiries, timers and missed notices are seen within this time
 MOST_DRIVES: Final = 256
+MOST_TOLD: Final = 100  # of the calls that wait, in the report of a start
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What a worker found when it started; nothing has to be repaired."""
+    """What a worker found when it started; nothing has to be repaired.
+
+    A start must not take longer because much waits, so `waiting` has the first calls only; with
+    `more` there are others.
+    """
 
     waiting: list[PendingRecord] = field(default_factory=list)
     expired: list[PendingRecord] = field(default_factory=list)
+    more: bool = False
 
     def lines(self) -> list[str]:
         """The report, a line each."""
@@ -32,7 +38,10 @@ class Recovery:
         for one in self.waiting:
             kinds[one.kind] = kinds.get(one.kind, 0) + 1
         what = ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items())) or "none"
-        told = [f"{len(sessions)} sessions wait ({what}); {len(self.expired)} calls had expired"]
+        waits = f"{len(sessions)} sessions wait ({what})"
+        if self.more:
+            waits = f"at least {len(sessions)} sessions wait ({what} and more)"
+        told = [f"{waits}; {len(self.expired)} calls had expired"]
         told += [
             f"{one.session_id}: {one.tool} was being started when its process stopped "
             f"({one.id}, START_INTERRUPTED)"
@@ -52,8 +61,9 @@ class Worker:
     async def recover(self) -> Recovery:
         """Look at what waits; overdue calls are expired. Twice, or by two at once, is as once."""
         expired = await self._service.desk.outside.expire_due()
-        waiting = [record async for record in self._service.pending(None)]
-        report = Recovery(waiting, expired)
+        page = await self._service.desk.store.find("pending", state="open", limit=MOST_TOLD)
+        waiting = [pending.decode(entry.data) for entry in page.entries]
+        report = Recovery(waiting, expired, more=page.next is not None)
         for line in report.lines():
             logger.info("%s", line)
         return report
