@@ -7,8 +7,9 @@ have seen everything.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
+
+from msgspec import Struct
 
 from holdfast.errors import StoreError
 
@@ -29,8 +30,7 @@ class WallClock:
         return time.time_ns() // 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """One immutable line of a stream; `data` is opaque.
 
     The store gives `seq`, `pos` and `stream`, and `at` where the writer left it 0.
@@ -44,8 +44,7 @@ class Record:
     stream: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(Struct, frozen=True):
     """The right to drive one stream, and the number that fences it."""
 
     stream: str
@@ -56,15 +55,13 @@ class Lease:
     now: int
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(Struct, frozen=True):
     """Give the lease back; `due` is when somebody must look again, None: not before a wake-up."""
 
     due: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(Struct, frozen=True):
     """What happens to one stream: conditions (`fence`, `head`, `create`), then effects.
 
     `create` makes the stream, of that kind, if there is none; with `head=0` there must be none.
@@ -93,8 +90,7 @@ class _Delete:
 DELETE: Final = _Delete()
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(Struct, frozen=True):
     """Write an index entry, if its version is still `expect` (0: there is none)."""
 
     kind: str
@@ -106,8 +102,7 @@ class Put:
     data: bytes | _Delete
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """A put that changes nothing: only the condition."""
 
     kind: str
@@ -116,8 +111,7 @@ class Check:
     stream: str
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """What finds a stream again without reading it: a pending call, a session, a message key."""
 
     kind: str
@@ -129,8 +123,7 @@ class Entry:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(Struct, frozen=True):
     """Records of one stream, oldest first, and where the stream stands."""
 
     records: Sequence[Record]
@@ -139,16 +132,14 @@ class Slice:
     due: int | None = None  # from when on it may be claimed; meaningless while held
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Struct, frozen=True):
     """Entries, and the cursor of the next page (None: that was all)."""
 
     entries: Sequence[Entry]
     next: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Feed:
+class Feed(Struct, frozen=True):
     """Records of all streams, and the cursor to go on from."""
 
     records: Sequence[Record]
