@@ -15,7 +15,7 @@ from holdfast.store.base import Put, Record, Release, Unavailable, Unknown, Writ
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite_files import WriteLock
 from holdfast.store.sqlite_open import BUSY_S, WAL_LIMIT_BYTES
-from holdfast.store.sqlite_reads import find
+from holdfast.store.sqlite_reads import ANY, SMALL, find
 from holdfast.store.sqlite_rows import _CLAIM_OLDEST, _NOTHING_TO_CLAIM
 
 
@@ -39,6 +39,13 @@ class Wire:
                         super().execute(sql, values)
                     raise error
                 return super().execute(sql, values)
+
+            def executemany(self, sql: str, rows: Any, /) -> sqlite3.Cursor:
+                wire.sent.append(sql)
+                for error in (wire.fault(sql, values) for values in rows):
+                    if error is not None:
+                        raise error
+                return super().executemany(sql, rows)
 
         return sqlite3.connect(
             path,
@@ -303,9 +310,9 @@ async def test_what_is_found_by_due_time_is_found_by_its_index(
         {"kind": "pending", "due_before": 9},
         {"kind": "pending", "state": "open", "due_before": 9},
     ):
-        assert find(explained, dict(conditions), None, 10).entries
-        find(explained, dict(conditions), "1:k", 10)
-    find(explained, {"kind": "pending", "stream": "s", "state": "open"}, None, 10)
+        assert find(explained, ANY, dict(conditions), None, 10).entries
+        find(explained, ANY, dict(conditions), "1:k", 10)
+    find(explained, SMALL, {"kind": "pending", "stream": "s", "state": "open"}, None, 10)
     explained.execute(_CLAIM_OLDEST, ("session", 9, 10))
     explained.execute(_NOTHING_TO_CLAIM, ("w", 9, "session", 9))
     connection.close()

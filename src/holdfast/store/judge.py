@@ -5,8 +5,9 @@ Nothing here waits, reads a clock or knows a database.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from holdfast.store.base import (
     Check,
@@ -39,7 +40,7 @@ class StreamRow(NamedTuple):
     gone: bool = False
 
 
-class Commit(NamedTuple):
+class Commit(Struct, frozen=True):
     """A commit whose form has been checked; `checked` makes it."""
 
     writes: Sequence[Write]
@@ -52,14 +53,13 @@ class Commit(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What a commit's streams and entries are now; those that do not exist are left out."""
+    """What a commit's streams and entries are now; those that do not exist are None or left out."""
 
-    streams: Mapping[str, StreamRow]
-    entries: Mapping[tuple[str, str], Entry]
+    streams: Mapping[str, StreamRow | None]
+    entries: Mapping[tuple[str, str], Entry | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(Struct, frozen=True):
     """What an accepted commit makes of the rows it named."""
 
     streams: Mapping[str, StreamRow]  # every stream it named, as it is afterwards

@@ -97,6 +97,8 @@ class Pulse:
 
     def begin(self, holder: str) -> None:
         """From now on this holder is seen to be alive; before others can know of it."""
+        if holder in self._ours:  # its transaction is done again
+            return
         with contextlib.suppress(OSError):
             self._folder.mkdir(exist_ok=True)
             fd = os.open(self._path(holder), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)

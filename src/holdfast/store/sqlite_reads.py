@@ -2,7 +2,8 @@
 
 import sqlite3
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, NamedTuple, TypeVar
 
 from holdfast.errors import Corrupt
 from holdfast.store.base import Entry, Feed, Gone, NoStream, Page, Record, Slice
@@ -10,23 +11,47 @@ from holdfast.store.cursors import Place, cursor_of, place_of
 
 T = TypeVar("T")
 
+# A large blob is left out where only small ones are wanted; its length is known without reading it.
+_DATA = "CASE WHEN length(data) <= ? THEN data END"
 _STREAM = """
     SELECT sid, (SELECT max(seq) FROM record WHERE record.sid = stream.sid), holder, due, gone
     FROM stream WHERE id = ?
 """
-_RECORDS = """
-    SELECT type, data, at, seq, pos FROM record WHERE sid = ? AND seq > ? ORDER BY seq LIMIT ?
-"""
-_ENTRY = """
+_RECORDS = f"""
+    SELECT type, {_DATA}, at, seq, pos FROM record WHERE sid = ? AND seq > ? AND seq <= ?
+    ORDER BY seq
+"""  # noqa: S608 - no value in it
+_ENTRY = f"""
     SELECT kind, key, (SELECT id FROM stream WHERE stream.sid = entry.sid),
-           version, state, due, data
+           version, state, due, {_DATA}
     FROM entry
-"""
-_FEED = """
-    SELECT type, data, at, seq, pos, (SELECT id FROM stream WHERE stream.sid = record.sid)
+"""  # noqa: S608 - no value in it
+_GET = f"{_ENTRY} WHERE kind = ? AND key = ?"
+_FEED = f"""
+    SELECT type, {_DATA}, at, seq, pos, (SELECT id FROM stream WHERE stream.sid = record.sid)
     FROM record WHERE pos > ? ORDER BY pos LIMIT ?
+"""  # noqa: S608 - no value in it
+_ONE_MORE = """
+    SELECT 1 FROM entry INDEXED BY entry_stream
+    WHERE sid = (SELECT sid FROM stream WHERE id = ?) AND kind = ? LIMIT 1 OFFSET ?
 """
-_NO_LIMIT = -1
+
+
+class Bounds(NamedTuple):
+    """How much one question may read."""
+
+    rows: int
+    bytes: int  # of each row's data
+
+
+SMALL = Bounds(rows=256, bytes=16 * 1024)  # what the event loop can wait for
+ANY = Bounds(rows=2**62, bytes=2**62)
+
+Query = Callable[[sqlite3.Connection, Bounds], T]
+
+
+class TooLong(Exception):
+    """There is more to read than the bounds allow."""
 
 
 class Readers:
@@ -37,11 +62,36 @@ class Readers:
         self._idle: list[sqlite3.Connection] = []
         self._closed = False
 
-    def run(self, query: Callable[[sqlite3.Connection], T]) -> T:
-        """Ask one question, all of it about the same moment."""
-        connection = self._idle.pop() if self._idle else self._connect()
+    def run(self, query: Query[T]) -> T:
+        """Ask one question, all of it about the same moment; may wait for the disk."""
+        connection = self._take() or self._connect()
+
+        def at_one_moment(connection: sqlite3.Connection, bounds: Bounds) -> T:
+            connection.execute("BEGIN")
+            try:
+                return query(connection, bounds)
+            finally:
+                if connection.in_transaction:  # SQLite ends it by itself after some errors
+                    connection.execute("ROLLBACK")
+
+        return self._ask(connection, at_one_moment, ANY)
+
+    def at_once(self, query: Query[T]) -> T:
+        """Ask a question that is answered in no time; raises anything if it is not, TooLong too."""
+        connection = self._take()
+        if connection is None:
+            raise TooLong
+        return self._ask(connection, query, SMALL)
+
+    def close(self) -> None:
+        """Close what is idle; what is in use is closed when it comes back."""
+        self._closed = True
+        while (connection := self._take()) is not None:
+            connection.close()
+
+    def _ask(self, connection: sqlite3.Connection, query: Query[T], bounds: Bounds) -> T:
         try:
-            answer = _at_one_moment(connection, query)
+            answer = query(connection, bounds)
         except connection.Error:
             connection.close()  # whatever state it is in, the next question gets a fresh one
             raise
@@ -51,86 +101,88 @@ class Readers:
         self._put_back(connection)
         return answer
 
-    def close(self) -> None:
-        """Close what is idle; what is in use is closed when it comes back."""
-        self._closed = True
-        while self._idle:
-            self._idle.pop().close()
+    def _take(self) -> sqlite3.Connection | None:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
 
     def _put_back(self, connection: sqlite3.Connection) -> None:
+        self._idle.append(connection)
         if self._closed:
-            connection.close()
-        else:
-            self._idle.append(connection)
+            self.close()
 
 
-def _at_one_moment(connection: sqlite3.Connection, query: Callable[[sqlite3.Connection], T]) -> T:
-    connection.execute("BEGIN")
-    try:
-        return query(connection)
-    finally:
-        if connection.in_transaction:  # SQLite ends it by itself after some errors
-            connection.execute("ROLLBACK")
+def read(
+    connection: sqlite3.Connection, bounds: Bounds, stream: str, after: int, limit: int | None
+) -> Slice:
+    """The records after `after`; raises NoStream, Gone, or Corrupt where some are missing.
 
-
-def read(connection: sqlite3.Connection, stream: str, after: int, limit: int | None) -> Slice:
-    """The records after `after`; raises NoStream, Gone, or Corrupt where some are missing."""
+    What it says is true of the moment of its first statement, unless the stream is erased before
+    the second: then it seems corrupt, outside a transaction.
+    """
     row = connection.execute(_STREAM, (stream,)).fetchone()
     if row is None:
         raise NoStream(f"there is no stream {stream}", stream=stream)
     sid, head, holder, due, gone = row
     if gone:
         raise Gone(f"the stream {stream} was erased", stream=stream)
-    after = max(after, 0)
-    most = _NO_LIMIT if limit is None else max(limit, 0)
-    found = connection.execute(_RECORDS, (sid, after, most)).fetchall()
-    records = tuple(_record((*values, stream)) for values in found)
-    for seq, record in enumerate(records, after + 1):
-        if record.seq != seq:
-            raise Corrupt(
-                f"record {seq} of {stream} is missing", hint="restore a backup of the database"
-            )
-    return Slice(records, head or 0, holder, due)
+    head, after = head or 0, max(after, 0)
+    last = head if limit is None else min(head, after + max(limit, 0))
+    if last - after > bounds.rows:
+        raise TooLong
+    records: tuple[Record, ...] = ()
+    if last > after:
+        found = connection.execute(_RECORDS, (bounds.bytes, sid, after, last)).fetchall()
+        records = tuple(_record((*values, stream), bounds) for values in found)
+        _check_whole(records, stream, after, last)
+    return Slice(records, head, holder, due)
 
 
-def get(connection: sqlite3.Connection, kind: str, key: str) -> Entry | None:
+def get(connection: sqlite3.Connection, bounds: Bounds, kind: str, key: str) -> Entry | None:
     """One entry by its key."""
-    sql = f"{_ENTRY} WHERE kind = ? AND key = ?"
-    row = connection.execute(sql, (kind, key)).fetchone()
-    return None if row is None else _entry(row)
+    row = connection.execute(_GET, (bounds.bytes, kind, key)).fetchone()
+    return None if row is None else _entry(row, bounds)
 
 
 def find(
-    connection: sqlite3.Connection, conditions: dict[str, Any], after: str | None, limit: int
+    connection: sqlite3.Connection,
+    bounds: Bounds,
+    conditions: dict[str, Any],
+    after: str | None,
+    limit: int,
 ) -> Page:
     """A page of the entries that meet the conditions: kind, perhaps state, stream, due_before."""
     wanted = {name: value for name, value in conditions.items() if value is not None}
     by_due = "due_before" in wanted
-    where = [_CONDITIONS[name] for name in wanted]
-    values = list(wanted.values())
+    values = [bounds.bytes, *wanted.values()]
     start = place_of(after)
     if start is not None:
-        where.append("(due, key) > (?, ?)" if by_due else "key > ?")
         values += start if by_due else start[1:]
-    sql = (
-        f"{_ENTRY} {_index(wanted)} WHERE {' AND '.join(where)} "
-        f"ORDER BY {'due, key' if by_due else 'key'} LIMIT ?"
-    )
     limit = max(limit, 0)
-    rows = connection.execute(sql, (*values, limit + 1)).fetchall()
-    entries = tuple(_entry(row) for row in rows[:limit])
+    most = min(limit, bounds.rows) + 1
+    if bounds is not ANY and "stream" in wanted:
+        _check_few(connection, bounds, wanted)
+    sql = _find(tuple(wanted), is_first=start is None)
+    rows = connection.execute(sql, (*values, most)).fetchall()
+    if len(rows) == most <= limit:
+        raise TooLong
+    entries = tuple(_entry(row, bounds) for row in rows[:limit])
     more = bool(entries) and len(rows) > limit
     return Page(entries, cursor_of(_place(entries[-1], by_due=by_due)) if more else None)
 
 
-def tail(connection: sqlite3.Connection, position: int, limit: int) -> Feed:
+def tail(connection: sqlite3.Connection, bounds: Bounds, position: int, limit: int) -> Feed:
     """Records of all streams after a position; one writer at a time keeps positions in order."""
-    rows = connection.execute(_FEED, (position, max(limit, 0))).fetchall()
-    records = tuple(_record(row) for row in rows)
+    most = min(max(limit, 0), bounds.rows + 1)
+    rows = connection.execute(_FEED, (bounds.bytes, position, most)).fetchall()
+    if len(rows) > bounds.rows:
+        raise TooLong
+    records = tuple(_record(row, bounds) for row in rows)
     return Feed(records, str(records[-1].pos if records else position))
 
 
-def end(connection: sqlite3.Connection) -> Feed:
+def end(connection: sqlite3.Connection, _: Bounds) -> Feed:
     """Where the feed ends now."""
     (position,) = connection.execute("SELECT coalesce(max(pos), 0) FROM record").fetchone()
     return Feed((), str(position))
@@ -144,7 +196,19 @@ _CONDITIONS = {
 }
 
 
-def _index(wanted: dict[str, Any]) -> str:
+@cache
+def _find(wanted: tuple[str, ...], *, is_first: bool) -> str:
+    by_due = "due_before" in wanted
+    where = [_CONDITIONS[name] for name in wanted]
+    if not is_first:
+        where.append("(due, key) > (?, ?)" if by_due else "key > ?")
+    return (
+        f"{_ENTRY} {_index(wanted)} WHERE {' AND '.join(where)} "
+        f"ORDER BY {'due, key' if by_due else 'key'} LIMIT ?"
+    )
+
+
+def _index(wanted: tuple[str, ...]) -> str:
     # Said outright: without statistics SQLite would take entry_state for "open and due", and walk
     # over everything that is open.
     for condition, index in (
@@ -161,20 +225,37 @@ def _place(entry: Entry, *, by_due: bool) -> Place:
     return (entry.due or 0, entry.key) if by_due else (0, entry.key)
 
 
-def _record(row: tuple[Any, ...]) -> Record:
+def _check_few(connection: sqlite3.Connection, bounds: Bounds, wanted: dict[str, Any]) -> None:
+    # What a stream has of a kind is sorted before the first of it can be answered.
+    values = (wanted["stream"], wanted["kind"], bounds.rows)
+    if connection.execute(_ONE_MORE, values).fetchone() is not None:
+        raise TooLong
+
+
+def _check_whole(records: tuple[Record, ...], stream: str, after: int, last: int) -> None:
+    there = {record.seq for record in records}
+    for seq in range(after + 1, last + 1):
+        if seq not in there:
+            raise Corrupt(
+                f"record {seq} of {stream} is missing", hint="restore a backup of the database"
+            )
+
+
+def _record(row: tuple[Any, ...], bounds: Bounds) -> Record:
     record = Record(*row)
     if not isinstance(record.data, bytes):
-        raise Corrupt(
-            f"record {record.seq} of {record.stream} is damaged",
-            hint="restore a backup of the database",
-        )
+        raise _misfit(record.data, bounds, f"record {record.seq} of {record.stream}")
     return record
 
 
-def _entry(row: tuple[Any, ...]) -> Entry:
+def _entry(row: tuple[Any, ...], bounds: Bounds) -> Entry:
     entry = Entry(*row)
     if not isinstance(entry.data, bytes):
-        raise Corrupt(
-            f"{entry.kind} {entry.key} is damaged", hint="restore a backup of the database"
-        )
+        raise _misfit(entry.data, bounds, f"{entry.kind} {entry.key}")
     return entry
+
+
+def _misfit(data: object, bounds: Bounds, what: str) -> Exception:
+    if data is None and bounds is not ANY:
+        return TooLong()
+    return Corrupt(f"{what} is damaged", hint="restore a backup of the database")

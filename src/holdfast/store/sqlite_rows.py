@@ -5,40 +5,10 @@ from collections.abc import Iterable
 from typing import NamedTuple, assert_never
 
 from holdfast.errors import StoreError
-from holdfast.store.base import Entry, Lease, Lost, StoreRefusal, Write
-from holdfast.store.judge import Changes, Commit, Rows, StreamRow, due_after_reaping, judge
+from holdfast.store.base import Lease, Lost, StoreRefusal
+from holdfast.store.judge import Commit, due_after_reaping, judge
 from holdfast.store.sqlite_files import Pulse
-
-_LOAD_STREAM = """
-    SELECT sid, kind, (SELECT max(seq) FROM record WHERE record.sid = stream.sid),
-           epoch, holder, due, tries, gone
-    FROM stream WHERE id = ?
-"""
-_LOAD_ENTRY = """
-    SELECT kind, key, (SELECT id FROM stream WHERE stream.sid = entry.sid),
-           version, state, due, data
-    FROM entry WHERE kind = ? AND key = ?
-"""
-_ADD_STREAM = """
-    INSERT INTO stream (id, kind, epoch, holder, due, tries, gone) VALUES (?, ?, ?, ?, ?, ?, ?)
-"""
-_SET_STREAM = """
-    UPDATE stream SET epoch = ?, holder = ?, due = ?, tries = ?, gone = ? WHERE sid = ?
-"""
-_ADD_RECORD = "INSERT INTO record (sid, seq, type, at, data) VALUES (?, ?, ?, ?, ?)"
-_PUT_ENTRY = """
-    INSERT INTO entry (kind, key, sid, version, state, due, data) VALUES (?, ?, ?, ?, ?, ?, ?)
-    ON CONFLICT (kind, key) DO UPDATE
-    SET version = excluded.version, state = excluded.state, due = excluded.due,
-        data = excluded.data
-"""
-
-# The fence is looked at and the head is compared (by UNIQUE) in the statement that appends.
-_ADD_FENCED_RECORD = """
-    INSERT OR IGNORE INTO record (sid, seq, type, at, data)
-    SELECT ?, ?, ?, ?, ?
-    WHERE EXISTS (SELECT 1 FROM stream WHERE sid = ? AND epoch = ? AND holder = ?)
-"""
+from holdfast.store.sqlite_ledger import Ledger
 
 _NOTHING_TO_CLAIM = """
     SELECT EXISTS (SELECT 1 FROM holder WHERE name = ?)
@@ -55,9 +25,8 @@ _CLAIM_ONLY = _CLAIMABLE.format(index="", only="AND id = ?")
 _TAKE = """
     UPDATE stream SET holder = ?, epoch = epoch + 1, due = NULL, tries = tries + 1 WHERE sid = ?
 """
+_HELD = "SELECT sid, id, tries FROM stream WHERE holder = ?"
 _GIVE_BACK = "UPDATE stream SET holder = NULL, epoch = epoch + 1, due = ? WHERE sid = ?"
-
-_KNOWN_LEASES = 10_000
 
 
 class Claim(NamedTuple):
@@ -81,15 +50,6 @@ Work = Commit | Claim | Renew
 Answer = dict[str, int] | list[Lease] | int | StoreError
 
 
-class _Known(NamedTuple):
-    """A lease under which this connection has committed, and where the stream ended then."""
-
-    sid: int
-    epoch: int
-    holder: str
-    head: int
-
-
 class WriteRows:
     """The rows of one database as its writer changes them; every call is inside a transaction."""
 
@@ -98,11 +58,10 @@ class WriteRows:
         self._dead: list[str] = []
         self._execute = connection.execute
         self._executemany = connection.executemany
-        self._known: dict[str, _Known] = {}
-
-    def forget(self) -> None:
-        """The transaction was rolled back: what it taught us did not happen."""
-        self._known.clear()
+        self._ledger = Ledger(connection)
+        self.begin = self._ledger.begin
+        self.flush = self._ledger.flush
+        self.forget = self._ledger.forget
 
     def perform(self, work: Work, now: int) -> Answer:
         """Do one piece of work; a refusal is an answer, and has written nothing."""
@@ -123,94 +82,22 @@ class WriteRows:
         row = self._execute(_NOTHING_TO_CLAIM, (claim.holder, now, claim.kind, now)).fetchone()
         return bool(row[0])
 
-    # --- commit ---
-
     def _commit(self, commit: Commit, now: int) -> Answer:
         if len(commit.writes) == 1 and not commit.puts and not commit.checks:
             (write,) = commit.writes
-            if _is_plain_append(write) and self._append(write, now):
-                return {write.stream: self._known[write.stream].head}
-        sids, rows = self._load(commit)
-        outcome = judge(commit, rows, now)
+            head = self._ledger.append(write, now)
+            if head is not None:
+                return {write.stream: head}
+        outcome = judge(commit, self._ledger.load(commit), now)
         if isinstance(outcome, StoreRefusal):
             return outcome
-        self._apply(outcome, rows, sids)
-        heads = outcome.heads()
-        self._learn(commit, sids, heads)
-        return heads
-
-    def _append(self, write: Write, now: int) -> bool:
-        """Append without loading anything, if the fence is one under which we have committed."""
-        known, lease = self._known.get(write.stream), write.fence
-        # The head must be the one we left: UNIQUE refuses a lower one, but would take a higher.
-        if known is None or lease is None or known[1:] != (lease.epoch, lease.holder, write.head):
-            return False
-        sid, epoch, holder, head = known
-        first, *rest = write.records
-        seq = head + 1
-        values = (sid, seq, first.type, first.at or now, first.data, sid, epoch, holder)
-        if self._execute(_ADD_FENCED_RECORD, values).rowcount != 1:
-            del self._known[write.stream]
-            return False
-        for seq, record in enumerate(rest, head + 2):
-            self._execute(_ADD_RECORD, (sid, seq, record.type, record.at or now, record.data))
-        self._known[write.stream] = _Known(sid, epoch, holder, head + len(write.records))
-        return True
-
-    def _learn(self, commit: Commit, sids: dict[str, int], heads: dict[str, int]) -> None:
-        if len(self._known) > _KNOWN_LEASES:
-            self._known.clear()
-        for write in commit.writes:
-            lease = write.fence
-            if lease is not None and write.release is None:
-                stream = write.stream
-                self._known[stream] = _Known(sids[stream], lease.epoch, lease.holder, heads[stream])
-
-    def _load(self, commit: Commit) -> tuple[dict[str, int], Rows]:
-        sids: dict[str, int] = {}
-        streams: dict[str, StreamRow] = {}
-        for write in commit.writes:
-            row = self._execute(_LOAD_STREAM, (write.stream,)).fetchone()
-            if row is not None:
-                sid, kind, head, epoch, holder, due, tries, gone = row
-                sids[write.stream] = sid
-                streams[write.stream] = StreamRow(
-                    kind, head or 0, epoch, holder, due, tries, bool(gone)
-                )
-        entries: dict[tuple[str, str], Entry] = {}
-        for item in commit.conditions():
-            row = self._execute(_LOAD_ENTRY, (item.kind, item.key)).fetchone()
-            if row is not None:
-                entries[item.kind, item.key] = Entry(*row)
-        return sids, Rows(streams, entries)
-
-    def _apply(self, changes: Changes, rows: Rows, sids: dict[str, int]) -> None:
-        for stream, row in changes.streams.items():
-            before = rows.streams.get(stream)
-            if before is None:
-                added = self._execute(_ADD_STREAM, (stream, row.kind, *row[2:]))
-                sids[stream] = added.lastrowid or 0
-            elif before[2:] != row[2:]:
-                self._execute(_SET_STREAM, (*row[2:], sids[stream]))
-        for stream, seq, at, record in changes.records:
-            self._execute(_ADD_RECORD, (sids[stream], seq, record.type, at, record.data))
-        for stream in changes.erased:
-            self._execute("DELETE FROM entry WHERE sid = ?", (sids[stream],))
-            self._execute("DELETE FROM record WHERE sid = ?", (sids[stream],))
-        for (kind, key), entry in changes.entries.items():
-            self._put(kind, key, entry, sids)
-
-    def _put(self, kind: str, key: str, entry: Entry | None, sids: dict[str, int]) -> None:
-        if entry is None:
-            self._execute("DELETE FROM entry WHERE kind = ? AND key = ?", (kind, key))
-            return
-        sid = sids[entry.stream]
-        values = (kind, key, sid, entry.version, entry.state, entry.due, entry.data)
-        self._execute(_PUT_ENTRY, values)
+        self._ledger.apply(outcome)
+        return outcome.heads()
 
     # --- leases ---
 
     def _claim(self, claim: Claim, now: int) -> Answer:
+        self.flush()
         over = self._execute("SELECT name FROM holder WHERE until <= ?", (now,)).fetchall()
         self._look_for_dead()
         self._reap({*(name for (name,) in over), *self._dead}, now)
@@ -223,6 +110,8 @@ class WriteRows:
         else:
             due = self._execute(_CLAIM_ONLY, (claim.kind, now, claim.only, limit)).fetchall()
         self._executemany(_TAKE, [(claim.holder, sid) for sid, *_ in due])
+        for _, stream, *_ in due:
+            self._ledger.forget_stream(stream)
         return [
             Lease(stream, epoch + 1, claim.holder, head or 0, tries + 1, now)
             for _, stream, head, epoch, tries in due
@@ -241,6 +130,7 @@ class WriteRows:
             return Lost(taken if renew.join else f"{renew.holder} is not alive here")
         until = now + renew.ttl_ms
         if renew.ttl_ms <= 0:
+            self.flush()
             self._reap([renew.holder], until)
             self._pulse.end(renew.holder)
         elif renew.join:
@@ -256,19 +146,9 @@ class WriteRows:
 
     def _reap(self, holders: Iterable[str], now: int) -> None:
         for holder in holders:
-            held = self._execute("SELECT sid, tries FROM stream WHERE holder = ?", (holder,))
-            given_back = [(due_after_reaping(tries, now), sid) for sid, tries in held]
+            held = self._execute(_HELD, (holder,)).fetchall()
+            given_back = [(due_after_reaping(tries, now), sid) for sid, _, tries in held]
             self._executemany(_GIVE_BACK, given_back)
+            for _, stream, _ in held:
+                self._ledger.forget_stream(stream)
             self._execute("DELETE FROM holder WHERE name = ?", (holder,))
-
-
-def _is_plain_append(write: Write) -> bool:
-    """Whether the write is a driver's commonest: records under fence and head, nothing else."""
-    return (
-        write.fence is not None
-        and bool(write.records)
-        and write.release is None
-        and write.wake is None
-        and write.create is None
-        and not write.erase
-    )

@@ -5,25 +5,27 @@ import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import anyio
 from anyio import to_thread
+from anyio.lowlevel import checkpoint
 
-from holdfast.store.base import Clock
+from holdfast.store.base import Clock, StoreRefusal
 from holdfast.store.signal import Signal
 from holdfast.store.sqlite_files import Doorbell, Pulse, WriteLock
 from holdfast.store.sqlite_open import explained, is_database_error
-from holdfast.store.sqlite_reads import Readers
+from holdfast.store.sqlite_reads import Query, Readers
 from holdfast.store.sqlite_rows import Answer, Renew, Work
 from holdfast.store.sqlite_writer import Job, Outcome, Writer
 
 T = TypeVar("T")
 
 _READERS = 4
+_IN_A_ROW = 8
 _POLL_S = 0.25
 
 
@@ -56,6 +58,7 @@ class Running:
         self._loop = asyncio.get_running_loop()
         self._doorbell = Doorbell(path.with_name(f"{path.name}.bell"))
         self._readers = Readers(lambda: connect(reader=True))
+        self._asked = 0
         self._reading = anyio.CapacityLimiter(_READERS)
         self._pulse = Pulse(path.with_name(f"{path.name}.alive"))
         write = partial(connect, reader=False)
@@ -84,15 +87,23 @@ class Running:
     def write(self, work: Work) -> asyncio.Future[Answer]:
         """The answer to a piece of work, to be had once it is durable; an error is raised."""
         answer: asyncio.Future[Answer] = self._loop.create_future()
-        self._writer.submit(Job(work, answer))
+        self._writer.submit((work, answer))
         return answer
 
-    async def ask(self, query: Callable[[sqlite3.Connection], T]) -> T:
-        """The answer to a question, from a thread that may wait for the disk."""
+    async def ask(self, query: Query[T]) -> T:
+        """The answer to a question: at once if it is a small one, else from a thread."""
+        self._asked += 1
+        if self._asked % _IN_A_ROW == 0:  # who only asks must still let the others run
+            await checkpoint()
         self._signal.look()
-        return await to_thread.run_sync(self._answer, query, limiter=self._reading)
+        try:
+            return self._readers.at_once(query)
+        except StoreRefusal:
+            raise
+        except Exception:  # noqa: BLE001 - whatever it is, a thread has the time to find out
+            return await to_thread.run_sync(self._answer, query, limiter=self._reading)
 
-    def _answer(self, query: Callable[[sqlite3.Connection], T]) -> T:
+    def _answer(self, query: Query[T]) -> T:
         try:
             return self._readers.run(query)
         except Exception as error:
@@ -110,13 +121,13 @@ class Running:
             self._doorbell.ring()
 
     def _settle(self, jobs: Sequence[Job], outcomes: Sequence[Outcome], is_news: bool) -> None:
-        for job, outcome in zip(jobs, outcomes, strict=True):
-            if job.answer.done():  # its task was cancelled; the work was done all the same
+        for (_, answer), outcome in zip(jobs, outcomes, strict=True):
+            if answer.done():  # its task was cancelled; the work was done all the same
                 continue
             if isinstance(outcome, Exception):
-                job.answer.set_exception(outcome)
+                answer.set_exception(outcome)
             else:
-                job.answer.set_result(outcome)
+                answer.set_result(outcome)
         if is_news:
             self._signal.ring()
 
@@ -146,6 +157,7 @@ class Running:
 
 def _is_news(job: Job, outcome: Outcome) -> bool:
     """Whether others may want to look: something was committed, or somebody left."""
-    if isinstance(job.work, Renew):
-        return job.work.ttl_ms <= 0
+    work, _ = job
+    if isinstance(work, Renew):
+        return work.ttl_ms <= 0
     return isinstance(outcome, dict)

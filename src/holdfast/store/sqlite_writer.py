@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from holdfast.errors import StoreError
 from holdfast.store.base import Clock, Unavailable, Unknown
@@ -23,13 +22,7 @@ _LARGEST_BATCH = 1000
 _IDLE_S = 1.0
 
 
-class Job(NamedTuple):
-    """One piece of work and who waits for it."""
-
-    work: Work
-    answer: asyncio.Future[Answer]
-
-
+Job = tuple[Work, asyncio.Future[Answer]]  # a piece of work and who waits for it
 Outcome = Answer | Exception
 Deliver = Callable[[Sequence[Job], Sequence[Outcome]], None]
 
@@ -114,7 +107,7 @@ class Writer:
         answered: list[Job] = []
         try:
             while job := self._next():
-                if not self._is_idle(job.work):
+                if not self._is_idle(job[0]):
                     self._jobs.appendleft(job)
                     return True
                 answered.append(job)
@@ -158,8 +151,10 @@ class Writer:
         try:
             rows = self._connected()
             self._execute("BEGIN IMMEDIATE")
+            rows.begin()
             now = self._clock.now()
-            outcomes: list[Outcome] = [rows.perform(job.work, now) for job in batch]
+            outcomes: list[Outcome] = [rows.perform(work, now) for work, _ in batch]
+            rows.flush()
         except Exception as error:  # noqa: BLE001 - no job may end this thread
             return self._after_failure(batch, error)
         try:
