@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from holdfast import Agent, Runtime, tool
 from holdfast.testing import ScriptedModel
@@ -13,26 +14,29 @@ async def test_a_worker_that_is_closed_in_a_call_begins_nothing_and_leaves_nothi
     tmp_path: Path,
 ) -> None:
     """It used to begin anew while it waited for the call, and to live on after the store."""
-    running, others = anyio.Event(), asyncio.all_tasks()
+    running, finish, others = [0], anyio.Event(), asyncio.all_tasks()
 
     @tool
     async def slow() -> str:
-        running.set()
-        await anyio.sleep(0.3)
+        running[0] += 1
+        await finish.wait()
         return "done"
 
     agent = Agent("a", model=ScriptedModel([{"calls": [{"tool": "slow"}]}]), tools=[slow])
     url = f"sqlite:///{tmp_path / 'holdfast.db'}"
-    async with Runtime(url, agents=[agent], worker=True) as rt:
-        await rt.session("first", agent=agent).send("go")
-        with anyio.fail_after(10):
-            await running.wait()
-        running = anyio.Event()
-        async with Runtime(url) as outside:
-            await outside.session("second", agent="a").send("go")
-    await anyio.sleep(0.1)
+    worker = await Runtime(url, agents=[agent], worker=True).__aenter__()
+    with anyio.fail_after(20):
+        await worker.session("first", agent=agent).send("go")
+        while not running[0]:
+            await checkpoint()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(worker.__aexit__, None, None, None)
+            await checkpoint()  # it is closing now, and waits for the call
+            async with Runtime(url) as outside:
+                await outside.session("second", agent="a").send("go")
+            finish.set()
     assert asyncio.all_tasks() == others
-    assert not running.is_set()
+    assert running == [1]
     async with Runtime(url, agents=[agent]) as rt:
         assert (await rt.session("first").run()).state == "completed"
         assert (await rt.session("second").get()).state == "pending"

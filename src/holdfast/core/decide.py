@@ -19,12 +19,12 @@ from holdfast.core.commands import (
     SubmitResult,
 )
 from holdfast.core.pending import (
-    MOVES,
     VERBS,
     PendingDecision,
     PendingRecord,
     PendingResult,
     Verb,
+    moved,
     winner,
 )
 from holdfast.errors import Conflict
@@ -64,17 +64,18 @@ def settle(record: PendingRecord, command: Command, now: int) -> Settlement:
         return _expire(record, now, came_late=command.verb is not Verb.EXPIRE)
     if isinstance(command, Expire):
         return Settlement(record, duplicate=True)
-    status = MOVES[record.status, command.verb]
-    settled = replace(record, status=status, time=replace(record.time, completed=now))
-    return _settled(settled, command, now)
+    return _settled(moved(record, command.verb, now), command, now)
 
 
 def give_up(record: PendingRecord, command: CancelCall, now: int) -> Settlement:
     """Cancel an open call with its run, overdue or not."""
-    status = MOVES[record.status, Verb.CANCEL]
-    return _settled(
-        replace(record, status=status, time=replace(record.time, completed=now)), command, now
-    )
+    return _settled(moved(record, Verb.CANCEL, now), command, now)
+
+
+def close_twin(record: PendingRecord, now: int) -> Settlement:
+    """A call was settled under its other id: nobody can answer it under this one any more."""
+    closed = moved(record, Verb.CANCEL, now, error=CANCELLED)
+    return Settlement(closed, _told(closed, CANCELLED).facts[:1])
 
 
 def give_up_all(
@@ -204,8 +205,7 @@ def _expire(record: PendingRecord, now: int, *, came_late: bool) -> Settlement:
     if record.on_expire == "keep":
         late = replace(record, late=True)
         return Settlement(late)
-    status = MOVES[record.status, Verb.EXPIRE]
-    gone = replace(record, status=status, error=TIMED_OUT, time=replace(record.time, completed=now))
+    gone = moved(record, Verb.EXPIRE, now, error=TIMED_OUT)
     told = _told(gone, TIMED_OUT, is_error=True)
     facts = list(told.facts)
     if record.on_expire == "cancel":

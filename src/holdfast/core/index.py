@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct, field
 
 from holdfast.core.sessions import RunState
-from holdfast.errors import Refused
+from holdfast.errors import Corrupt, Refused
 
 MAX_ID: Final = 200
 _FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -102,8 +102,11 @@ def encode(record: SessionRecord) -> bytes:
 
 
 def decode(data: bytes) -> SessionRecord:
-    """The record of an entry."""
-    return _decoder.decode(data)
+    """The record of an entry. Raises Corrupt."""
+    try:
+        return _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Corrupt(f"the entry of a session cannot be read: {error}") from error
 
 
 class KeyRecord(Struct, frozen=True, omit_defaults=True):
@@ -118,5 +121,8 @@ def encode_key(record: KeyRecord) -> bytes:
 
 
 def decode_key(data: bytes) -> KeyRecord:
-    """The record of an entry."""
-    return msgspec.json.decode(data, type=KeyRecord)
+    """The record of an entry. Raises Corrupt."""
+    try:
+        return msgspec.json.decode(data, type=KeyRecord)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Corrupt(f"the entry of a message key cannot be read: {error}") from error

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from holdfast.core.events import CallKind, DecisionKind
 from holdfast.errors import Corrupt
@@ -62,6 +63,10 @@ MOVES: Final[dict[tuple[PendingStatus, Verb], PendingStatus]] = {
     (_P, Verb.EXPIRE): _EXPIRED,
     (_W, Verb.CANCEL): _CANCELLED,
     (_P, Verb.CANCEL): _CANCELLED,
+}
+
+ENDS: Final[dict[Verb, PendingStatus]] = {
+    verb: status for (_, verb), status in MOVES.items() if status not in OPEN
 }
 
 VERBS: Final[dict[CallKind, frozenset[Verb]]] = {
@@ -134,6 +139,7 @@ class PendingRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     via: str | None = None
     late: bool = False
     on_expire: str = field(default="fail", name="onExpire")
+    twin: str | None = None  # another id under which the same call waits
     ancestry: tuple[str, ...] = ()
 
     @property
@@ -144,6 +150,17 @@ class PendingRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def due(self) -> int | None:
         """When it expires, or None: the `due` of its entry."""
         return self.timeout if self.is_open and not self.late and self.kind != "timer" else None
+
+
+def moved(record: PendingRecord, verb: Verb, now: int, **changes: Any) -> PendingRecord:
+    """The record after a verb, as the table says; the only thing that sets a status."""
+    status = MOVES[record.status, verb]
+    time = record.time
+    if status not in OPEN:
+        time = replace(time, completed=now)
+    elif verb is Verb.START:
+        time = replace(time, started=time.started or now)
+    return replace(record, status=status, time=time, **changes)
 
 
 _decoder = msgspec.json.Decoder(PendingRecord)

@@ -117,16 +117,15 @@ def _next_run(state: State, stamped: Stamped, run_id: str) -> Run:
 
 
 def _agent_start(state: State, stamped: Stamped, event: events.AgentStart) -> State:
-    run, resuming = state.run, state.resuming
-    if run is None or (run.end is not None and run.id != event.run):
-        run, resuming = _next_run(state, stamped, event.run), True
-    if not event.worker:  # somebody asked for a new run; nobody drives it yet
-        return replace(state, run=run, resuming=resuming)
+    run = state.run
+    if not event.worker:  # somebody asks for a new run; nobody drives it yet
+        if run is not None and run.end is None:
+            return state
+        return replace(state, run=_next_run(state, stamped, event.run), resuming=True)
     tools = event.tools if event.tools is not None else state.tools
     return replace(
         state,
-        run=replace(run, driven=True),
-        resuming=resuming,
+        run=None if run is None else replace(run, driven=True),
         agent=event.agent,
         digest=event.digest,
         tools=tools,

@@ -12,7 +12,7 @@ from holdfast.core.calls import Call, CallStatus
 from holdfast.core.decide import CANCELLED, INTERRUPTED, NOT_STARTED
 from holdfast.core.events import Content
 from holdfast.core.messages import Answer
-from holdfast.core.pending import PendingRecord, PendingStatus, PendingTime
+from holdfast.core.pending import ENDS, PendingRecord, PendingTime, Verb, moved
 from holdfast.core.plan import SLOTS
 from holdfast.core.policy import (
     Correct,
@@ -142,22 +142,21 @@ class _Pen:
         )
 
     def settle_wait(
-        self, call: Call, pending_id: str, status: PendingStatus, error: str | None = None
+        self, call: Call, pending_id: str, verb: Verb, error: str | None = None
     ) -> None:
+        status = ENDS[verb]
         self.fact(
             events.Settled(
                 pending_id=pending_id, status=status.value, call_id=call.id, task_id=self.task
             )
         )
         now = self.now
-        self.draft.changed[pending_id] = lambda record: replace(
-            record, status=status, error=error, time=replace(record.time, completed=now)
-        )
+        self.draft.changed[pending_id] = lambda record: moved(record, verb, now, error=error)
 
     def cancel_waits(self, call: Call) -> None:
         for pending_id in (call.gate, call.wait):
             if pending_id is not None:
-                self.settle_wait(call, pending_id, PendingStatus.CANCELLED, CANCELLED)
+                self.settle_wait(call, pending_id, Verb.CANCEL, CANCELLED)
 
     def begin(self, call: Call, verdict: Verdict, scope: Scope) -> None:
         match verdict:
@@ -261,7 +260,7 @@ def outcome(state: State, call: Call, content: Content, *, is_error: bool, now: 
     pen = _pen(state, now)
     if call.wait is not None:
         text = content if isinstance(content, str) else None
-        pen.settle_wait(call, call.wait, PendingStatus.FAILED, text)
+        pen.settle_wait(call, call.wait, Verb.ERROR, text)
     pen.result(call, content, is_error=is_error)
     return pen.draft
 
@@ -294,12 +293,19 @@ def interrupted(
         if on_crash == "retry":
             pen.intent(call, call.effect_id, scope.epoch)
         elif on_crash == "ask":
-            pen.wait(call, gate, scope, reason="interrupted")
+            _ask_whether_to_repeat(pen, call, gate, scope)
         elif call.wait is not None:
             _mark_start_interrupted(pen, call, call.wait)
         else:
             pen.result(call, INTERRUPTED, is_error=True, interrupted=True)
     return pen.draft
+
+
+def _ask_whether_to_repeat(pen: _Pen, call: Call, gate: Gate, scope: Scope) -> None:
+    pen.wait(call, gate, scope, reason="interrupted")
+    if call.wait is not None:  # it waits under two ids now: whichever settles it closes both
+        pen.draft.opened[-1] = replace(pen.draft.opened[-1], twin=call.wait)
+        pen.draft.changed[call.wait] = lambda record: replace(record, twin=gate.pending_id)
 
 
 def _mark_start_interrupted(pen: _Pen, call: Call, pending_id: str) -> None:
@@ -314,9 +320,8 @@ def _mark_start_interrupted(pen: _Pen, call: Call, pending_id: str) -> None:
             task_id=pen.task,
         )
     )
-    pen.draft.changed[pending_id] = lambda record: replace(
-        record, problem=problem, status=PendingStatus.WAITING
-    )
+    now = pen.now
+    pen.draft.changed[pending_id] = lambda record: moved(record, Verb.RESET, now, problem=problem)
 
 
 def fire_timers(state: State, due: Sequence[Call], now: int) -> Draft:
@@ -324,7 +329,7 @@ def fire_timers(state: State, due: Sequence[Call], now: int) -> Draft:
     pen = _pen(state, now)
     for call in due:
         if call.wait is not None:
-            pen.settle_wait(call, call.wait, PendingStatus.COMPLETED)
+            pen.settle_wait(call, call.wait, Verb.RESULT)
         pen.result(call, "The time has come.")
     return pen.draft
 

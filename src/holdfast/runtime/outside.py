@@ -16,7 +16,7 @@ from holdfast.core import decide, events, index, pending
 from holdfast.core.commands import CancelCall, Command, Expire
 from holdfast.core.decide import Settlement
 from holdfast.core.index import KeyRecord, SessionRecord
-from holdfast.core.pending import PendingRecord, PendingStatus
+from holdfast.core.pending import PendingRecord, PendingStatus, Verb, moved
 from holdfast.errors import Conflict, Corrupt, NotFound, Refused
 from holdfast.runtime.ids import new_id
 from holdfast.runtime.log import as_record
@@ -174,12 +174,12 @@ class Outside:
             created_at=now,
             updated_at=now,
             metadata=metadata,
-            title=_title(said.content),
+            title=title_of(said.content),
         )
         generation = 1
         while True:
             stream = index.stream_of(address.tenant, address.session_id, generation)
-            puts = [session_put(record, 0, stream), *_key_put(said, stream)]
+            puts = [session_put(record, 0, stream), *key_put(said, stream)]
             records = [as_record(fact, now) for fact in facts]
             kind = index.stream_kind(agent)
             try:
@@ -206,7 +206,7 @@ class Outside:
         records = [as_record(fact, now) for fact in facts]
         heads = await self._store.commit(
             [Write(found.stream, records, head=head, wake=now)],
-            [*puts, *_key_put(said, found.stream)],
+            [*puts, *key_put(said, found.stream)],
         )
         return Sent(found.stream, heads[found.stream])
 
@@ -358,11 +358,15 @@ class Outside:
             # it was overdue and is kept open: now the command itself, as a late one
 
     async def _settled(self, entry: Entry, outcome: Settlement, now: int) -> bool:
-        records = [as_record(fact, now) for fact in outcome.facts]
-        wake = now if records else None
+        facts = list(outcome.facts)
         puts = [pending_put(outcome.record, entry.version, entry.stream)]
-        if any(isinstance(fact, events.Cancelled) for fact in outcome.facts):
+        if any(isinstance(fact, events.Cancelled) for fact in facts):
             puts += await self._run_cancelled(outcome.record, entry.stream, now)
+        if any(isinstance(fact, events.ToolResult) for fact in facts):
+            closed, twin = await self._twin_closed(outcome.record, now)
+            facts, puts = facts + closed, puts + twin
+        records = [as_record(fact, now) for fact in facts]
+        wake = now if records else None
         try:
             await self._store.commit([Write(entry.stream, records, wake=wake)], puts)
         except VersionMoved:
@@ -370,6 +374,16 @@ class Outside:
         except (NoStream, Gone) as error:
             raise NotFound(f"Unknown pending ID: {entry.key}", code="PENDING_NOT_FOUND") from error
         return True
+
+    async def _twin_closed(
+        self, record: PendingRecord, now: int
+    ) -> tuple[list[events.Event], list[Put]]:
+        """The other id of a call that waits under two, closed in the same commit."""
+        entry = None if record.twin is None else await self._store.get("pending", record.twin)
+        if entry is None or entry.state != "open":
+            return [], []
+        closed = decide.close_twin(pending.decode(entry.data), now)
+        return list(closed.facts), [pending_put(closed.record, entry.version, entry.stream)]
 
     async def _run_cancelled(self, record: PendingRecord, stream: str, now: int) -> list[Put]:
         """The session's entry, where an expiry ends the run that it stands for."""
@@ -409,8 +423,7 @@ class Outside:
         now = self._store.now()
 
         def begin(record: PendingRecord) -> PendingRecord:
-            time = replace(record.time, started=record.time.started or now)
-            return replace(record, status=PendingStatus.PROCESSING, time=time)
+            return moved(record, Verb.START, now)
 
         def fact(record: PendingRecord) -> events.Event:
             return events.Progress(
@@ -457,7 +470,8 @@ def _user(said: Said, task: str) -> events.User:
     return events.User(role="user", content=said.content, task_id=task, key=said.key, by=said.by)
 
 
-def _title(content: events.Content) -> str:
+def title_of(content: events.Content) -> str:
+    """The beginning of a message, for lists."""
     if not isinstance(content, str):
         content = " ".join(part.get("text", "") for part in content)
     return " ".join(content.split())[:80]
@@ -467,7 +481,8 @@ def _key(stream: str, key: str) -> str:
     return f"{stream}|{key}"
 
 
-def _key_put(said: Said, stream: str) -> list[Put]:
+def key_put(said: Said, stream: str) -> list[Put]:
+    """The write that remembers a message by its key, if it has one."""
     if said.key is None:
         return []
     data = index.encode_key(KeyRecord(_digest(said.content)))

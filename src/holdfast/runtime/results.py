@@ -88,7 +88,7 @@ def pending_json(record: PendingRecord, callback_url: str | None = None) -> dict
     shown["late"] = record.late
     shown["ancestry"] = list(record.ancestry)
     shown["callbackURL"] = shown["webhookURL"] = callback_url
-    for private in ("onExpire", "by", "via"):
+    for private in ("onExpire", "by", "via", "twin"):
         shown.pop(private, None)
     return shown
 
