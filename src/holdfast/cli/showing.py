@@ -4,8 +4,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-import msgspec
-
 from holdfast.app import Runtime
 from holdfast.cli import finding
 from holdfast.cli.opening import bury_the_dead, opened, service_of
@@ -13,9 +11,8 @@ from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, age, call_text, line, value_text
 from holdfast.cli.why import why
 from holdfast.core.durations import duration_ms
-from holdfast.errors import Corrupt
 from holdfast.runtime.outside import Known
-from holdfast.runtime.results import Event, Sight, event_of, instant
+from holdfast.runtime.results import Event, Sight, instant
 
 _MOST_LINES: Final = 30
 _LONGEST: Final = 160
@@ -203,28 +200,6 @@ def _event_line(terminal: Terminal, event: Event) -> None:
     terminal.result(
         f"{event.seq:>5}  {clock}  {event.type:<14}  {line(value_text(data), _LONGEST)}"
     )
-
-
-def export(settings: Settings, given: str) -> int:
-    """Every event as a line of JSON; what cannot be read ends it with Corrupt."""
-
-    async def main(runtime: Runtime) -> None:
-        store = service_of(runtime).desk.store
-        known = await finding.session(runtime, given)
-        names = (known.record.tenant, known.record.id)
-        terminal = Terminal(settings)
-        for record in (await store.read(known.stream)).records:
-            try:
-                terminal.answer(event_of(names, record).to_json())
-            except msgspec.MsgspecError as error:
-                raise Corrupt(
-                    f"event {record.seq} of session {known.record.id!r} cannot be read: {error}",
-                    hint=f"the {record.seq - 1} events before it were written",
-                    details={"seq": record.seq},
-                ) from error
-
-    opened(settings, main)
-    return 0
 
 
 def cancel_session(settings: Settings, given: str, by: str, reason: str | None) -> int:

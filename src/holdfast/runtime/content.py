@@ -78,10 +78,15 @@ def _clean(text: str) -> str:
     return text
 
 
+def digest_of(data: bytes) -> str:
+    """The name under which bytes are kept."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
 async def store_bytes(store: Store, data: bytes) -> str:
     """Keep these bytes and answer their name; the same bytes again are kept once."""
     check_size(data, "the file")
-    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+    digest = digest_of(data)
     stream = f"blob/{digest}"
     try:
         record = Record("blob", data, store.now())

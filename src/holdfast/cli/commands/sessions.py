@@ -55,14 +55,28 @@ def events(settings: Settings, session_id: str, after: int, *, follow: bool) -> 
 
 
 @sessions.command()
-@click.argument("session_id", metavar="ID")
+@click.argument("session_ids", metavar="ID...", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="Every session.")
 @shared
 @with_settings
-def export(settings: Settings, session_id: str) -> int:
-    """Write the log of a session as JSON lines."""
-    from holdfast.cli import showing
+def export(settings: Settings, session_ids: tuple[str, ...], *, every: bool) -> int:
+    """Write sessions to stdout as lines of JSON, for `holdfast sessions import`."""
+    if bool(session_ids) == every:
+        raise click.UsageError("give the IDs of sessions, or --all")
+    from holdfast.cli import moving
 
-    return showing.export(settings, session_id)
+    return moving.export_sessions(settings, session_ids, every=every)
+
+
+@sessions.command("import")
+@click.argument("file")
+@shared
+@with_settings
+def import_(settings: Settings, file: str) -> int:
+    """Make the sessions of FILE (- is stdin), which an export wrote; calls that wait go on."""
+    from holdfast.cli import moving
+
+    return moving.import_sessions(settings, file)
 
 
 @sessions.command()

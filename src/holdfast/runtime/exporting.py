@@ -1,0 +1,93 @@
+"""A session as lines of JSON, from which it can be made anew elsewhere.
+
+The first line names the session, the next ones are its events, byte for byte as they are stored.
+Then what the log does not hold: the entries of its open calls, and the bytes of its files.
+"""
+
+import base64
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.core import codec, events, pending
+from holdfast.core.events import Content
+from holdfast.errors import Corrupt
+from holdfast.runtime.content import read_bytes
+from holdfast.runtime.log import unreadable
+from holdfast.runtime.outside import Known
+from holdfast.runtime.service import Service
+from holdfast.store.base import Record, Store
+
+FORMAT: Final = 1
+_PAGE: Final = 500
+
+
+async def export_lines(service: Service, known: Known) -> AsyncIterator[bytes]:
+    """The lines of one session. Raises Corrupt after all that can be read."""
+    record, store = known.record, service.desk.store
+    yield _line(
+        holdfast=FORMAT,
+        sessionID=record.id,
+        tenant=record.tenant,
+        agent=record.agent,
+        **({} if record.parent is None else {"parent": record.parent}),
+    )
+    blobs: dict[str, None] = {}
+    async for one in _records(store, known.stream):
+        event = _event(one)
+        yield _line(seq=one.seq, type=one.type, timestamp=one.at, data=_one_line(one.data))
+        blobs |= dict.fromkeys(blobs_in(event))
+    async for entry in service.desk.outside.open_calls(known.stream):
+        pending.decode(entry.data)  # or Corrupt: no line that could not be read again
+        yield _line(pending=msgspec.Raw(entry.data))
+    for digest in blobs:
+        data = base64.b64encode(await read_bytes(store, digest)).decode()
+        yield _line(blob=digest, data=data)
+
+
+def blobs_in(event: events.Event) -> Iterable[str]:
+    """The names of the files that an event refers to."""
+    content: Content | dict[str, Any] = ""
+    if isinstance(event, events.User):
+        content = event.content
+    elif isinstance(event, events.ToolResult):
+        content = event.result
+    if isinstance(content, list):
+        for part in content:
+            if isinstance(part.get("blob"), str):
+                yield part["blob"]
+
+
+async def _records(store: Store, stream: str) -> AsyncIterator[Record]:
+    """Every record; where one is damaged, all before it."""
+    after, limit = 0, _PAGE
+    while True:
+        try:
+            found = await store.read(stream, after, limit)
+        except Corrupt as error:
+            if limit == 1:
+                raise unreadable(Record("", b"", seq=after + 1, stream=stream), error) from error
+            limit = 1
+            continue
+        for record in found.records:
+            yield record
+        if not found.records:
+            return
+        after = found.records[-1].seq
+
+
+def _event(record: Record) -> events.Event:
+    try:
+        msgspec.json.decode(record.data, type=dict[str, msgspec.Raw])
+        return codec.decode(record.type, record.data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, Corrupt) as error:
+        raise unreadable(record, error) from error
+
+
+def _one_line(data: bytes) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.format(data, indent=-1) if b"\n" in data else data)
+
+
+def _line(**fields: Any) -> bytes:
+    return msgspec.json.encode(fields) + b"\n"

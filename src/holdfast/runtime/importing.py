@@ -1,0 +1,273 @@
+"""Making sessions anew from the lines that `exporting` writes.
+
+The whole file is looked at before anything is written. The log counts: entries of open calls are
+made from it, and the entries in the file only add what it does not say.
+"""
+
+import base64
+import binascii
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core import codec, events, index
+from holdfast.core.effects import Park
+from holdfast.core.events import Stamped
+from holdfast.core.index import SessionRecord, check_id, check_tenant
+from holdfast.core.pending import PendingRecord
+from holdfast.core.plan import Seat, plan
+from holdfast.core.rebuild import open_records
+from holdfast.core.sessions import State, fold
+from holdfast.errors import Conflict, HoldfastError, Refused
+from holdfast.runtime.content import digest_of, store_bytes
+from holdfast.runtime.exporting import FORMAT, blobs_in
+from holdfast.runtime.outside import Address, Said, key_put, pending_put, session_put, title_of
+from holdfast.runtime.service import Service
+from holdfast.store.base import Gone, HeadMoved, Put, Record, Store, VersionMoved, Write
+
+
+class _Line(msgspec.Struct, forbid_unknown_fields=True):
+    """Any line of an export; which one it is, its fields say."""
+
+    holdfast: int | None = None
+    session_id: str | None = msgspec.field(default=None, name="sessionID")
+    tenant: str = ""
+    agent: str | None = None
+    parent: str | None = None
+    seq: int | None = None
+    type: str | None = None
+    timestamp: int | None = None
+    data: msgspec.Raw = msgspec.Raw(b"")
+    pending: PendingRecord | None = None
+    blob: str | None = None
+
+
+@dataclass(slots=True)
+class _Bundle:
+    """One session of a file."""
+
+    session_id: str
+    tenant: str
+    agent: str
+    parent: str | None
+    log: list[Stamped] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+
+    @property
+    def address(self) -> Address:
+        return Address(self.tenant, self.session_id)
+
+
+@dataclass(slots=True)
+class _File:
+    """All that a file says."""
+
+    sessions: dict[tuple[str, str], _Bundle] = field(default_factory=dict)
+    pending: dict[str, PendingRecord] = field(default_factory=dict)
+    blobs: dict[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """One session that is here now."""
+
+    session_id: str
+    tenant: str
+    events: int
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """What a file brought. Orphans are calls of sessions that it does not hold: cancelled."""
+
+    sessions: tuple[Imported, ...]
+    orphans: tuple[PendingRecord, ...]
+
+
+async def import_lines(
+    service: Service, lines: Iterable[bytes], tenant: str | None = None
+) -> ImportReport:
+    """Make the sessions of a file. Refused names the line; Conflict if one of them exists here."""
+    file = _read(lines)
+    for bundle in file.sessions.values():
+        if tenant is not None and bundle.tenant != tenant:
+            raise Refused(
+                f"session {bundle.session_id!r} belongs to tenant {bundle.tenant!r}",
+                code="IMPORT_INVALID",
+                hint="import it without --tenant",
+            )
+        if await service.desk.outside.find(bundle.address) is not None:
+            raise _exists(bundle)
+    for data in file.blobs.values():
+        await store_bytes(service.desk.store, data)
+    made = [await _make(service.desk.store, one, file.pending) for one in file.sessions.values()]
+    return ImportReport(tuple(made), tuple(_orphans(file)))
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def _read(lines: Iterable[bytes]) -> _File:
+    file = _File()
+    bundle: _Bundle | None = None
+    for number, text in enumerate(lines, 1):
+        if not text.strip():
+            continue
+        try:
+            line = msgspec.json.decode(text, type=_Line)
+            bundle = _take(file, bundle, line)
+        except (msgspec.MsgspecError, UnicodeDecodeError, HoldfastError, ValueError) as error:
+            raise Refused(f"line {number}: {error}", code="IMPORT_INVALID") from error
+    _check_blobs(file)
+    return file
+
+
+def _take(file: _File, bundle: _Bundle | None, line: _Line) -> _Bundle | None:
+    if line.holdfast is not None:
+        return _begin(file, line)
+    if line.pending is not None:
+        file.pending[line.pending.id] = line.pending
+    elif line.blob is not None:
+        file.blobs[line.blob] = _bytes(line.blob, line.data)
+    elif bundle is None:
+        raise Refused("no session was named before it; an export begins with one")
+    else:
+        _event(bundle, line)
+    return bundle
+
+
+def _begin(file: _File, line: _Line) -> _Bundle:
+    if line.holdfast != FORMAT:
+        raise Refused(f"format {line.holdfast} is not known here: a newer holdfast wrote it")
+    names = (check_tenant(line.tenant), check_id(line.session_id))
+    if names in file.sessions:
+        raise Refused(f"session {names[1]!r} is in the file twice")
+    agent = check_id(line.agent, "agent name")
+    bundle = file.sessions[names] = _Bundle(names[1], names[0], agent, line.parent)
+    return bundle
+
+
+def _event(bundle: _Bundle, line: _Line) -> None:
+    if line.type is None or line.timestamp is None or line.seq is None:
+        raise Refused("neither a session nor an event")
+    if line.seq != len(bundle.log) + 1:
+        raise Refused(f"event {line.seq} comes where {len(bundle.log) + 1} must")
+    data = bytes(line.data)
+    msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    event = codec.decode(line.type, data)
+    bundle.log.append(Stamped(line.seq, line.timestamp, event))
+    bundle.records.append(Record(line.type, data, line.timestamp))
+
+
+def _bytes(name: str, text: msgspec.Raw) -> bytes:
+    try:
+        data = base64.b64decode(msgspec.json.decode(text, type=str), validate=True)
+    except binascii.Error as error:
+        raise Refused(f"not base64: {error}") from error
+    if digest_of(data) != name:
+        raise Refused(f"these are not the bytes of {name}")
+    return data
+
+
+def _check_blobs(file: _File) -> None:
+    for bundle in file.sessions.values():
+        for stamped in bundle.log:
+            for digest in blobs_in(stamped.event):
+                if digest not in file.blobs:
+                    raise Refused(
+                        f"event {stamped.seq} of session {bundle.session_id!r} has a file "
+                        f"{digest} that is not there",
+                        code="IMPORT_INVALID",
+                    )
+
+
+def _orphans(file: _File) -> Iterator[PendingRecord]:
+    for record in file.pending.values():
+        bundle = file.sessions.get((record.tenant, record.session_id))
+        opened = () if bundle is None else (stamped.event for stamped in bundle.log)
+        if not any(isinstance(e, events.Pending) and e.pending_id == record.id for e in opened):
+            yield record
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+async def _make(store: Store, bundle: _Bundle, more: Mapping[str, PendingRecord]) -> Imported:
+    if not bundle.log:
+        raise Refused(f"session {bundle.session_id!r} has no events", code="IMPORT_INVALID")
+    state, now = fold(bundle.log), store.now()
+    # Above every epoch that the log names: nobody here may take an old driver's call for its own.
+    started = [e.epoch for _, _, e in bundle.log if isinstance(e, events.ToolStarted)]
+    epoch = max(started, default=0)
+    effect = plan(state, Seat(epoch=epoch + 1), now)
+    wake = effect.due if isinstance(effect, Park) else now
+    calls = [
+        _completed(record, more.get(record.id))
+        for record in open_records(bundle.log, *_names(bundle))
+    ]
+    generation = 1
+    while True:
+        stream = index.stream_of(bundle.tenant, bundle.session_id, generation)
+        puts = _puts(bundle, state, calls, stream)
+        kind = index.stream_kind(bundle.agent)
+        write = Write(stream, bundle.records, create=kind, head=0, wake=wake, epoch=epoch)
+        try:
+            await store.commit([write], puts)
+        except Gone:
+            generation += 1  # deleted here once: a stream's name is not used again
+            continue
+        except (HeadMoved, VersionMoved) as error:
+            raise _exists(bundle) from error
+        return Imported(bundle.session_id, bundle.tenant, len(bundle.log), len(calls))
+
+
+def _names(bundle: _Bundle) -> tuple[str, str, str]:
+    return bundle.session_id, bundle.tenant, bundle.agent
+
+
+def _completed(record: PendingRecord, told: PendingRecord | None) -> PendingRecord:
+    """With what only its entry knew."""
+    if told is None:
+        return record
+    return replace(
+        record,
+        on_expire=told.on_expire,
+        late=told.late,
+        progress=told.progress,
+        ancestry=told.ancestry,
+    )
+
+
+def _puts(bundle: _Bundle, state: State, calls: list[PendingRecord], stream: str) -> list[Put]:
+    said = [event for _, _, event in bundle.log if isinstance(event, events.User)]
+    record = SessionRecord(
+        id=bundle.session_id,
+        tenant=bundle.tenant,
+        agent=bundle.agent,
+        task_id=None if state.run is None else state.run.id,
+        state=state.status,
+        created_at=state.created_at,
+        updated_at=state.updated_at,
+        metadata=dict(state.metadata),
+        title=title_of(said[0].content) if said else "",
+        parent=bundle.parent,
+    )
+    keyed: dict[Any, events.User] = {one.key: one for one in said if one.key is not None}
+    puts = [session_put(record, 0, stream)]
+    puts += [pending_put(one, 0, stream) for one in calls]
+    for one in keyed.values():
+        puts += key_put(Said(one.content, one.key), stream)
+    return puts
+
+
+def _exists(bundle: _Bundle) -> Conflict:
+    return Conflict(
+        f"session {bundle.session_id!r} exists here, or one of its calls does",
+        code="SESSION_EXISTS",
+        hint="an import never changes a session; nothing of this one was written",
+        details={"sessionID": bundle.session_id, "tenant": bundle.tenant},
+    )
