@@ -13,7 +13,9 @@ import click
 
 from holdfast.cli.commands.agents import agents
 from holdfast.cli.commands.config import config
+from holdfast.cli.commands.db import db
 from holdfast.cli.commands.demo import demo
+from holdfast.cli.commands.doctor import doctor
 from holdfast.cli.commands.pending import approve, deny, pending
 from holdfast.cli.commands.run import run
 from holdfast.cli.commands.sessions import sessions
@@ -119,5 +121,17 @@ def cli() -> None:
     """
 
 
-for _command in (run, worker, sessions, pending, approve, deny, agents, config, demo):
+for _command in (
+    run,
+    worker,
+    sessions,
+    pending,
+    approve,
+    deny,
+    agents,
+    config,
+    doctor,
+    db,
+    demo,
+):
     cli.add_command(_command)

@@ -1,0 +1,123 @@
+"""Commands about the database itself: what is wrong with it, numbers, a copy, its schema."""
+
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.app import Runtime
+from holdfast.cli.opening import opened, runtime_of, service_of
+from holdfast.cli.settings import Settings
+from holdfast.cli.terminal import Terminal, age, line
+from holdfast.errors import ConfigError, Refused
+from holdfast.runtime.checkup import Check, Checkup, exit_code
+from holdfast.runtime.stats import statistics
+from holdfast.store import sqlite_care
+
+_MARKS: Final = {"ok": "✓", "finding": "✗", "corrupt": "✗"}
+
+
+def doctor(settings: Settings, *, full: bool) -> int:
+    """Look at everything, change nothing; 1 if something was found, 7 if it is damaged."""
+    look, now = _examination(settings)
+    checks = list(Checkup(look, now, settings.command, full=full).checks())
+    wrong = [check for check in checks if check.level != "ok"]
+    terminal = Terminal(settings)
+    answer = {
+        "ok": not wrong,
+        "findings": len(wrong),
+        "checks": [check.to_json() for check in checks],
+    }
+    terminal.either(answer, lambda: _check_lines(terminal, checks, wrong))
+    return exit_code(checks)
+
+
+def _check_lines(terminal: Terminal, checks: list[Check], wrong: list[Check]) -> None:
+    for check in checks:
+        code = "" if check.level == "ok" else f"{check.code}: "
+        terminal.result(f"{_MARKS[check.level]} {code}{line(check.text)}")
+        if check.remedy:
+            terminal.result(f"    {line(check.remedy)}")
+    terminal.gap()
+    terminal.say(f"{len(wrong)} findings" if wrong else "All is well.", bold=True)
+
+
+def stats(settings: Settings) -> int:
+    """The database in numbers."""
+    look, now = _examination(settings)
+    found = statistics(look, now)
+    terminal = Terminal(settings)
+    terminal.either(found, lambda: _stats_lines(terminal, found, now))
+    return 0
+
+
+def _stats_lines(terminal: Terminal, found: dict[str, Any], now: int) -> None:
+    oldest = found["oldestWait"]
+    waits = "none"
+    if oldest is not None:
+        since = age(now - oldest["since"])
+        waits = f"{since}, {line(oldest['tool'])} of {line(oldest['sessionID'])}"
+    for name, value in (
+        ("Database", f"{line(found['file'])}, schema {found['schema']}"),
+        ("Sessions", f"{_counts(found['sessions'])}; {found['due']} due"),
+        ("Workers", str(found["workers"])),
+        ("Waiting", f"{_counts(found['pending'])}; {found['settledCalls']} settled calls kept"),
+        ("Oldest", waits),
+        ("Records", f"{found['records']:,}"),
+        ("File", f"{_size(found['fileBytes'])}, log {_size(found['walBytes'])}"),
+        ("Pages", f"{found['pages']:,} of {found['pageBytes']:,} bytes, {found['freePages']} free"),
+        ("Disk", f"{_size(found['diskFreeBytes'])} free"),
+    ):
+        terminal.result(f"{name:<9} {value}")
+
+
+def _counts(found: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in found.items()) or "none"
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**20:,.1f} MiB"
+
+
+def backup(settings: Settings, file: str) -> int:
+    """Copy the database while it is used."""
+    look, _ = _examination(settings)
+    target = Path(file).absolute()
+    size = sqlite_care.backup(look.path, target)
+    terminal = Terminal(settings)
+    text = f"✓ {line(file)}: {_size(size)}, checked and on the disk"
+    terminal.either({"file": str(target), "bytes": size}, lambda: terminal.say(text))
+    return 0
+
+
+def migrate(settings: Settings) -> int:
+    """Bring the schema up to date, which every command that opens the database does too."""
+    look, now = _examination(settings)
+    before = look.vitals(now).schema
+
+    async def main(_: Runtime) -> None:
+        return
+
+    opened(settings, main)
+    after = look.vitals(now).schema
+    terminal = Terminal(settings)
+    done = f"✓ schema {before} → {after}" if after != before else f"✓ schema {after}, the newest"
+    terminal.either({"from": before, "to": after}, lambda: terminal.say(done))
+    return 0
+
+
+def _examination(settings: Settings) -> tuple[sqlite_care.Examination, int]:
+    """The database that the options name, not opened, and the present instant."""
+    store = service_of(runtime_of(settings, "existing")).desk.store
+    path = sqlite_care.path_of(store)
+    if path is None:
+        raise Refused(
+            "this store is not a SQLite file, and there is nothing to look at",
+            code="NOT_SQLITE",
+            hint="name one: --store sqlite:///holdfast.db",
+        )
+    if not path.exists():
+        raise ConfigError(
+            f"there is no database {str(path)!r}",
+            code="STORE_NOT_FOUND",
+            hint="holdfast run and holdfast worker create it",
+        )
+    return sqlite_care.Examination(path), store.now()

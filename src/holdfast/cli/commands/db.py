@@ -1,0 +1,42 @@
+"""`holdfast db …`."""
+
+import click
+
+from holdfast.cli.settings import Settings, shared, with_settings
+
+
+@click.group()
+@shared
+def db() -> None:
+    """Look after the database."""
+
+
+@db.command()
+@shared
+@with_settings
+def stats(settings: Settings) -> int:
+    """Show the database in numbers."""
+    from holdfast.cli import caring
+
+    return caring.stats(settings)
+
+
+@db.command()
+@click.argument("file")
+@shared
+@with_settings
+def backup(settings: Settings, file: str) -> int:
+    """Copy the database to FILE, while it is in use; the copy is checked."""
+    from holdfast.cli import caring
+
+    return caring.backup(settings, file)
+
+
+@db.command()
+@shared
+@with_settings
+def migrate(settings: Settings) -> int:
+    """Bring the database's schema up to date, and say its number."""
+    from holdfast.cli import caring
+
+    return caring.migrate(settings)

@@ -1,0 +1,324 @@
+"""What is wrong with a database and everything in it, each with what to type about it."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal
+
+import msgspec
+
+from holdfast.core import codec, index, pending
+from holdfast.core.durations import format_ms
+from holdfast.core.index import SessionRecord
+from holdfast.core.pending import PendingRecord
+from holdfast.errors import Corrupt, HoldfastError, SchemaNewer, StoreError
+from holdfast.store.sqlite_care import (
+    Examination,
+    Linked,
+    Sizes,
+    Vitals,
+    known_schema,
+    linked,
+    place,
+)
+
+Level = Literal["ok", "finding", "corrupt"]
+Say = Callable[..., str]  # the words of a command, as one would type it here
+
+_GRACE_MS: Final = 10_000  # a live worker has seen to it by then
+_AHEAD_MS: Final = 60_000
+_LEAST_FREE: Final = 256 * 2**20
+_MOST: Final = 10  # things named of each kind
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at; a finding has a remedy."""
+
+    level: Level
+    code: str
+    text: str
+    remedy: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The check as every door shows it."""
+        return asdict(self)
+
+
+Checks = Iterator[Check]
+
+
+def _ok(code: str, text: str) -> Check:
+    return Check("ok", code, text)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkup:
+    """Looks at one database. `say` makes command lines that work on the same one."""
+
+    look: Examination
+    now: int
+    say: Say
+    full: bool = False  # also compares every index with its table
+
+    def checks(self) -> Checks:
+        """Everything, most basic first; what cannot be read ends it early."""
+        yield from self._around()
+        try:
+            vitals = self.look.vitals(self.now)
+        except Corrupt as error:
+            yield self._unreadable(error)
+            return
+        except SchemaNewer as error:
+            yield Check("finding", "SCHEMA_NEWER", error.message, error.hint or "")
+            return
+        except StoreError as error:
+            yield Check("finding", error.code, error.message, error.hint or "")
+            return
+        yield self._schema(vitals)
+        for part in (self._inside, self._integrity):
+            try:
+                yield from part(vitals)
+            except Corrupt as error:
+                yield self._unreadable(error)
+
+    def _unreadable(self, error: HoldfastError) -> Check:
+        return Check("corrupt", "DATABASE_DAMAGED", error.message, self._restore())
+
+    def _restore(self) -> str:
+        return "stop all workers and put a backup in its place; what is readable: " + self.say(
+            "sessions", "export", "--all"
+        )
+
+    # --- around the file ------------------------------------------------------------------------
+
+    def _around(self) -> Checks:
+        yield _sqlite(linked())
+        kind, where = place(self.look.path)
+        if where == "network":
+            text = f"{self.look.path} is on a network file system ({kind})"
+            yield Check("finding", "NETWORK_FILE_SYSTEM", text, "move it to a local disk")
+        elif where == "doubtful":
+            text = f"{self.look.path} is in a folder shared with another machine ({kind})"
+            yield Check("finding", "SHARED_FOLDER", text, "move it to a disk of this machine")
+        else:
+            yield _ok("FILE_SYSTEM", f"file system: {kind or 'unknown'}")
+
+    def _schema(self, vitals: Vitals) -> Check:
+        known = known_schema()
+        if vitals.schema == known:
+            return _ok("SCHEMA", f"schema {known}, the newest")
+        text = f"schema {vitals.schema}; the next command that writes makes it {known}"
+        return _ok("SCHEMA", text)
+
+    # --- what is in it --------------------------------------------------------------------------
+
+    def _inside(self, vitals: Vitals) -> Checks:
+        yield _space(self.look.sizes())
+        yield from self._clock(vitals)
+        yield from self._workers(vitals)
+        yield from self._due(vitals)
+        yield from self._stuck()
+        yield from self._calls()
+
+    def _clock(self, vitals: Vitals) -> Checks:
+        ahead = (vitals.newest or 0) - self.now
+        if ahead > _AHEAD_MS:
+            yield Check(
+                "finding",
+                "CLOCK",
+                f"the newest event lies {format_ms(ahead // 1000 * 1000)} in the future: this "
+                "machine's clock is behind, or was ahead",
+                "set the clock (timedatectl); deadlines and leases count from it",
+                {"aheadMs": ahead},
+            )
+        else:
+            yield _ok("CLOCK", "clock: nothing recorded lies in the future")
+
+    def _workers(self, vitals: Vitals) -> Checks:
+        over = [one for one in vitals.holders if one[1] <= self.now - _GRACE_MS]
+        for name, until, held in over:
+            silent = format_ms((self.now - until) // 1000 * 1000)
+            text = f"worker {name} has been silent for {silent} beyond its lease"
+            details = {"worker": name, "sessions": held}
+            held_text = f" and still has {held} sessions" if held else ""
+            remedy = f"the next worker takes over: {self.say('worker')}"
+            yield Check("finding", "STALE_LEASE", text + held_text, remedy, details)
+        if not over:
+            alive = len(vitals.holders)
+            yield _ok("WORKERS", f"workers: {alive} alive")
+
+    def _due(self, vitals: Vitals) -> Checks:
+        late = [one for one in vitals.due.streams if one[2] <= self.now - _GRACE_MS]
+        for stream, kind, since in late[:_MOST]:
+            names = index.names_in(stream) or ("", stream)
+            agent = kind.removeprefix(index.stream_kind(""))
+            waits = format_ms((self.now - since) // 1000 * 1000)
+            yield Check(
+                "finding",
+                "NO_WORKER",
+                f"session {names[1]} of agent {agent} has been due for {waits}, and nobody "
+                "drives it",
+                f"{self.say('worker')}, where the agent is known; or: "
+                + self.say("sessions", "resume", names[1]),
+                {"sessionID": names[1], "tenant": names[0], "agent": agent, "due": since},
+            )
+        if len(late) > _MOST:
+            yield Check("finding", "NO_WORKER", f"{vitals.due.count} in all", self.say("worker"))
+        if not late:
+            yield _ok("DUE", "sessions: none is due and left alone")
+
+    def _stuck(self) -> Checks:
+        found = self._sessions("stuck")
+        for record in found[:_MOST]:
+            yield Check(
+                "finding",
+                record.problem or "STUCK",
+                f"session {record.id} cannot go on: {record.problem_text or record.problem}",
+                self.say("sessions", "show", record.id),
+                {"sessionID": record.id, "tenant": record.tenant},
+            )
+        if not found:
+            yield _ok("STUCK", "sessions: none is stuck")
+
+    def _calls(self) -> Checks:
+        waiting = self._open_calls()
+        overdue = [
+            one for one in waiting if one.due is not None and one.due <= self.now - _GRACE_MS
+        ]
+        for one in overdue[:_MOST]:
+            text = f"{one.tool} ({one.id}) of session {one.session_id} is past its deadline"
+            remedy = f"any worker expires it: {self.say('worker')}"
+            yield Check("finding", "OVERDUE", text, remedy, {"pendingID": one.id, "due": one.due})
+        cut_off = [one for one in waiting if one.problem == "START_INTERRUPTED"]
+        for one in cut_off[:_MOST]:
+            yield Check(
+                "finding",
+                "START_INTERRUPTED",
+                f"{one.tool} ({one.id}) of session {one.session_id} was being started when its "
+                "process stopped; it may or may not have begun",
+                "look there, then: "
+                + self.say("pending", "result", one.id, "--output", "…")
+                + " or "
+                + self.say("pending", "cancel", one.id),
+                {"pendingID": one.id, "externalRef": one.external_ref},
+            )
+        if not overdue and not cut_off:
+            yield _ok("CALLS", f"calls: {len(waiting)} wait, none is overdue")
+
+    def _sessions(self, state: str) -> list[SessionRecord]:
+        found: list[SessionRecord] = []
+
+        def take(_: str, data: Any) -> None:
+            if (record := _decoded(index.decode, data)) is not None:
+                found.append(record)
+
+        self.look.entries(take, "session", state)
+        return found
+
+    def _open_calls(self) -> list[PendingRecord]:
+        found: list[PendingRecord] = []
+
+        def take(_: str, data: Any) -> None:
+            if (record := _decoded(pending.decode, data)) is not None:
+                found.append(record)
+
+        self.look.entries(take, "pending", "open")
+        return found
+
+    # --- is it whole ----------------------------------------------------------------------------
+
+    def _integrity(self, _: Vitals) -> Checks:
+        wrong = list(self._damage())
+        yield from wrong
+        if not wrong:
+            how = "integrity_check" if self.full else "quick_check"
+            yield _ok("INTEGRITY", f"integrity: {how} is clean, and every event can be read")
+
+    def _damage(self) -> Checks:
+        for text in self.look.damage(full=self.full)[:_MOST]:
+            yield Check("corrupt", "DATABASE_DAMAGED", f"SQLite: {text}", self._restore())
+        for stream, count in self.look.holes()[:_MOST]:
+            name = (index.names_in(stream) or ("", stream))[1]
+            text = f"session {name} has lost {count} events"
+            yield Check("corrupt", "EVENTS_MISSING", text, self._restore(), {"sessionID": name})
+        yield from self._unreadable_events()
+        yield from self._unreadable_entries()
+
+    def _unreadable_events(self) -> Checks:
+        bad: list[tuple[str, int, str]] = []
+
+        def take(stream: str, seq: int, kind: str, data: Any) -> None:
+            names = index.names_in(stream)
+            if names is not None and (why := _event_problem(kind, data)):
+                bad.append((names[1], seq, why))
+
+        self.look.records(take)
+        for session, seq, why in bad[:_MOST]:
+            yield Check(
+                "corrupt",
+                "EVENT_UNREADABLE",
+                f"event {seq} of session {session} cannot be read: {why}",
+                f"what stands before it: {self.say('sessions', 'export', session)}; then restore "
+                "a backup",
+                {"sessionID": session, "seq": seq},
+            )
+
+    def _unreadable_entries(self) -> Checks:
+        for kind, decode in (("session", index.decode), ("pending", pending.decode)):
+            bad: list[str] = []
+
+            def take(key: str, data: Any, bad: list[str] = bad, decode: Any = decode) -> None:
+                if _decoded(decode, data) is None:
+                    bad.append(key)
+
+            self.look.entries(take, kind, None)
+            for key in bad[:_MOST]:
+                text = f"the {kind} entry {key} cannot be read"
+                yield Check("corrupt", "ENTRY_UNREADABLE", text, self._restore(), {"key": key})
+
+
+def exit_code(checks: list[Check]) -> int:
+    """0: all is well, 1: something was found, 7: the database is damaged."""
+    levels = {check.level for check in checks}
+    return 7 if "corrupt" in levels else 1 if "finding" in levels else 0
+
+
+def _decoded(decode: Callable[[bytes], Any], data: Any) -> Any:
+    try:
+        return decode(data)
+    except (Corrupt, msgspec.MsgspecError, UnicodeDecodeError, TypeError):
+        return None
+
+
+def _event_problem(kind: str, data: Any) -> str:
+    try:
+        msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        codec.decode(kind, data)
+    except Corrupt as error:
+        return error.message
+    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as error:
+        return str(error)
+    return ""
+
+
+def _sqlite(found: Linked) -> Check:
+    if found.number < (3, 35):
+        text = f"SQLite {found.version} is linked; holdfast needs 3.35 or newer"
+        return Check("finding", "SQLITE_OLD", text, "use a Python with a newer SQLite")
+    if not found.has_wal_reset_bug:
+        return _ok("SQLITE", f"SQLite {found.version}, without the WAL-reset bug")
+    return _ok(
+        "SQLITE",
+        f"SQLite {found.version} has the WAL-reset bug (before 3.51.3: checkpoints beside writers "
+        "can damage a file); holdfast does both one at a time, under the lock file, and is not "
+        "affected. Do not write the file with other programs.",
+    )
+
+
+def _space(sizes: Sizes) -> Check:
+    free = f"{sizes.disk_free / 2**20:,.0f} MiB free"
+    if sizes.disk_free >= max(_LEAST_FREE, sizes.file // 10):
+        return _ok("SPACE", f"disk: {free}, the database takes {sizes.file / 2**20:,.1f} MiB")
+    remedy = "make room: with a full disk nothing can be recorded"
+    return Check("finding", "SPACE", f"disk: only {free}", remedy, {"free": sizes.disk_free})

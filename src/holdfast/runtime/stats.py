@@ -1,0 +1,64 @@
+"""A database in numbers."""
+
+from typing import Any
+
+from holdfast.core import pending
+from holdfast.core.pending import PendingRecord
+from holdfast.errors import Corrupt
+from holdfast.store.sqlite_care import Examination
+
+
+def statistics(look: Examination, now: int) -> dict[str, Any]:
+    """Sessions and calls by state, the oldest wait, and what it all takes on the disk."""
+    vitals, sizes = look.vitals(now), look.sizes()
+    waiting = _open_calls(look)
+    kinds: dict[str, int] = {}
+    for one in waiting:
+        kinds[one.kind] = kinds.get(one.kind, 0) + 1
+    oldest = min(waiting, key=lambda one: one.time.created, default=None)
+    states = {state: count for (kind, state), count in vitals.counts.items() if kind == "session"}
+    settled = sum(n for (kind, state), n in vitals.counts.items() if _is_settled(kind, state))
+    return {
+        "file": str(look.path),
+        "schema": vitals.schema,
+        "sessions": dict(sorted(states.items())),
+        "due": vitals.due.count,
+        "workers": sum(until > now for _, until, _ in vitals.holders),
+        "pending": dict(sorted(kinds.items())),
+        "settledCalls": settled,
+        "oldestWait": None if oldest is None else _wait(oldest),
+        "records": sizes.records,
+        "fileBytes": sizes.file,
+        "walBytes": sizes.wal,
+        "pages": sizes.pages,
+        "freePages": sizes.free_pages,
+        "pageBytes": sizes.page_size,
+        "diskFreeBytes": sizes.disk_free,
+    }
+
+
+def _is_settled(kind: str, state: str) -> bool:
+    return kind == "pending" and state != "open"
+
+
+def _wait(record: PendingRecord) -> dict[str, Any]:
+    return {
+        "pendingID": record.id,
+        "kind": record.kind,
+        "tool": record.tool,
+        "sessionID": record.session_id,
+        "since": record.time.created,
+    }
+
+
+def _open_calls(look: Examination) -> list[PendingRecord]:
+    found: list[PendingRecord] = []
+
+    def take(_: str, data: Any) -> None:
+        try:
+            found.append(pending.decode(data))
+        except (Corrupt, TypeError):
+            return  # `doctor` tells of it
+
+    look.entries(take, "pending", "open")
+    return found
