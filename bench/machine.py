@@ -1,0 +1,44 @@
+"""What the numbers were taken on: cores, Python, SQLite, disk, and what else ran."""
+
+import os
+import platform
+import sqlite3
+from datetime import UTC, datetime
+from pathlib import Path
+
+
+def facts() -> list[str]:
+    """One line each."""
+    now = datetime.now(UTC).strftime("%Y-%m-%d")
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    system = f"{platform.system()} {platform.release().split('-')[0]}"
+    return [
+        f"date: {now}",
+        f"machine: {os.cpu_count()} cores, {_processor()}, {_memory_gb():.0f} GB, {system}",
+        f"disk: {_file_system(Path.cwd())}",
+        f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}",
+        f"load average at the start (1, 5, 15 minutes): {load}",
+    ]
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def _memory_gb() -> float:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+
+
+def _file_system(path: Path) -> str:
+    """The file system that a path is on; `unknown` where the system does not say."""
+    mounts = Path("/proc/mounts")
+    if not mounts.exists():
+        return "unknown"
+    rows = [line.split() for line in mounts.read_text().splitlines()]
+    over = [row for row in rows if path.is_relative_to(row[1])]
+    return max(over, key=lambda row: len(row[1]))[2] if over else "unknown"
