@@ -18,7 +18,7 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-bench: $(READY)   # ratios, measured in one run on this machine
+bench: $(READY)   # ours and others, in turns, in environments of their own; writes docs/benchmarks.md
 	$(BIN)/python -m bench
 
 soak: $(READY)    # the tests that run for minutes; pytest's 5 means there are none
@@ -31,4 +31,4 @@ $(READY): pyproject.toml constraints.txt scripts/bootstrap.sh
 	@touch $@
 
 clean:
-	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .bench build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

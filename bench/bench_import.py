@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from bench.report import Section
+
 ROUNDS = 20
 PROGRAM = "import time; t = time.process_time(); import {}; print(time.process_time() - t)"
 
@@ -13,15 +15,13 @@ def cpu_s(module: str) -> float:
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def main() -> None:
-    """Print the best of each, taken in turns so that a busy moment meets both."""
-    rounds = [(cpu_s("holdfast"), cpu_s("pydantic")) for _ in range(ROUNDS)]
+def measure(*, quick: bool = False) -> Section:
+    """The best of each, taken in turns so that a busy moment meets both."""
+    count = 5 if quick else ROUNDS
+    rounds = [(cpu_s("holdfast"), cpu_s("pydantic")) for _ in range(count)]
     ours, theirs = (min(column) for column in zip(*rounds, strict=True))
-    print(
-        f"import holdfast: {ours * 1000:.1f} ms CPU, {ours / theirs:.2f} x import pydantic"
-        f" ({theirs * 1000:.1f} ms); best of {ROUNDS}; the budget is 1.5 x"
+    text = (
+        f"`import holdfast` takes {ours * 1000:.1f} ms CPU, {ours / theirs:.2f} x "
+        f"`import pydantic` ({theirs * 1000:.1f} ms); best of {count}; the budget is 1.5 x."
     )
-
-
-if __name__ == "__main__":
-    main()
+    return Section("Import", [text])

@@ -1,0 +1,109 @@
+"""How long a session with a long history takes to go on, against only reading and decoding it."""
+
+import re
+import sqlite3
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+from bench.envs import ENVS
+from bench.peers import holdfast_peer
+from bench.peers.common import Story
+from bench.report import Section, Table, number
+
+from holdfast.core import codec
+from holdfast.store.base import Record, Write
+from holdfast.store.sqlite import SqliteStore
+
+MESSAGES = (2_000, 20_000)
+SAMPLES = 7
+RUN_EVENTS = 4  # user, agent_start, assistant, agent_complete
+BATCH = 1_000
+SESSION = "session"
+
+METHOD = """\
+A session of messages of 1,000 bytes is opened by a Runtime that knows nothing of it and given one
+more message. Resume is the time from that call to the model request with the whole history, two
+commits included; read and decode is the same rows with a bare connection and the codec. Medians."""
+
+
+def measure(*, quick: bool = False) -> Section:
+    """Both lengths; `quick` is a tenth of them."""
+    lengths = tuple(count // 10 for count in MESSAGES) if quick else MESSAGES
+    found = {count: anyio.run(_measured, count) for count in lengths}
+    rows = [
+        [f"{count:,} messages", number(resume), number(read), f"{resume / read:.1f} x"]
+        for count, (resume, read) in found.items()
+    ]
+    short, long = (found[count][0] for count in lengths)
+    ratio = found[lengths[0]][0] / found[lengths[0]][1]
+    verdicts = (
+        f"- {lengths[0]:,} messages: {ratio:.1f} x read and decode; target ≤ 5 x: "
+        f"{'met' if ratio <= 5 else 'missed'}\n"
+        f"- ten times the messages take {long / short:.1f} x the time; linear is ≤ 10 x: "
+        f"{'met' if long / short <= 11 else 'missed'}"
+    )
+    table = Table(["", "resume, ms", "read and decode, ms", "ratio"], rows)
+    return Section("Resume of a long session", [METHOD, table, verdicts])
+
+
+async def _measured(messages: int) -> tuple[float, float]:
+    ENVS.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="resume-", dir=ENVS) as name:
+        folder = Path(name)
+        await _build(folder, messages)
+        resumes = [await _resume(folder) for _ in range(SAMPLES)]
+        reads = [_timed(lambda: _read(folder)) for _ in range(SAMPLES)]
+    return statistics.median(resumes) * 1000, statistics.median(reads) * 1000
+
+
+async def _resume(folder: Path) -> float:
+    story = Story(())
+    async with holdfast_peer.opened(folder, story, "") as peer:
+        began = time.perf_counter()
+        await peer.talk(SESSION)
+    return story.asked_at - began
+
+
+def _read(folder: Path) -> None:
+    db = sqlite3.connect(folder / "holdfast.db")
+    rows = db.execute("select seq, type, at, data from record order by sid, seq").fetchall()
+    for _, kind, _, data in rows:
+        codec.decode(kind, data)
+    db.close()
+
+
+def _timed(work: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+async def _build(folder: Path, messages: int) -> None:
+    """Two real turns; the second one's records are then repeated as later turns."""
+    async with holdfast_peer.opened(folder, Story(()), "") as peer:
+        await peer.talk(SESSION)
+        await peer.talk(SESSION)
+    store = SqliteStore(folder / "holdfast.db")
+    await store.open()
+    try:
+        stream = (await store.tail("0")).records[0].stream
+        last = (await store.read(stream)).records[-RUN_EVENTS:]
+        later = [again(record, turn) for turn in range(3, messages // 2 + 1) for record in last]
+        for place in range(0, len(later), BATCH):
+            await store.commit([Write(stream, later[place : place + BATCH])])
+    finally:
+        await store.close()
+
+
+def again(record: Record, turn: int) -> Record:
+    """A record of turn 2 as the same one of a later turn."""
+    text = record.data.decode()
+    text = re.sub(r'"turn":2\b', f'"turn":{turn}', text)
+    head = RUN_EVENTS * (turn - 1) + 1
+    text = re.sub(r'"requestHead":\d+', f'"requestHead":{head}', text)
+    text = re.sub(r'"((?:task)_[0-9A-Z]{20})[0-9A-Z]{6}"', rf'"\g<1>{turn:06d}"', text)
+    return Record(record.type, text.encode())
