@@ -1,0 +1,30 @@
+"""`holdfast --help` answers without loading what only a command needs."""
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import sys
+from holdfast.cli import main
+sys.argv = ["holdfast", *{args!r}]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+print("\\nLOADED", *sorted({{name.partition(".")[0] for name in sys.modules}}))
+"""
+
+WEB = {"aiohttp", "fastapi", "flask", "httpx", "hypercorn", "starlette", "uvicorn"}
+MODELS = {"anthropic", "google", "mistralai", "openai", "pydantic_ai", "mcp"}
+DATABASES = {"sqlite3", "_sqlite3", "pysqlite3", "asyncpg", "psycopg", "redis"}
+
+
+@pytest.mark.parametrize("args", [["--help"], ["--version"], ["run", "--help"]])
+def test_help_loads_no_web_framework_model_library_or_database_driver(args: list[str]) -> None:
+    command = [sys.executable, "-c", PROGRAM.format(args=args)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    loaded = set(shown.rpartition("LOADED")[2].split())
+    assert "holdfast" in loaded
+    assert not loaded & (WEB | MODELS | DATABASES)
