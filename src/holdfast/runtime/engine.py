@@ -352,10 +352,11 @@ class Driver:
     def _run(self, call: Call, tasks: anyio.abc.TaskGroup) -> None:
         scope = self._flight.calls[call.id] = anyio.CancelScope()
         state = self._log.state
+        opened = None if call.wait is None else self._ledger.pending(call.wait)
 
         async def run() -> None:
             with scope:
-                outcome = await self._performer.run(call, state)
+                outcome = await self._performer.run(call, state, opened)
                 self._flight.calls.pop(call.id, None)
                 self._report(outcome)
 

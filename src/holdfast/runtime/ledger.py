@@ -9,6 +9,7 @@ import anyio
 from holdfast.core import events, pending
 from holdfast.core.effects import Park
 from holdfast.core.events import Event, Stamped
+from holdfast.core.pending import PendingRecord
 from holdfast.core.sessions import State, fold
 from holdfast.core.turns import Change, Draft
 from holdfast.errors import HoldfastError, StoreError
@@ -20,6 +21,7 @@ from holdfast.store.base import (
     Lease,
     Put,
     Release,
+    Slice,
     Store,
     Unavailable,
     VersionMoved,
@@ -40,6 +42,7 @@ class Ledger:
         self._store = store
         self._known = known
         self._agent: ReadyAgent | None = None
+        self._opened: dict[str, Put] = {}  # pending calls as we last wrote them
 
     def introduce(self, agent: ReadyAgent) -> None:
         """Say with the first thing written who drives, and with which version of the agent."""
@@ -127,6 +130,8 @@ class Ledger:
             self.log.append(facts, now)
         else:
             await self.log.catch_up()  # somebody wrote in between
+        if rest is not None:
+            self.log.at = Slice((), self.log.state.head, None, rest.due)
         return rest is not None
 
     async def _commit(self, write: Write, puts: Sequence[Put]) -> dict[str, int]:
@@ -146,15 +151,24 @@ class Ledger:
     async def _changes(self, changed: dict[str, Change]) -> list[Put]:
         puts = []
         for pending_id, change in changed.items():
-            entry = await self._store.get("pending", pending_id)
-            if entry is None:
-                continue
-            record = pending.decode(entry.data)
-            if not record.is_open:
-                # somebody settled it: their record moved the head, so look again
-                raise VersionMoved(f"{pending_id} is settled", entry=entry)
-            puts.append(pending_put(change(record), entry.version, self.lease.stream))
+            mine = self._opened.pop(pending_id, None)  # tried once; moved by others: look
+            if mine is not None and isinstance(mine.data, bytes):
+                version, record = mine.expect + 1, pending.decode(mine.data)
+            else:
+                entry = await self._store.get("pending", pending_id)
+                if entry is None:
+                    continue
+                version, record = entry.version, pending.decode(entry.data)
+                if not record.is_open:
+                    # somebody settled it: their record moved the head, so look again
+                    raise VersionMoved(f"{pending_id} is settled", entry=entry)
+            puts.append(pending_put(change(record), version, self.lease.stream))
         return puts
+
+    def pending(self, pending_id: str) -> PendingRecord | None:
+        """The record of a call as this drive wrote it, if it did."""
+        put = self._opened.get(pending_id)
+        return None if put is None or not isinstance(put.data, bytes) else pending.decode(put.data)
 
     def _listing(
         self, after: State, problem: HoldfastError | None, now: int, *, parked: bool
@@ -176,20 +190,15 @@ class Ledger:
     def _remember(self, puts: Sequence[Put]) -> None:
         for put in puts:
             if put.kind == "session":
-                self._known = _put_entry(self._known, put)
+                self._known = Known.put_as(put)
+            elif put.state == "open":
+                self._opened[put.key] = put
 
     def moved(self, error: VersionMoved) -> None:
         """Take in the present entry of the session, if that is what had moved."""
         entry = error.entry
         if entry is not None and entry.kind == "session":
             self._known = Known.of(entry)
-
-
-def _put_entry(known: Known, put: Put) -> Known:
-    entry: Any = known.entry
-    return Known.of(
-        type(entry)(put.kind, put.key, put.stream, put.expect + 1, put.state, put.due, put.data)
-    )
 
 
 def _difference(before: Any, now: Any) -> events.AgentChanged:

@@ -66,7 +66,7 @@ class Said:
 class Sent:
     """Where a message stands; the seq is not looked up for one that was sent before."""
 
-    stream: str
+    known: "Known"
     seq: int | None = None
 
 
@@ -81,6 +81,13 @@ class Known:
     def of(cls, entry: Entry) -> "Known":
         """What an entry says."""
         return cls(entry, index.decode(entry.data))
+
+    @classmethod
+    def put_as(cls, put: Put) -> "Known":
+        """What was just put, as the store has it now."""
+        data = put.data if isinstance(put.data, bytes) else b""
+        version = put.expect + 1
+        return cls.of(Entry(put.kind, put.key, put.stream, version, put.state, put.due, data))
 
     @property
     def stream(self) -> str:
@@ -146,7 +153,7 @@ class Outside:
                 sent = await self._store.get("key", _key(found.stream, said.key))
                 if sent is not None:
                     _check_same(sent, said)
-                    return Sent(found.stream)
+                    return Sent(found)
             try:
                 if found is None:
                     return await self._create(address, said)
@@ -179,24 +186,26 @@ class Outside:
         generation = 1
         while True:
             stream = index.stream_of(address.tenant, address.session_id, generation)
-            puts = [session_put(record, 0, stream), *key_put(said, stream)]
+            put = session_put(record, 0, stream)
             records = [as_record(fact, now) for fact in facts]
             kind = index.stream_kind(agent)
             try:
                 heads = await self._store.commit(
-                    [Write(stream, records, create=kind, head=0, wake=now)], puts
+                    [Write(stream, records, create=kind, head=0, wake=now)],
+                    [put, *key_put(said, stream)],
                 )
             except Gone:
                 generation += 1  # deleted and made anew: a stream's name is not used again
                 continue
-            return Sent(stream, heads[stream])
+            return Sent(Known.put_as(put), heads[stream])
 
     async def _append(self, found: Known, mode: WhileWaiting, said: Said) -> Sent:
         now = self._store.now()
         task = new_id("task") if found.record.is_over else found.record.task_id or new_id("task")
         state = "pending" if found.record.is_over else found.record.state
         facts: list[events.Event] = []
-        puts = [found.put(updated_at=now, task_id=task, state=state)]
+        put = found.put(updated_at=now, task_id=task, state=state)
+        puts = [put]
         head: int | None = None
         if mode != "queue":
             head = (await self._store.read(found.stream, limit=0)).head
@@ -208,7 +217,7 @@ class Outside:
             [Write(found.stream, records, head=head, wake=now)],
             [*puts, *key_put(said, found.stream)],
         )
-        return Sent(found.stream, heads[found.stream])
+        return Sent(Known.put_as(put), heads[found.stream])
 
     async def _open_calls_for(
         self, found: Known, mode: WhileWaiting

@@ -310,14 +310,20 @@ class Performer:
 
         return tell
 
-    async def run(self, call: Call, state: State) -> ToolReturned | StartReturned:
-        """Run one call whose intent is recorded. Never raises: a failure is an outcome."""
+    async def run(
+        self, call: Call, state: State, opened: PendingRecord | None = None
+    ) -> ToolReturned | StartReturned:
+        """Run one call whose intent is recorded. Never raises: a failure is an outcome.
+
+        `opened` is the record of a deferred call, where it need not be looked up.
+        """
         tool = self.agent.tool(call.tool)
         if tool is None:  # it was there when the call was begun, in this very drive
             return ToolReturned(call.id, f"There is no tool {call.tool!r}.", is_error=True)
         try:
             if tool.deferred and call.wait is not None:
-                return await self._start_deferred(tool, call, state, call.wait)
+                record = opened or await self.desk.outside.pending(call.wait)
+                return await self._start_deferred(tool, call, state, record)
             ctx = self.context(state, call=call, args=tool.validate(call.params))
             return ToolReturned(call.id, await self._rendered(await self._invoke(tool, call, ctx)))
         except HoldfastError as error:
@@ -327,14 +333,13 @@ class Performer:
             return ToolReturned(call.id, _named(error), is_error=True)
 
     async def _start_deferred(
-        self, tool: Tool[..., Any], call: Call, state: State, pending_id: str
+        self, tool: Tool[..., Any], call: Call, state: State, record: PendingRecord
     ) -> StartReturned:
-        record = await self.desk.outside.pending(pending_id)
         pending = self.desk.pending_call(record, inside=True)
         ctx = self.context(state, call=call, args=tool.validate(call.params), pending=pending)
-        said = parse_deferred(await self._invoke(tool, call, ctx), pending_id)
+        said = parse_deferred(await self._invoke(tool, call, ctx), record.id)
         news = events.Progress(
-            pending_id=pending_id,
+            pending_id=record.id,
             call_id=call.id,
             returned=True,
             external_ref=said.external_ref,

@@ -50,14 +50,13 @@ class Service:
     # --- showing ------------------------------------------------------------------------------
 
     async def sight(self, known: Known, log: Log | None = None) -> Sight:
-        """Everything about a session, from its log (read on, if we have it) and its open calls."""
-        log = log or Log(self.desk.store, known.stream)
-        try:
-            await log.catch_up()
-        except (NoStream, Gone) as error:
-            raise session_not_found(known.record.id) from error
-        entries = [entry async for entry in self.desk.outside.open_calls(known.stream)]
-        records = [pending.decode(entry.data) for entry in entries]
+        """Everything about a session, from its open calls and its log, which we may have."""
+        if log is None:
+            log = await self._read(known)
+        records: list[PendingRecord] = []
+        if log.state.open_calls:
+            entries = self.desk.outside.open_calls(known.stream)
+            records = [pending.decode(entry.data) async for entry in entries]
         place = {call.id: call.index for call in log.state.calls.values()}
         records.sort(key=lambda one: (one.time.created, place.get(one.call_id, 0), one.id))
         now = self.desk.store.now()
@@ -72,6 +71,14 @@ class Service:
             now,
             None if over else self._problem(known, log, records, now),
         )
+
+    async def _read(self, known: Known) -> Log:
+        log = Log(self.desk.store, known.stream)
+        try:
+            await log.catch_up()
+        except (NoStream, Gone) as error:
+            raise session_not_found(known.record.id) from error
+        return log
 
     def _problem(
         self, known: Known, log: Log, records: list[PendingRecord], now: int
@@ -233,29 +240,38 @@ class Service:
 
         Answers the drive that parked it, if that was ours.
         """
+        await self._prepare(known)
         changed = anyio.Event()
 
         def heard(_: int) -> None:
             changed.set()
 
-        await self.expire(known)
-        if known.record.problem is not None:
-            await self.desk.outside.wake(known.stream)  # what stuck elsewhere may run here
         with self.host.watch.listening(known.stream, heard):
             while True:
                 # One that was under way may have parked before what we follow was recorded.
                 is_old = known.stream in self.host.drives
-                drive = await self.host.ensure(known)
-                if drive is not None:
-                    await drive.done.wait()
-                    if drive.error is not None:
-                        raise drive.error
-                    if drive.parked and not is_old:
-                        return drive
+                drive = await self._driven(known)
+                if drive is not None and drive.parked and not is_old:
+                    return drive
                 if await self._rests(known):
                     return None
                 await wait_for(changed, FOLLOW_S)
                 changed = anyio.Event()
+
+    async def _prepare(self, known: Known) -> None:
+        """What no worker may have done: overdue calls end, a stuck session is looked at again."""
+        if known.record.state in ("waiting", "running"):
+            await self.expire(known)
+        if known.record.problem is not None:
+            await self.desk.outside.wake(known.stream)
+
+    async def _driven(self, known: Known) -> Drive | None:
+        drive = await self.host.ensure(known)
+        if drive is not None:
+            await drive.done.wait()
+            if drive.error is not None:
+                raise drive.error
+        return drive
 
     async def _rests(self, known: Known) -> bool:
         try:

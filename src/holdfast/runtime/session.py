@@ -69,9 +69,9 @@ class Session(Generic[T_co]):
     async def _begin(self, message: Content | None, key: str | None) -> Known:
         outside = self._service.desk.outside
         sent = None if message is None else await self._send(message, key)
-        known = await outside.known(self._address)
         if sent is not None and sent.seq is not None:
-            return known
+            return sent.known
+        known = await outside.known(self._address)
         if sent is None and known.record.state == "failed":
             await outside.start_again(known)
             known = await outside.known(self._address)
@@ -91,7 +91,7 @@ class Session(Generic[T_co]):
         sent = await self._send(message, key)
         if sent.seq is not None:
             return sent.seq
-        log = Log(self._service.desk.store, sent.stream)
+        log = Log(self._service.desk.store, sent.known.stream)
         return next(
             one.seq
             for one in await log.catch_up()
