@@ -177,6 +177,11 @@ class Agents:
         self._ready[agent.name] = ready
         return ready
 
+    def replace(self, agent: Agent[Any]) -> ReadyAgent:
+        """Make an agent known in the place of the one that has its name; drives keep theirs."""
+        self._ready.pop(agent.name, None)
+        return self.add(agent)
+
     def find(self, name: str) -> ReadyAgent | None:
         """The agent of that name, or that had it once."""
         return self._ready.get(name)

@@ -1,0 +1,40 @@
+"""What the doors of this package share: the runtime behind them, and how a record is shown."""
+
+from typing import Any
+
+from holdfast.app import Runtime
+from holdfast.core.commands import Command
+from holdfast.core.decide import Settlement
+from holdfast.core.pending import PendingRecord
+from holdfast.runtime.outside import Address, Known
+from holdfast.runtime.results import pending_json
+from holdfast.runtime.service import Service
+
+Call = dict[str, Any]  # a pending call as every door shows it
+Calls = list[Call]
+
+
+def service_of(rt: Runtime) -> Service:
+    """What stands behind a runtime."""
+    return rt._service  # noqa: SLF001 - these are doors beside Runtime's own
+
+
+def tenant_of(rt: Runtime) -> str | None:
+    """The tenant that a runtime is scoped to; None sees all."""
+    return rt._tenant  # noqa: SLF001
+
+
+async def session_of(rt: Runtime, session_id: str) -> Known:
+    """A session. Raises NotFound."""
+    return await service_of(rt).desk.outside.known(Address(tenant_of(rt) or "", session_id))
+
+
+async def settled(rt: Runtime, pending_id: str, command: Command) -> Settlement:
+    """Give a call its outcome, as every door does."""
+    return await service_of(rt).settle(pending_id, command, tenant_of(rt))
+
+
+def shown(rt: Runtime, record: PendingRecord) -> Call:
+    """A record, spelled as on the wire."""
+    url = service_of(rt).desk.callback_url(record.id) if record.kind == "tool" else None
+    return pending_json(record, url)

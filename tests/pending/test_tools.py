@@ -1,0 +1,182 @@
+"""`AsyncToolRegistry`: asynchronous tools that anybody can start."""
+
+from typing import Any
+
+import anyio
+import pytest
+
+from holdfast import Conflict, Context, NotFound, PendingCall, Refused, Runtime, ToolError, tool
+from holdfast.errors import ConfigError
+from holdfast.pending import AsyncTool, AsyncToolRegistry, PendingToolCall, SessionResumer
+from holdfast.testing import ManualClock
+
+SCHEMA = {"type": "object", "properties": {"branch": {"type": "string"}}, "required": ["branch"]}
+
+
+async def start(args: dict[str, Any], ctx: Context) -> dict[str, Any]:
+    assert ctx.pending is not None
+    return {
+        "async": True,
+        "pendingID": ctx.pending.id,
+        "externalRef": f"dep-{args['branch']}",
+        "estimatedDuration": 300_000,
+        "output": "Deployment started",
+    }
+
+
+PREVIEW = AsyncTool("deploy-preview", "Deploy a preview environment", SCHEMA, start)
+
+
+@pytest.fixture
+def registry(rt: Runtime) -> AsyncToolRegistry:
+    made = AsyncToolRegistry(rt)
+    made.register(PREVIEW)
+    return made
+
+
+async def test_tools_come_and_go(registry: AsyncToolRegistry) -> None:
+    """S0.9, S0.10"""
+    assert registry.list() == ["deploy-preview"]
+    assert registry.is_async("deploy-preview")
+    found = registry.get("deploy-preview")
+    assert found is not None
+    assert (found.name, found.deferred) == ("deploy-preview", True)
+    assert registry.get("none") is None
+    assert not registry.is_async("none")
+    assert registry.unregister("deploy-preview") is True
+    assert registry.unregister("deploy-preview") is False
+    assert registry.list() == []
+
+
+async def test_an_id_is_registered_once_unless_it_is_replaced(registry: AsyncToolRegistry) -> None:
+    """S0.11"""
+    with pytest.raises(Conflict, match="there is an async tool 'deploy-preview'"):
+        registry.register(PREVIEW)
+    registry.register(PREVIEW, replace=True)
+
+    @tool
+    def quick() -> str:
+        """Quick."""
+        return ""
+
+    with pytest.raises(Refused, match="'quick' is not asynchronous"):
+        registry.register(quick)
+    with pytest.raises(ConfigError):
+        AsyncToolRegistry(registry._rt)
+
+
+async def test_a_tool_is_started_and_its_result_found_by_id(
+    registry: AsyncToolRegistry, rt: Runtime
+) -> None:
+    """S0.5, S0.13, S0.14, S0.18"""
+    started = await registry.execute("deploy-preview", {"branch": "main"})
+    pending_id = started["pendingID"]
+    assert started == {
+        "async": True,
+        "pendingID": pending_id,
+        "externalRef": "dep-main",
+        "estimatedDuration": 300_000,
+        "output": "Deployment started",
+    }
+    calls = PendingToolCall(rt)
+    record = await calls.get(pending_id)
+    assert record is not None
+    assert (record["status"], record["tool"]) == ("waiting", "deploy-preview")
+    assert (record["agent"], record["input"]) == ("async-tools", {"branch": "main"})
+    told = await SessionResumer(rt).submit_result(pending_id, {"output": "up"})
+    assert told == {"success": True, "sessionID": record["sessionID"], "duplicate": False}
+    record = await calls.get(pending_id)
+    assert record is not None
+    assert record["result"] == {"title": "deploy-preview", "output": "up", "metadata": {}}
+    with anyio.fail_after(5):
+        ended = await rt.session(record["sessionID"]).run()
+    assert (ended.state, ended.output) == ("completed", "up")
+
+
+async def test_an_unknown_tool_is_not_found(registry: AsyncToolRegistry) -> None:
+    """S0.16"""
+    with pytest.raises(NotFound) as caught:
+        await registry.execute("none", {})
+    assert caught.value.message == "Async tool not found: none"
+
+
+@pytest.mark.parametrize("wrong", [{}, {"branch": 5}, [], {"branch": object()}])
+async def test_wrong_input_starts_and_records_nothing(
+    registry: AsyncToolRegistry, rt: Runtime, wrong: Any
+) -> None:
+    """S0.8, S0.12"""
+    before = [one.session_id async for one in rt.sessions()]
+    with pytest.raises(Refused) as caught:
+        await registry.execute("deploy-preview", wrong)
+    assert caught.value.code == "ARGS_INVALID"
+    assert [one.session_id async for one in rt.sessions()] == before
+
+
+async def test_a_tool_that_raises_leaves_a_failed_record(
+    registry: AsyncToolRegistry, rt: Runtime
+) -> None:
+    """S0.17"""
+
+    @tool(deferred=True)
+    def broken() -> str:
+        """Break."""
+        raise ToolError("no capacity")
+
+    registry.register(broken)
+    with pytest.raises(ToolError, match="no capacity") as caught:
+        await registry.execute("broken", {})
+    record = await PendingToolCall(rt).get(caught.value.details["pendingID"])
+    assert record is not None
+    assert (record["status"], record["error"]) == ("failed", "no capacity")
+
+
+async def test_the_caller_s_timeout_counts_more_than_the_tool_s(
+    registry: AsyncToolRegistry, rt: Runtime, clock: ManualClock
+) -> None:
+    """S0.20"""
+
+    @tool(deferred=True, timeout="2h")
+    def build(call: PendingCall, ctx: Context) -> str:
+        """Build."""
+        return f"{call.id == (ctx.pending and ctx.pending.id)} {ctx.metadata.get('webhookURL')}"
+
+    registry.register(build)
+    calls = PendingToolCall(rt)
+
+    async def limit(**options: Any) -> tuple[int | None, str]:
+        started = await registry.execute("build", {}, **options)
+        record = await calls.get(started["pendingID"])
+        assert record is not None
+        left = None if record["timeout"] is None else record["timeout"] - clock.now()
+        return left, record["externalRef"]
+
+    assert await limit() == (7_200_000, "True None")
+    assert await limit(timeout="5m", webhook_url="https://x") == (300_000, "True https://x")
+    assert await limit(timeout=None) == (None, "True None")
+
+
+async def test_a_secret_that_nothing_would_check_is_refused(registry: AsyncToolRegistry) -> None:
+    with pytest.raises(Refused, match="not built yet"):
+        await registry.execute("deploy-preview", {"branch": "x"}, webhook_secret="s")  # noqa: S106
+
+
+async def test_a_result_is_validated_by_the_tool(registry: AsyncToolRegistry, rt: Runtime) -> None:
+    """S0.38"""
+    picky = AsyncTool("picky", "Picky", SCHEMA, start, validate_result=lambda text: text == "ok")
+    registry.register(picky)
+    started = await registry.execute("picky", {"branch": "x"})
+    resumer = SessionResumer(rt)
+    with pytest.raises(Refused, match="Result validation failed"):
+        await resumer.submit_result(started["pendingID"], "bad")
+    await resumer.submit_result(started["pendingID"], "ok")
+
+
+async def test_what_a_tool_started_is_answered_after_it_is_gone(
+    registry: AsyncToolRegistry, rt: Runtime
+) -> None:
+    started = await registry.execute("deploy-preview", {"branch": "x"})
+    registry.unregister("deploy-preview")
+    await SessionResumer(rt).submit_result(started["pendingID"], "up")
+    record = await PendingToolCall(rt).get(started["pendingID"])
+    assert record is not None
+    assert record["status"] == "completed"
