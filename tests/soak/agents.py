@@ -1,0 +1,120 @@
+"""The agent of the soak: what it does in each turn follows from the seed, so that it is known."""
+
+import json
+import os
+import random
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from holdfast import Agent, Context, Delta, PendingCall, Tool, tool
+from holdfast.core.messages import Answer, AskedCall, AssistantMessage
+from holdfast.runtime.models.base import Request
+
+AGENT = "soaked"
+LAST = 0.35  # the share of turns that call nothing, and so end a run
+
+
+def plan(seed: str, session: str, turn: int) -> list[str]:
+    """The tools that a turn of a session calls; the first turn is 0."""
+    luck = random.Random(f"{seed}/{session}/{turn}")  # noqa: S311 - chance, not a secret
+    if luck.random() < LAST:
+        return []
+    return luck.choices([one.name for one in TOOLS], k=luck.choice([1, 1, 2, 3]))
+
+
+def call_id(turn: int, number: int) -> str:
+    return f"c{turn}.{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Where the tools of all processes leave what they did: a line each, which a kill keeps."""
+
+    folder: Path
+    seed: str
+
+    async def act(self, ctx: Context["World"]) -> str:
+        """Take a moment, do it, take another: the process may be killed or frozen in each."""
+        await anyio.sleep(random.uniform(0, 0.03))  # noqa: S311
+        line: dict[str, Any] = {"session": ctx.session_id, "call": ctx.call_id, "tool": ctx.tool}
+        line |= {"effect": ctx.effect_id, "pid": os.getpid()}
+        fd = os.open(self.effects_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(fd, json.dumps(line).encode() + b"\n")
+        os.close(fd)
+        await anyio.sleep(random.uniform(0, 0.03))  # noqa: S311
+        return f"{ctx.tool} {ctx.call_id} was done"
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.database}"
+
+    @property
+    def database(self) -> Path:
+        return self.folder / "holdfast.db"
+
+    @property
+    def effects_file(self) -> Path:
+        return self.folder / "effects"
+
+    def effects(self) -> list[dict[str, Any]]:
+        """What was done, in order."""
+        if not self.effects_file.exists():
+            return []
+        return [json.loads(line) for line in self.effects_file.read_text().splitlines()]
+
+
+@tool
+async def look(ctx: Context[World]) -> str:
+    return await ctx.deps.act(ctx)
+
+
+@tool(idempotent=True)
+async def notify(ctx: Context[World]) -> str:
+    return await ctx.deps.act(ctx)
+
+
+@tool(on_crash="ask")
+async def pay(ctx: Context[World]) -> str:
+    return await ctx.deps.act(ctx)
+
+
+@tool(requires_approval=True)
+async def refund(ctx: Context[World]) -> str:
+    return await ctx.deps.act(ctx)
+
+
+@tool(deferred=True)
+async def deploy(ctx: Context[World], call: PendingCall) -> str:
+    return await ctx.deps.act(ctx)
+
+
+@tool(deferred=True, timeout="400ms")
+async def brief(ctx: Context[World], call: PendingCall) -> str:
+    return await ctx.deps.act(ctx)
+
+
+TOOLS: tuple[Tool[..., Any], ...] = (look, notify, pay, refund, deploy, brief)
+
+
+class PlannedModel:
+    """Answers each turn as it was planned."""
+
+    name = "planned"
+
+    def __init__(self, seed: str) -> None:
+        self._seed = seed
+
+    async def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
+        turn = sum(isinstance(message, AssistantMessage) for message in request.messages)
+        await anyio.sleep(random.uniform(0, 0.02))  # noqa: S311
+        tools = plan(self._seed, request.session_id, turn)
+        calls = tuple(AskedCall(call_id(turn, n), name, {}) for n, name in enumerate(tools))
+        yield Answer(text=f"turn {turn}", calls=calls, stop="tool_use" if calls else "end_turn")
+
+
+def make_agent(world: World) -> Agent[Any]:
+    return Agent(AGENT, model=PlannedModel(world.seed), tools=TOOLS, max_turns=1000)

@@ -1,0 +1,132 @@
+"""The outside of a soak: sends, decides, kills, freezes and restarts at random."""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import anyio
+from tests.soak.agents import AGENT, World
+from tests.soak.oracle import Answer, Oracle
+from tests.soak.workers import Workers
+
+from holdfast import Conflict, PendingCall, Runtime
+
+WORKERS = 3
+SESSIONS = 12  # that are talked to at a time
+DYING = "DRIVERS_KEEP_DYING"
+VERBS = {"approval": ("approve", "approve", "deny", "respond"), "tool": ("result", "error")}
+Deed = Callable[[], Awaitable[None]]
+
+
+class Director:
+    """Does one random thing after the other, and notes what was acknowledged."""
+
+    def __init__(self, world: World, rt: Runtime, workers: Workers) -> None:
+        self.oracle = Oracle(world.seed)
+        self.done: Counter[str] = Counter()
+        self._luck = random.Random(world.seed)  # noqa: S311 - chance, not a secret
+        self._rt = rt
+        self._workers = workers
+        self._deeds: dict[str, tuple[int, Deed]] = {
+            "send": (30, self._send),
+            "answer": (50, self._answer),
+            "cancel": (2, self._cancel),
+            "kill": (4, self._kill),
+            "freeze": (3, self._freeze),
+            "wake": (4, self._wake),
+            "restart": (2, self._restart),
+        }
+
+    async def run(self, seconds: float) -> None:
+        """Go on for so long."""
+        for _ in range(WORKERS):
+            self._workers.start()
+        until = time.monotonic() + seconds
+        names = list(self._deeds)
+        weights = [weight for weight, _ in self._deeds.values()]
+        while time.monotonic() < until:
+            (name,) = self._luck.choices(names, weights)
+            await self._deeds[name][1]()
+            await anyio.sleep(self._luck.uniform(0, 0.03))
+
+    async def finish(self, longest_s: float) -> None:
+        """Break nothing more, answer what waits, until every session rests."""
+        for pid in list(self._workers.frozen):
+            self._workers.wake(pid)
+        with anyio.fail_after(longest_s):
+            while left := await self._at_work():
+                async for call in self._rt.pending():
+                    await self._settle(call)
+                self.done["at work in the end"] = max(self.done["at work in the end"], len(left))
+                await anyio.sleep(0.1)
+
+    async def _at_work(self) -> list[str]:
+        left = []
+        for name in self.oracle.messages:
+            result = await self._rt.session(name).get()
+            if result.state == "failed" and result.error is not None and result.error.code == DYING:
+                self.done["given up"] += 1
+            elif result.state not in ("completed", "cancelled"):
+                left.append(f"{name}: {result.state} {result.error or ''} {result.problem or ''}")
+        return left
+
+    # --- what it does -------------------------------------------------------------------------
+
+    async def _send(self) -> None:
+        number = self.done["send"]
+        name = f"s{self._luck.randint(max(0, number // 3 - SESSIONS), number // 3)}"
+        text = f"message {number}"
+        await self._rt.session(name, agent=AGENT).send(text, key=text)
+        self.oracle.messages.setdefault(name, []).append(text)
+        self.done["send"] += 1
+
+    async def _answer(self) -> None:
+        waiting = [call async for call in self._rt.pending()]
+        if waiting:
+            await self._settle(self._luck.choice(waiting))
+
+    async def _settle(self, call: PendingCall) -> None:
+        verb, text = self._luck.choice(VERBS[call.kind]), f"about {call.id}"
+        deeds: dict[str, Callable[[], Awaitable[PendingCall]]] = {
+            "approve": lambda: self._rt.approve(call.id, by="ana"),
+            "deny": lambda: self._rt.deny(call.id, by="ana", reason=text),
+            "respond": lambda: self._rt.respond(call.id, text, by="ana"),
+            "result": lambda: self._rt.submit_result(call.id, text),
+            "error": lambda: self._rt.submit_error(call.id, text),
+        }
+        try:
+            await deeds[verb]()
+        except Conflict:  # it expired, or was cancelled with its session
+            self.done["too late"] += 1
+            return
+        self.oracle.answers[call.id] = Answer(verb, text)
+        self.done[verb] += 1
+
+    async def _cancel(self) -> None:
+        if self.oracle.messages:
+            name = self._luck.choice(list(self.oracle.messages))
+            self.oracle.cancels[name] += 1
+            await self._rt.session(name).cancel(by="ana")
+            self.done["cancel"] += 1
+
+    async def _kill(self) -> None:
+        if self._workers.living:
+            self._workers.kill(self._luck.choice(self._workers.living))
+            self._workers.start()
+            self.done["kill"] += 1
+
+    async def _freeze(self) -> None:
+        if len(self._workers.living) > 1:
+            self.done["freeze"] += self._workers.freeze(self._luck.choice(self._workers.living))
+
+    async def _wake(self) -> None:
+        if self._workers.frozen:
+            self._workers.wake(self._luck.choice(self._workers.frozen))
+            self.done["wake"] += 1
+
+    async def _restart(self) -> None:
+        if self._workers.living:
+            self._workers.leave(self._luck.choice(self._workers.living))
+            self._workers.start()
+            self.done["restart"] += 1

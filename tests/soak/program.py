@@ -1,0 +1,58 @@
+"""The processes of the soak: `python -m tests.soak.program FOLDER SEED`.
+
+Each line of its input is an order to fork a worker; it answers with the worker's process id.
+A worker works until it is killed, or told to leave by SIGTERM.
+"""
+
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+
+import anyio
+from tests.soak.agents import World, make_agent
+
+import holdfast.store.sqlite  # noqa: F401 - loaded before the forks
+from holdfast import Runtime
+
+LEASE = "1s"
+
+
+async def work(world: World) -> None:
+    async with Runtime(world.url, agents=[make_agent(world)], deps=world, worker=True):
+        with anyio.open_signal_receiver(signal.SIGTERM) as told:
+            async for _ in told:
+                return
+
+
+def run(world: World) -> None:
+    """One worker, from its fork to its end."""
+    status = 1
+    try:
+        log = os.open(world.folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(log, 2)
+        random.seed()  # not all workers alike
+        anyio.run(work, world)
+        status = 0
+    except BaseException:  # noqa: BLE001 - it is this process' own to die of
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def main() -> None:
+    world = World(Path(sys.argv[1]), sys.argv[2])
+    os.environ["HOLDFAST_LEASE"] = LEASE
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the dead need no funeral
+    for _ in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            run(world)
+        print(child, flush=True)  # noqa: T201 - its voice
+
+
+if __name__ == "__main__":
+    main()

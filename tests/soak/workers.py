@@ -1,0 +1,96 @@
+"""Real worker processes, and the ways to end or stop them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from tests.crash.harness import ROOT
+from tests.soak.agents import World
+
+from holdfast.store.sqlite_files import WriteLock
+
+
+class Workers:
+    """The workers of one database, living and frozen."""
+
+    def __init__(self, world: World) -> None:
+        self.living: list[int] = []
+        self.frozen: list[int] = []
+        self._world = world
+        self._forker = subprocess.Popen(
+            [sys.executable, "-m", "tests.soak.program", str(world.folder), world.seed],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+
+    def start(self) -> None:
+        """One more."""
+        assert self._forker.stdin is not None
+        assert self._forker.stdout is not None
+        self._forker.stdin.write("\n")
+        self._forker.stdin.flush()
+        self.living.append(int(self._forker.stdout.readline()))
+
+    def kill(self, pid: int) -> None:
+        """As if its machine had failed."""
+        self._signal(pid, signal.SIGKILL)
+        self._forget(pid)
+
+    def leave(self, pid: int) -> None:
+        """Let it finish what it does, and go."""
+        self._signal(pid, signal.SIGTERM)
+        self._forget(pid)
+
+    def freeze(self, pid: int) -> bool:
+        """Stop it where it is, but not inside a commit: that would stop all others with it."""
+        lock = WriteLock(f"{self._world.database}.lock")
+        lock.open()
+        try:
+            for _ in range(50):
+                self._signal(pid, signal.SIGSTOP)
+                if _is_stopped(pid) and lock.try_acquire():
+                    lock.release()
+                    self.living.remove(pid)
+                    self.frozen.append(pid)
+                    return True
+                self._signal(pid, signal.SIGCONT)
+                time.sleep(0.002)
+            return False
+        finally:
+            lock.close()
+
+    def wake(self, pid: int) -> None:
+        """Let a frozen one go on, as if nothing had been."""
+        self._signal(pid, signal.SIGCONT)
+        self.frozen.remove(pid)
+        self.living.append(pid)
+
+    def end(self) -> None:
+        """Kill all of them."""
+        for pid in [*self.living, *self.frozen]:
+            self._signal(pid, signal.SIGKILL)
+        self._forker.kill()
+        self._forker.communicate()
+
+    def _signal(self, pid: int, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+    def _forget(self, pid: int) -> None:
+        for group in (self.living, self.frozen):
+            if pid in group:
+                group.remove(pid)
+
+
+def _is_stopped(pid: int) -> bool:
+    for _ in range(200):
+        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
+            return True
+        time.sleep(0.001)
+    return False
