@@ -24,7 +24,8 @@ KILO = "All work and no play makes a benchmark of a chat. " * 20  # 1,000 bytes
 
 CYCLE = ("deploy", "say")  # deploy pauses until somebody outside has its result
 CRASH = ("charge", "deploy", "say")  # charge has an effect at once
-PATIENCE_S = 30.0  # how much longer than asked a slice may take before it is given up
+PATIENCE_S = 10.0  # how much longer than asked a slice may take before it is given up
+RESTART_S = 30.0  # how long a killed session may take to its end
 
 
 @dataclass(frozen=True)
@@ -275,7 +276,7 @@ def _forked(work: Callable[[], Any]) -> None:
     child = os.fork()
     if child == 0:
         try:
-            asyncio.run(asyncio.wait_for(work(), PATIENCE_S))
+            asyncio.run(asyncio.wait_for(work(), RESTART_S))
         except BaseException as error:  # noqa: BLE001 - must not return into the parent's code
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
             os._exit(1)

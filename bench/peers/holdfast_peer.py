@@ -88,7 +88,7 @@ async def opened(folder: Path, story: Story, variant: str) -> AsyncIterator[Hold
     assert not variant
 
     @tool(deferred=True)
-    def deploy(branch: str, region: str, size: str, ttl: str) -> None:
+    async def deploy(branch: str, region: str, size: str, ttl: str) -> None:
         """Deploy; reported from outside."""
 
     @tool
