@@ -70,6 +70,7 @@ class Host:
         self._tasks: anyio.abc.TaskGroup | None = None
         self._main: asyncio.Task[None] | None = None
         self._starting = anyio.Lock()
+        self._joining = anyio.Lock()
         self._stop = anyio.Event()
 
     # --- life ---------------------------------------------------------------------------------
@@ -134,14 +135,16 @@ class Host:
 
     # --- leases -------------------------------------------------------------------------------
 
-    async def _join(self) -> None:
-        if self._holder:
-            return
-        machine = socket.gethostname().split(".")[0][:40] or "host"
-        name = f"{machine}-{os.getpid()}-{secret_id('w')[2:12]}"
-        self._deadline = time.monotonic() + self._lease_ms / 1000
-        await self._desk.store.renew(name, self._lease_ms, join=True)
-        self._holder = name
+    async def _join(self) -> str:
+        """Our name; under one name only, since the heartbeat renews one."""
+        async with self._joining:
+            if not self._holder:
+                machine = socket.gethostname().split(".")[0][:40] or "host"
+                name = f"{machine}-{os.getpid()}-{secret_id('w')[2:12]}"
+                deadline = time.monotonic() + self._lease_ms / 1000
+                await self._desk.store.renew(name, self._lease_ms, join=True)
+                self._holder, self._deadline = name, deadline
+            return self._holder
 
     async def _beat(self) -> None:
         while True:
@@ -149,20 +152,21 @@ class Host:
             if not self._holder:
                 continue
             await self._pay_debts()
-            asked = time.monotonic()
+            asked, holder = time.monotonic(), self._holder
             try:
-                await self._desk.store.renew(self._holder, self._lease_ms)
+                await self._desk.store.renew(holder, self._lease_ms)
                 self._deadline = asked + self._lease_ms / 1000
             except Lost:
-                self._lose()
+                self._lose(holder)
             except StoreError as error:
                 logger.warning("the heartbeat failed: %s", error.message)
 
-    def _lose(self) -> None:
+    def _lose(self, holder: str) -> None:
         """Our row is gone: forget everything that was held under that name."""
-        logger.warning("%s lost its lease; its sessions go to others", self._holder)
-        self._holder = ""
-        self._debts.clear()
+        if self._holder == holder:
+            logger.warning("%s lost its lease; its sessions go to others", holder)
+            self._holder = ""
+            self._debts.clear()
 
     async def _keep_watching(self) -> None:
         while True:
@@ -179,11 +183,11 @@ class Host:
             return []
         await self._pay_debts(only)
         for _ in range(2):
-            await self._join()
+            holder = await self._join()
             try:
-                return await self._desk.store.claim(self._holder, kind, limit, only=only)
+                return await self._desk.store.claim(holder, kind, limit, only=only)
             except Lost:
-                self._lose()
+                self._lose(holder)
         return []
 
     # --- drives -------------------------------------------------------------------------------
@@ -209,10 +213,9 @@ class Host:
     def begin(self, lease: Lease, agent: ReadyAgent, known: Known | None = None) -> Drive:
         """Drive a session that was just claimed; an entry that is known need not be current."""
         drive = self.drives[lease.stream] = Drive(lease.stream)
-        holder = self._holder
 
         def is_alive() -> bool:
-            return self._holder == holder and time.monotonic() < self._deadline
+            return self._holder == lease.holder and time.monotonic() < self._deadline
 
         if self._tasks is None:
             raise StoreError("the runtime is closed")
