@@ -1,0 +1,75 @@
+"""The operator's page tells the truth: its commands work, one after the other."""
+
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tests.cli.shop import SHOP
+
+from holdfast.cli.root import cli
+from holdfast.runtime import checkup
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "operating.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where a session waits in `holdfast.db`."""
+    (tmp_path / "shop.py").write_text(SHOP.replace("shop.db", "holdfast.db"))
+    shell(tmp_path, "holdfast run support Refund -s s1 --app shop:rt", code=8)
+    return tmp_path
+
+
+def shell(folder: Path, command: str, code: int = 0) -> str:
+    done = subprocess.run(
+        ["sh", "-c", command],
+        cwd=folder,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == code, (command, done.stdout, done.stderr)
+    return done.stdout
+
+
+def test_every_command_of_the_page_works(folder: Path) -> None:
+    commands = [line for block in blocks("sh") for line in block.splitlines()]
+    assert len(commands) == 7
+    said = {command: shell(folder, command) for command in commands}
+    assert said["holdfast doctor"].endswith("All is well.\n")
+    assert shell(folder, "holdfast approve @last --store sqlite:///other.db --no-run")
+    assert shell(folder, "holdfast sessions show s1 --store sqlite:///backup.db")
+
+
+def test_the_query_of_the_page_works(folder: Path) -> None:
+    (query,) = blocks("sql")
+    with closing(sqlite3.connect(folder / "holdfast.db")) as raw:
+        assert raw.execute(query).fetchall() == [("refund", "waiting", 1)]
+
+
+def test_every_finding_of_the_page_is_one() -> None:
+    text = Path(checkup.__file__).read_text()
+    table = "\n".join(line for line in PAGE.splitlines() if line.startswith("| "))
+    named = set(re.findall(r"`([A-Z_]{5,})`", table)) - {"TOOL_MISSING", "ARGS_INVALID"}
+    assert len(named) == 9
+    assert {code for code in named if f'"{code}"' not in text} == set()
+
+
+def test_every_command_about_the_database_is_on_the_page() -> None:
+    for group in ("db", "doctor"):
+        shown = CliRunner().invoke(cli, [group, "--help"]).output
+        for command in re.findall(r"^  ([a-z]+)  ", shown.partition("Commands:")[2], re.MULTILINE):
+            assert f"holdfast {group} {command}" in PAGE
