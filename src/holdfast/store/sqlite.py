@@ -47,7 +47,8 @@ class SqliteStore:
     """A store in one SQLite file; it belongs to the event loop that opened it.
 
     `connect` makes the connections, for another SQLite than Python's own: it takes the path and
-    answers what `sqlite3.connect` would, in autocommit and for use by any thread.
+    answers what `sqlite3.connect` would, in autocommit and for use by any thread. Of that are used:
+    `execute`, `executemany`, `close`, `in_transaction`, `Error`; of cursors `fetchone`, `fetchall`.
     """
 
     lock_wait_s = 30.0  # how long a write waits for another process before it is Unavailable

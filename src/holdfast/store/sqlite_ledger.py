@@ -97,7 +97,8 @@ class Ledger:
         # A stream that is gone has no holder. The first commit under a lease resets `tries`.
         if epoch != lease.epoch or holder != lease.holder or head != write.head or tries:
             return None
-        if write.release or write.create or write.erase:  # who holds it needs no wake-up
+        # Who holds it needs no wake-up, and an erasure has no records.
+        if write.release is not None or write.create is not None:
             return None
         sid = self._sids[write.stream]
         for record in write.records:

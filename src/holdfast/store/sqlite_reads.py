@@ -60,11 +60,12 @@ class Readers:
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
         self._connect = connect
         self._idle: list[sqlite3.Connection] = []
+        self._kept: list[sqlite3.Connection] = []  # for `at_once`: one, which no thread takes
         self._closed = False
 
     def run(self, query: Query[T]) -> T:
         """Ask one question, all of it about the same moment; may wait for the disk."""
-        connection = self._take() or self._connect()
+        connection = _last(self._idle) or self._connect()
 
         def at_one_moment(connection: sqlite3.Connection, bounds: Bounds) -> T:
             connection.execute("BEGIN")
@@ -78,15 +79,15 @@ class Readers:
 
     def at_once(self, query: Query[T]) -> T:
         """Ask a question that is answered in no time; raises anything if it is not, TooLong too."""
-        connection = self._take()
-        if connection is None:
+        connection = _last(self._kept)
+        if connection is None:  # nobody has asked yet; who does it in a thread leaves one here
             raise TooLong
         return self._ask(connection, query, SMALL)
 
     def close(self) -> None:
         """Close what is idle; what is in use is closed when it comes back."""
         self._closed = True
-        while (connection := self._take()) is not None:
+        while connection := _last(self._idle) or _last(self._kept):
             connection.close()
 
     def _ask(self, connection: sqlite3.Connection, query: Query[T], bounds: Bounds) -> T:
@@ -101,16 +102,17 @@ class Readers:
         self._put_back(connection)
         return answer
 
-    def _take(self) -> sqlite3.Connection | None:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return None
-
     def _put_back(self, connection: sqlite3.Connection) -> None:
-        self._idle.append(connection)
+        (self._idle if self._kept else self._kept).append(connection)
         if self._closed:
             self.close()
+
+
+def _last(connections: list[sqlite3.Connection]) -> sqlite3.Connection | None:
+    try:
+        return connections.pop()
+    except IndexError:  # perhaps by another thread's doing
+        return None
 
 
 def read(
