@@ -165,6 +165,7 @@ class Doorbell:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._where = str(folder)
         self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._folder_fd: int | None = None
         self._ears: socket.socket | None = None
@@ -245,7 +246,7 @@ class Doorbell:
         return f"/proc/self/fd/{self._folder_fd}/{name}"
 
     def _listeners(self) -> list[str]:
-        changed_at, now = self._folder.stat().st_mtime_ns, time.monotonic()
+        changed_at, now = os.stat(self._where).st_mtime_ns, time.monotonic()  # noqa: PTH116 - often
         # The change time is coarse, so a newcomer can hide behind it: list again now and then.
         if changed_at != self._listed_at[0] or now - self._listed_at[1] > _LIST_AGAIN_S:
             self._others = [f.name for f in self._folder.iterdir() if f.name != self._name]
