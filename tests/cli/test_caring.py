@@ -103,6 +103,9 @@ def test_a_session_that_is_due_and_left_alone_is_a_finding(shop: Shop) -> None:
     assert told["details"]["sessionID"] == "s1"
     assert told["details"]["agent"] == "plain"
     assert "holdfast sessions resume s1 --app shop:rt" in told["remedy"]
+    alone = shop.run("doctor", "--store", "sqlite:///shop.db", app=None).stdout
+    assert "holdfast worker --config FILE (or --app MODULE:NAME), where 'plain' is known" in alone
+    assert "sessions resume" not in alone
     assert shop.run("worker", "--once").exit_code == 0
     assert shop.run("doctor").exit_code == 0
 

@@ -18,7 +18,7 @@ _MARKS: Final = {"ok": "✓", "finding": "✗", "corrupt": "✗"}
 def doctor(settings: Settings, *, full: bool) -> int:
     """Look at everything, change nothing; 1 if something was found, 7 if it is damaged."""
     look, now = _examination(settings)
-    checks = list(Checkup(look, now, settings.command, full=full).checks())
+    checks = list(Checkup(look, now, settings, full=full).checks())
     wrong = [check for check in checks if check.level != "ok"]
     terminal = Terminal(settings)
     answer = {

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -22,12 +22,28 @@ from holdfast.store.sqlite_care import (
 )
 
 Level = Literal["ok", "finding", "corrupt"]
-Say = Callable[..., str]  # the words of a command, as one would type it here
 
 _GRACE_MS: Final = 10_000  # a live worker has seen to it by then
 _AHEAD_MS: Final = 60_000
 _LEAST_FREE: Final = 256 * 2**20
 _MOST: Final = 10  # things named of each kind
+
+
+class Commands(Protocol):
+    """Command lines that work on the same database, to be typed as they are."""
+
+    @property
+    def has_code(self) -> bool:
+        """Whether agents may be known where they are typed."""
+        ...
+
+    def command(self, *words: str) -> str:
+        """A command."""
+        ...
+
+    def worker(self, agent: str) -> str:
+        """The one that starts a worker which has the agent."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +70,11 @@ def _ok(code: str, text: str) -> Check:
 
 @dataclass(frozen=True, slots=True)
 class Checkup:
-    """Looks at one database. `say` makes command lines that work on the same one."""
+    """Looks at one database; `type` says what to type about what it finds."""
 
     look: Examination
     now: int
-    say: Say
+    type: Commands
     full: bool = False  # also compares every index with its table
 
     def checks(self) -> Checks:
@@ -86,8 +102,9 @@ class Checkup:
         return Check("corrupt", "DATABASE_DAMAGED", error.message, self._restore())
 
     def _restore(self) -> str:
-        return "stop all workers and put a backup in its place; what is readable: " + self.say(
-            "sessions", "export", "--all"
+        return (
+            "stop all workers and put a backup in its place; what is readable: "
+            + self.type.command("sessions", "export", "--all")
         )
 
     # --- around the file ------------------------------------------------------------------------
@@ -142,7 +159,7 @@ class Checkup:
             text = f"worker {name} has been silent for {silent} beyond its lease"
             details = {"worker": name, "sessions": held}
             held_text = f" and still has {held} sessions" if held else ""
-            remedy = f"the next worker takes over: {self.say('worker')}"
+            remedy = f"the next worker takes over: {self._any_worker()}"
             yield Check("finding", "STALE_LEASE", text + held_text, remedy, details)
         if not over:
             alive = len(vitals.holders)
@@ -159,14 +176,22 @@ class Checkup:
                 "NO_WORKER",
                 f"session {names[1]} of agent {agent} has been due for {waits}, and nobody "
                 "drives it",
-                f"{self.say('worker')}, where the agent is known; or: "
-                + self.say("sessions", "resume", names[1]),
+                self._drive(names[1], agent),
                 {"sessionID": names[1], "tenant": names[0], "agent": agent, "due": since},
             )
         if len(late) > _MOST:
-            yield Check("finding", "NO_WORKER", f"{vitals.due.count} in all", self.say("worker"))
+            yield Check("finding", "NO_WORKER", f"{vitals.due.count} in all", self._any_worker())
         if not late:
             yield _ok("DUE", "sessions: none is due and left alone")
+
+    def _drive(self, session: str, agent: str) -> str:
+        start = self.type.worker(agent)
+        if not self.type.has_code:
+            return start
+        return f"{start}; or: {self.type.command('sessions', 'resume', session)}"
+
+    def _any_worker(self) -> str:
+        return self.type.command("worker") if self.type.has_code else "holdfast worker"
 
     def _stuck(self) -> Checks:
         found = self._sessions("stuck")
@@ -175,7 +200,7 @@ class Checkup:
                 "finding",
                 record.problem or "STUCK",
                 f"session {record.id} cannot go on: {record.problem_text or record.problem}",
-                self.say("sessions", "show", record.id),
+                self.type.command("sessions", "show", record.id),
                 {"sessionID": record.id, "tenant": record.tenant},
             )
         if not found:
@@ -188,7 +213,7 @@ class Checkup:
         ]
         for one in overdue[:_MOST]:
             text = f"{one.tool} ({one.id}) of session {one.session_id} is past its deadline"
-            remedy = f"any worker expires it: {self.say('worker')}"
+            remedy = f"any worker expires it: {self.type.worker(one.agent)}"
             yield Check("finding", "OVERDUE", text, remedy, {"pendingID": one.id, "due": one.due})
         cut_off = [one for one in waiting if one.problem == "START_INTERRUPTED"]
         for one in cut_off[:_MOST]:
@@ -198,9 +223,9 @@ class Checkup:
                 f"{one.tool} ({one.id}) of session {one.session_id} was being started when its "
                 "process stopped; it may or may not have begun",
                 "look there, then: "
-                + self.say("pending", "result", one.id, "--output", "…")
+                + self.type.command("pending", "result", one.id, "--output", "…")
                 + " or "
-                + self.say("pending", "cancel", one.id),
+                + self.type.command("pending", "cancel", one.id),
                 {"pendingID": one.id, "externalRef": one.external_ref},
             )
         if not overdue and not cut_off:
@@ -259,8 +284,8 @@ class Checkup:
                 "corrupt",
                 "EVENT_UNREADABLE",
                 f"event {seq} of session {session} cannot be read: {why}",
-                f"what stands before it: {self.say('sessions', 'export', session)}; then restore "
-                "a backup",
+                f"what stands before it: {self.type.command('sessions', 'export', session)}; "
+                "then restore a backup",
                 {"sessionID": session, "seq": seq},
             )
 
