@@ -258,3 +258,49 @@ async def test_a_full_disk_is_named_and_costs_nothing_that_was_acknowledged(
     assert await store.commit([Write("s", [Record("t", b"small")])]) == {"s": 2}
     assert [r.data for r in (await store.read("s")).records] == [b"kept", b"small"]
     await store.close()
+
+
+class Bare:
+    """A connection that has what the store says it uses, and nothing else."""
+
+    Error = sqlite3.Error
+
+    def __init__(self, path: str) -> None:
+        self._connection = python_connect(path)
+        self.close = self._connection.close
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._connection.in_transaction
+
+    def execute(self, sql: str, values: Any = ()) -> Any:
+        return Rows(self._connection.execute(sql, values))
+
+    def executemany(self, sql: str, values: Any) -> Any:
+        return Rows(self._connection.executemany(sql, values))
+
+
+class Rows:
+    def __init__(self, cursor: sqlite3.Cursor) -> None:
+        self.fetchone, self.fetchall = cursor.fetchone, cursor.fetchall
+
+
+async def test_a_connection_needs_no_more_than_what_is_said(database: Path) -> None:
+    bare: Any = Bare
+    store = SqliteStore(database, connect=bare)
+    await store.open()
+    line, call = [Record("t", b"")], Put("pending", "k", 0, "s", "open", 5, b"")
+    await store.commit([Write("s", line, create="session", wake=0)], [call])
+    await store.renew("w", 60_000, join=True)
+    (lease,) = await store.claim("w", "session", 1)
+    for head in (1, 2):
+        await store.commit([Write("s", line, fence=lease, head=head)])
+    assert (await store.read("s")).head == 3
+    assert (await store.read("s")).holder == "w"
+    assert len((await store.find("pending", stream="s", due_before=9)).entries) == 1
+    assert len((await store.tail("")).records) == 3
+    with pytest.raises(StoreError, match="no stream"):
+        await store.commit([Write("none")])
+    await store.renew("w", 0)
+    await store.commit([Write("s", erase=True)])
+    await store.close()
