@@ -15,6 +15,7 @@ from holdfast.core.messages import Answer, AskedCall, AssistantMessage
 from holdfast.runtime.models.base import Request
 
 AGENT = "soaked"
+MOMENTS = (0.0, 0.01, 0.2)  # seconds
 LAST = 0.35  # the share of turns that call nothing, and so end a run
 
 
@@ -39,13 +40,13 @@ class World:
 
     async def act(self, ctx: Context["World"]) -> str:
         """Take a moment, do it, take another: the process may be killed or frozen in each."""
-        await anyio.sleep(random.uniform(0, 0.03))  # noqa: S311
+        await anyio.sleep(random.choice(MOMENTS))  # noqa: S311
         line: dict[str, Any] = {"session": ctx.session_id, "call": ctx.call_id, "tool": ctx.tool}
         line |= {"effect": ctx.effect_id, "pid": os.getpid()}
         fd = os.open(self.effects_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.write(fd, json.dumps(line).encode() + b"\n")
         os.close(fd)
-        await anyio.sleep(random.uniform(0, 0.03))  # noqa: S311
+        await anyio.sleep(random.choice(MOMENTS))  # noqa: S311
         return f"{ctx.tool} {ctx.call_id} was done"
 
     @property

@@ -28,13 +28,13 @@ class Director:
         self._luck = random.Random(world.seed)  # noqa: S311 - chance, not a secret
         self._rt = rt
         self._workers = workers
+        self._asleep: dict[int, float] = {}  # until when each frozen worker is
         self._deeds: dict[str, tuple[int, Deed]] = {
             "send": (30, self._send),
             "answer": (50, self._answer),
             "cancel": (2, self._cancel),
             "kill": (4, self._kill),
-            "freeze": (3, self._freeze),
-            "wake": (4, self._wake),
+            "freeze": (4, self._freeze),
             "restart": (2, self._restart),
         }
 
@@ -48,6 +48,7 @@ class Director:
         while time.monotonic() < until:
             (name,) = self._luck.choices(names, weights)
             await self._deeds[name][1]()
+            self._wake()
             await anyio.sleep(self._luck.uniform(0, 0.03))
 
     async def finish(self, longest_s: float) -> None:
@@ -117,13 +118,17 @@ class Director:
             self.done["kill"] += 1
 
     async def _freeze(self) -> None:
+        """For less than a lease, or for so long that others take over."""
         if len(self._workers.living) > 1:
-            self.done["freeze"] += self._workers.freeze(self._luck.choice(self._workers.living))
+            pid = self._luck.choice(self._workers.living)
+            self._asleep[pid] = time.monotonic() + self._luck.uniform(0.5, 3.0)
+            self.done["freeze"] += self._workers.freeze(pid)
 
-    async def _wake(self) -> None:
-        if self._workers.frozen:
-            self._workers.wake(self._luck.choice(self._workers.frozen))
-            self.done["wake"] += 1
+    def _wake(self) -> None:
+        for pid in list(self._workers.frozen):
+            if self._asleep[pid] < time.monotonic():
+                self._workers.wake(pid)
+                self.done["wake"] += 1
 
     async def _restart(self) -> None:
         if self._workers.living:
