@@ -19,7 +19,7 @@ from bench.report import Section, Table, number
 from bench.svg import Bars, chart
 
 LEVELS = (1, 64)
-ROUNDS, SECONDS = 3, 4.0
+ROUNDS, SECONDS = 3, 3.0
 QUICK_SECONDS = 1.0
 COUNTED = {
     1: (10, 50),

@@ -93,6 +93,13 @@ ALL = (
         "",
         "SQLiteSession; the caller stores the RunState as one row when a run pauses",
     ),
+    Contender(
+        "Google ADK",
+        "google_adk",
+        "google-adk",
+        "",
+        "SqliteSessionService, a resumable App with a long-running tool",
+    ),
 )
 QUICK = (OURS, FLOOR, LANGGRAPH)
 

@@ -17,6 +17,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "dbos": ("dbos", "pysqlite3"),  # it needs a newer SQLite than many Pythons have
     "pydantic-ai": ("pydantic-ai-slim",),
     "openai-agents": ("openai-agents",),
+    "google-adk": ("google-adk", "aiosqlite"),
 }
 
 
