@@ -206,6 +206,7 @@ def _bars(lines: Lines, title: str, unit: str, value: Callable[[Line, int], floa
     rows = [
         Bars(one.name, [value(line, level) for level in LEVELS], one is OURS)
         for one, line in lines.items()
+        if one is not FLOOR  # it would set the scale, and is no runtime
     ]
     return chart(title, unit, [f"{level} at a time" for level in LEVELS], rows)
 
