@@ -1,12 +1,14 @@
 """A deferred call that was cut off, and about which a person is asked, waits under two ids."""
 
+from typing import Any
+
 import pytest
 
 from holdfast import Agent, Conflict, Runtime, tool
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import Crashed, ScriptedModel, crash_after
 
-TURNS = [{"calls": [{"tool": "job"}]}, {"text": "Fine."}]
+TURNS: list[dict[str, Any]] = [{"calls": [{"tool": "job"}]}, {"text": "Fine."}]
 
 
 @tool(deferred=True, on_crash="ask")
