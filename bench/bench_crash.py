@@ -14,12 +14,14 @@ result → model turn 3 → done. The process is killed with SIGKILL at three po
 is asked for (turn 1 and the effect are complete), right after the pause was acknowledged, and when
 model turn 3 is asked for (the result was handed in). Another process then brings the session to
 its end in the documented way. Counted over all trials: effects that ran again, complete model turns
-that were asked for again, acknowledged pauses that were gone, and results that had to be handed in
-again."""
+that were asked for again, messages that had to be sent again because no run was found, acknowledged
+pauses that were gone, and results that had to be handed in again. A message sent again may stand
+twice in the conversation, as it does in that of OpenAI Agents."""
 
 WHAT = {
     "effect": "effect ran twice",
     "turn": "model turns asked again",
+    "message": "message sent again",
     "pause": "pause lost",
     "result": "result handed in again",
 }
@@ -56,6 +58,7 @@ def stake_of(trial: dict[str, Any]) -> Counter[str]:
     return Counter(
         effect=before.count("charged"),
         turn=sum(line.startswith("turn") for line in before),
+        message=1,
         pause=int(trial["point"] == "paused"),
         result=int(trial["point"] == "turn 2"),
     )
@@ -69,6 +72,7 @@ def harm_of(trial: dict[str, Any]) -> Counter[str]:
     return Counter(
         effect=int("charged" in before and "charged" in after),
         turn=sum(line in turns for line in after),
+        message=int("found nothing" in after),
         pause=int(trial["point"] == "paused" and "found nothing" in after),
         result=int(trial["point"] == "turn 2" and "handed in" in after),
     )

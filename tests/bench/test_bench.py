@@ -76,8 +76,8 @@ def test_what_a_kill_cost_is_told_from_what_was_seen() -> None:
     kept = {"point": "turn 1", "before": ["turn 0", "charged"], "after": ["turn 1", "done"]}
     again = {**kept, "after": ["found nothing", "turn 0", "charged", "turn 1", "done"]}
     assert not +bench_crash.harm_of(kept)
-    assert +bench_crash.harm_of(again) == {"effect": 1, "turn": 1}
-    assert +bench_crash.stake_of(kept) == {"effect": 1, "turn": 1}
+    assert +bench_crash.harm_of(again) == {"effect": 1, "turn": 1, "message": 1}
+    assert +bench_crash.stake_of(kept) == {"effect": 1, "turn": 1, "message": 1}
 
 
 def test_a_page_has_its_facts_its_tables_and_its_pictures(tmp_path: Path) -> None:
