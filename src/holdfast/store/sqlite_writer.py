@@ -15,6 +15,7 @@ from pathlib import Path
 
 from holdfast.errors import StoreError
 from holdfast.store.base import Clock, Unavailable, Unknown
+from holdfast.store.judge import Commit
 from holdfast.store.sqlite_files import Pulse, WriteLock
 from holdfast.store.sqlite_open import WAL_LIMIT_BYTES, explained, is_database_error
 from holdfast.store.sqlite_rows import Answer, Claim, Work, WriteRows
@@ -54,6 +55,7 @@ class Writer:
         self._no_work = threading.Lock()
         self._no_work.acquire()
         self._stopping = False
+        self._syncs = True
         self._checkpoint_above = WAL_LIMIT_BYTES
         self._wrote = False  # since the last checkpoint
         # A daemon: a process that forgets to close the store can still end.
@@ -153,6 +155,7 @@ class Writer:
     def _transaction(self, batch: Sequence[Job]) -> list[Outcome]:
         try:
             rows = self._connected()
+            self._sync_at_commit(needed=any(isinstance(work, Commit) for work, _ in batch))
             self._execute("BEGIN IMMEDIATE")
             rows.begin()
             now = self._clock.now()
@@ -167,6 +170,15 @@ class Writer:
             reason = f"whether it was written is not known: {explained(error, self._path).message}"
             return [Unknown(reason, hint="read before writing again") for _ in batch]
         return outcomes
+
+    def _sync_at_commit(self, *, needed: bool) -> None:
+        """Claims and heartbeats are forgotten with their process, so they need not reach the disk.
+
+        What a driver then writes takes them along: one sync is for all of the log before it.
+        """
+        if needed != self._syncs:
+            self._execute(f"PRAGMA synchronous = {'FULL' if needed else 'NORMAL'}")
+            self._syncs = needed
 
     def _after_failure(self, batch: Sequence[Job], error: Exception) -> list[Outcome]:
         """Nothing was written. A job that cannot be done must not take the others with it."""
@@ -189,6 +201,7 @@ class Writer:
     def _connected(self) -> WriteRows:
         if self._rows is None:
             self._connection = self._connect()
+            self._syncs = True
             self._rows = WriteRows(self._connection, self._pulse)
         return self._rows
 
