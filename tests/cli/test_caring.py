@@ -86,6 +86,11 @@ def test_instants_in_the_future_are_a_finding(waits: Shop) -> None:
     assert told["details"]["aheadMs"] > DAY // 2
 
 
+def test_a_lease_from_before_the_clock_was_set_back_is_a_finding(waits: Shop) -> None:
+    edit("INSERT INTO holder SELECT 'w', max(at) + 86400000 FROM record")
+    assert "a lease ends more than an hour from now" in found(waits)["CLOCK"]["text"]
+
+
 def test_a_worker_that_is_gone_is_a_finding(waits: Shop) -> None:
     edit("INSERT INTO holder VALUES ('gone', 1000)", "UPDATE stream SET holder = 'gone'")
     told = found(waits)["STALE_LEASE"]

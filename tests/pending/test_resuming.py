@@ -132,8 +132,12 @@ async def test_recovery_reports_what_waits_expired_failed_and_went(
     assert again["recovered"] == report["recovered"]
 
 
-async def test_recovery_counts_the_tenant_s_own(memory: MemoryStore, agent: Agent[str]) -> None:
+async def test_recovery_tells_a_tenant_of_its_own(
+    memory: MemoryStore, clock: ManualClock, agent: Agent[str]
+) -> None:
     async with Runtime(memory, agents=[agent]) as rt:
         await rt.tenant("acme").session("s", agent=agent).run("Go")
         assert len((await recover_pending_sessions(rt))["recovered"]) == 1
         assert (await recover_pending_sessions(rt.tenant("other")))["recovered"] == []
+        clock.advance("25h")
+        assert (await recover_pending_sessions(rt.tenant("other")))["expired"] == []

@@ -15,10 +15,10 @@ from holdfast.errors import Conflict, NotFound, Refused
 from holdfast.pending.behind import Call, Calls, service_of, session_of, settled, shown, tenant_of
 from holdfast.runtime.ids import secret_id
 from holdfast.runtime.log import as_record
-from holdfast.runtime.outside import Known, pending_put
+from holdfast.runtime.outside import Known, pending_put, session_not_found
 from holdfast.runtime.tools import DEFERRED_TIMEOUT_MS
 from holdfast.runtime.values import Duration, parse_duration
-from holdfast.store.base import VersionMoved, Write
+from holdfast.store.base import Gone, NoStream, VersionMoved, Write
 
 _RESULT_KEYS: Final = ("title", "output", "metadata")
 
@@ -94,6 +94,8 @@ class PendingToolCall:
             )
         except VersionMoved as error:
             raise Conflict(f"there is a pending call {record.id!r}", code="ID_TAKEN") from error
+        except (NoStream, Gone) as error:
+            raise session_not_found(record.session_id) from error
 
     async def get(self, pending_id: str) -> Call | None:
         """One record; None if there is none, or none any more."""

@@ -104,7 +104,7 @@ async def recover_pending_sessions(rt: Runtime) -> dict[str, Any]:
     removed = await Retention(service.desk.store, service.keep_settled_ms).round()
     return {
         "recovered": list(recovered.values()),
-        "expired": [record.id for record in expired],
+        "expired": [one.id for one in expired if tenant_of(rt) in (None, one.tenant)],
         "errors": errors,
         "cleanedUp": removed,
     }

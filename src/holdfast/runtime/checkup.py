@@ -25,6 +25,7 @@ Level = Literal["ok", "finding", "corrupt"]
 
 _GRACE_MS: Final = 10_000  # a live worker has seen to it by then
 _AHEAD_MS: Final = 60_000
+_LONG_MS: Final = 3_600_000
 _LEAST_FREE: Final = 256 * 2**20
 _MOST: Final = 10  # things named of each kind
 
@@ -148,6 +149,14 @@ class Checkup:
                 "machine's clock is behind, or was ahead",
                 "set the clock (timedatectl); deadlines and leases count from it",
                 {"aheadMs": ahead},
+            )
+        elif any(until > self.now + _LONG_MS for _, until, _ in vitals.holders):
+            yield Check(
+                "finding",
+                "CLOCK",
+                "a lease ends more than an hour from now: the clock was set back, or "
+                "HOLDFAST_LEASE is long; a worker that dies is replaced only then",
+                "set the clock (timedatectl), or wait",
             )
         else:
             yield _ok("CLOCK", "clock: nothing recorded lies in the future")
