@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,47 @@ async def test_an_interrupted_call_is_told_where_it_was_imported(clock: ManualCl
         await rt.session("s").run()
         told = [one.data for one in await rt.session("s").events() if one.type == "tool_result"]
         assert told[0]["interrupted"] is True
+
+
+@pytest.mark.parametrize("commits", range(1, 15))
+async def test_a_session_moves_from_wherever_a_crash_left_it(
+    clock: ManualClock, commits: int
+) -> None:
+    """It ends as it would have ended, and nothing is done twice."""
+    memory = MemoryStore(clock)
+    with crash_after(commits=commits), suppress(Crashed):
+        await _whole(memory, clock)
+    clock.advance("1m")
+    async with Runtime(memory) as rt:
+        lines = await exported(rt)
+    other = MemoryStore(clock)
+    async with Runtime(other) as rt:
+        await imported(rt, lines)
+        assert await exported(rt) == lines
+    async with Runtime(other, agents=[helper()]) as rt:
+        ended = await _told(rt, clock, None)
+        assert (ended.state, ended.output) == ("completed", "Done.")
+    assert ran.count("look") <= 1
+    assert ran.count("refund 5") <= 1
+
+
+async def _whole(memory: MemoryStore, clock: ManualClock) -> None:
+    one = helper()
+    async with Runtime(memory, agents=[one]) as rt:
+        await _told(rt, clock, one)
+
+
+async def _told(rt: Runtime, clock: ManualClock, one: Agent[str] | None) -> Any:
+    """From the message to the end, with all that people do on the way."""
+    session = rt.session("s", agent=one)
+    result = await (session.run("Go", key="start") if one else session.run())
+    for call in result.pending:
+        if call.kind == "approval":
+            await rt.approve(call.id, by="ana")
+        elif call.kind == "tool":
+            await rt.submit_result(call.id, "up")
+    clock.advance("61s")
+    return await session.run()
 
 
 async def test_files_go_with_the_session(clock: ManualClock) -> None:
