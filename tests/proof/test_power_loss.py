@@ -67,7 +67,7 @@ async def check_durable(folder: Path, seed: int, wanted: int) -> None:
 async def test_no_power_loss_takes_an_acknowledged_commit_or_half_of_one(
     tmp_path: Path, seed: int
 ) -> None:
-    await check_durable(tmp_path, seed, 240)
+    await check_durable(tmp_path, seed, 200)
 
 
 @pytest.mark.soak

@@ -90,7 +90,15 @@ class Workers:
 
 def _is_stopped(pid: int) -> bool:
     for _ in range(200):
-        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
+        if _state(pid).startswith("T"):
             return True
         time.sleep(0.001)
     return False
+
+
+def _state(pid: int) -> str:
+    stat = Path(f"/proc/{pid}/stat")
+    if stat.exists():
+        return stat.read_text().rpartition(")")[2].strip()
+    asked = ["ps", "-o", "state=", "-p", str(pid)]
+    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
