@@ -73,3 +73,9 @@ def test_every_command_about_the_database_is_on_the_page() -> None:
         shown = CliRunner().invoke(cli, [group, "--help"]).output
         for command in re.findall(r"^  ([a-z]+)  ", shown.partition("Commands:")[2], re.MULTILINE):
             assert f"holdfast {group} {command}" in PAGE
+
+
+def test_every_link_of_the_page_leads_somewhere_and_the_readme_leads_to_it() -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", PAGE):
+        assert (ROOT / "docs" / target).exists(), target
+    assert "(docs/operating.md)" in (ROOT / "README.md").read_text()
