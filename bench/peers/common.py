@@ -125,7 +125,8 @@ def _cycles(opener: Opener, job: Job, folder: Path) -> dict[str, Any]:
     data = folder / "data"
     data.mkdir()
     result = asyncio.run(_measured(opener, job, data))
-    result["bytes"] = (size_of(data) - size_of(empty)) / result.pop("total")
+    total = result.pop("total")
+    result["bytes"] = (size_of(data) - size_of(empty)) / total if total else None
     return result
 
 
@@ -153,7 +154,7 @@ async def _measured(opener: Opener, job: Job, folder: Path) -> dict[str, Any]:
         "durability": durability,
         "cycles": done,
         "cycles_s": done / took,
-        "cpu_ms": cpu * 1000 / max(done, 1),
+        "cpu_ms": cpu * 1000 / done if done else None,
         "handed_in_ms": _p50(story.handed_in),
         "accepted_ms": _p50(story.accepted),
         "errors": run.errors,
