@@ -77,6 +77,8 @@ class Host:
 
     async def start(self) -> None:
         """Begin the background task, once."""
+        if self._tasks is not None:
+            return
         async with self._starting:
             if self._main is not None:
                 return
@@ -137,6 +139,8 @@ class Host:
 
     async def _join(self) -> str:
         """Our name; under one name only, since the heartbeat renews one."""
+        if self._holder:
+            return self._holder
         async with self._joining:
             if not self._holder:
                 machine = socket.gethostname().split(".")[0][:40] or "host"
