@@ -29,6 +29,7 @@ from holdfast.testing import ScriptedModel
 
 PROCESSES = 10
 SESSIONS = 10  # of each
+LONGEST_S = 60  # beyond the time that it is given
 DATABASE = "holdfast.db"
 TURNS = (("look",), ("refund",), ("look", "look"), ("deploy",))
 TOOLS = [name for turn in TURNS for name in turn]  # of one run, in order
@@ -124,6 +125,11 @@ async def live(me: Member, seconds: float) -> None:
     me.report()
 
 
+async def live_for(me: Member, seconds: float) -> None:
+    with anyio.fail_after(seconds + LONGEST_S):
+        await live(me, seconds)
+
+
 async def run_again(rt: Runtime, me: Member, number: int, until: float) -> None:
     session = rt.session(f"p{me.number}-s{number}", agent="a")
     while time.monotonic() < until:
@@ -181,7 +187,7 @@ def run(me: Member, seconds: float) -> None:
         random.seed(me.number)
         if me.number == 0:
             threading.Thread(target=checkpoint, args=[me.folder], daemon=True).start()
-        anyio.run(live, me, seconds)
+        anyio.run(live_for, me, seconds)
         status = 0
     except BaseException:  # noqa: BLE001 - it is this process' own to die of
         sys.excepthook(*sys.exc_info())

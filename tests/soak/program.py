@@ -20,10 +20,22 @@ LEASE = "1s"
 
 
 async def work(world: World) -> None:
-    async with Runtime(world.url, agents=[make_agent(world)], deps=world, worker=True):
+    async with (
+        Runtime(world.url, agents=[make_agent(world)], deps=world, worker=True),
+        anyio.create_task_group() as tasks,
+    ):
+
+        async def leave_with_the_test() -> None:
+            parent = os.getppid()
+            while os.getppid() == parent:  # noqa: ASYNC110 - nobody tells us
+                await anyio.sleep(1)
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(leave_with_the_test)
         with anyio.open_signal_receiver(signal.SIGTERM) as told:
             async for _ in told:
-                return
+                break
+        tasks.cancel_scope.cancel()
 
 
 def run(world: World) -> None:
