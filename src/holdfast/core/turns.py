@@ -50,6 +50,7 @@ class Draft:
     facts: list[events.Event] = field(default_factory=list)
     opened: list[PendingRecord] = field(default_factory=list)
     changed: dict[str, Change] = field(default_factory=dict)
+    at: int = 0  # the instant that its records and facts share; 0: that of writing
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,7 @@ _KINDS: dict[type, events.CallKind] = {Gate: "approval", Defer: "tool"}
 
 
 def _pen(state: State, now: int) -> _Pen:
-    return _Pen(state.run.id if state.run is not None else "", now)
+    return _Pen(state.run.id if state.run is not None else "", now, Draft(at=now))
 
 
 def record_turn(state: State, scope: Scope, said: Turn, now: int) -> Draft:

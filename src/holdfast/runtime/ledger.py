@@ -110,7 +110,7 @@ class Ledger:
         rest: Park | None,
         problem: HoldfastError | None = None,
     ) -> bool:
-        facts, now = self._opening(draft.facts), self._store.now()
+        facts, now = self._opening(draft.facts), draft.at or self._store.now()
         write = Write(
             self.lease.stream,
             [as_record(fact, now) for fact in facts],
