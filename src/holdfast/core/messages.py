@@ -60,31 +60,46 @@ class _Turn:
     results: dict[str, events.ToolResult] = field(default_factory=dict)
 
 
-def conversation(log: Iterable[Stamped]) -> list[Message]:
-    """The messages of a log.
+class Conversation:
+    """The messages of a log, taken in event by event: a closed turn is made once."""
 
-    Results keep call order; an input stands after the answer that had not seen it.
-    """
-    told: list[Message] = []
-    inputs: list[tuple[int, Content]] = []
-    turn: _Turn | None = None
-    for seq, _, event in log:
+    def __init__(self) -> None:
+        self._told: list[Message] = []
+        self._inputs: list[tuple[int, Content]] = []
+        self._turn: _Turn | None = None
+
+    def take(self, stamped: Stamped) -> None:
+        """Take in the next event."""
+        seq, _, event = stamped
         match event:
             case events.User():
-                inputs.append((seq, event.content))
+                self._inputs.append((seq, event.content))
             case events.Assistant():
-                told += _closed(turn)
-                seen = event.request_head or seq
-                told += [UserMessage(text) for at, text in inputs if at <= seen]
-                inputs = [(at, text) for at, text in inputs if at > seen]
-                turn = _Turn(event)
-            case events.ToolCall() if turn is not None:
-                turn.asked.append(event)
-            case events.ToolResult() if turn is not None:
-                turn.results.setdefault(event.tool_call_id, event)
+                self._answer(event, event.request_head or seq)
+            case events.ToolCall() if self._turn is not None:
+                self._turn.asked.append(event)
+            case events.ToolResult() if self._turn is not None:
+                self._turn.results.setdefault(event.tool_call_id, event)
             case _:
                 pass
-    return told + _closed(turn) + [UserMessage(text) for _, text in inputs]
+
+    def _answer(self, event: events.Assistant, seen: int) -> None:
+        self._told += _closed(self._turn)
+        self._told += [UserMessage(text) for at, text in self._inputs if at <= seen]
+        self._inputs = [(at, text) for at, text in self._inputs if at > seen]
+        self._turn = _Turn(event)
+
+    def messages(self) -> list[Message]:
+        """All of them: results in call order, an input after the answer that had not seen it."""
+        return self._told + _closed(self._turn) + [UserMessage(text) for _, text in self._inputs]
+
+
+def conversation(log: Iterable[Stamped]) -> list[Message]:
+    """The messages of a whole log."""
+    told = Conversation()
+    for stamped in log:
+        told.take(stamped)
+    return told.messages()
 
 
 def _closed(turn: _Turn | None) -> list[Message]:

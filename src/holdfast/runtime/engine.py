@@ -326,11 +326,11 @@ class Driver:
 
     def _ask(self, tasks: anyio.abc.TaskGroup) -> None:
         scope = self._flight.asking = anyio.CancelScope()
-        events_now, state = list(self._log.events), self._log.state
+        messages, state = self._log.messages(), self._log.state
 
         async def ask() -> None:
             with scope:
-                outcome = await self._performer.ask(events_now, state)
+                outcome = await self._performer.ask(messages, state)
                 self._flight.asking = None
                 self._report(outcome)
 

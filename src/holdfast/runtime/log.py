@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from holdfast.core import codec
 from holdfast.core.events import Event, Stamped
+from holdfast.core.messages import Conversation, Message
 from holdfast.core.sessions import State, fold
 from holdfast.errors import Corrupt
 from holdfast.store.base import Record, Slice, Store
@@ -18,6 +19,8 @@ class Log:
         self.state = State()
         self.at = Slice((), 0)
         self._store = store
+        self._conversation = Conversation()
+        self._told = 0  # how many events the conversation has taken in
 
     async def catch_up(self) -> list[Stamped]:
         """Read what is new, and where the stream stands."""
@@ -25,6 +28,13 @@ class Log:
         new = [stamped(record) for record in self.at.records]
         self._take(new)
         return new
+
+    def messages(self) -> list[Message]:
+        """The conversation so far; only what is new since the last time is looked at."""
+        for one in self.events[self._told :]:
+            self._conversation.take(one)
+        self._told = len(self.events)
+        return self._conversation.messages()
 
     def append(self, facts: Iterable[Event], at: int) -> None:
         """Take in what was just written at the very end of what we had seen."""

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from holdfast.core import events
 from holdfast.core.calls import NOT_THIS_CALL, Call
-from holdfast.core.events import Stamped
-from holdfast.core.messages import Answer, AskedCall, conversation
+from holdfast.core.messages import Answer, AskedCall, Message
 from holdfast.core.pending import PendingRecord
 from holdfast.core.policy import Defer, Gate, Reject, Start, Verdict, Wait
 from holdfast.core.sessions import State
@@ -153,11 +152,11 @@ class Performer:
 
     # --- the model ----------------------------------------------------------------------------
 
-    async def ask(self, log: list[Stamped], state: State) -> Answered | ModelFailed:
+    async def ask(self, messages: list[Message], state: State) -> Answered | ModelFailed:
         """Request one turn and judge its calls."""
         turn, head = state.turn + 1, state.head
         try:
-            request = self._request(log, state, turn)
+            request = self._request(messages, state, turn)
             answer = await self._answer(request)
         except HoldfastError as error:
             error.message = storable_text(error.message)
@@ -174,13 +173,13 @@ class Performer:
         )
         return Answered(turn, head, answer, verdicts)
 
-    def _request(self, log: list[Stamped], state: State, turn: int) -> Request:
+    def _request(self, messages: list[Message], state: State, turn: int) -> Request:
         return Request(
             session_id=self.session_id,
             agent=self.agent.name,
             turn=turn,
             instructions=self.agent.instructions(self.context(state)),
-            messages=conversation(log),
+            messages=messages,
             tools=self.agent.specs,
             settings=self.agent.agent.model_settings,
             output_schema=self.agent.output.schema,
