@@ -3,8 +3,12 @@
 import os
 import platform
 import sqlite3
+import subprocess
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
+
+HERE = Path(__file__).parent
 
 
 def facts() -> list[str]:
@@ -14,11 +18,22 @@ def facts() -> list[str]:
     system = f"{platform.system()} {platform.release().split('-')[0]}"
     return [
         f"date: {now}",
+        f"holdfast {version('holdfast')}{_commit()}",
         f"machine: {os.cpu_count()} cores, {_processor()}, {_memory_gb():.0f} GB, {system}",
         f"disk: {_file_system(Path.cwd())}",
         f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}",
         f"load average at the start (1, 5, 15 minutes): {load}",
     ]
+
+
+def _commit() -> str:
+    """The commit of the tree, if it is one of git's."""
+    try:
+        asked = ["git", "rev-parse", "--short", "HEAD"]
+        found = subprocess.run(asked, capture_output=True, text=True, check=True, cwd=HERE)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return f", commit {found.stdout.strip()}"
 
 
 def _processor() -> str:
