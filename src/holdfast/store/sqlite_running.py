@@ -115,10 +115,11 @@ class Running:
 
     def _deliver(self, jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> None:
         is_news = any(map(_is_news, jobs, outcomes))
-        with contextlib.suppress(RuntimeError):  # the event loop is gone, and who waited with it
-            self._loop.call_soon_threadsafe(self._settle, jobs, outcomes, is_news)
+        # First what lets other threads in: once the loop is awake, both would want the interpreter.
         if is_news:
             self._doorbell.ring()
+        with contextlib.suppress(RuntimeError):  # the event loop is gone, and who waited with it
+            self._loop.call_soon_threadsafe(self._settle, jobs, outcomes, is_news)
 
     def _settle(self, jobs: Sequence[Job], outcomes: Sequence[Outcome], is_news: bool) -> None:
         for (_, answer), outcome in zip(jobs, outcomes, strict=True):

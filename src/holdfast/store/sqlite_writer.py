@@ -143,8 +143,9 @@ class Writer:
         finally:
             self._lock.release()
         self._wrote = True
+        size = self._wal_size()
         self._deliver(batch, outcomes)
-        self._checkpoint_when_large()
+        self._checkpoint_when_large(size)
 
     def _take(self) -> list[Job]:
         batch: list[Job] = []
@@ -233,8 +234,7 @@ class Writer:
 
     # --- checkpoints: only here, only under the lock, never while somebody waits for an answer ---
 
-    def _checkpoint_when_large(self) -> None:
-        size = self._wal_size()
+    def _checkpoint_when_large(self, size: int) -> None:
         if size > self._checkpoint_above:
             self._lock.acquire()
             self._checkpoint()
