@@ -32,8 +32,9 @@ cycle in a session of its own, on one SQLite file, with a fake model that answer
 slice runs in a process of its own; contenders take turns, round by round; the numbers are medians
 over the rounds. CPU is the process time of the measuring process. fsyncs are counted with strace,
 as the difference of a long and a short run, so that opening and closing do not count; bytes are the
-files' growth after closing. "Result → request" is the median time at one session from handing the
-result in to the next model request."""
+files' growth after closing. A cycle that does not end within ten seconds of its slice is given up;
+a dash is what could not be measured. "Result → request" is the median time at one session from
+handing the result in to the next model request."""
 
 
 @dataclass

@@ -25,6 +25,7 @@ KILO = "All work and no play makes a benchmark of a chat. " * 20  # 1,000 bytes
 CYCLE = ("deploy", "say")  # deploy pauses until somebody outside has its result
 CRASH = ("charge", "deploy", "say")  # charge has an effect at once
 PATIENCE_S = 10.0  # how much longer than asked a slice may take before it is given up
+COUNTED_S = 120.0  # how long a given number of cycles may take
 RESTART_S = 30.0  # how long a killed session may take to its end
 
 
@@ -179,8 +180,9 @@ class Run:
         """So many cycles, or as many as begin in time; what gets stuck is given up."""
         self.left = cycles
         workers = [self._work() for _ in range(self.job.sessions)]
+        limit = self.job.seconds + PATIENCE_S if self.job.seconds else COUNTED_S
         with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.gather(*workers), self.job.seconds + PATIENCE_S)
+            await asyncio.wait_for(asyncio.gather(*workers), limit)
 
     async def _work(self) -> None:
         while self.left > 0 or time.perf_counter() < self.until:
