@@ -25,13 +25,15 @@ from holdfast.core.index import check_tenant
 from holdfast.errors import ConfigError, Corrupt, Refused
 from holdfast.runtime.agents import Agent, Agents, ReadyAgent
 from holdfast.runtime.bus import Bus
+from holdfast.runtime.entries import Address
 from holdfast.runtime.host import LEASE_MS, Host
 from holdfast.runtime.ids import new_id
-from holdfast.runtime.outside import Address, Outside
+from holdfast.runtime.outside import Outside
 from holdfast.runtime.perform import Desk
 from holdfast.runtime.results import Event, Result, event_of
 from holdfast.runtime.service import Service
 from holdfast.runtime.session import Session
+from holdfast.runtime.settling import Settling
 from holdfast.runtime.values import PendingCall, parse_duration
 from holdfast.runtime.worker import Recovery, Worker
 from holdfast.store.base import Clock, Store
@@ -60,7 +62,9 @@ class Runtime:
     ) -> None:
         opened = around_store.get()(open_store(store, clock))
         lease_ms = parse_duration(os.environ[LEASE]) if os.environ.get(LEASE) else LEASE_MS
-        desk = Desk(opened, Outside(opened), Bus(), None, public_url, webhook_secret)
+        desk = Desk(
+            opened, Outside(opened), Settling(opened), Bus(), None, public_url, webhook_secret
+        )
         known = Agents(agents)
         self._service = Service(desk, known, Host(desk, known, lease_ms))
         self._deps = deps

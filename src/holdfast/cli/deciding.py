@@ -22,7 +22,7 @@ from holdfast.core.commands import (
 )
 from holdfast.core.decide import Settlement
 from holdfast.core.pending import PendingRecord
-from holdfast.runtime.outside import Address, Known
+from holdfast.runtime.entries import Address, Known
 from holdfast.runtime.results import pending_json
 
 VIA: Final = "cli"

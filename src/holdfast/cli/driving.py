@@ -17,9 +17,9 @@ from holdfast.cli.terminal import Terminal, age, line, value_text
 from holdfast.cli.why import why
 from holdfast.core.durations import duration_ms
 from holdfast.errors import NotFound, Refused
+from holdfast.runtime.entries import Address, Known
 from holdfast.runtime.ids import new_id
 from holdfast.runtime.models.base import Delta
-from holdfast.runtime.outside import Address, Known
 from holdfast.runtime.results import Event, Result
 from holdfast.runtime.session import Session
 from holdfast.runtime.values import Content, File

@@ -8,7 +8,7 @@ from holdfast.cli.opening import service_of
 from holdfast.core.index import check_id
 from holdfast.core.pending import VERBS, PendingRecord, Verb
 from holdfast.errors import NotFound, Refused
-from holdfast.runtime.outside import Known, session_not_found
+from holdfast.runtime.entries import Known, session_not_found
 
 LAST: Final = "@last"
 _SHOWN: Final = 10
@@ -48,14 +48,14 @@ async def pending(runtime: Runtime, given: str, verb: Verb | None = None) -> Pen
     if given == LAST:
         return await _last_pending(runtime, verb)
     if await service.desk.store.get("pending", given) is not None:
-        return await service.desk.outside.pending(given, tenant)
+        return await service.desk.settling.pending(given, tenant)
     found = [
         record
         async for record in service.pending(tenant, status="all")
         if record.id.startswith(given)
     ]
     if not found:
-        return await service.desk.outside.pending(given, tenant)  # raises NotFound
+        return await service.desk.settling.pending(given, tenant)  # raises NotFound
     if len(found) > 1:
         names = sorted(f"{one.id} ({one.tool}, {one.status})" for one in found)
         raise _ambiguous(given, "pending call", names)

@@ -11,9 +11,9 @@ from holdfast.cli.opening import opened, service_of
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, line
 from holdfast.errors import Corrupt, Refused
+from holdfast.runtime.entries import Known
 from holdfast.runtime.exporting import export_lines
 from holdfast.runtime.importing import ImportReport, import_lines
-from holdfast.runtime.outside import Known
 
 
 def export_sessions(settings: Settings, given: Sequence[str], *, every: bool) -> int:

@@ -11,7 +11,7 @@ from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, age, call_text, line, value_text
 from holdfast.cli.why import why
 from holdfast.core.durations import duration_ms
-from holdfast.runtime.outside import Known
+from holdfast.runtime.entries import Known
 from holdfast.runtime.results import Event, Sight, instant
 
 _MOST_LINES: Final = 30

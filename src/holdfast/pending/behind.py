@@ -6,7 +6,7 @@ from holdfast.app import Runtime
 from holdfast.core.commands import Command
 from holdfast.core.decide import Settlement
 from holdfast.core.pending import PendingRecord
-from holdfast.runtime.outside import Address, Known
+from holdfast.runtime.entries import Address, Known
 from holdfast.runtime.results import pending_json
 from holdfast.runtime.service import Service
 

@@ -13,9 +13,9 @@ from holdfast.core.index import check_id
 from holdfast.core.pending import PendingRecord, PendingTime
 from holdfast.errors import Conflict, NotFound, Refused
 from holdfast.pending.behind import Call, Calls, service_of, session_of, settled, shown, tenant_of
+from holdfast.runtime.entries import Known, pending_put, session_not_found
 from holdfast.runtime.ids import secret_id
 from holdfast.runtime.log import as_record
-from holdfast.runtime.outside import Known, pending_put, session_not_found
 from holdfast.runtime.tools import DEFERRED_TIMEOUT_MS
 from holdfast.runtime.values import Duration, parse_duration
 from holdfast.store.base import Gone, NoStream, VersionMoved, Write
@@ -100,7 +100,9 @@ class PendingToolCall:
     async def get(self, pending_id: str) -> Call | None:
         """One record; None if there is none, or none any more."""
         try:
-            found = await service_of(self._rt).desk.outside.pending(pending_id, tenant_of(self._rt))
+            found = await service_of(self._rt).desk.settling.pending(
+                pending_id, tenant_of(self._rt)
+            )
         except NotFound:
             return None
         return shown(self._rt, found)

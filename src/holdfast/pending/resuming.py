@@ -11,7 +11,7 @@ from holdfast.core.pending import PendingRecord
 from holdfast.errors import Corrupt, NotFound, StoreError
 from holdfast.pending.behind import Calls, service_of, session_of, settled, shown, tenant_of
 from holdfast.pending.records import result_of
-from holdfast.runtime.outside import Address
+from holdfast.runtime.entries import Address, open_calls
 from holdfast.runtime.results import Result
 from holdfast.runtime.retention import Retention
 
@@ -64,9 +64,9 @@ class SessionResumer:
 
     async def get_waiting_status(self, session_id: str) -> dict[str, Any]:
         """`{waiting: True, pendingCalls}` with id, tool, createdAt, externalRef; or False."""
-        outside = service_of(self._rt).desk.outside
+        store = service_of(self._rt).desk.store
         known = await session_of(self._rt, session_id)
-        found = [pending.decode(one.data) async for one in outside.open_calls(known.stream)]
+        found = [pending.decode(one.data) async for one in open_calls(store, known.stream)]
         found.sort(key=lambda record: (record.time.created, record.part_id))
         calls = [_waiting(record) for record in found]
         return {"waiting": True, "pendingCalls": calls} if calls else {"waiting": False}
@@ -84,7 +84,7 @@ async def recover_pending_sessions(rt: Runtime) -> dict[str, Any]:
     repaired: a session that can go on is due, and the next worker takes it.
     """
     service = service_of(rt)
-    expired = await service.desk.outside.expire_due()
+    expired = await service.desk.settling.expire_due()
     recovered: dict[tuple[str, str], dict[str, Any]] = {}
     errors: Calls = []
     after: str | None = None

@@ -134,8 +134,8 @@ class AsyncToolRegistry:
         opened = [one.data for one in await session.events() if one.type == "pending"]
         if not opened:
             raise ToolError(str(result.output or result.error))
-        outside = service_of(self._rt).desk.outside
-        return _started(await outside.pending(opened[0]["pendingID"], tenant_of(self._rt)))
+        settling = service_of(self._rt).desk.settling
+        return _started(await settling.pending(opened[0]["pendingID"], tenant_of(self._rt)))
 
 
 def _started(record: PendingRecord) -> dict[str, Any]:

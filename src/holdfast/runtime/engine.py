@@ -20,9 +20,9 @@ from holdfast.core.sessions import State
 from holdfast.core.turns import Draft, Scope, Turn
 from holdfast.errors import HoldfastError, Refused
 from holdfast.runtime.agents import ReadyAgent
+from holdfast.runtime.entries import Known
 from holdfast.runtime.ledger import Ledger, Rest
 from holdfast.runtime.log import Log
-from holdfast.runtime.outside import Known
 from holdfast.runtime.perform import (
     Answered,
     Desk,

@@ -14,8 +14,8 @@ from holdfast.core import codec, events, pending
 from holdfast.core.events import Content
 from holdfast.errors import Corrupt
 from holdfast.runtime.content import read_bytes
+from holdfast.runtime.entries import Known, open_calls
 from holdfast.runtime.log import unreadable
-from holdfast.runtime.outside import Known
 from holdfast.runtime.service import Service
 from holdfast.store.base import Record, Store
 
@@ -38,7 +38,7 @@ async def export_lines(service: Service, known: Known) -> AsyncIterator[bytes]:
         event = _event(one)
         yield _line(seq=one.seq, type=one.type, timestamp=one.at, data=_one_line(one.data))
         blobs |= dict.fromkeys(blobs_in(event))
-    async for entry in service.desk.outside.open_calls(known.stream):
+    async for entry in open_calls(service.desk.store, known.stream):
         pending.decode(entry.data)  # or Corrupt: no line that could not be read again
         yield _line(pending=msgspec.Raw(entry.data))
     for digest in blobs:

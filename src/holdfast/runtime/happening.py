@@ -6,8 +6,8 @@ from typing import Final, Literal, Self
 
 import anyio
 
+from holdfast.runtime.entries import Known
 from holdfast.runtime.models.base import Delta
-from holdfast.runtime.outside import Known
 from holdfast.runtime.results import Event
 from holdfast.runtime.service import Service
 

@@ -20,9 +20,9 @@ from holdfast.core import events, index
 from holdfast.errors import Corrupt, HoldfastError, StoreError
 from holdfast.runtime.agents import Agents, ReadyAgent
 from holdfast.runtime.engine import Driver
+from holdfast.runtime.entries import Known
 from holdfast.runtime.ids import secret_id
 from holdfast.runtime.log import as_record
-from holdfast.runtime.outside import Known
 from holdfast.runtime.perform import Desk
 from holdfast.runtime.watch import Watch, wait_for
 from holdfast.store.base import Fenced, Gone, Lease, Lost, NoStream, Put, Release, Write

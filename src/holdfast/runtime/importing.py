@@ -23,8 +23,9 @@ from holdfast.core.rebuild import open_records
 from holdfast.core.sessions import State, fold
 from holdfast.errors import Conflict, HoldfastError, Refused
 from holdfast.runtime.content import digest_of, store_bytes
+from holdfast.runtime.entries import Address, pending_put, session_put
 from holdfast.runtime.exporting import FORMAT, blobs_in
-from holdfast.runtime.outside import Address, Said, key_put, pending_put, session_put, title_of
+from holdfast.runtime.outside import Said, key_put, title_of
 from holdfast.runtime.service import Service
 from holdfast.store.base import Gone, HeadMoved, Put, Record, Store, VersionMoved, Write
 

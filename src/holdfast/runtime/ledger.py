@@ -14,8 +14,8 @@ from holdfast.core.sessions import State, fold
 from holdfast.core.turns import Change, Draft
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.runtime.agents import ReadyAgent
+from holdfast.runtime.entries import Known, pending_put
 from holdfast.runtime.log import Log, as_record
-from holdfast.runtime.outside import Known, pending_put
 from holdfast.store.base import (
     HeadMoved,
     Lease,

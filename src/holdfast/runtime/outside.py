@@ -1,30 +1,35 @@
-"""What callers write who hold no lease: messages, decisions, results, expiries, cancellations.
+"""What callers write about a session who hold no lease: messages, cancellations, metadata.
 
 Each is one conditional commit that also wakes the session; none reads its log.
 """
 
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from holdfast.core import decide, events, index, pending
-from holdfast.core.commands import CancelCall, Command, Expire
-from holdfast.core.decide import Settlement
+from holdfast.core.commands import CancelCall
 from holdfast.core.index import KeyRecord, SessionRecord
-from holdfast.core.pending import PendingRecord, PendingStatus, Verb, moved
-from holdfast.errors import Conflict, Corrupt, NotFound, Refused
+from holdfast.errors import Conflict, Refused
+from holdfast.runtime.entries import (
+    Address,
+    Known,
+    WhileWaiting,
+    open_calls,
+    pending_put,
+    session_not_found,
+    session_put,
+)
 from holdfast.runtime.ids import new_id
 from holdfast.runtime.log import as_record
 from holdfast.store.base import (
     Entry,
     Gone,
     HeadMoved,
-    NoStream,
     Put,
     Store,
     VersionMoved,
@@ -32,25 +37,6 @@ from holdfast.store.base import (
 )
 
 logger = logging.getLogger("holdfast")
-
-WhileWaiting = Literal["queue", "reject", "cancel_calls"]
-STUCK: Final = "stuck"  # the state of the entry of a session that the code at hand could not move
-Inspect = Callable[[PendingRecord], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Which session is meant, and by which names its agent may stand there."""
-
-    tenant: str
-    session_id: str
-    agents: Sequence[str] = ()  # the first is the one that a new session gets
-    while_waiting: WhileWaiting = "queue"
-    metadata: Mapping[str, Any] | None = None
-
-    @property
-    def key(self) -> str:
-        return index.session_key(self.tenant, self.session_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,55 +56,11 @@ class Sent:
     seq: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A session's entry and what it says."""
-
-    entry: Entry
-    record: SessionRecord
-
-    @classmethod
-    def of(cls, entry: Entry) -> "Known":
-        """What an entry says."""
-        return cls(entry, index.decode(entry.data))
-
-    @classmethod
-    def put_as(cls, put: Put) -> "Known":
-        """What was just put, as the store has it now."""
-        data = put.data if isinstance(put.data, bytes) else b""
-        version = put.expect + 1
-        return cls.of(Entry(put.kind, put.key, put.stream, version, put.state, put.due, data))
-
-    @property
-    def stream(self) -> str:
-        return self.entry.stream
-
-    def put(self, **changes: Any) -> Put:
-        """The entry with these changes, if nobody changes it meanwhile."""
-        record = replace(self.record, **changes)
-        return session_put(record, self.entry.version, self.stream)
-
-
-def session_put(record: SessionRecord, expect: int, stream: str) -> Put:
-    """The write of a session's entry."""
-    key = index.session_key(record.tenant, record.id)
-    state = STUCK if record.problem is not None else record.state
-    return Put("session", key, expect, stream, state, None, index.encode(record))
-
-
-def pending_put(record: PendingRecord, expect: int, stream: str) -> Put:
-    """The write of a pending call's entry."""
-    state = "open" if record.is_open else str(record.status)
-    return Put("pending", record.id, expect, stream, state, record.due, pending.encode(record))
-
-
 class Outside:
     """The door for everybody who does not drive."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-
-    # --- sessions -----------------------------------------------------------------------------
 
     async def find(self, address: Address) -> Known | None:
         """The session, or None. Raises Conflict if it belongs to another agent."""
@@ -222,34 +164,23 @@ class Outside:
     async def _open_calls_for(
         self, found: Known, mode: WhileWaiting
     ) -> tuple[list[events.Event], list[Put]]:
-        open_calls = [entry async for entry in self.open_calls(found.stream)]
-        if open_calls and mode == "reject":
+        waiting = [entry async for entry in open_calls(self._store, found.stream)]
+        if waiting and mode == "reject":
             raise Conflict(
-                f"session {found.record.id!r} waits for {len(open_calls)} calls and takes no "
+                f"session {found.record.id!r} waits for {len(waiting)} calls and takes no "
                 "message until they are settled",
                 code="SESSION_WAITING",
                 hint="settle or cancel them: holdfast pending list",
             )
-        return self._cancelled(open_calls, CancelCall())
-
-    async def open_calls(self, stream: str) -> AsyncIterator[Entry]:
-        """The open pending calls of one session."""
-        after: str | None = None
-        while True:
-            page = await self._store.find("pending", stream=stream, state="open", after=after)
-            for entry in page.entries:
-                yield entry
-            if page.next is None:
-                return
-            after = page.next
+        return self._cancelled(waiting, CancelCall())
 
     def _cancelled(
-        self, open_calls: Sequence[Entry], command: CancelCall
+        self, waiting: Sequence[Entry], command: CancelCall
     ) -> tuple[list[events.Event], list[Put]]:
         facts: list[events.Event] = []
         puts: list[Put] = []
-        entries = {entry.key: entry for entry in open_calls}
-        records = [pending.decode(entry.data) for entry in open_calls]
+        entries = {entry.key: entry for entry in waiting}
+        records = [pending.decode(entry.data) for entry in waiting]
         for outcome in decide.give_up_all(records, command, self._store.now()):
             entry = entries[outcome.record.id]
             facts += outcome.facts
@@ -266,8 +197,8 @@ class Outside:
             if found.record.is_over:
                 return
             head = (await self._store.read(found.stream, limit=0)).head
-            open_calls = [entry async for entry in self.open_calls(found.stream)]
-            facts, puts = self._cancelled(open_calls, CancelCall(by=by))
+            waiting = [entry async for entry in open_calls(self._store, found.stream)]
+            facts, puts = self._cancelled(waiting, CancelCall(by=by))
             facts.append(events.Cancelled(by=by, reason=reason, task_id=found.record.task_id))
             now = self._store.now()
             puts.append(found.put(state="cancelled", updated_at=now, problem=None))
@@ -319,160 +250,6 @@ class Outside:
             await self._store.commit([Write(found.stream, erase=True)])
         except Gone as error:
             raise session_not_found(address.session_id) from error
-
-    # --- pending calls ------------------------------------------------------------------------
-
-    async def pending(self, pending_id: str, tenant: str | None = None) -> PendingRecord:
-        """One pending call. Raises NotFound."""
-        return pending.decode((await self._pending_entry(pending_id, tenant)).data)
-
-    async def _pending_entry(self, pending_id: str, tenant: str | None) -> Entry:
-        index.check_id(pending_id, "pending id")
-        entry = await self._store.get("pending", pending_id)
-        if entry is None or (tenant is not None and pending.decode(entry.data).tenant != tenant):
-            raise NotFound(
-                f"Unknown pending ID: {pending_id}",
-                code="PENDING_NOT_FOUND",
-                hint="holdfast pending list",
-            )
-        return entry
-
-    async def settle(
-        self,
-        pending_id: str,
-        command: Command,
-        *,
-        tenant: str | None = None,
-        inspect: Inspect | None = None,
-    ) -> Settlement:
-        """Give a pending call its outcome: of any number of callers exactly one wins.
-
-        `inspect` sees the open record first and raises to refuse, which consumes nothing.
-        Raises NotFound, or Conflict with the winner.
-        """
-        while True:
-            entry = await self._pending_entry(pending_id, tenant)
-            record, now = pending.decode(entry.data), self._store.now()
-            outcome = decide.settle(record, command, now)
-            if outcome.duplicate:
-                return outcome
-            if inspect is not None and not outcome.record.is_open and not outcome.expired:
-                await inspect(record)
-            if not await self._settled(entry, outcome, now):
-                continue
-            if outcome.expired:
-                raise decide.already_settled(outcome.record)
-            if not outcome.record.is_open or isinstance(command, Expire):
-                return outcome
-            # it was overdue and is kept open: now the command itself, as a late one
-
-    async def _settled(self, entry: Entry, outcome: Settlement, now: int) -> bool:
-        facts = list(outcome.facts)
-        puts = [pending_put(outcome.record, entry.version, entry.stream)]
-        if any(isinstance(fact, events.Cancelled) for fact in facts):
-            puts += await self._run_cancelled(outcome.record, entry.stream, now)
-        if any(isinstance(fact, events.ToolResult) for fact in facts):
-            closed, twin = await self._twin_closed(outcome.record, now)
-            facts, puts = facts + closed, puts + twin
-        records = [as_record(fact, now) for fact in facts]
-        wake = now if records else None
-        try:
-            await self._store.commit([Write(entry.stream, records, wake=wake)], puts)
-        except VersionMoved:
-            return False
-        except (NoStream, Gone) as error:
-            raise NotFound(f"Unknown pending ID: {entry.key}", code="PENDING_NOT_FOUND") from error
-        return True
-
-    async def _twin_closed(
-        self, record: PendingRecord, now: int
-    ) -> tuple[list[events.Event], list[Put]]:
-        """The other id of a call that waits under two, closed in the same commit."""
-        entry = None if record.twin is None else await self._store.get("pending", record.twin)
-        if entry is None or entry.state != "open":
-            return [], []
-        closed = decide.close_twin(pending.decode(entry.data), now)
-        return list(closed.facts), [pending_put(closed.record, entry.version, entry.stream)]
-
-    async def _run_cancelled(self, record: PendingRecord, stream: str, now: int) -> list[Put]:
-        """The session's entry, where an expiry ends the run that it stands for."""
-        found = await self.find(Address(record.tenant, record.session_id))
-        if found is None or found.stream != stream or found.record.is_over:
-            return []
-        if found.record.task_id != record.task_id:
-            return []
-        return [found.put(state="cancelled", updated_at=now, problem=None)]
-
-    async def update(
-        self,
-        pending_id: str,
-        change: Callable[[PendingRecord], PendingRecord],
-        fact: Callable[[PendingRecord], events.Event] | None = None,
-    ) -> None:
-        """News of an open call; without a fact it never disturbs the driver."""
-        while True:
-            entry = await self._pending_entry(pending_id, None)
-            record, now = pending.decode(entry.data), self._store.now()
-            if not record.is_open:
-                return
-            records = [] if fact is None else [as_record(fact(record), now)]
-            try:
-                await self._store.commit(
-                    [Write(entry.stream, records)],
-                    [pending_put(change(record), entry.version, entry.stream)],
-                )
-            except VersionMoved:
-                continue
-            return
-
-    async def mark_started(self, pending_id: str) -> None:
-        """The work outside has begun; again changes nothing."""
-        if (await self.pending(pending_id)).status is PendingStatus.PROCESSING:
-            return
-        now = self._store.now()
-
-        def begin(record: PendingRecord) -> PendingRecord:
-            return moved(record, Verb.START, now)
-
-        def fact(record: PendingRecord) -> events.Event:
-            return events.Progress(
-                pending_id=record.id,
-                call_id=record.call_id,
-                started=True,
-                task_id=record.task_id,
-            )
-
-        await self.update(pending_id, begin, fact)
-
-    async def expire_due(self) -> list[PendingRecord]:
-        """Settle what is overdue; one bad call never stops the others."""
-        now, after = self._store.now(), None
-        expired: list[PendingRecord] = []
-        while True:
-            page = await self._store.find("pending", due_before=now, after=after, limit=500)
-            expired += [gone for entry in page.entries if (gone := await self._expired(entry.key))]
-            if page.next is None:
-                return expired
-            after = page.next
-
-    async def _expired(self, pending_id: str) -> PendingRecord | None:
-        try:
-            outcome = await self.settle(pending_id, Expire())
-        except (NotFound, Conflict):
-            return None  # settled or deleted meanwhile
-        except Corrupt as error:
-            logger.warning("%s cannot expire: %s", pending_id, error.message)
-            return None
-        return None if outcome.duplicate or outcome.record.is_open else outcome.record
-
-
-def session_not_found(session_id: str) -> NotFound:
-    """The refusal that names a session which is not there."""
-    return NotFound(
-        f"there is no session {session_id!r}",
-        code="SESSION_NOT_FOUND",
-        hint="holdfast sessions list",
-    )
 
 
 def _user(said: Said, task: str) -> events.User:

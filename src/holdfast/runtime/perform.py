@@ -29,6 +29,7 @@ from holdfast.runtime.models.base import Delta, Request
 from holdfast.runtime.outputs import Deferred, parse_deferred, render_result
 from holdfast.runtime.outside import Outside
 from holdfast.runtime.results import decision_of, instant, problem_of
+from holdfast.runtime.settling import Settling
 from holdfast.runtime.tools import Tool
 from holdfast.runtime.values import Context, Decision, PendingCall
 from holdfast.store.base import Store
@@ -42,6 +43,7 @@ class Desk:
 
     store: Store
     outside: Outside
+    settling: Settling
     bus: Bus
     deps: Any = None
     public_url: str | None = None
@@ -73,7 +75,7 @@ class Desk:
         if inside:
 
             async def mark() -> None:
-                await self.outside.mark_started(record.id)
+                await self.settling.mark_started(record.id)
 
             def secret() -> str:
                 return self.callback_secret(record.id)
@@ -303,7 +305,7 @@ class Performer:
             )
             if call.wait is not None:
                 news = {"message": message, "percent": percent, "at": self.desk.store.now()}
-                await self.desk.outside.update(
+                await self.desk.settling.update(
                     call.wait, lambda record: replace(record, progress=news)
                 )
 
@@ -321,7 +323,7 @@ class Performer:
             return ToolReturned(call.id, f"There is no tool {call.tool!r}.", is_error=True)
         try:
             if tool.deferred and call.wait is not None:
-                record = opened or await self.desk.outside.pending(call.wait)
+                record = opened or await self.desk.settling.pending(call.wait)
                 return await self._start_deferred(tool, call, state, record)
             ctx = self.context(state, call=call, args=tool.validate(call.params))
             return ToolReturned(call.id, await self._rendered(await self._invoke(tool, call, ctx)))

@@ -16,10 +16,10 @@ from holdfast.core.sessions import State
 from holdfast.errors import Corrupt, HoldfastError, Refused
 from holdfast.runtime.agents import Agents
 from holdfast.runtime.content import check_text
+from holdfast.runtime.entries import STUCK, Address, Known, open_calls, session_not_found
 from holdfast.runtime.host import Drive, Host
 from holdfast.runtime.invoke import accepts_result
 from holdfast.runtime.log import Log
-from holdfast.runtime.outside import STUCK, Address, Known, session_not_found
 from holdfast.runtime.perform import Desk
 from holdfast.runtime.results import (
     Event,
@@ -55,7 +55,7 @@ class Service:
             log = await self._read(known)
         records: list[PendingRecord] = []
         if log.state.open_calls:
-            entries = self.desk.outside.open_calls(known.stream)
+            entries = open_calls(self.desk.store, known.stream)
             records = [pending.decode(entry.data) async for entry in entries]
         place = {call.id: call.index for call in log.state.calls.values()}
         records.sort(key=lambda one: (one.time.created, place.get(one.call_id, 0), one.id))
@@ -211,7 +211,7 @@ class Service:
         async def inspect(record: PendingRecord) -> None:
             self._inspect(record, command)
 
-        return await self.desk.outside.settle(pending_id, command, tenant=tenant, inspect=inspect)
+        return await self.desk.settling.settle(pending_id, command, tenant=tenant, inspect=inspect)
 
     def _inspect(self, record: PendingRecord, command: Command) -> None:
         """Refuse what could not work with the code that is here; without code, take it."""
@@ -286,10 +286,10 @@ class Service:
     async def expire(self, known: Known) -> None:
         """Settle the overdue calls of one session, where no worker does it."""
         now = self.desk.store.now()
-        async for entry in self.desk.outside.open_calls(known.stream):
+        async for entry in open_calls(self.desk.store, known.stream):
             if is_overdue(pending.decode(entry.data), now):
                 try:
-                    await self.desk.outside.settle(entry.key, Expire())
+                    await self.desk.settling.settle(entry.key, Expire())
                 except HoldfastError:
                     continue  # somebody else did
 

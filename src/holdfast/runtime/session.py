@@ -10,10 +10,11 @@ from holdfast.core import events
 from holdfast.core.index import check_id
 from holdfast.runtime.agents import ReadyAgent
 from holdfast.runtime.content import check_text, stored_content
+from holdfast.runtime.entries import Address, Known
 from holdfast.runtime.happening import Happening
 from holdfast.runtime.log import Log
 from holdfast.runtime.models.base import Delta
-from holdfast.runtime.outside import Address, Known, Said, Sent
+from holdfast.runtime.outside import Said, Sent
 from holdfast.runtime.results import Event, Result
 from holdfast.runtime.service import Service
 from holdfast.runtime.values import Content, Duration, parse_duration

@@ -60,7 +60,7 @@ class Worker:
 
     async def recover(self) -> Recovery:
         """Look at what waits; overdue calls are expired. Twice, or by two at once, is as once."""
-        expired = await self._service.desk.outside.expire_due()
+        expired = await self._service.desk.settling.expire_due()
         page = await self._service.desk.store.find("pending", state="open", limit=MOST_TOLD)
         waiting = [pending.decode(entry.data) for entry in page.entries]
         report = Recovery(waiting, expired, more=page.next is not None)
@@ -88,7 +88,7 @@ class Worker:
 
     async def _round(self) -> int:
         host, agents = self._service.host, self._service.agents
-        await self._service.desk.outside.expire_due()
+        await self._service.desk.settling.expire_due()
         await self._retention.step()
         begun = 0
         for name in agents.names():

@@ -1,0 +1,94 @@
+"""The index entries of sessions and pending calls: what finds them, and how they are written."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from msgspec.structs import replace
+
+from holdfast.core import index, pending
+from holdfast.core.index import SessionRecord
+from holdfast.core.pending import PendingRecord
+from holdfast.errors import NotFound
+from holdfast.store.base import Entry, Put, Store
+
+WhileWaiting = Literal["queue", "reject", "cancel_calls"]
+STUCK: Final = "stuck"  # the state of the entry of a session that the code at hand could not move
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Which session is meant, and by which names its agent may stand there."""
+
+    tenant: str
+    session_id: str
+    agents: Sequence[str] = ()  # the first is the one that a new session gets
+    while_waiting: WhileWaiting = "queue"
+    metadata: Mapping[str, Any] | None = None
+
+    @property
+    def key(self) -> str:
+        return index.session_key(self.tenant, self.session_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A session's entry and what it says."""
+
+    entry: Entry
+    record: SessionRecord
+
+    @classmethod
+    def of(cls, entry: Entry) -> "Known":
+        """What an entry says."""
+        return cls(entry, index.decode(entry.data))
+
+    @classmethod
+    def put_as(cls, put: Put) -> "Known":
+        """What was just put, as the store has it now."""
+        data = put.data if isinstance(put.data, bytes) else b""
+        version = put.expect + 1
+        return cls.of(Entry(put.kind, put.key, put.stream, version, put.state, put.due, data))
+
+    @property
+    def stream(self) -> str:
+        return self.entry.stream
+
+    def put(self, **changes: Any) -> Put:
+        """The entry with these changes, if nobody changes it meanwhile."""
+        record = replace(self.record, **changes)
+        return session_put(record, self.entry.version, self.stream)
+
+
+def session_put(record: SessionRecord, expect: int, stream: str) -> Put:
+    """The write of a session's entry."""
+    key = index.session_key(record.tenant, record.id)
+    state = STUCK if record.problem is not None else record.state
+    return Put("session", key, expect, stream, state, None, index.encode(record))
+
+
+def pending_put(record: PendingRecord, expect: int, stream: str) -> Put:
+    """The write of a pending call's entry."""
+    state = "open" if record.is_open else str(record.status)
+    return Put("pending", record.id, expect, stream, state, record.due, pending.encode(record))
+
+
+def session_not_found(session_id: str) -> NotFound:
+    """The refusal that names a session which is not there."""
+    return NotFound(
+        f"there is no session {session_id!r}",
+        code="SESSION_NOT_FOUND",
+        hint="holdfast sessions list",
+    )
+
+
+async def open_calls(store: Store, stream: str) -> AsyncIterator[Entry]:
+    """The open pending calls of one session."""
+    after: str | None = None
+    while True:
+        page = await store.find("pending", stream=stream, state="open", after=after)
+        for entry in page.entries:
+            yield entry
+        if page.next is None:
+            return
+        after = page.next
