@@ -113,7 +113,7 @@ class Result(Generic[T_co]):
     created_at: datetime
     updated_at: datetime
     task_id: str | None = None
-    _json: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    _sight: "Sight | None" = field(default=None, repr=False, compare=False)
 
     def unwrap(self) -> T_co:
         """The output. Raises the error of a failed run, Refused NOT_FINISHED of an open one."""
@@ -129,7 +129,7 @@ class Result(Generic[T_co]):
 
     def to_json(self) -> dict[str, Any]:
         """The session as every door shows it."""
-        return dict(self._json)
+        return {} if self._sight is None else session_json(self._sight)
 
 
 @dataclass(frozen=True, slots=True)

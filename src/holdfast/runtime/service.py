@@ -29,7 +29,6 @@ from holdfast.runtime.results import (
     event_of,
     instant,
     problem_of,
-    session_json,
 )
 from holdfast.runtime.retention import KEEP_MS
 from holdfast.runtime.watch import wait_for
@@ -140,7 +139,7 @@ class Service:
             created_at=instant(folded.created_at or record.created_at),
             updated_at=instant(folded.updated_at or record.updated_at),
             task_id=None if run is None else run.id,
-            _json=session_json(sight),
+            _sight=sight,
         )
 
     async def wake_stuck(self) -> None:
