@@ -69,8 +69,11 @@ async def _last_pending(runtime: Runtime, verb: Verb | None) -> PendingRecord:
             async for one in service_of(runtime).pending(runtime_tenant(runtime), status=status)
             if verb is None or verb in VERBS[one.kind]
         ]
-        if found:
-            return max(found, key=lambda one: (one.time.created, one.part_id))
+        if found:  # an answer is first of all for a question
+            is_meant = {"question": 1} if verb is Verb.RESPOND else {}
+            return max(
+                found, key=lambda one: (is_meant.get(one.kind, 0), one.time.created, one.part_id)
+            )
     what = "pending call" if verb is None else f"call to {verb}"
     raise NotFound(f"there is no {what}", code="PENDING_NOT_FOUND", hint="holdfast pending list")
 
