@@ -62,6 +62,21 @@ def test_json_answers_the_settled_call(waiting: Shop) -> None:
     assert (decision["by"], decision["via"], decision["note"]) == ("ana", "cli", "ok")
 
 
+def test_json_is_one_object_also_where_the_session_goes_on_here(shop: Shop) -> None:
+    shop.run("run", "support", "go", "-s", "s1")
+    approved = shop.run("approve", "@last", "--json")
+    assert json.loads(approved.stdout)["status"] == "completed"
+    assert "All done." in approved.stderr
+
+
+def test_following_shows_the_answer_that_a_quick_worker_already_had(shop: Shop) -> None:
+    shop.run("run", "support", "go", "-s", "s1")
+    shop.run("approve", "@last")
+    again = shop.run("approve", "@last", "--wait")
+    assert again.exit_code == 0
+    assert again.stdout.count("All done.") == 1
+
+
 def test_the_same_decision_again_is_no_error(waiting: Shop) -> None:
     """S0.36"""
     call = waiting.pending("refund")

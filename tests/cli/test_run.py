@@ -65,9 +65,15 @@ def test_a_failed_run_exits_with_1_and_says_how_to_try_again(shop: Shop) -> None
 
 def test_the_same_key_sends_a_message_once(shop: Shop) -> None:
     for _ in range(2):
-        assert shop.run("run", "plain", "hi", "-s", "s1", "--key", "k").exit_code == 0
+        ran = shop.run("run", "plain", "hi", "-s", "s1", "--key", "k")
+        assert (ran.exit_code, ran.stdout.splitlines()[0]) == (0, "Hello there.")
     events = shop.json("sessions", "events", "s1")["events"]
     assert [event["type"] for event in events].count("user") == 1
+
+
+def test_an_empty_session_id_is_no_wish_for_a_new_session(shop: Shop) -> None:
+    ran = shop.run("run", "plain", "hi", "-s", "")
+    assert (ran.exit_code, ran.stderr.splitlines()[0]) == (2, "error: '' cannot be a session id")
 
 
 def test_prompt_files_and_metadata_reach_the_session(shop: Shop) -> None:

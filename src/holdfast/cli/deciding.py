@@ -113,17 +113,8 @@ async def _go_on(runtime: Runtime, record: PendingRecord, terminal: Terminal, *,
         )
     elif known.record.state != "failed":
         terminal.say(f"No worker has taken session {name}: it goes on here.", dim=True)
-        await _drive_quietly(runtime, known, settings)
+        await drive(runtime, session_of(runtime, known), settings, Said(), answers=False)
     return 0
-
-
-async def _drive_quietly(runtime: Runtime, known: Known, settings: Settings) -> None:
-    """Drive here; the answer on stdout was the recorded call, so the session's is words only."""
-    plain = Settings(**{name: getattr(settings, name) for name in settings.__slots__})
-    plain.as_json = False
-    if settings.as_json:
-        plain.quiet = True
-    await drive(runtime, session_of(runtime, known), plain, Said())
 
 
 async def _taken(runtime: Runtime, known: Known) -> str | None:

@@ -65,7 +65,7 @@ def run(settings: Settings, ask: Ask) -> int:
     """Send a message and follow the session until it rests."""
     timeout = None if ask.timeout is None else duration_ms(ask.timeout)
     content = ask.content()
-    name = ask.session or new_id("s")
+    name = new_id("s") if ask.session is None else ask.session
 
     async def main(runtime: Runtime) -> int:
         session_id = await _session_id(runtime, name)
@@ -124,8 +124,18 @@ def session_of(runtime: Runtime, known: Known) -> Session[Any]:
     return runtime.tenant(known.record.tenant).session(known.record.id)
 
 
-async def drive(runtime: Runtime, session: Session[Any], settings: Settings, said: Said) -> int:
-    """Follow the session until it rests, printing; the exit code says how it ended."""
+async def drive(
+    runtime: Runtime,
+    session: Session[Any],
+    settings: Settings,
+    said: Said,
+    *,
+    answers: bool = True,
+) -> int:
+    """Follow the session until it rests, printing; the exit code says how it ended.
+
+    With --json the session is the answer, unless the command has another one.
+    """
     terminal = Terminal(settings)
     live = Live(terminal)
     live.learn(await _past(session))
@@ -139,7 +149,7 @@ async def drive(runtime: Runtime, session: Session[Any], settings: Settings, sai
                 if not isinstance(item, Result):
                     live.take(item)
     result = await session.get()
-    if settings.as_json:
+    if settings.as_json and answers:
         terminal.answer(result.to_json())
     if scope.cancelled_caught:
         limit = age(said.timeout_ms or 0)

@@ -23,6 +23,7 @@ class Live:
         """Know what happened before, without printing it."""
         for event in past:
             self._note(event)
+        self.last_text = ""  # of what was printed
 
     def take(self, item: Event | Delta) -> None:
         """Print what is worth printing of it."""
