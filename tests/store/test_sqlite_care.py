@@ -118,8 +118,9 @@ def test_a_backup_overwrites_nothing_and_leaves_nothing(database: Path, tmp_path
     with pytest.raises(Refused, match="exists"):
         care.backup(database, target)
     assert target.read_text() == "mine"
-    with pytest.raises(StoreError):
-        care.backup(database, tmp_path / "nowhere" / "backup.db")
+    nowhere = tmp_path / "nowhere" / "backup.db"
+    with pytest.raises(StoreError, match=f"{nowhere} cannot be written: No such file"):
+        care.backup(database, nowhere)
     with pytest.raises(StoreError):
         care.backup(tmp_path / "none.db", tmp_path / "other.db")
     foreign = tmp_path / "foreign.db"
@@ -127,6 +128,23 @@ def test_a_backup_overwrites_nothing_and_leaves_nothing(database: Path, tmp_path
     with pytest.raises(StoreError, match="not a holdfast database"):
         care.backup(foreign, tmp_path / "other.db")
     assert not [file for file in tmp_path.iterdir() if file.name.startswith(".")]
+
+
+def test_no_backup_is_made_of_a_damaged_file(database: Path, tmp_path: Path) -> None:
+    anyio.run(_filled, database)
+    with database.open("r+b") as file:
+        for page in range(2, database.stat().st_size // 4096):
+            file.seek(page * 4096)
+            file.write(b"\xff" * 512)
+    target = tmp_path / "backup.db"
+    with pytest.raises(Corrupt, match="damaged"):
+        care.backup(database, target)
+    assert not target.exists()
+
+
+def test_a_directory_is_called_one(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="is a directory"):
+        care.Examination(tmp_path).vitals(0)
 
 
 def test_the_linked_sqlite_is_named() -> None:

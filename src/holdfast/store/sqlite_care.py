@@ -14,6 +14,7 @@ from holdfast.store.base import Store
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite_open import (
     BUSY_S,
+    check_file,
     check_ours,
     explained,
     is_database_error,
@@ -168,6 +169,7 @@ def backup(path: Path, target: Path) -> int:
         )
     part = target.with_name(f".{target.name}.{os.getpid()}")
     try:
+        part.touch()  # says better than SQLite why it cannot be
         with _reading(path) as source, closing(sqlite3.connect(part)) as copy:
             check_ours(source, path, new=False)
             source.backup(copy)
@@ -192,6 +194,7 @@ def known_schema() -> int:
 @contextmanager
 def _reading(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection that can change nothing, not even by its closing (a checkpoint)."""
+    check_file(path)
     try:
         uri = f"{path.absolute().as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None)) as one:
@@ -243,11 +246,14 @@ def _each(
 def _check_copy(part: Path) -> None:
     """Corrupt if the copy is not whole; read as a file nobody changes, so it gets no log."""
     uri = f"{part.absolute().as_uri()}?immutable=1"
-    with closing(sqlite3.connect(uri, uri=True)) as copy:
-        found = copy.execute("PRAGMA integrity_check").fetchall()
-    if found != [("ok",)]:
+    try:
+        with closing(sqlite3.connect(uri, uri=True)) as copy:
+            found = copy.execute("PRAGMA integrity_check").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        found = str(error)
+    if found != "ok":
         raise Corrupt(
-            f"the copy would be damaged: {found[0][0]}",
+            f"the copy would be damaged: {found}",
             hint="the database itself may be: holdfast doctor",
         )
 

@@ -54,10 +54,15 @@ def settled(connection: sqlite3.Connection, *, reader: bool = False) -> sqlite3.
     return connection
 
 
-def check_place(path: Path) -> None:
-    """Raise StoreError if no database file can be at this path."""
+def check_file(path: Path) -> None:
+    """Raise StoreError if a directory is in the place of the file."""
     if path.is_dir():
         raise StoreError(f"{path} is a directory", hint=f"name a file in it: {path}/holdfast.db")
+
+
+def check_place(path: Path) -> None:
+    """Raise StoreError if no database file can be at this path."""
+    check_file(path)
     if not path.parent.is_dir():
         raise StoreError(
             f"there is no directory {path.parent}", hint=f"make it first: mkdir -p {path.parent}"
