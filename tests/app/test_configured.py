@@ -86,6 +86,7 @@ async def test_a_session_of_a_configured_agent_waits_for_approval_and_goes_on(
         ("shop:lookup", "nowhere:lookup", 14, "nowhere"),
         ("turns.json", "prompt.md", 5, "not JSON"),
         ("amount.json", "shop:Nothing", 17, "Nothing"),
+        ("shop:lookup", "{use: shop:lookup, name: pay_back}", 15, "has two tools named 'pay_back'"),
     ],
 )
 def test_code_that_a_configuration_names_and_that_cannot_be_used_is_one_line(

@@ -1,6 +1,7 @@
 """From what a configuration says to agents that run."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 from holdfast.config import AgentConfig, Config, McpTools, ModelRef, ToolRef
 from holdfast.config.problems import Key
 from holdfast.errors import ConfigError
-from holdfast.runtime.agents import Agent
+from holdfast.runtime.agents import Agent, two_tools
 from holdfast.runtime.models.base import Model
 from holdfast.runtime.models.scripted import ScriptedModel
 from holdfast.runtime.tools import Tool, as_tool
@@ -27,6 +28,7 @@ def _agent(said: AgentConfig, config: Config) -> Agent[Any]:
     if said.output_schema is not None:
         output = _json_schema(said.output_schema, config, (*key, "output_type"))
     tools = [_tool(tool, config) for tool in said.tools]
+    _check_names(said, tools, config)
     try:
         return Agent(
             said.name,
@@ -47,6 +49,15 @@ def _agent(said: AgentConfig, config: Config) -> Agent[Any]:
         )
     except ConfigError as error:
         raise config.located(error, key) from error
+
+
+def _check_names(said: AgentConfig, tools: Sequence[Tool[..., Any] | str], config: Config) -> None:
+    seen: set[str] = set()
+    for ref, tool in zip(said.tools, tools, strict=True):
+        name = tool if isinstance(tool, str) else tool.name
+        if name in seen:
+            raise config.located(two_tools(said.name, name), ref.key)
+        seen.add(name)
 
 
 def _json_schema(path: Path, config: Config, key: Key) -> dict[str, Any]:

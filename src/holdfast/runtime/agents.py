@@ -96,6 +96,15 @@ def _later(agent: str, part: str) -> ConfigError:
     )
 
 
+def two_tools(agent: str, name: str) -> ConfigError:
+    """What is wrong with an agent two of whose tools have one name."""
+    return ConfigError(
+        f"agent {agent!r} has two tools named {name!r}",
+        code="TOOL_NAME_CLASH",
+        hint="give one of them another name",
+    )
+
+
 class ReadyAgent:
     """An agent with its model and tools found, as the engine drives it."""
 
@@ -112,11 +121,7 @@ class ReadyAgent:
 
     def _add(self, tool: Tool[..., Any]) -> None:
         if tool.name in self.tools:
-            raise ConfigError(
-                f"agent {self.name!r} has two tools named {tool.name!r}",
-                code="TOOL_NAME_CLASH",
-                hint="give one of them another name=",
-            )
+            raise two_tools(self.name, tool.name)
         self.tools[tool.name] = tool
         self._by_name |= {name: tool for name in tool.aliases if name not in self.tools}
         self._by_name[tool.name] = tool
