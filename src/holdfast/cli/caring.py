@@ -37,7 +37,8 @@ def _check_lines(terminal: Terminal, checks: list[Check], wrong: list[Check]) ->
         if check.remedy:
             terminal.result(f"    {line(check.remedy)}")
     terminal.gap()
-    terminal.say(f"{len(wrong)} findings" if wrong else "All is well.", bold=True)
+    found = "1 finding" if len(wrong) == 1 else f"{len(wrong)} findings"
+    terminal.say(found if wrong else "All is well.", bold=True)
 
 
 def stats(settings: Settings) -> int:

@@ -54,7 +54,12 @@ def import_sessions(settings: Settings, file: str) -> int:
     lines = _lines(file)
 
     async def main(runtime: Runtime) -> ImportReport:
-        return await import_lines(service_of(runtime), lines, finding.runtime_tenant(runtime))
+        try:
+            return await import_lines(service_of(runtime), lines, finding.runtime_tenant(runtime))
+        except Refused as error:
+            where = "stdin" if file == "-" else file
+            hint = error.hint or "nothing was written"
+            raise Refused(f"{where}: {error.message}", code=error.code, hint=hint) from error
 
     report = opened(settings, main, need="existing" if settings.store is None else "any")
     terminal = Terminal(settings)
@@ -91,7 +96,8 @@ def _report_json(report: ImportReport) -> dict[str, Any]:
 
 def _report_lines(terminal: Terminal, report: ImportReport) -> None:
     for one in report.sessions:
-        waits = f", {one.pending} calls wait" if one.pending else ""
+        calls = "1 call waits" if one.pending == 1 else f"{one.pending} calls wait"
+        waits = f", {calls}" if one.pending else ""
         terminal.say(f"✓ {line(one.session_id)}: {one.events} events{waits}")
     for orphan in report.orphans:
         terminal.say(
