@@ -120,6 +120,24 @@ def test_wrong_arguments_are_refused_and_the_call_stays_open(shop: Shop) -> None
     assert shop.json("pending", "list")["count"] == 1
 
 
+def test_a_hint_that_is_a_command_works_on_the_same_thing(shop: Shop) -> None:
+    shop.run("run", "support", "Refund", "-s", "s1")
+    call = shop.pending("refund")
+    show = f"holdfast pending show {call} --app shop:rt"
+    for words, hint in (
+        (["sessions", "show", "zzz"], "holdfast sessions list --app shop:rt"),
+        (
+            ["pending", "show", "zzz", "--tenant", "t 1"],
+            "pending list --app shop:rt --tenant 't 1'",
+        ),
+        (["pending", "result", call, "--output", "x"], show),
+        (["run", "nobody", "x"], "hint: agents here: "),
+    ):
+        told = shop.run(*words)
+        assert hint in told.stderr
+        assert hint.removeprefix("hint: ") in json.loads(shop.run(*words, "--json").stderr)["hint"]
+
+
 def test_control_characters_never_reach_the_terminal(shop: Shop) -> None:
     ran = shop.run("run", "evil", "\x1b]0;title\x07", "-s", "s1")
     shown = shop.run("sessions", "show", "s1")

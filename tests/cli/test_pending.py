@@ -31,6 +31,18 @@ def test_one_call_is_shown_with_what_to_type(waiting: Shop) -> None:
     assert waiting.json("pending", "show", call)["input"] == {"order_id": 991, "cents": 4200}
 
 
+def test_a_settled_call_is_shown_with_what_became_of_it(waiting: Shop) -> None:
+    refund, deploy = waiting.pending("refund"), waiting.pending("deploy")
+    waiting.run("deny", refund, "--by", "ana")
+    shown = waiting.run("pending", "show", refund).stdout
+    assert shown.startswith("refund(order_id=991, cents=4200) was denied by ana\n")
+    waiting.run("pending", "error", deploy, "no disk", "--by", "ci")
+    shown = waiting.run("pending", "show", deploy).stdout
+    assert shown.startswith("deploy(branch=x) failed, told by ci\n")
+    lost = waiting.run("pending", "cancel", deploy)
+    assert f"Not waiting: deploy ({deploy}) failed, told by ci" in lost.stderr
+
+
 def test_every_call_of_the_turn_is_settled_before_the_session_goes_on(waiting: Shop) -> None:
     """S0.27, S0.33"""
     approved = waiting.run("approve", waiting.pending("refund"))

@@ -4,9 +4,11 @@ import contextlib
 import errno
 import json
 import os
+import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -20,11 +22,12 @@ from holdfast.cli.commands.pending import approve, deny, pending
 from holdfast.cli.commands.run import run
 from holdfast.cli.commands.sessions import sessions
 from holdfast.cli.commands.worker import worker
-from holdfast.cli.settings import shared
+from holdfast.cli.settings import Settings, shared
 from holdfast.cli.terminal import clean
 from holdfast.errors import HoldfastError
 
 INTERRUPTED = 130
+_COMMAND = re.compile(r"holdfast (pending|sessions) [a-z]+( [\w@.:-]+)?")
 
 
 class Root(click.Group):
@@ -37,10 +40,12 @@ class Root(click.Group):
             if hasattr(stream, "reconfigure"):  # a terminal that has no ✓ gets \u2713
                 stream.reconfigure(errors="backslashreplace")
         options["standalone_mode"] = False
-        sys.exit(_exit_code(lambda: super(Root, self).main(given, *more, **options), given))
+        settings = options["obj"] = Settings()
+        run_command = partial(super().main, given, *more, **options)
+        sys.exit(_exit_code(run_command, given, settings))
 
 
-def _exit_code(run_command: Any, given: Sequence[str]) -> int:
+def _exit_code(run_command: Callable[[], Any], given: Sequence[str], settings: Settings) -> int:
     try:
         return int(run_command() or 0)
     except (click.Abort, KeyboardInterrupt):
@@ -53,7 +58,7 @@ def _exit_code(run_command: Any, given: Sequence[str]) -> int:
             return INTERRUPTED
         if isinstance(found, OSError) and found.errno == errno.EPIPE:
             return _reader_left()
-        return _told(found, given)
+        return _told(found, given, settings)
 
 
 def _alone(error: BaseException) -> BaseException:
@@ -70,7 +75,7 @@ def _reader_left() -> int:
     return 1
 
 
-def _told(error: BaseException, given: Sequence[str]) -> int:
+def _told(error: BaseException, given: Sequence[str], settings: Settings) -> int:
     as_json, verbose = "--json" in given, "-v" in given or "--verbose" in given
     if isinstance(error, click.ClickException):
         if not as_json:
@@ -80,7 +85,9 @@ def _told(error: BaseException, given: Sequence[str]) -> int:
     if verbose:
         traceback.print_exception(error)
     if isinstance(error, HoldfastError):
-        return _tell(error.to_json(), error.exit_code, as_json=as_json)
+        told = error.to_json()
+        told["hint"] = _on_the_same(told["hint"], settings)
+        return _tell(told, error.exit_code, as_json=as_json)
     text = " ".join(str(error).split())
     unforeseen: dict[str, Any] = {
         "error": f"{type(error).__name__}: {text}" if text else type(error).__name__,
@@ -89,6 +96,13 @@ def _told(error: BaseException, given: Sequence[str]) -> int:
         "details": {},
     }
     return _tell(unforeseen, 1, as_json=as_json)
+
+
+def _on_the_same(hint: str, settings: Settings) -> str:
+    """A hint that is a command, with the options that name what this one worked on."""
+    if _COMMAND.fullmatch(hint) is None:
+        return hint
+    return settings.command(*hint.split()[1:])
 
 
 def _usage(error: click.ClickException) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from holdfast.cli.opening import opened, service_of
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, age, call_text, line, value_text
 from holdfast.cli.why import commands_for
-from holdfast.core.pending import PendingRecord
+from holdfast.core.pending import PendingRecord, became
 from holdfast.runtime.results import pending_json
 
 _LONGEST: Final = 160
@@ -84,7 +84,8 @@ def _one_pending(
         for text in commands_for(record, terminal.settings):
             terminal.say(text)
     else:
-        terminal.say(f"{call_text(record.tool, record.input)} is {record.status}", bold=True)
+        call = call_text(record.tool, record.input)
+        terminal.say(f"{call} {line(became(record))}", bold=True)
     terminal.say()
     skipped = {"webhookURL", "input", "tool", "partID", "messageID"}
     for name, value in shown.items():

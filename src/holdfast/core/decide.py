@@ -24,6 +24,7 @@ from holdfast.core.pending import (
     PendingRecord,
     PendingResult,
     Verb,
+    became,
     moved,
     winner,
 )
@@ -235,26 +236,20 @@ def _is_repeated(record: PendingRecord, command: Command) -> bool:
 
 def already_settled(record: PendingRecord) -> Conflict:
     """The refusal that tells a loser who won."""
-    told = winner(record)
-    by = f" by {told['by']}" if told.get("by") else ""
-    done = told.get("kind") or record.status
     text = "already answered" if record.kind in ("approval", "question") else "Not waiting"
-    what = {"approve": "approved", "edit": "approved with changes", "deny": "denied"}
-    what["respond"] = "answered"
     return Conflict(
-        f"{text}: {record.tool} ({record.id}) was {what.get(str(done), str(done))}{by}",
+        f"{text}: {record.tool} ({record.id}) {became(record)}",
         code="ALREADY_DECIDED",
         hint=f"holdfast pending show {record.id}",
-        details={"status": str(record.status), "winner": dict(told)},
+        details={"status": str(record.status), "winner": dict(winner(record))},
     )
 
 
 def _wrong_kind(record: PendingRecord, verb: Verb) -> Conflict:
     right = sorted(str(v) for v in VERBS[record.kind])
-    likely = next((v for v in ("approve", "respond", "result") if v in right), right[0])
     return Conflict(
         f"a call of kind '{record.kind}' cannot take '{verb}'; it takes {', '.join(right)}",
         code="WRONG_KIND",
-        hint=f"holdfast pending {likely} {record.id}",
+        hint=f"holdfast pending show {record.id}",
         details={"kind": record.kind, "verbs": right},
     )

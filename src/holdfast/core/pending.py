@@ -179,6 +179,25 @@ def decode(data: bytes) -> PendingRecord:
         raise Corrupt(f"the entry of a pending call cannot be read: {error}") from error
 
 
+_BECAME: Final = {
+    "approve": "was approved",
+    "edit": "was approved with changes",
+    "deny": "was denied",
+    "respond": "was answered",
+    "failed": "failed",
+    "expired": "expired",
+}
+
+
+def became(record: PendingRecord) -> str:
+    """What became of a settled call, as people say it: `was denied by ana`."""
+    told = winner(record)
+    done = str(told.get("kind") or record.status)
+    by = f" by {told['by']}" if told.get("by") else ""
+    by = f", told{by}" if by and done == "failed" else by
+    return _BECAME.get(done, f"was {done}") + by
+
+
 def winner(record: PendingRecord) -> Mapping[str, Any]:
     """What settled a call, when and by whom: what losers are told."""
     told: dict[str, Any] = {"status": str(record.status), "at": record.time.completed}
