@@ -113,6 +113,7 @@ class Runtime:
             desk.deps = await _entered(stack, self._deps)
             for agent in self._service.agents.all():
                 _check_deps(agent, desk.deps)
+            self._service.host.open()
             stack.push_async_callback(self._service.host.close)
             if self._with_worker:
                 await self._service.host.also(Worker(self._service).run)

@@ -4,6 +4,7 @@ An effect is done only by the driver whose own commit of its intent was acknowle
 after it. A refused commit means that nothing has happened: look again.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, assert_never
@@ -32,7 +33,9 @@ from holdfast.runtime.perform import (
     StartReturned,
     ToolReturned,
 )
-from holdfast.store.base import HeadMoved, Lease, Lost, Unknown, VersionMoved
+from holdfast.store.base import Fenced, Gone, HeadMoved, Lease, Lost, Unknown, VersionMoved
+
+logger = logging.getLogger("holdfast")
 
 STUCK_RETRY_MS: Final = 60_000  # how often a worker looks whether it has the missing code now
 
@@ -101,13 +104,17 @@ class Driver:
         """The session's entry as this drive left it."""
         return self._ledger.known
 
-    async def run(self) -> None:
-        """Drive until the session is parked. Raises Fenced, Gone or Lost if the lease went."""
-        await self._log.catch_up()
+    async def run(self, parked: Callable[[], None]) -> None:
+        """Drive until the session is parked, and say so; a call that cannot be stopped may go on.
+
+        Raises Fenced, Gone or Lost if the lease went.
+        """
+        await self._catch_up()
         async with anyio.create_task_group() as tasks:
             try:
                 while not await self._step(tasks):
                     pass
+                parked()
             finally:
                 self._flight.stop()
                 tasks.cancel_scope.cancel()
@@ -127,7 +134,7 @@ class Driver:
     async def _step(self, tasks: anyio.abc.TaskGroup) -> bool:
         if self._moved:
             self._moved = False
-            await self._log.catch_up()
+            await self._catch_up()
         try:
             if self._flight.outcomes:
                 parked = await self._take(self._flight.outcomes[0])
@@ -136,15 +143,21 @@ class Driver:
                 parked = await self._do(self._plan(self._log.state), tasks)
         except VersionMoved as error:
             self._ledger.moved(error)
-            await self._log.catch_up()
+            await self._catch_up()
             return False
         except (HeadMoved, Unknown):
-            await self._log.catch_up()
+            await self._catch_up()
             self._launch(tasks)  # an intent of ours whose answer was lost may be read back
             return False
         if not parked:
             self._launch(tasks)
         return parked
+
+    async def _catch_up(self) -> None:
+        await self._log.catch_up()
+        holder = self._log.at.holder
+        if holder != self._lease.holder:
+            raise Fenced(f"{self._lease.holder} lost it to {holder or 'nobody'}")
 
     def _plan(self, state: State) -> Effect:
         if self._flight.asking is not None and not state.needs_model:
@@ -292,7 +305,12 @@ class Driver:
         draft = turns.outcome(
             self._log.state, call, outcome.content, is_error=outcome.is_error, now=now
         )
-        return await self._fact(draft)
+        try:
+            return await self._fact(draft)
+        except (Fenced, Gone):
+            what = "%s: %s (call %s) came back after the lease; its outcome is not recorded"
+            logger.warning(what, self._lease.stream, call.tool, call.id)
+            raise
 
     async def _start_returned(self, outcome: StartReturned) -> bool:
         call = self._log.state.calls.get(outcome.call_id)
@@ -331,8 +349,9 @@ class Driver:
         async def ask() -> None:
             with scope:
                 outcome = await self._performer.ask(messages, state)
-                self._flight.asking = None
-                self._report(outcome)
+                if self._flight.asking is scope:  # else it was called off
+                    self._flight.asking = None
+                    self._report(outcome)
 
         tasks.start_soon(ask)
 
@@ -357,8 +376,9 @@ class Driver:
         async def run() -> None:
             with scope:
                 outcome = await self._performer.run(call, state, opened)
-                self._flight.calls.pop(call.id, None)
-                self._report(outcome)
+                if self._flight.calls.get(call.id) is scope:  # else it was called off
+                    del self._flight.calls[call.id]
+                    self._report(outcome)
 
         tasks.start_soon(run)
 

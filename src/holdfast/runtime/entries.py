@@ -1,16 +1,21 @@
 """The index entries of sessions and pending calls: what finds them, and how they are written."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from msgspec.structs import replace
 
 from holdfast.core import index, pending
 from holdfast.core.index import SessionRecord
 from holdfast.core.pending import PendingRecord
-from holdfast.errors import NotFound
+from holdfast.errors import Corrupt, NotFound
 from holdfast.store.base import Entry, Put, Store
+
+T = TypeVar("T")
+
+logger = logging.getLogger("holdfast")
 
 WhileWaiting = Literal["queue", "reject", "cancel_calls"]
 STUCK: Final = "stuck"  # the state of the entry of a session that the code at hand could not move
@@ -80,6 +85,15 @@ def session_not_found(session_id: str) -> NotFound:
         code="SESSION_NOT_FOUND",
         hint="holdfast sessions list",
     )
+
+
+def readable(entries: Iterable[Entry], decode: Callable[[Entry], T]) -> Iterator[T]:
+    """What each of them says; one that cannot be read hides no other, and `doctor` tells of it."""
+    for entry in entries:
+        try:
+            yield decode(entry)
+        except Corrupt as error:
+            logger.warning("%s %s: %s", entry.kind, entry.key, error.message)
 
 
 async def open_calls(store: Store, stream: str) -> AsyncIterator[Entry]:

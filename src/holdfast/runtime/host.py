@@ -25,7 +25,7 @@ from holdfast.runtime.ids import secret_id
 from holdfast.runtime.log import as_record
 from holdfast.runtime.perform import Desk
 from holdfast.runtime.watch import Watch, wait_for
-from holdfast.store.base import Fenced, Gone, Lease, Lost, NoStream, Put, Release, Write
+from holdfast.store.base import Fenced, Gone, Lease, Lost, NoStream, Put, Release, Unknown, Write
 
 logger = logging.getLogger("holdfast")
 
@@ -38,8 +38,9 @@ PAUSE_MS: Final = 5_000  # after a drive that failed
 class Drive:
     """One session that is driven here, and how that ended."""
 
-    stream: str
+    lease: Lease
     driver: Driver | None = None
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     done: anyio.Event = field(default_factory=anyio.Event)
     parked: bool = False
     error: HoldfastError | None = None
@@ -60,7 +61,7 @@ class Host:
     def __init__(self, desk: Desk, agents: Agents, lease_ms: int = LEASE_MS) -> None:
         self.watch = Watch(desk.store)
         self.drives: dict[str, Drive] = {}
-        self._ended: list[anyio.Event] = []
+        self._ended = anyio.Event()  # of the next drive to end
         self._debts: dict[str, Debt] = {}  # what a failing store did not let us give back
         self._desk = desk
         self._agents = agents
@@ -71,19 +72,24 @@ class Host:
         self._main: asyncio.Task[None] | None = None
         self._starting = anyio.Lock()
         self._joining = anyio.Lock()
-        self._stop = anyio.Event()
+        self._stop = anyio.Event()  # set while this closes, and once it is closed
 
     # --- life ---------------------------------------------------------------------------------
 
+    def open(self) -> None:
+        """Be ready to start, also after a close."""
+        self._stop = anyio.Event()
+
     async def start(self) -> None:
-        """Begin the background task, once."""
+        """Begin the background task, once. Raises StoreError after a close."""
         if self._tasks is not None:
             return
         async with self._starting:
+            if self._stop.is_set():
+                raise StoreError("the runtime is closed")
             if self._main is not None:
                 return
             ready = anyio.Event()
-            self._stop = anyio.Event()
             # The one task that no caller owns: a runtime may be left by another task than the
             # one that entered it, which a task group cannot.
             self._main = asyncio.get_running_loop().create_task(self._live(ready))
@@ -92,27 +98,30 @@ class Host:
     async def also(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run something beside the drives, until the host closes."""
         await self.start()
-        if self._tasks is not None:
-            self._tasks.start_soon(run)
+        if self._tasks is None:
+            raise StoreError("the runtime's background task has failed")
+        self._tasks.start_soon(run)
 
     async def _live(self, ready: anyio.Event) -> None:
-        async with anyio.create_task_group() as tasks:
-            self._tasks = tasks
-            tasks.start_soon(self._keep_watching)
-            tasks.start_soon(self._beat)
-            ready.set()
-            await self._stop.wait()
-            await self._drain()
-            tasks.cancel_scope.cancel()
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                self._tasks.start_soon(self._keep_watching)
+                self._tasks.start_soon(self._beat)
+                ready.set()
+                await self._stop.wait()
+                await self._drain()
+                self._tasks.cancel_scope.cancel()
+        finally:
+            self._tasks = None
 
     async def close(self) -> None:
         """End what runs, give the leases back, and stop."""
+        self._stop.set()
         main = self._main
         if main is None:
             return
-        self._stop.set()
         await asyncio.wait([main])
-        self._main = self._tasks = None
+        self._main = None
         error = None if main.cancelled() else main.exception()
         if isinstance(error, Exception):
             logger.error("the runtime's background task had failed", exc_info=error)
@@ -155,22 +164,28 @@ class Host:
             await anyio.sleep(self._lease_ms / 3000)
             if not self._holder:
                 continue
-            await self._pay_debts()
             asked, holder = time.monotonic(), self._holder
             try:
                 await self._desk.store.renew(holder, self._lease_ms)
                 self._deadline = asked + self._lease_ms / 1000
+                await self._pay_debts()
             except Lost:
                 self._lose(holder)
             except StoreError as error:
                 logger.warning("the heartbeat failed: %s", error.message)
 
     def _lose(self, holder: str) -> None:
-        """Our row is gone: forget everything that was held under that name."""
+        """Our row is gone, or may be: call off and forget everything held under that name.
+
+        What it may still hold ends with the row, which nobody renews any more.
+        """
         if self._holder == holder:
             logger.warning("%s lost its lease; its sessions go to others", holder)
             self._holder = ""
             self._debts.clear()
+        for drive in [one for one in self.drives.values() if one.lease.holder == holder]:
+            drive.scope.cancel()
+            self._forget(drive)
 
     async def _keep_watching(self) -> None:
         while True:
@@ -192,50 +207,67 @@ class Host:
                 return await self._desk.store.claim(holder, kind, limit, only=only)
             except Lost:
                 self._lose(holder)
+            except Unknown:
+                self._lose(holder)  # it may hold what we do not know of
+                raise
         return []
 
     # --- drives -------------------------------------------------------------------------------
 
     async def ensure(self, known: Known) -> Drive | None:
         """The drive of this session here, begun if it is due and free; else None."""
-        stream, agent = known.stream, known.record.agent
-        running = self.drives.get(stream)
-        if running is not None:
-            return running
-        ready = self._agents.find(agent)
-        if ready is None:
-            return None
-        leases = await self.claim(index.stream_kind(agent), 1, only=stream)
-        return self.begin(leases[0], ready, known) if leases else self.drives.get(stream)
+        if known.stream not in self.drives:
+            await self.begin(known.record.agent, 1, known)
+        return self.drives.get(known.stream)
+
+    async def begin(self, name: str, limit: int, known: Known | None = None) -> int:
+        """Drive what is due under an agent's name, or only what is known; answers how many.
+
+        The host itself claims: who asks for it may leave, which withdraws nothing, and our
+        heartbeat would keep alive for ever what was claimed for nobody.
+        """
+        agent = self._agents.find(name)
+        if agent is None:
+            return 0
+        begun: list[Drive] = []
+        failed: list[Exception] = []
+        done = anyio.Event()
+
+        async def begin() -> None:
+            try:
+                only = None if known is None else known.stream
+                leases = await self.claim(index.stream_kind(name), limit, only)
+                begun.extend(self._begin(lease, agent, known) for lease in leases)
+            except Exception as error:  # noqa: BLE001 - it is the caller's, not the host's
+                failed.append(error)
+            finally:
+                done.set()
+
+        await self.also(begin)
+        await done.wait()
+        for error in failed:
+            raise error
+        return len(begun)
 
     def drive_ended(self) -> anyio.Event:
         """Set when the next drive ends."""
-        ended = anyio.Event()
-        self._ended.append(ended)
-        return ended
+        return self._ended
 
-    def begin(self, lease: Lease, agent: ReadyAgent, known: Known | None = None) -> Drive:
-        """Drive a session that was just claimed; an entry that is known need not be current."""
-        drive = self.drives[lease.stream] = Drive(lease.stream)
-
-        def is_alive() -> bool:
-            return self._holder == lease.holder and time.monotonic() < self._deadline
-
-        if self._tasks is None:
-            raise StoreError("the runtime is closed")
-
-        async def run() -> None:
-            await self._driven(drive, lease, agent, known, is_alive)
-
-        self._tasks.start_soon(self._drive, drive, lease, run)
+    def _begin(self, lease: Lease, agent: ReadyAgent, known: Known | None) -> Drive:
+        drive = self.drives[lease.stream] = Drive(lease)
+        if self._tasks is not None:
+            self._tasks.start_soon(self._drive, drive, agent, known)
         return drive
 
-    async def _drive(
-        self, drive: Drive, lease: Lease, run: Callable[[], Coroutine[Any, Any, None]]
-    ) -> None:
+    async def _drive(self, drive: Drive, agent: ReadyAgent, known: Known | None) -> None:
+        lease = drive.lease
         try:
-            await run()
-        except (Fenced, Gone, Lost) as error:
+            with drive.scope:
+                await self._driven(drive, agent, known)
+        except Lost as error:
+            logger.info("%s: %s", lease.stream, error.message)
+            self._lose(lease.holder)
+        except (Fenced, Gone) as error:
             logger.info("%s: %s", lease.stream, error.message)
         except HoldfastError as error:
             drive.error = error
@@ -245,25 +277,35 @@ class Host:
             drive.error = HoldfastError(f"{type(error).__name__}: {error}", code="INTERNAL")
             await self._give_up(lease, drive.error, tell=True)
         finally:
-            self.drives.pop(lease.stream, None)
-            drive.done.set()
-            for ended in self._ended:
-                ended.set()
-            self._ended.clear()
+            self._forget(drive)
 
-    async def _driven(
-        self,
-        drive: Drive,
-        lease: Lease,
-        agent: ReadyAgent,
-        known: Known | None,
-        is_alive: Callable[[], bool],
-    ) -> None:
+    def _forget(self, drive: Drive) -> None:
+        if self.drives.get(drive.lease.stream) is drive:
+            del self.drives[drive.lease.stream]
+        drive.done.set()
+        ended, self._ended = self._ended, anyio.Event()
+        ended.set()
+
+    async def _driven(self, drive: Drive, agent: ReadyAgent, known: Known | None) -> None:
+        """Drive until it rests; an entry that is known need not be current."""
+        lease = drive.lease
         known = known or await self._known(lease)
+
+        def is_alive() -> bool:
+            return self._holder == lease.holder and time.monotonic() < self._deadline
+
         driver = drive.driver = Driver(self._desk, lease, agent, known, is_alive)
+        if self._stop.is_set():
+            driver.stop()
+
+        def parked() -> None:
+            drive.parked = True
+            self._forget(drive)
+
         with self.watch.listening(lease.stream, driver.heard):
-            await _raised_alone(driver.run)
-        drive.parked = True
+            await _raised_alone(lambda: driver.run(parked))
+        if not drive.parked:  # something inside was cancelled, and took the drive along
+            raise HoldfastError(f"the drive of {lease.stream} was cut off", code="INTERNAL")
 
     async def _known(self, lease: Lease) -> Known:
         names = index.names_in(lease.stream) or ("", "")

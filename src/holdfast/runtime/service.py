@@ -16,7 +16,14 @@ from holdfast.core.sessions import State
 from holdfast.errors import Corrupt, HoldfastError, Refused
 from holdfast.runtime.agents import Agents
 from holdfast.runtime.content import check_text
-from holdfast.runtime.entries import STUCK, Address, Known, open_calls, session_not_found
+from holdfast.runtime.entries import (
+    STUCK,
+    Address,
+    Known,
+    open_calls,
+    readable,
+    session_not_found,
+)
 from holdfast.runtime.host import Drive, Host
 from holdfast.runtime.invoke import accepts_result
 from holdfast.runtime.log import Log
@@ -146,15 +153,15 @@ class Service:
         """Let sessions be looked at again which other code could not move: ours may."""
         async for known in self.sessions(None, STUCK):
             if self.agents.find(known.record.agent) is not None:
-                await self.desk.outside.wake(known.stream)
+                with suppress(Gone):  # deleted meanwhile
+                    await self.desk.outside.wake(known.stream)
 
     async def sessions(self, tenant: str | None, state: str | None = None) -> AsyncIterator[Known]:
         """Every session that can be seen from here, without reading logs; `state` of its entry."""
         after: str | None = None
         while True:
             page = await self.desk.store.find("session", state=state, after=after, limit=500)
-            for entry in page.entries:
-                known = Known.of(entry)
+            for known in readable(page.entries, Known.of):
                 if tenant is None or known.record.tenant == tenant:
                     yield known
             if page.next is None:
@@ -170,8 +177,7 @@ class Service:
         after: str | None = None
         while True:
             page = await self.desk.store.find("pending", state=state, stream=stream, after=after)
-            for entry in page.entries:
-                record = pending.decode(entry.data)
+            for record in readable(page.entries, lambda entry: pending.decode(entry.data)):
                 if status in ("waiting", "processing") and record.status != status:
                     continue
                 if tenant is None or record.tenant == tenant:

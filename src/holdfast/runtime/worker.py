@@ -6,9 +6,10 @@ from typing import Final
 
 import anyio
 
-from holdfast.core import index, pending
+from holdfast.core import pending
 from holdfast.core.pending import PendingRecord
 from holdfast.errors import StoreError
+from holdfast.runtime.entries import readable
 from holdfast.runtime.retention import Retention
 from holdfast.runtime.service import Service
 
@@ -57,12 +58,14 @@ class Worker:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._retention = Retention(service.desk.store, service.keep_settled_ms)
+        self._rounds = 0
+        self._served: dict[str, int] = {}  # by agent, in which round it last had something to do
 
     async def recover(self) -> Recovery:
         """Look at what waits; overdue calls are expired. Twice, or by two at once, is as once."""
         expired = await self._service.desk.settling.expire_due()
         page = await self._service.desk.store.find("pending", state="open", limit=MOST_TOLD)
-        waiting = [pending.decode(entry.data) for entry in page.entries]
+        waiting = list(readable(page.entries, lambda entry: pending.decode(entry.data)))
         report = Recovery(waiting, expired, more=page.next is not None)
         for line in report.lines():
             logger.info("%s", line)
@@ -71,9 +74,12 @@ class Worker:
     async def run(self, *, once: bool = False) -> None:
         """Work until cancelled, or with `once` until nothing is due and nothing runs."""
         await self._service.host.start()
-        await self._service.wake_stuck()
+        looked = False
         while True:
             try:
+                if not looked:
+                    await self._service.wake_stuck()
+                    looked = True
                 begun = await self._round()
             except StoreError as error:
                 if once:
@@ -87,18 +93,20 @@ class Worker:
             await self._pause()
 
     async def _round(self) -> int:
-        host, agents = self._service.host, self._service.agents
+        host, names = self._service.host, self._service.agents.names()
         await self._service.desk.settling.expire_due()
         await self._retention.step()
         begun = 0
-        for name in agents.names():
+        self._rounds += 1
+        # One that always has something to do must not take every place.
+        for name in sorted(names, key=lambda one: self._served.get(one, 0)):
             free = MOST_DRIVES - len(host.drives)
             if free <= 0:
                 break
-            agent = agents.get(name)
-            for lease in await host.claim(index.stream_kind(name), free):
-                host.begin(lease, agent)
-                begun += 1
+            taken = await host.begin(name, free)
+            if taken:
+                self._served[name] = self._rounds
+            begun += taken
         return begun
 
     async def _pause(self) -> None:

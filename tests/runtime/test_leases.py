@@ -1,0 +1,195 @@
+"""Leases that nobody would drive: each way to one, and the session goes on all the same."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from holdfast import Agent, Runtime, tool
+from holdfast.runtime import host
+from holdfast.store.base import Check, Lease, Put, Unknown, Write
+from holdfast.store.memory import MemoryStore
+from holdfast.testing import ManualClock, ScriptedModel
+
+MakeRuntime = Callable[..., Runtime]
+
+
+def agent(*turns: dict[str, Any], **options: Any) -> Agent[str]:
+    return Agent("helper", model=ScriptedModel(turns), **options)
+
+
+class Slow(MemoryStore):
+    """Claims at once, and takes a while to say so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claimed, self.may_answer = anyio.Event(), anyio.Event()
+
+    async def claim(
+        self, holder: str, kind: str, limit: int, *, only: str | None = None
+    ) -> list[Lease]:
+        leases = await super().claim(holder, kind, limit, only=only)
+        self.claimed.set()
+        await self.may_answer.wait()
+        return leases
+
+
+@pytest.mark.parametrize("how", ["run", "stream", "work"])
+async def test_a_caller_who_leaves_while_a_claim_is_answered_leaves_no_session_held(
+    how: str,
+) -> None:
+    """Cancelling does not withdraw the claim, and our heartbeat would keep it for ever."""
+    store, one = Slow(), agent({"text": "Hello."})
+    async with Runtime(store, agents=[one]) as rt:
+        session = rt.session("s", agent=one)
+        await session.send("Hi")
+
+        async def streamed() -> None:
+            async for _ in session.stream():
+                pass
+
+        async def leave() -> None:
+            begun: dict[str, Any] = {"run": session.run, "stream": streamed, "work": rt.work}
+            task = asyncio.ensure_future(begun[how]())
+            await store.claimed.wait()
+            task.cancel()
+            await asyncio.wait([task])
+
+        with anyio.fail_after(5):
+            await leave()
+            store.may_answer.set()
+            assert (await session.run()).output == "Hello."
+
+
+async def test_a_claim_whose_answer_was_lost_leaves_no_session_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """E8: whatever was claimed under that name, only letting the name end frees it."""
+    monkeypatch.setenv("HOLDFAST_LEASE", "0.3s")
+
+    class Forgetful(MemoryStore):
+        forgets = True
+
+        async def claim(
+            self, holder: str, kind: str, limit: int, *, only: str | None = None
+        ) -> list[Lease]:
+            leases = await super().claim(holder, kind, limit, only=only)
+            if leases and self.forgets:
+                self.forgets = False
+                raise Unknown("the answer was lost")
+            return leases
+
+    one = agent({"text": "Hello."})
+    async with Runtime(Forgetful(), agents=[one]) as rt:
+        session = rt.session("s", agent=one)
+        with pytest.raises(Unknown):
+            await session.run("Hi")
+        with anyio.fail_after(5):
+            assert (await session.run()).output == "Hello."
+
+
+class Stopped:
+    """The local clock, as a process sees it that did not run for a while."""
+
+    ahead = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead
+
+
+async def test_a_lease_that_ran_out_before_an_effect_is_not_kept_alive_undriven(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody else was there to take it, so the heartbeat of the same name comes through again."""
+    local, ran = Stopped(), []
+    monkeypatch.setattr(host, "time", local)
+    monkeypatch.setenv("HOLDFAST_LEASE", "0.3s")
+
+    class Blocked(MemoryStore):
+        async def commit(
+            self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
+        ) -> dict[str, int]:
+            heads = await super().commit(writes, puts, checks)
+            if any(one.type == "tool_started" for write in writes for one in write.records):
+                local.ahead += 60
+            return heads
+
+    @tool
+    def act() -> str:
+        ran.append("act")
+        return "acted"
+
+    one = agent({"calls": [{"tool": "act"}]}, {"text": "Done."}, tools=[act])
+    async with Runtime(Blocked(), agents=[one]) as rt:
+        session = rt.session("s", agent=one)
+        with anyio.fail_after(5):
+            result = await session.run("Go")
+        assert (result.output, ran) == ("Done.", [])
+        (told,) = [e.data for e in await session.events() if e.type == "tool_result"]
+        assert told["interrupted"]
+
+
+async def test_what_runs_under_a_lost_name_is_called_off_and_the_session_goes_on(
+    in_memory: MakeRuntime, clock: ManualClock
+) -> None:
+    """E9"""
+    begun, stopped = anyio.Event(), anyio.Event()
+
+    @tool
+    async def endless() -> str:
+        begun.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped.set()
+        return "never"
+
+    one = agent({"calls": [{"tool": "endless"}]}, {"text": "Done."}, tools=[endless])
+    async with in_memory(one) as rt, anyio.create_task_group() as tasks:
+        with anyio.fail_after(10):
+            tasks.start_soon(rt.session("s", agent=one).run, "Go")
+            await begun.wait()
+            clock.advance("1m")  # the heartbeat did not come through in time
+            await rt.session("other", agent=one).send("Go")
+            with anyio.move_on_after(0.1):
+                await rt.session("other", agent=one).run()  # its claim meets that we are lost
+            await stopped.wait()
+            assert (await rt.session("s", agent=one).run()).output == "Done."
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_drive_that_ends_late_does_not_hide_the_one_that_took_its_place(
+    in_memory: MakeRuntime, clock: ManualClock
+) -> None:
+    begun, may_end = anyio.Event(), anyio.Event()
+    attempts: list[int] = []
+
+    @tool(idempotent=True)
+    async def stubborn() -> str:
+        attempts.append(1)
+        begun.set()
+        with anyio.CancelScope(shield=True):
+            await may_end.wait()
+        return "ok"
+
+    one = agent({"calls": [{"tool": "stubborn"}]}, {"text": "Done."}, tools=[stubborn])
+    async with in_memory(one) as rt, anyio.create_task_group() as tasks:
+        with anyio.fail_after(10):
+            tasks.start_soon(rt.session("s", agent=one).run, "Go")
+            await begun.wait()
+            clock.advance("1m")
+            worker = asyncio.ensure_future(rt.work())
+            while len(attempts) < 2:
+                await checkpoint()
+            drives = rt._service.host.drives
+            (new,) = drives.values()
+            may_end.set()
+            await new.done.wait()
+            assert new.parked
+            assert (await rt.session("s").get()).output == "Done."
+        worker.cancel()
+        tasks.cancel_scope.cancel()
