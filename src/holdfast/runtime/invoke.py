@@ -1,5 +1,6 @@
 """Asking and running one tool: does it need approval, with which words, and the call itself."""
 
+import asyncio
 import functools
 import inspect
 import json
@@ -30,8 +31,17 @@ async def needs_approval(tool: Tool[..., Any], ctx: Context) -> bool:
         if inspect.isawaitable(answer):
             answer = await answer
         return answer is None or bool(answer)
-    except Exception:  # noqa: BLE001 - the user's predicate; in doubt a person is asked
-        return True
+    except (Exception, asyncio.CancelledError) as error:
+        if is_called_off(error):
+            raise
+        return True  # in doubt a person is asked
+
+
+def is_called_off(error: BaseException) -> bool:
+    """Whether we are cancelled; else the code we called has raised it, as any other error."""
+    task = asyncio.current_task()
+    is_asked = task is None or task.cancelling() > 0
+    return is_asked and isinstance(error, asyncio.CancelledError)
 
 
 def prompt_for(tool: Tool[..., Any], args: Mapping[str, Any]) -> str:

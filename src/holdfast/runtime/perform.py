@@ -1,5 +1,6 @@
 """Doing what was decided: asking a model, judging its calls, running a tool."""
 
+import asyncio
 import hashlib
 import hmac
 import logging
@@ -24,7 +25,7 @@ from holdfast.runtime.bus import Bus
 from holdfast.runtime.content import check_size, stored_content
 from holdfast.runtime.deeds import ModelAsked, ToolRun, tell
 from holdfast.runtime.ids import secret_id
-from holdfast.runtime.invoke import invoke, needs_approval, prompt_for
+from holdfast.runtime.invoke import invoke, is_called_off, needs_approval, prompt_for
 from holdfast.runtime.models.base import Delta, Request
 from holdfast.runtime.outputs import Deferred, parse_deferred, render_result
 from holdfast.runtime.outside import Outside
@@ -163,7 +164,9 @@ class Performer:
         except HoldfastError as error:
             error.message = storable_text(error.message)
             return ModelFailed(turn, head, error)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if is_called_off(error):
+                raise
             logger.exception("the model of agent %s failed", self.agent.name)
             return ModelFailed(turn, head, ModelError(_named(error)))
         answer, wrong = storable(answer)
@@ -329,7 +332,9 @@ class Performer:
             return ToolReturned(call.id, await self._rendered(await self._invoke(tool, call, ctx)))
         except HoldfastError as error:
             return ToolReturned(call.id, storable_text(error.message), is_error=True)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if is_called_off(error):
+                raise
             logger.exception("tool %s failed (call %s)", call.tool, call.id)
             return ToolReturned(call.id, _named(error), is_error=True)
 
@@ -371,5 +376,5 @@ def _deadline(said: Deferred, now: int) -> int | None:
     return 0 if not said.timeout_ms else now + said.timeout_ms
 
 
-def _named(error: Exception) -> str:
+def _named(error: BaseException) -> str:
     return storable_text(f"{type(error).__name__}: {error}")
