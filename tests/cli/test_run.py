@@ -71,6 +71,14 @@ def test_the_same_key_sends_a_message_once(shop: Shop) -> None:
     assert [event["type"] for event in events].count("user") == 1
 
 
+def test_a_message_to_a_waiting_session_is_said_to_be_kept(shop: Shop) -> None:
+    kept = "What was said meanwhile is kept until then."
+    assert kept not in shop.run("run", "support", "Refund", "-s", "s1").stdout
+    assert kept in shop.run("run", "support", "Hurry", "-s", "s1").stdout
+    assert kept in shop.run("sessions", "show", "s1").stdout
+    assert kept not in shop.run("approve", "@last").stdout
+
+
 def test_an_empty_session_id_is_no_wish_for_a_new_session(shop: Shop) -> None:
     ran = shop.run("run", "plain", "hi", "-s", "")
     assert (ran.exit_code, ran.stderr.splitlines()[0]) == (2, "error: '' cannot be a session id")

@@ -41,7 +41,9 @@ def _moving(name: str, sight: Sight, settings: Settings) -> Lines:
         count = len(sight.pending)
         calls = "1 call" if count == 1 else f"{count} calls"
         head = f"{name} waits for {calls}. It is saved; nothing needs to keep running."
-        return [head, *_waits(sight, settings)]
+        meanwhile = sight.folded.input_head > sight.folded.request_head
+        kept = ["What was said meanwhile is kept until then."] if meanwhile else []
+        return [head, *_waits(sight, settings), *kept]
     return [f"{name} is {sight.state}."]
 
 
