@@ -209,7 +209,9 @@ class Runtime:
                 names = index.names_in(record.stream)
                 if names is None or (self._tenant is not None and names[0] != self._tenant):
                     continue
-                if (session is None or names[1] == session) and (not types or record.type in types):
+                if session is not None and names != (self._tenant or "", session):
+                    continue
+                if not types or record.type in types:
                     try:
                         event = event_of(names, record)
                     except Corrupt as error:  # of one session; the others go on

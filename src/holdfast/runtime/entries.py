@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 
@@ -11,7 +12,7 @@ from holdfast.core import index, pending
 from holdfast.core.index import SessionRecord
 from holdfast.core.pending import PendingRecord
 from holdfast.errors import Corrupt, NotFound
-from holdfast.store.base import Entry, Put, Store
+from holdfast.store.base import Entry, Gone, NoStream, Put, Store
 
 T = TypeVar("T")
 
@@ -85,6 +86,15 @@ def session_not_found(session_id: str) -> NotFound:
         code="SESSION_NOT_FOUND",
         hint="holdfast sessions list",
     )
+
+
+@contextmanager
+def still_there(session_id: str) -> Iterator[None]:
+    """A session that was deleted between looking and this is one that is not there."""
+    try:
+        yield
+    except (NoStream, Gone) as error:
+        raise session_not_found(session_id) from error
 
 
 def readable(entries: Iterable[Entry], decode: Callable[[Entry], T]) -> Iterator[T]:

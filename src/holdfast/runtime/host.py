@@ -344,7 +344,8 @@ class Host:
             self._debts[lease.stream] = debt
 
     async def _failed_entry(self, lease: Lease) -> list[Put]:
-        return [(await self._known(lease)).put(state="failed")]
+        known = await self._known(lease)
+        return [] if known.record.is_over else [known.put(state="failed", problem=None)]
 
 
 async def _raised_alone(run: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -6,6 +6,7 @@ Each is one conditional commit that also wakes the session; none reads its log.
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from holdfast.runtime.entries import (
     pending_put,
     session_not_found,
     session_put,
+    still_there,
 )
 from holdfast.runtime.ids import new_id
 from holdfast.runtime.log import as_record
@@ -203,12 +205,12 @@ class Outside:
             now = self._store.now()
             puts.append(found.put(state="cancelled", updated_at=now, problem=None))
             records = [as_record(fact, now) for fact in facts]
+            write = Write(found.stream, records, head=head, wake=now)
             try:
-                await self._store.commit([Write(found.stream, records, head=head, wake=now)], puts)
+                with still_there(address.session_id):
+                    await self._store.commit([write], puts)
             except (HeadMoved, VersionMoved):
                 continue
-            except Gone as error:
-                raise session_not_found(address.session_id) from error
             return
 
     async def start_again(self, found: Known) -> None:
@@ -216,14 +218,14 @@ class Outside:
         now, task = self._store.now(), new_id("task")
         fact = events.AgentStart(run=task, agent=found.record.agent)
         put = found.put(state="pending", task_id=task, updated_at=now, problem=None)
-        try:
-            await self._store.commit([Write(found.stream, [as_record(fact, now)], wake=now)], [put])
-        except VersionMoved:
-            return  # somebody else did it
+        write = Write(found.stream, [as_record(fact, now)], wake=now)
+        with still_there(found.record.id), suppress(VersionMoved):  # somebody else did it
+            await self._store.commit([write], [put])
 
-    async def wake(self, stream: str) -> None:
+    async def wake(self, found: Known) -> None:
         """Let somebody look at a session that should move."""
-        await self._store.commit([Write(stream, wake=self._store.now())])
+        with still_there(found.record.id):
+            await self._store.commit([Write(found.stream, wake=self._store.now())])
 
     async def set_metadata(self, address: Address, changes: Mapping[str, Any]) -> None:
         """Change metadata; None removes a key."""
@@ -233,12 +235,10 @@ class Outside:
             now = self._store.now()
             merged = {**found.record.metadata, **changes}
             kept = {k: v for k, v in merged.items() if v is not None}
-            fact = events.Metadata(changes=dict(changes))
+            write = Write(found.stream, [as_record(events.Metadata(changes=dict(changes)), now)])
             try:
-                await self._store.commit(
-                    [Write(found.stream, [as_record(fact, now)])],
-                    [found.put(metadata=kept, updated_at=now)],
-                )
+                with still_there(address.session_id):
+                    await self._store.commit([write], [found.put(metadata=kept, updated_at=now)])
             except VersionMoved:
                 continue
             return
@@ -246,10 +246,8 @@ class Outside:
     async def erase(self, address: Address) -> None:
         """Delete a session with everything that finds it."""
         found = await self.known(address)
-        try:
+        with still_there(address.session_id):
             await self._store.commit([Write(found.stream, erase=True)])
-        except Gone as error:
-            raise session_not_found(address.session_id) from error
 
 
 def _user(said: Said, task: str) -> events.User:

@@ -13,7 +13,7 @@ from holdfast.core.commands import Approve, Command, Expire, SubmitResult
 from holdfast.core.decide import Settlement, is_overdue
 from holdfast.core.pending import PendingRecord
 from holdfast.core.sessions import State
-from holdfast.errors import Corrupt, HoldfastError, Refused
+from holdfast.errors import Corrupt, HoldfastError, NotFound, Refused
 from holdfast.runtime.agents import Agents
 from holdfast.runtime.content import check_text
 from holdfast.runtime.entries import (
@@ -22,7 +22,7 @@ from holdfast.runtime.entries import (
     Known,
     open_calls,
     readable,
-    session_not_found,
+    still_there,
 )
 from holdfast.runtime.host import Drive, Host
 from holdfast.runtime.invoke import accepts_result
@@ -39,7 +39,6 @@ from holdfast.runtime.results import (
 )
 from holdfast.runtime.retention import KEEP_MS
 from holdfast.runtime.watch import wait_for
-from holdfast.store.base import Gone, NoStream
 
 FOLLOW_S = 0.25  # how often a session that another process drives is looked at
 
@@ -80,10 +79,8 @@ class Service:
 
     async def _read(self, known: Known) -> Log:
         log = Log(self.desk.store, known.stream)
-        try:
+        with still_there(known.record.id):
             await log.catch_up()
-        except (NoStream, Gone) as error:
-            raise session_not_found(known.record.id) from error
         return log
 
     def _problem(
@@ -153,8 +150,8 @@ class Service:
         """Let sessions be looked at again which other code could not move: ours may."""
         async for known in self.sessions(None, STUCK):
             if self.agents.find(known.record.agent) is not None:
-                with suppress(Gone):  # deleted meanwhile
-                    await self.desk.outside.wake(known.stream)
+                with suppress(NotFound):  # deleted meanwhile
+                    await self.desk.outside.wake(known)
 
     async def sessions(self, tenant: str | None, state: str | None = None) -> AsyncIterator[Known]:
         """Every session that can be seen from here, without reading logs; `state` of its entry."""
@@ -188,10 +185,8 @@ class Service:
 
     async def events(self, known: Known, after: int = 0, limit: int | None = None) -> list[Event]:
         """Events of one session, oldest first."""
-        try:
+        with still_there(known.record.id):
             read = await self.desk.store.read(known.stream, after, limit)
-        except (NoStream, Gone) as error:
-            raise session_not_found(known.record.id) from error
         names = (known.record.tenant, known.record.id)
         return [event_of(names, record) for record in read.records]
 
@@ -268,7 +263,7 @@ class Service:
         if known.record.state in ("waiting", "running"):
             await self.expire(known)
         if known.record.problem is not None:
-            await self.desk.outside.wake(known.stream)
+            await self.desk.outside.wake(known)
 
     async def _driven(self, known: Known) -> Drive | None:
         drive = await self.host.ensure(known)
@@ -279,10 +274,8 @@ class Service:
         return drive
 
     async def _rests(self, known: Known) -> bool:
-        try:
+        with still_there(known.record.id):
             at = await self.desk.store.read(known.stream, limit=0)
-        except (NoStream, Gone) as error:
-            raise session_not_found(known.record.id) from error
         if at.holder is not None:
             return False
         is_due = at.due is not None and at.due <= self.desk.store.now()

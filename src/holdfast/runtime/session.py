@@ -10,7 +10,7 @@ from holdfast.core import events
 from holdfast.core.index import check_id
 from holdfast.runtime.agents import ReadyAgent
 from holdfast.runtime.content import check_text, stored_content
-from holdfast.runtime.entries import Address, Known
+from holdfast.runtime.entries import Address, Known, still_there
 from holdfast.runtime.happening import Happening
 from holdfast.runtime.log import Log
 from holdfast.runtime.models.base import Delta
@@ -77,7 +77,7 @@ class Session(Generic[T_co]):
             await outside.start_again(known)
             known = await outside.known(self._address)
         elif known.record.state in ("pending", "running"):
-            await outside.wake(known.stream)  # also if a failure put it off
+            await outside.wake(known)  # also if a failure put it off
         return known
 
     async def _send(self, message: Content, key: str | None) -> Sent:
@@ -106,7 +106,8 @@ class Session(Generic[T_co]):
         before = await self._service.desk.outside.find(self._address)
         after = 0
         if before is not None:
-            after = (await self._service.desk.store.read(before.stream, limit=0)).head
+            with still_there(self.id):
+                after = (await self._service.desk.store.read(before.stream, limit=0)).head
         bus = self._service.desk.bus
         with (
             Happening(self._service, after) as seen,
