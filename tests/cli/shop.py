@@ -88,7 +88,9 @@ class Shop:
 
     folder: Path
 
-    def run(self, *words: str, app: str | None = "shop:rt", stdin: str | None = None) -> Result:
+    def run(
+        self, *words: str, app: str | None = "shop:rt", stdin: str | bytes | None = None
+    ) -> Result:
         sys.modules.pop("shop", None)  # every command is a process of its own
         chosen = [] if app is None else ["--app", app]
         return CliRunner().invoke(cli, [*words, *chosen], input=stdin)

@@ -120,6 +120,12 @@ def test_wrong_arguments_are_refused_and_the_call_stays_open(shop: Shop) -> None
     assert shop.json("pending", "list")["count"] == 1
 
 
+def test_a_prompt_on_stdin_that_is_no_text(shop: Shop) -> None:
+    told = shop.run("run", "plain", "-", "-s", "s1", stdin=b"caf\xe9 \xff")
+    assert told.exit_code == 2
+    assert "stdin is not UTF-8 (byte 3); send it with --file" in told.stderr
+
+
 def test_a_hint_that_is_a_command_works_on_the_same_thing(shop: Shop) -> None:
     shop.run("run", "support", "Refund", "-s", "s1")
     call = shop.pending("refund")

@@ -34,7 +34,7 @@ def run(settings: Settings, /, **given: Any) -> int:
     """
     prompt, session = given["prompt"], given["session"]
     if prompt == "-":
-        given["prompt"] = prompt = sys.stdin.read()
+        given["prompt"] = prompt = _stdin()
     if prompt is not None and not prompt.strip():
         raise click.UsageError("the prompt is empty")
     if prompt is None and not given["files"] and (session is None or given["detach"]):
@@ -42,3 +42,12 @@ def run(settings: Settings, /, **given: Any) -> int:
     from holdfast.cli import driving
 
     return driving.run(settings, driving.Ask(**given))
+
+
+def _stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise click.UsageError(
+            f"stdin is not UTF-8 (byte {error.start}); send it with --file"
+        ) from error
