@@ -78,8 +78,9 @@ class WriteLock:
 
     def _sign(self) -> None:
         # Reading first: a write would make every fsync carry this file's times too.
-        if os.pread(self._fd, 32, 0) != self._signature:
-            os.pwrite(self._fd, self._signature, 0)
+        with contextlib.suppress(OSError):  # locked it is, also on a full disk
+            if os.pread(self._fd, 32, 0) != self._signature:
+                os.pwrite(self._fd, self._signature, 0)
 
 
 class Pulse:

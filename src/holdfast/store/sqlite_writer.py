@@ -136,7 +136,12 @@ class Writer:
             return False
 
     def _write(self) -> None:
-        self._lock.acquire()
+        try:
+            self._lock.acquire()
+        except OSError as error:  # nothing is begun without it
+            jobs, text = self._take(), f"{self._path}.lock cannot be locked: {error.strerror}"
+            self._deliver(jobs, [Unavailable(text) for _ in jobs])
+            return
         try:
             batch = self._take()
             outcomes = self._transaction(batch)
@@ -236,16 +241,18 @@ class Writer:
 
     def _checkpoint_when_large(self, size: int) -> None:
         if size > self._checkpoint_above:
-            self._lock.acquire()
-            self._checkpoint()
+            with contextlib.suppress(OSError):
+                self._lock.acquire()
+                self._checkpoint()
             # A reader may have kept it from going back to the start: then wait for some more.
             self._checkpoint_above = max(size + WAL_LIMIT_BYTES // 4, WAL_LIMIT_BYTES)
         elif size <= WAL_LIMIT_BYTES:
             self._checkpoint_above = WAL_LIMIT_BYTES
 
     def _checkpoint_when_idle(self) -> None:
-        if self._wrote and self._lock.try_acquire():
-            self._checkpoint()
+        with contextlib.suppress(OSError):
+            if self._wrote and self._lock.try_acquire():
+                self._checkpoint()
 
     def _checkpoint(self) -> None:
         """Copy the log into the database; the caller has taken the lock, this gives it back."""
