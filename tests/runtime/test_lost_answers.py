@@ -46,3 +46,22 @@ async def test_what_was_written_is_read_back_and_done_once(type_: str, gated: bo
             await rt.approve(call.id, by="ana")
         result = await session.run(timeout=10)
         assert (result.output, ran, len(model.requests)) == ("done", ["refund"], 2)
+
+
+@pytest.mark.parametrize("type_", ["assistant", "tool_started", "agent_error"])
+async def test_a_drive_introduces_itself_once(type_: str) -> None:
+    """E8: only what is missing is committed."""
+
+    @tool(requires_approval=True)
+    def refund() -> str:
+        return "ok"
+
+    model = ScriptedModel([{"calls": [{"tool": "refund"}]}, {"error": "no"}])
+    agent = Agent("a", model=model, tools=[refund])
+    async with Runtime(Forgetful(type_), agents=[agent]) as rt:
+        session = rt.session("s", agent=agent)
+        (call,) = (await session.run("go", timeout=10)).pending
+        await rt.approve(call.id, by="ana")
+        assert (await session.run(timeout=10)).state == "failed"
+        starts = [event for event in await session.events() if event.type == "agent_start"]
+        assert len(starts) == 2

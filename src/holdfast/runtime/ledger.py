@@ -81,7 +81,7 @@ class Ledger:
 
     def _opening(self, facts: Sequence[Event]) -> list[Event]:
         state, agent = self.log.state, self._agent
-        if agent is None or not facts or state.run is None:
+        if agent is None or not facts or state.run is None or self._is_introduced():
             return list(facts)
         changed = state.digest != agent.digest
         start = events.AgentStart(
@@ -95,6 +95,11 @@ class Ledger:
         if state.digest and changed:
             opening.append(_difference(state.tools, agent.tool_digests))
         return opening + list(facts)
+
+    def _is_introduced(self) -> bool:
+        """Whether we did it already: the answer to that commit may have been lost."""
+        since = self.log.events[self.lease.head :]
+        return any(isinstance(e, events.AgentStart) and e.worker for _, _, e in since)
 
     def _after(self, facts: Sequence[Event]) -> State:
         head, now = self.log.state.head, self._store.now()
