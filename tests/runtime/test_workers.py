@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -10,7 +11,8 @@ from anyio.lowlevel import checkpoint
 
 from holdfast import Agent, Runtime, tool
 from holdfast.runtime import host, worker
-from holdfast.store.base import Check, Entry, Fenced, Page, Put, Unavailable, Write
+from holdfast.runtime.watch import Watch
+from holdfast.store.base import Check, Entry, Feed, Fenced, Page, Put, Record, Unavailable, Write
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock, ScriptedModel
 
@@ -73,6 +75,53 @@ async def test_a_worker_that_starts_while_the_store_is_away_works_once_it_is_bac
             async for event in rt.stream(session="t", after=0):
                 if event.type == "agent_complete":
                     break
+
+
+async def test_a_round_that_goes_wrong_is_not_the_last(
+    in_memory: MakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, wrong = agent({"text": "Hello."}), [ValueError("a bug")]
+    rounds = worker.Worker._round
+
+    async def first_wrong(self: worker.Worker) -> int:
+        if wrong:
+            raise wrong.pop()
+        return await rounds(self)
+
+    monkeypatch.setattr(worker.Worker, "_round", first_wrong)
+    async with in_memory(one, worker=True) as rt:
+        await rt.session("s", agent=one).send("Hi")
+        with anyio.fail_after(10):
+            async for event in rt.stream(session="s", after=0):
+                if event.type == "agent_complete":
+                    break
+
+
+async def test_nothing_is_missed_while_the_feed_cannot_be_read() -> None:
+    class Away(MemoryStore):
+        reads = 0
+
+        async def tail(self, cursor: str, limit: int = 500) -> Feed:
+            self.reads += 1
+            if self.reads == 2:
+                raise Unavailable("away")
+            return await super().tail(cursor, limit)
+
+    store, heard = Away(), anyio.Event()
+    watch = Watch(store)
+    with watch.listening("a", lambda _: heard.set()), anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+
+            async def watched() -> None:
+                with suppress(Unavailable):
+                    await watch.run()
+                await watch.run()
+
+            tasks.start_soon(watched)
+            await anyio.wait_all_tasks_blocked()
+            await store.commit([Write("a", [Record("x", b"{}")], create="k")])
+            await heard.wait()
+            tasks.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("kind", ["session", "pending"])

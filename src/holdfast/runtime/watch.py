@@ -22,6 +22,7 @@ class Watch:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._listeners: dict[str, list[Heard]] = {}
+        self._cursor = END
 
     @contextmanager
     def listening(self, stream: str, heard: Heard) -> Iterator[None]:
@@ -35,14 +36,15 @@ class Watch:
                 del self._listeners[stream]
 
     async def run(self) -> None:
-        """Read the feed from now on, for ever."""
-        cursor = (await self._store.tail(END, 0)).cursor
+        """Read the feed from now on, or from where a failure ended that, for ever."""
+        if self._cursor == END:
+            self._cursor = (await self._store.tail(END, 0)).cursor
         while True:
             await self._store.changed(POLL_S)
             more = True
             while more:
-                feed = await self._store.tail(cursor, PAGE)
-                more, cursor = len(feed.records) == PAGE, feed.cursor
+                feed = await self._store.tail(self._cursor, PAGE)
+                more, self._cursor = len(feed.records) == PAGE, feed.cursor
                 for record in feed.records:
                     for heard in tuple(self._listeners.get(record.stream, ())):
                         heard(record.seq)

@@ -81,10 +81,13 @@ class Worker:
                     await self._service.wake_stuck()
                     looked = True
                 begun = await self._round()
-            except StoreError as error:
+            except Exception as error:
                 if once:
                     raise
-                logger.warning("the store is not available: %s", error.message)
+                if isinstance(error, StoreError):
+                    logger.warning("the store is not available: %s", error.message)
+                else:
+                    logger.exception("a round of the worker went wrong")
                 await anyio.sleep(1)
                 continue
             if once and not begun and not self._service.host.drives:
