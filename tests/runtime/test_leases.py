@@ -10,8 +10,10 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from holdfast import Agent, Runtime, tool
+from holdfast.errors import Corrupt
 from holdfast.runtime import host
-from holdfast.store.base import Check, Lease, Put, Unknown, Write
+from holdfast.runtime.entries import Address
+from holdfast.store.base import Check, Lease, Put, Record, Unknown, Write
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock, ScriptedModel
 
@@ -193,3 +195,15 @@ async def test_a_drive_that_ends_late_does_not_hide_the_one_that_took_its_place(
             assert (await rt.session("s").get()).output == "Done."
         worker.cancel()
         tasks.cancel_scope.cancel()
+
+
+async def test_a_drive_that_fails_at_once_is_told_to_who_asked_for_it(
+    in_memory: MakeRuntime, memory: MemoryStore
+) -> None:
+    one = agent({"text": "Hello."})
+    async with in_memory(one) as rt:
+        await rt.session("other", agent=one).run("Hi")  # what is only begun once has begun
+        await rt.session("s", agent=one).send("Hi")
+        await memory.commit([Write("s//s", [Record("assistant", b"{")])])
+        with anyio.fail_after(5), pytest.raises(Corrupt):
+            await rt._service.follow(await rt._service.desk.outside.known(Address("", "s")))

@@ -24,7 +24,7 @@ from holdfast.runtime.entries import Known
 from holdfast.runtime.ids import secret_id
 from holdfast.runtime.log import as_record
 from holdfast.runtime.perform import Desk
-from holdfast.runtime.watch import Watch, wait_for
+from holdfast.runtime.watch import Watch
 from holdfast.store.base import Fenced, Gone, Lease, Lost, NoStream, Put, Release, Unknown, Write
 
 logger = logging.getLogger("holdfast")
@@ -216,19 +216,21 @@ class Host:
 
     async def ensure(self, known: Known) -> Drive | None:
         """The drive of this session here, begun if it is due and free; else None."""
-        if known.stream not in self.drives:
-            await self.begin(known.record.agent, 1, known)
-        return self.drives.get(known.stream)
+        running = self.drives.get(known.stream)
+        if running is not None:
+            return running
+        begun = await self.begin(known.record.agent, 1, known)
+        return begun[0] if begun else self.drives.get(known.stream)
 
-    async def begin(self, name: str, limit: int, known: Known | None = None) -> int:
-        """Drive what is due under an agent's name, or only what is known; answers how many.
+    async def begin(self, name: str, limit: int, known: Known | None = None) -> list[Drive]:
+        """Drive what is due under an agent's name, or only what is known.
 
         The host itself claims: who asks for it may leave, which withdraws nothing, and our
         heartbeat would keep alive for ever what was claimed for nobody.
         """
         agent = self._agents.find(name)
         if agent is None:
-            return 0
+            return []
         begun: list[Drive] = []
         failed: list[Exception] = []
         done = anyio.Event()
@@ -247,7 +249,7 @@ class Host:
         await done.wait()
         for error in failed:
             raise error
-        return len(begun)
+        return begun
 
     def drive_ended(self) -> anyio.Event:
         """Set when the next drive ends."""
@@ -357,6 +359,3 @@ async def _raised_alone(run: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while isinstance(first, BaseExceptionGroup):
             first = first.exceptions[0]
         raise first from None
-
-
-__all__ = ["GRACE_S", "LEASE_MS", "Drive", "Host", "wait_for"]

@@ -106,7 +106,7 @@ class Worker:
             free = MOST_DRIVES - len(host.drives)
             if free <= 0:
                 break
-            taken = await host.begin(name, free)
+            taken = len(await host.begin(name, free))
             if taken:
                 self._served[name] = self._rounds
             begun += taken
