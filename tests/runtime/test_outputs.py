@@ -100,10 +100,10 @@ def test_a_deferred_tool_may_say_more() -> None:
         "timeout": "2h",
     }
     assert parse_deferred(said, "p_1") == Deferred("job-1", "Started.", 60_000, 7_200_000)
-    assert parse_deferred({"timeout": 5_000}, "p_1").timeout_or(1) == 5_000
-    assert parse_deferred({"timeout": 0}, "p_1").timeout_or(1) is None
-    assert parse_deferred({"timeout": None}, "p_1").timeout_or(1) is None
-    assert parse_deferred({}, "p_1").timeout_or(1) == 1
+    assert parse_deferred({"timeout": 5_000}, "p_1").timeout_ms == 5_000
+    assert parse_deferred({"timeout": 0}, "p_1").timeout_ms is None
+    assert parse_deferred({"timeout": None}, "p_1").timeout_ms is None
+    assert parse_deferred({}, "p_1").timeout_ms is ...
 
 
 def test_another_pending_id_is_an_error() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast import Agent, Context, Delta, Runtime, tool
+from holdfast import Agent, Context, Delta, HoldfastError, Runtime, tool
 from holdfast.core.messages import Answer
 from holdfast.runtime.models.base import Request
 from holdfast.testing import ScriptedModel
@@ -51,6 +51,31 @@ async def test_a_predicate_that_cancels_itself_asks_a_person(in_memory: MakeRunt
         with anyio.fail_after(5):
             (call,) = (await rt.session("s", agent=one).run("Go")).pending
         assert call.kind == "approval"
+
+
+async def test_a_tool_that_cancels_its_task_is_told_as_interrupted(
+    in_memory: MakeRuntime,
+) -> None:
+    """That task is a part of the drive: the lease is given back, not kept undriven."""
+
+    @tool
+    async def act() -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await anyio.lowlevel.checkpoint()
+        return "never"
+
+    model = ScriptedModel([{"calls": [{"tool": "act"}]}, {"text": "Done."}])
+    one = Agent("a", model=model, tools=[act])
+    async with in_memory(one) as rt:
+        session = rt.session("s", agent=one)
+        with anyio.fail_after(5):
+            with pytest.raises(HoldfastError, match="cut off"):
+                await session.run("Go")
+            assert (await session.run()).output == "Done."
+        (told,) = [e.data for e in await session.events() if e.type == "tool_result"]
+        assert told["interrupted"]
 
 
 async def test_a_model_that_cancels_itself_has_failed(in_memory: MakeRuntime) -> None:

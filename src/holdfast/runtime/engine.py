@@ -79,8 +79,7 @@ class Driver:
         self._lease = lease
         self._is_alive = is_alive
         self._log = Log(desk.store, lease.stream)
-        self._ledger = Ledger(desk.store, lease, self._log, known)
-        self._ledger.introduce(agent)
+        self._ledger = Ledger(desk.store, lease, self._log, known, agent)
         self._performer = Performer(desk, agent, record.tenant, record.id)
         self._scope = Scope(
             record.id, record.tenant, agent.name, lease.epoch, agent.agent.on_expire

@@ -36,17 +36,16 @@ Rest = Callable[[State], Park | None]
 class Ledger:
     """Facts go in under the fence; decisions under the fence, and at the head that was folded."""
 
-    def __init__(self, store: Store, lease: Lease, log: Log, known: Known) -> None:
+    def __init__(
+        self, store: Store, lease: Lease, log: Log, known: Known, agent: ReadyAgent
+    ) -> None:
         self.lease = lease
         self.log = log
         self._store = store
         self._known = known
-        self._agent: ReadyAgent | None = None
+        # Said with the first thing written: who drives, and with which version of the agent.
+        self._agent: ReadyAgent | None = agent
         self._opened: dict[str, Put] = {}  # pending calls as we last wrote them
-
-    def introduce(self, agent: ReadyAgent) -> None:
-        """Say with the first thing written who drives, and with which version of the agent."""
-        self._agent = agent
 
     @property
     def known(self) -> Known:

@@ -20,16 +20,15 @@ _KEYS: Final = ("async", "pendingID", "externalRef", "output", "estimatedDuratio
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """What a deferred tool said when it had started its work. `timeout_ms`: `...` is not said."""
+    """What a deferred tool said when it had started its work.
+
+    `timeout_ms`: None is for ever, `...` is not said.
+    """
 
     external_ref: str | None = None
     output: str | None = None
     estimated_duration_ms: int | None = None
     timeout_ms: int | EllipsisType | None = ...
-
-    def timeout_or(self, default_ms: int | None) -> int | None:
-        """What the call said, else the tool's; None is for ever."""
-        return default_ms if isinstance(self.timeout_ms, EllipsisType) else self.timeout_ms
 
 
 def render_result(value: Any) -> Rendered:

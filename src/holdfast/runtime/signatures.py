@@ -26,10 +26,6 @@ class Taken:
     how: Literal["argument", "extra", "context", "pending"]
     positional: bool = False
 
-    @property
-    def is_required(self) -> bool:
-        return self.default is inspect.Parameter.empty
-
 
 @dataclass(frozen=True, slots=True)
 class Signature:
