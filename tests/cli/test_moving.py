@@ -42,7 +42,9 @@ def test_ids_choose_and_are_told_in_json(shop: Shop, file: Path) -> None:
     assert [one["sessionID"] for one in lines if "holdfast" in one] == ["done"]
     found = shop.run("sessions", "import", "-", *HERE, "--json", app=None, stdin=told.stdout)
     assert json.loads(found.stdout) == {
-        "imported": [{"sessionID": "done", "tenant": "", "events": lines[-1]["seq"], "pending": 0}],
+        "imported": [
+            {"sessionID": "done", "tenant": "", "events": lines[-1]["events"], "pending": 0}
+        ],
         "orphans": [],
     }
 

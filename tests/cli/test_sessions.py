@@ -107,7 +107,7 @@ def test_an_unknown_agent_is_said(shop: Shop) -> None:
 
 def test_events_and_export_give_the_log(three: Shop) -> None:
     events = three.json("sessions", "events", "order-1")["events"]
-    exported = three.run("sessions", "export", "order-1").stdout.splitlines()[1:]
+    exported = three.run("sessions", "export", "order-1").stdout.splitlines()[1:-1]
     assert [json.loads(one) for one in exported] == events
     assert sorted(events[0]) == ["data", "seq", "timestamp", "type"]
     after = three.run("sessions", "events", "order-1", "--after", "2").stdout

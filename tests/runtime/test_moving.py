@@ -179,7 +179,7 @@ async def test_nothing_is_written_if_one_session_exists(
     source: Runtime, clock: ManualClock
 ) -> None:
     lines = await exported(source)
-    other = [lines[0].replace(b'"s"', b'"other"'), lines[1]]
+    other = [lines[0].replace(b'"s"', b'"other"'), lines[1], b'{"end":"other","events":1}']
     with pytest.raises(Conflict):
         await imported(source, [*other, *lines])
     assert [one.session_id async for one in source.sessions()] == ["s"]
@@ -222,7 +222,7 @@ async def test_an_interrupted_call_is_told_where_it_was_imported(clock: ManualCl
     clock.advance("1m")
     async with Runtime(memory) as rt:
         lines = await exported(rt)
-    assert b"tool_started" in lines[-1]
+    assert b"tool_started" in lines[-2]
     async with target(clock) as rt:
         await imported(rt, lines)
         await rt.session("s").run()
@@ -276,15 +276,24 @@ async def test_files_go_with_the_session(clock: ManualClock) -> None:
     async with Runtime(MemoryStore(clock), agents=[one]) as rt:
         await rt.session("s", agent=one).run(["See:", File("text/plain", data=b"hello")])
         lines = await exported(rt)
-    blob = json.loads(lines[-1])
-    assert sorted(blob) == ["blob", "data"]
+    *rest, blob, end = lines
+    assert sorted(json.loads(blob)) == ["blob", "data"]
     async with Runtime(MemoryStore(clock)) as rt:
         with pytest.raises(Refused, match="that is not there"):
-            await imported(rt, lines[:-1])
+            await imported(rt, [*rest, end])
         with pytest.raises(Refused, match="not the bytes of"):
-            await imported(rt, [*lines[:-1], lines[-1].replace(b"aGVsbG8=", b"aGVsbG9o")])
+            await imported(rt, [*rest, blob.replace(b"aGVsbG8=", b"aGVsbG9o"), end])
         await imported(rt, lines)
         assert await exported(rt) == lines
+
+
+async def test_a_file_that_was_cut_is_refused_wherever_that_was(source: Runtime) -> None:
+    lines = await exported(source)
+    await source.session("s").delete()
+    for length in range(1, len(lines)):
+        with pytest.raises(Refused, match="ends in the middle of session 's'"):
+            await imported(source, lines[:length])
+    await imported(source, lines)
 
 
 async def test_tenants_stay_apart(source: Runtime, clock: ManualClock) -> None:
@@ -308,7 +317,12 @@ async def test_tenants_stay_apart(source: Runtime, clock: ManualClock) -> None:
         (['{"holdfast":1,"sessionID":"s"}'], "line 1: None cannot be a agent name"),
         (['{"holdfast":1,"sessionID":"s","agent":"a","more":1}'], "line 1: "),
         (['{"holdfast":1,"sessionID":"s","agent":"a"}'] * 2, "line 2: session 's' is in the file"),
-        (['{"holdfast":1,"sessionID":"s","agent":"a"}', ""], "has no events"),
+        (
+            ['{"holdfast":1,"sessionID":"s","agent":"a"}', '{"end":"s","events":0}'],
+            "has no events",
+        ),
+        ([], "there is no session in the file"),
+        (['{"holdfast":1,"sessionID":"s","agent":"a"}', '{"end":"s","events":3}'], "line 2: 3 "),
         (
             [
                 '{"holdfast":1,"sessionID":"s","agent":"a"}',

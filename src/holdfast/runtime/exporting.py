@@ -1,7 +1,8 @@
 """A session as lines of JSON, from which it can be made anew elsewhere.
 
 The first line names the session, the next ones are its events, byte for byte as they are stored.
-Then what the log does not hold: the entries of its open calls, and the bytes of its files.
+Then what the log does not hold: the entries of its open calls, and the bytes of its files. The
+last line says that this was all, so that half a file is not taken for a whole one.
 """
 
 import base64
@@ -34,16 +35,23 @@ async def export_lines(service: Service, known: Known) -> AsyncIterator[bytes]:
         **({} if record.parent is None else {"parent": record.parent}),
     )
     blobs: dict[str, None] = {}
-    async for one in _records(store, known.stream):
-        event = _event(one)
-        yield _line(seq=one.seq, type=one.type, timestamp=one.at, data=_one_line(one.data))
-        blobs |= dict.fromkeys(blobs_in(event))
+    seq = 0
+    try:
+        async for one in _records(store, known.stream):
+            event = _event(one)
+            yield _line(seq=one.seq, type=one.type, timestamp=one.at, data=_one_line(one.data))
+            blobs |= dict.fromkeys(blobs_in(event))
+            seq = one.seq
+    except Corrupt:
+        yield _line(end=record.id, events=seq)  # what stands before the damage is whole
+        raise
     async for entry in open_calls(service.desk.store, known.stream):
         pending.decode(entry.data)  # or Corrupt: no line that could not be read again
         yield _line(pending=msgspec.Raw(entry.data))
     for digest in blobs:
         data = base64.b64encode(await read_bytes(store, digest)).decode()
         yield _line(blob=digest, data=data)
+    yield _line(end=record.id, events=seq)
 
 
 def blobs_in(event: events.Event) -> Iterable[str]:

@@ -44,6 +44,8 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     data: msgspec.Raw = msgspec.Raw(b"")
     pending: PendingRecord | None = None
     blob: str | None = None
+    end: str | None = None
+    events: int = 0
 
 
 @dataclass(slots=True)
@@ -56,6 +58,7 @@ class _Bundle:
     parent: str | None
     log: list[Stamped] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
+    is_whole: bool = False
 
     @property
     def address(self) -> Address:
@@ -123,8 +126,22 @@ def _read(lines: Iterable[bytes]) -> _File:
             bundle = _take(file, bundle, line)
         except (msgspec.MsgspecError, UnicodeDecodeError, HoldfastError, ValueError) as error:
             raise Refused(f"line {number}: {error}", code="IMPORT_INVALID") from error
+    _check_whole(file)
     _check_blobs(file)
     return file
+
+
+def _check_whole(file: _File) -> None:
+    if not file.sessions and not file.pending:
+        raise Refused("there is no session in the file", code="IMPORT_INVALID")
+    for bundle in file.sessions.values():
+        if not bundle.is_whole:
+            raise Refused(
+                f"the file ends in the middle of session {bundle.session_id!r}, "
+                f"after event {len(bundle.log)}",
+                code="IMPORT_INVALID",
+                hint="export it again; half a session would do again what it had done",
+            )
 
 
 def _take(file: _File, bundle: _Bundle | None, line: _Line) -> _Bundle | None:
@@ -136,9 +153,20 @@ def _take(file: _File, bundle: _Bundle | None, line: _Line) -> _Bundle | None:
         file.blobs[line.blob] = _bytes(line.blob, line.data)
     elif bundle is None:
         raise Refused("no session was named before it; an export begins with one")
+    elif line.end is not None:
+        _end(bundle, line)
     else:
         _event(bundle, line)
     return bundle
+
+
+def _end(bundle: _Bundle, line: _Line) -> None:
+    if line.end != bundle.session_id or line.events != len(bundle.log):
+        raise Refused(
+            f"{line.events} events of session {line.end!r} end here, and there are "
+            f"{len(bundle.log)} of {bundle.session_id!r}"
+        )
+    bundle.is_whole = True
 
 
 def _begin(file: _File, line: _Line) -> _Bundle:
