@@ -134,7 +134,8 @@ async def test_waiting_sessions_hold_no_task_and_no_thread(in_memory: MakeRuntim
         before = (len(all_tasks()), threading.active_count())
         for number in range(300):
             await paused(rt, one, f"s{number}")
-        assert (len(all_tasks()), threading.active_count()) == before
+        assert len(all_tasks()) == before[0]
+        assert threading.active_count() <= before[1]  # one of an earlier test may have ended
         assert len([call async for call in rt.pending()]) == 301
 
 
