@@ -2,69 +2,33 @@
 
 import threading
 from asyncio import all_tasks
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import anyio
 import pytest
 from msgspec.json import decode, encode
+from tests.runtime.shop import (
+    agent,
+    clerk,
+    model_of,
+    paused,
+    ran,
+    refunds,
+    tool_results,
+)
 
-from holdfast import Agent, Conflict, Context, Refused, Result, Runtime, tool
+from holdfast import Conflict, Context, Refused, Runtime, tool
 from holdfast.store.base import Put, Write
 from holdfast.store.memory import MemoryStore
-from holdfast.testing import ManualClock, ScriptedModel
+from holdfast.testing import ManualClock
 
 MakeRuntime = Callable[..., Runtime]
-
-ran: list[Any] = []
 
 
 @pytest.fixture(autouse=True)
 def _clean() -> None:
     ran.clear()
-
-
-@tool(requires_approval=True)
-def refund(order: int, cents: int) -> str:
-    """Refund an order."""
-    ran.append(("refund", order, cents))
-    return f"refunded {cents}"
-
-
-@tool
-def look() -> str:
-    """Look."""
-    ran.append("look")
-    return "seen"
-
-
-def agent(*turns: dict[str, Any], tools: Sequence[Any] = (refund, look), **o: Any) -> Agent[str]:
-    return Agent("shop", model=ScriptedModel(turns), tools=tools, **o)
-
-
-def refunds(*cents: int) -> dict[str, Any]:
-    calls = [{"tool": "refund", "args": {"order": 1, "cents": c}} for c in cents]
-    return {"text": "I refund.", "calls": calls}
-
-
-def clerk(*cents: int) -> Agent[str]:
-    return agent(refunds(*cents or (5,)), {"text": "Done."})
-
-
-def model_of(one: Agent[Any]) -> ScriptedModel:
-    assert isinstance(one.model, ScriptedModel)
-    return one.model
-
-
-async def paused(rt: Runtime, one: Agent[str], session: str = "s") -> Result[Any]:
-    result = await rt.session(session, agent=one).run("Go")
-    assert result.state == "waiting"
-    return result
-
-
-async def tool_results(rt: Runtime) -> list[Any]:
-    events = await rt.session("s").events()
-    return [event.data for event in events if event.type == "tool_result"]
 
 
 async def test_a_gated_call_pauses_and_others_run(runtime: MakeRuntime) -> None:

@@ -1,64 +1,27 @@
 """Pausing again and again: questions, several cycles, answers that cannot be acted on here."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import pytest
+from tests.runtime.shop import (
+    agent,
+    clerk,
+    look,
+    model_of,
+    paused,
+    ran,
+    refunds,
+    tool_results,
+)
 
-from holdfast import Agent, Conflict, PendingCall, Result, Runtime, tool
-from holdfast.testing import ScriptedModel
+from holdfast import Conflict, PendingCall, Runtime, tool
 
 MakeRuntime = Callable[..., Runtime]
-
-ran: list[Any] = []
 
 
 @pytest.fixture(autouse=True)
 def _clean() -> None:
     ran.clear()
-
-
-@tool(requires_approval=True)
-def refund(order: int, cents: int) -> str:
-    """Refund an order."""
-    ran.append(("refund", order, cents))
-    return f"refunded {cents}"
-
-
-@tool
-def look() -> str:
-    """Look."""
-    ran.append("look")
-    return "seen"
-
-
-def agent(*turns: dict[str, Any], tools: Sequence[Any] = (refund, look), **o: Any) -> Agent[str]:
-    return Agent("shop", model=ScriptedModel(turns), tools=tools, **o)
-
-
-def refunds(*cents: int) -> dict[str, Any]:
-    calls = [{"tool": "refund", "args": {"order": 1, "cents": c}} for c in cents]
-    return {"text": "I refund.", "calls": calls}
-
-
-def clerk(*cents: int) -> Agent[str]:
-    return agent(refunds(*cents or (5,)), {"text": "Done."})
-
-
-def model_of(one: Agent[Any]) -> ScriptedModel:
-    assert isinstance(one.model, ScriptedModel)
-    return one.model
-
-
-async def paused(rt: Runtime, one: Agent[str], session: str = "s") -> Result[Any]:
-    result = await rt.session(session, agent=one).run("Go")
-    assert result.state == "waiting"
-    return result
-
-
-async def tool_results(rt: Runtime) -> list[Any]:
-    events = await rt.session("s").events()
-    return [event.data for event in events if event.type == "tool_result"]
 
 
 async def test_a_run_may_pause_any_number_of_times(runtime: MakeRuntime) -> None:
