@@ -95,7 +95,7 @@ class SqliteStore:
             running, self._running = self._running, None
             if running is not None:
                 with anyio.CancelScope(shield=True):
-                    await to_thread.run_sync(running.close)
+                    await running.close()
                 self._signal.ring()
 
     async def commit(

@@ -61,7 +61,6 @@ class Readers:
         self._connect = connect
         self._idle: list[sqlite3.Connection] = []
         self._kept: list[sqlite3.Connection] = []  # for `at_once`: one, which no thread takes
-        self._closed = False
 
     def run(self, query: Query[T]) -> T:
         """Ask one question, all of it about the same moment; may wait for the disk."""
@@ -85,8 +84,7 @@ class Readers:
         return self._ask(connection, query, SMALL)
 
     def close(self) -> None:
-        """Close what is idle; what is in use is closed when it comes back."""
-        self._closed = True
+        """Close them all; nobody may be asking."""
         while connection := _last(self._idle) or _last(self._kept):
             connection.close()
 
@@ -104,8 +102,6 @@ class Readers:
 
     def _put_back(self, connection: sqlite3.Connection) -> None:
         (self._idle if self._kept else self._kept).append(connection)
-        if self._closed:
-            self.close()
 
 
 def _last(connections: list[sqlite3.Connection]) -> sqlite3.Connection | None:

@@ -59,6 +59,8 @@ class Running:
         self._doorbell = Doorbell(path.with_name(f"{path.name}.bell"))
         self._readers = Readers(lambda: connect(reader=True))
         self._asked = 0
+        self._asking = 0
+        self._nobody_asks = anyio.Event()
         self._reading = anyio.CapacityLimiter(_READERS)
         self._pulse = Pulse(path.with_name(f"{path.name}.alive"))
         write = partial(connect, reader=False)
@@ -72,8 +74,18 @@ class Running:
         self._writer.start()
         self._watch.start()
 
-    def close(self) -> None:
-        """Finish what is queued, then stop; blocks."""
+    async def close(self) -> None:
+        """Finish what is queued or being read, then stop.
+
+        Connections are closed one after the other: two that close at the same moment each take the
+        other for the last one, and leave the log and its index lying beside the file.
+        """
+        while self._asking:
+            self._nobody_asks = anyio.Event()
+            await self._nobody_asks.wait()
+        await to_thread.run_sync(self._stop)
+
+    def _stop(self) -> None:
         self._writer.stop(self._lock_wait_s)
         self._closing = True
         self._doorbell.stop()
@@ -92,16 +104,22 @@ class Running:
 
     async def ask(self, query: Query[T]) -> T:
         """The answer to a question: at once if it is a small one, else from a thread."""
-        self._asked += 1
-        if self._asked % _IN_A_ROW == 0:  # who only asks must still let the others run
-            await checkpoint()
-        self._signal.look()
+        self._asking += 1
         try:
-            return self._readers.at_once(query)
-        except StoreRefusal:
-            raise
-        except Exception:  # noqa: BLE001 - whatever it is, a thread has the time to find out
-            return await to_thread.run_sync(self._answer, query, limiter=self._reading)
+            self._asked += 1
+            if self._asked % _IN_A_ROW == 0:  # who only asks must still let the others run
+                await checkpoint()
+            self._signal.look()
+            try:
+                return self._readers.at_once(query)
+            except StoreRefusal:
+                raise
+            except Exception:  # noqa: BLE001 - whatever it is, a thread has the time to find out
+                return await to_thread.run_sync(self._answer, query, limiter=self._reading)
+        finally:
+            self._asking -= 1
+            if not self._asking:
+                self._nobody_asks.set()
 
     def _answer(self, query: Query[T]) -> T:
         try:
