@@ -96,7 +96,6 @@ async def test_a_thread_answers_the_same(
     at_once = await ask(full)
     assert full._running is not None
     full._running._readers.close()  # so that there is no connection at hand
-    full._running._readers._closed = False
     assert await ask(full) == at_once
     assert hops == ["_answer"]
 

@@ -6,7 +6,7 @@ have seen everything.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, Protocol
 
 from msgspec import Struct
@@ -146,6 +146,20 @@ class Feed(Struct, frozen=True):
     cursor: str
 
 
+class Census(Struct, frozen=True):
+    """What a store holds, in numbers; streams and entries of the present, not of the past."""
+
+    entries: dict[tuple[str, str], int]  # by kind and state
+    overdue: dict[str, int]  # entries that are due by now, by kind
+    held: int  # streams that somebody drives
+    due: int  # streams that somebody could drive, and nobody does
+    alive: int  # holders whose time has not run out
+    records: (
+        int  # ever appended, erased ones too; a backend whose positions have holes counts those
+    )
+    commits: int  # that went through this very store since it was made
+
+
 class StoreRefusal(StoreError):
     """A condition of a commit did not hold; nothing was written."""
 
@@ -281,6 +295,10 @@ class Store(Protocol):
 
         The cursor "" is the beginning, "$" is now: it answers no record, only where to go on.
         """
+        ...
+
+    async def census(self, kinds: Collection[str]) -> Census:
+        """What there is at this moment, counted in indexes; of entries those of these kinds."""
         ...
 
     async def changed(self, timeout_s: float) -> None:

@@ -5,12 +5,14 @@ Nothing is awaited inside an operation, so each one is atomic within its event l
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import count, islice
 from operator import attrgetter
 
 from holdfast.errors import StoreError
 from holdfast.store.base import (
+    Census,
     Check,
     Clock,
     Entry,
@@ -46,6 +48,8 @@ class MemoryStore:
         self._claimable: dict[str, None] = {}  # streams with a due time that nobody holds
         self._feed: list[Record] = []
         self._positions = count(1)
+        self._last_position = 0
+        self._commits = 0
 
     def now(self) -> int:
         """The store's clock, in ms since the epoch."""
@@ -74,6 +78,7 @@ class MemoryStore:
         if isinstance(outcome, StoreRefusal):
             raise outcome
         self._apply(outcome)
+        self._commits += 1
         self._signal.ring()
         return outcome.heads()
 
@@ -158,6 +163,22 @@ class MemoryStore:
         records = self._feed[start : start + max(limit, 0)]
         return Feed(tuple(records), str(records[-1].pos) if records else cursor)
 
+    async def census(self, kinds: Collection[str]) -> Census:
+        """What there is at this moment, in numbers."""
+        self._look()
+        now = self.now()
+        found = [entry for kind in set(kinds) for entry in self._entries.get(kind, {}).values()]
+        claimable = (self._streams[stream].due for stream in self._claimable)
+        return Census(
+            entries=dict(Counter((entry.kind, entry.state) for entry in found)),
+            overdue=dict(Counter(e.kind for e in found if e.due is not None and e.due <= now)),
+            held=sum(row.holder is not None for row in self._streams.values()),
+            due=sum(due is not None and due <= now for due in claimable),
+            alive=sum(until > now for until in self._holders.values()),
+            records=self._last_position,
+            commits=self._commits,
+        )
+
     async def changed(self, timeout_s: float) -> None:
         """Return when something may have changed since this task last looked."""
         await self._signal.wait(timeout_s)
@@ -174,7 +195,8 @@ class MemoryStore:
         for stream, row in changes.streams.items():
             self._set(stream, row)
         for stream, seq, at, given in changes.records:
-            record = Record(given.type, given.data, at, seq, next(self._positions), stream)
+            self._last_position = next(self._positions)
+            record = Record(given.type, given.data, at, seq, self._last_position, stream)
             self._records[stream].append(record)
             self._feed.append(record)
         for stream in changes.erased:

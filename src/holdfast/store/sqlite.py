@@ -2,7 +2,7 @@
 
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -13,6 +13,7 @@ from anyio import to_thread
 from holdfast.errors import StoreError
 from holdfast.store import sqlite_reads as reads
 from holdfast.store.base import (
+    Census,
     Check,
     Clock,
     Entry,
@@ -68,6 +69,7 @@ class SqliteStore:
         self._signal = Signal()
         self._opening = anyio.Lock()
         self._running: Running | None = None
+        self._commits = 0
 
     @property
     def path(self) -> Path:
@@ -102,7 +104,9 @@ class SqliteStore:
         self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
     ) -> dict[str, int]:
         """Write everything durably and answer the new heads, or raise and write nothing."""
-        return cast("dict[str, int]", await self._ready().write(checked(writes, puts, checks)))
+        heads = await self._ready().write(checked(writes, puts, checks))
+        self._commits += 1
+        return cast("dict[str, int]", heads)
 
     async def claim(
         self, holder: str, kind: str, limit: int, *, only: str | None = None
@@ -145,6 +149,12 @@ class SqliteStore:
             return await self._ready().ask(reads.end)
         return await self._ready().ask(
             partial(reads.tail, position=position_of(cursor), limit=limit)
+        )
+
+    async def census(self, kinds: Collection[str]) -> Census:
+        """What there is at this moment, counted in indexes."""
+        return await self._ready().ask(
+            partial(reads.census, kinds=sorted(set(kinds)), now=self.now(), commits=self._commits)
         )
 
     async def changed(self, timeout_s: float) -> None:

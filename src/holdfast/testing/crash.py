@@ -1,12 +1,13 @@
 """Crashes inside one process: a store that after some commits behaves as if we had been killed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import anyio
 
 from holdfast.app import around_store
 from holdfast.store.base import (
+    Census,
     Check,
     Entry,
     Feed,
@@ -130,6 +131,10 @@ class MortalStore:
     async def tail(self, cursor: str, limit: int = 500) -> Feed:
         self._crash.look()
         return await self._store.tail(cursor, limit)
+
+    async def census(self, kinds: Collection[str]) -> Census:
+        self._crash.look()
+        return await self._store.census(kinds)
 
     async def changed(self, timeout_s: float) -> None:
         self._crash.look()

@@ -3,9 +3,9 @@
 import anyio
 from anyio.lowlevel import checkpoint
 
-from holdfast.store.base import Entry, Store, Write
+from holdfast.store.base import Entry, Release, Store, Write
 from holdfast.testing.contract.harness import Cases, Harness
-from holdfast.testing.contract.steps import make, put, record, refused
+from holdfast.testing.contract.steps import drive, make, put, record, refused
 
 cases = Cases()
 
@@ -78,6 +78,34 @@ async def a_cursor_that_is_none_is_a_value_error(harness: Harness) -> None:
     store = await harness.open()
     await refused(ValueError, store.find("pending", after="rubbish"))
     await refused(ValueError, store.tail("rubbish"))
+
+
+@cases.of("entries")
+async def a_census_counts_what_there_is_now(harness: Harness) -> None:
+    """Entries by kind and state, what is overdue, who drives, what could be driven."""
+    store = await harness.open()
+    lease = await drive(store)
+    await make(store, "t", "u", wake=harness.clock.now() + 1)
+    puts = [
+        put("a", due=harness.clock.now()),
+        put("b", due=harness.clock.now() + 1),
+        put("c", stream="t"),
+        put("d", state="settled"),
+        put("e", kind="mail"),
+        put("f", kind="key"),
+    ]
+    await store.commit([Write("s"), Write("t")], puts)
+    seen = await store.census(["pending", "mail", "nothing"])
+    assert seen.entries == {("pending", "open"): 3, ("pending", "settled"): 1, ("mail", "open"): 1}
+    assert (seen.overdue, seen.held, seen.due, seen.alive) == ({"pending": 1}, 1, 0, 1)
+    harness.clock.advance(1)
+    await store.commit([Write("s", fence=lease, head=1, release=Release())])
+    await store.commit([Write("t", erase=True)])
+    later = await store.census(["pending"])
+    assert later.entries == {("pending", "open"): 2, ("pending", "settled"): 1}
+    assert (later.overdue, later.held, later.due) == ({"pending": 2}, 0, 1)
+    assert later.records >= seen.records > 0
+    assert later.commits - seen.commits == 2
 
 
 @cases.of("feed")
