@@ -1,8 +1,6 @@
 """Doing what was decided: asking a model, judging its calls, running a tool."""
 
 import asyncio
-import hashlib
-import hmac
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -11,7 +9,7 @@ from typing import Any
 import anyio
 from msgspec.structs import replace
 
-from holdfast.core import events
+from holdfast.core import events, webhooks
 from holdfast.core.calls import NOT_THIS_CALL, Call
 from holdfast.core.messages import Answer, AskedCall, Message
 from holdfast.core.pending import PendingRecord
@@ -65,9 +63,7 @@ class Desk:
                 code="NO_WEBHOOK_SECRET",
                 hint="give Runtime(webhook_secret=…), or server.webhook_secret in YAML",
             )
-        return hmac.new(
-            self.webhook_secret.encode(), pending_id.encode(), hashlib.sha256
-        ).hexdigest()
+        return webhooks.derive(self.webhook_secret, pending_id)
 
     def pending_call(self, record: PendingRecord, *, inside: bool = False) -> PendingCall:
         """A pending record as users hold it; `inside` its own tool it knows its secret."""
