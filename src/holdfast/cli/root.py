@@ -21,6 +21,7 @@ from holdfast.cli.commands.doctor import doctor
 from holdfast.cli.commands.pending import approve, deny, pending
 from holdfast.cli.commands.run import run
 from holdfast.cli.commands.sessions import sessions
+from holdfast.cli.commands.webhook import webhook
 from holdfast.cli.commands.worker import worker
 from holdfast.cli.settings import Settings, shared
 from holdfast.cli.terminal import clean
@@ -146,6 +147,7 @@ for _command in (
     config,
     doctor,
     db,
+    webhook,
     demo,
 ):
     cli.add_command(_command)

@@ -1,0 +1,60 @@
+"""`holdfast webhook …`."""
+
+import time
+
+import pytest
+from tests.cli.shop import Shop
+
+from holdfast.cli.signing import SECRET
+from holdfast.core.webhooks import derive, verify
+
+BODY = b'{"result": {"output": "done"}}\n'
+
+
+def accepted(lines: str, *secrets: str) -> bool:
+    headers = dict(line.split(": ", 1) for line in lines.splitlines())
+    plain = {"X-Webhook-Signature": headers["X-Webhook-Signature"]}
+    now = time.time_ns() // 1_000_000
+    return all(verify(way, BODY, secrets, now).ok for way in (plain, headers))
+
+
+@pytest.fixture(autouse=True)
+def no_secret_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SECRET, raising=False)
+
+
+def test_sign_prints_header_lines_that_are_accepted(shop: Shop) -> None:
+    """S0.55"""
+    told = shop.run("webhook", "sign", "--secret", "hush", app=None, stdin=BODY)
+    assert told.exit_code == 0, told.output
+    names = [line.partition(":")[0].lower() for line in told.stdout.splitlines()]
+    assert names == [
+        *("x-webhook-signature", "webhook-id", "webhook-timestamp", "webhook-signature"),
+    ]
+    assert accepted(told.stdout, "hush")
+    assert not accepted(told.stdout, "other")
+
+
+def test_with_a_pending_id_the_secret_of_that_call_signs(shop: Shop) -> None:
+    """S0.59"""
+    words = ("webhook", "sign", "--secret", "hush", "--pending", "p_1")
+    told = shop.run(*words, app=None, stdin=BODY).stdout
+    assert accepted(told, derive("hush", "p_1"))
+    assert not accepted(told, "hush", derive("hush", "p_2"))
+
+
+def test_the_secret_comes_from_the_environment_before_the_configuration(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shop.folder / "holdfast.yaml").write_text("server: {webhook_secret: from-file}")
+    assert accepted(shop.run("webhook", "sign", app=None, stdin=BODY).stdout, "from-file")
+    monkeypatch.setenv(SECRET, "from-environment")
+    told = shop.run("webhook", "sign", app=None, stdin=BODY).stdout
+    assert accepted(told, "from-environment")
+
+
+def test_without_any_secret_it_says_where_one_belongs(shop: Shop) -> None:
+    told = shop.run("webhook", "sign", stdin=BODY)
+    assert (told.exit_code, told.stdout) == (2, "")
+    assert "there is no secret to sign with" in told.stderr
+    assert "set HOLDFAST_WEBHOOK_SECRET" in told.stderr
