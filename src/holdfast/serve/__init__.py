@@ -1,0 +1,1 @@
+"""The runtime over HTTP, one protocol per module."""
