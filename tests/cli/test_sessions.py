@@ -135,3 +135,35 @@ def test_tenants_see_only_their_own(shop: Shop) -> None:
     unclear = shop.run("sessions", "show", "s2")
     assert unclear.exit_code == 2
     assert "--tenant" in unclear.stderr
+
+
+def test_a_fork_has_no_open_call_and_goes_on_by_itself(three: Shop) -> None:
+    made = three.json("sessions", "fork", "order-2", "--as", "copy")
+    assert (made["sessionID"], made["state"], made["pending"]) == ("copy", "pending", [])
+    shown = three.run("sessions", "show", "copy").stdout
+    assert shown.startswith("Session copy is a fork that nobody has gone on with.")
+    went_on = three.run("sessions", "resume", "copy")
+    assert went_on.exit_code == 8
+    assert three.json("sessions", "show", "order-2")["pending"][0]["sessionID"] == "order-2"
+    assert len(three.json("pending", "list", "--tool", "refund")["pending"]) == 2
+    assert three.effects() == []
+
+
+def test_a_fork_can_be_run_at_once(three: Shop) -> None:
+    said = three.run("sessions", "fork", "order-2", "--as", "a", "--run", "Tell me more")
+    assert "forked order-2 at event" in said.stdout
+    assert said.exit_code == 8
+    assert three.run("sessions", "fork", "order-1", "--at", "1", "--run").exit_code == 0
+    taken = three.run("sessions", "fork", "order-2", "--as", "a")
+    assert taken.exit_code == 5
+    assert three.run("sessions", "fork", "none").exit_code == 3
+
+
+def test_a_session_is_deleted_only_on_purpose(three: Shop) -> None:
+    asked = three.run("sessions", "delete", "order-2")
+    assert asked.exit_code == 2
+    assert "--yes" in asked.stderr
+    call = three.pending("refund")
+    assert three.json("sessions", "delete", "order-2", "--yes")["deleted"] is True
+    assert three.run("sessions", "show", "order-2").exit_code == 3
+    assert three.run("approve", call).exit_code == 3

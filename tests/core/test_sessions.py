@@ -232,7 +232,8 @@ CANCEL = events.Cancelled(task_id="task_1")
         ([user("task_1"), answer(), asked(), waits("approval"), CANCEL], "cancelled"),
         ([user("task_1"), DONE, user("task_2")], "pending"),
         ([events.Forked(source="s", at=1)], "pending"),
-        ([user(), events.Forked(source="s", at=1)], "completed"),
+        ([user(), events.Forked(source="s", at=1)], "pending"),
+        ([user("task_1"), answer(), DONE, events.Forked(source="s", at=3)], "completed"),
     ],
 )
 def test_the_status_is_derived_from_the_log(log: list[Event], status: str) -> None:

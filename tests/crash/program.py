@@ -106,7 +106,13 @@ async def work(rt: Runtime, turns: str, place: Place) -> None:
     await rt.work(once=True)
 
 
-JOBS = {"story": story, "begin": begin, "settle": settle, "work": work}
+async def copy(rt: Runtime, turns: str, place: Place) -> None:
+    """Fork the session, as somebody who has no agent."""
+    place.arm()
+    await rt.session(SESSION).fork(id="fork")
+
+
+JOBS = {"story": story, "begin": begin, "settle": settle, "work": work, "copy": copy}
 
 
 async def do(job: dict[str, Any]) -> None:

@@ -44,6 +44,9 @@ def _moving(name: str, sight: Sight, settings: Settings) -> Lines:
         meanwhile = sight.folded.input_head > sight.folded.request_head
         kept = ["What was said meanwhile is kept until then."] if meanwhile else []
         return [head, *_waits(sight, settings), *kept]
+    if sight.folded.run is None:
+        resume = settings.command("sessions", "resume", sight.record.id)
+        return [f"{name} is a fork that nobody has gone on with.", *_do(("go on", resume))]
     return [f"{name} is {sight.state}."]
 
 

@@ -92,6 +92,11 @@ class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Whether the next message starts a new run."""
         return self.state in ("completed", "failed", "cancelled")
 
+    @property
+    def may_start_again(self) -> bool:
+        """Whether it can go on without a message: it failed, or is a fork cut within a run."""
+        return self.state == "failed" or (self.state == "pending" and self.task_id is None)
+
 
 _decoder = msgspec.json.Decoder(SessionRecord)
 

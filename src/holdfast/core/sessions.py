@@ -244,11 +244,10 @@ def _metadata(state: State, _: Stamped, event: events.Metadata) -> State:
     return replace(state, metadata={k: v for k, v in merged.items() if v is not None})
 
 
-def _forked(state: State, _: Stamped, _event: events.Forked) -> State:
-    """A fork ends where it was cut: it has no run of its own before its first message."""
-    if state.run is None or state.run.end is not None:
-        return state
-    return replace(state, run=replace(state.run, end="completed"))
+def _forked(state: State, stamped: Stamped, _event: events.Forked) -> State:
+    """Here the session's own life begins: a run that was cut off is not its own."""
+    is_over = state.run is not None and state.run.end is not None
+    return replace(state, run=state.run if is_over else None, created_at=stamped.at)
 
 
 _FOLDS: Final[dict[type, Callable[[State, Stamped, Any], State]]] = {

@@ -8,26 +8,25 @@ import base64
 import binascii
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core import codec, events, index
+from holdfast.core import codec, events
 from holdfast.core.effects import Park
 from holdfast.core.events import Stamped
-from holdfast.core.index import SessionRecord, check_id, check_tenant
+from holdfast.core.index import check_id, check_tenant
 from holdfast.core.pending import PendingRecord
 from holdfast.core.plan import Seat, plan
 from holdfast.core.rebuild import open_records
-from holdfast.core.sessions import State, fold
+from holdfast.core.sessions import fold
 from holdfast.errors import Conflict, HoldfastError, Refused
 from holdfast.runtime.content import digest_of, store_bytes
-from holdfast.runtime.entries import Address, pending_put, session_put
+from holdfast.runtime.entries import Address
 from holdfast.runtime.exporting import FORMAT, blobs_in
-from holdfast.runtime.outside import Said, key_put, title_of
+from holdfast.runtime.making import Making, listed, make
 from holdfast.runtime.service import Service
-from holdfast.store.base import Gone, HeadMoved, Put, Record, Store, VersionMoved, Write
+from holdfast.store.base import HeadMoved, Record, Store, VersionMoved
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
@@ -238,20 +237,13 @@ async def _make(store: Store, bundle: _Bundle, more: Mapping[str, PendingRecord]
         _completed(record, more.get(record.id))
         for record in open_records(bundle.log, *_names(bundle))
     ]
-    generation = 1
-    while True:
-        stream = index.stream_of(bundle.tenant, bundle.session_id, generation)
-        puts = _puts(bundle, state, calls, stream)
-        kind = index.stream_kind(bundle.agent)
-        write = Write(stream, bundle.records, create=kind, head=0, wake=wake, epoch=epoch)
-        try:
-            await store.commit([write], puts)
-        except Gone:
-            generation += 1  # deleted here once: a stream's name is not used again
-            continue
-        except (HeadMoved, VersionMoved) as error:
-            raise _exists(bundle) from error
-        return Imported(bundle.session_id, bundle.tenant, len(bundle.log), len(calls))
+    record = listed((bundle.tenant, bundle.session_id, bundle.agent), bundle.log, state)
+    record = replace(record, parent=bundle.parent)
+    try:
+        await make(store, Making(record, bundle.log, bundle.records, calls, wake, epoch))
+    except (HeadMoved, VersionMoved) as error:
+        raise _exists(bundle) from error
+    return Imported(bundle.session_id, bundle.tenant, len(bundle.log), len(calls))
 
 
 def _names(bundle: _Bundle) -> tuple[str, str, str]:
@@ -269,28 +261,6 @@ def _completed(record: PendingRecord, told: PendingRecord | None) -> PendingReco
         progress=told.progress,
         ancestry=told.ancestry,
     )
-
-
-def _puts(bundle: _Bundle, state: State, calls: list[PendingRecord], stream: str) -> list[Put]:
-    said = [event for _, _, event in bundle.log if isinstance(event, events.User)]
-    record = SessionRecord(
-        id=bundle.session_id,
-        tenant=bundle.tenant,
-        agent=bundle.agent,
-        task_id=None if state.run is None else state.run.id,
-        state=state.status,
-        created_at=state.created_at,
-        updated_at=state.updated_at,
-        metadata=dict(state.metadata),
-        title=title_of(said[0].content) if said else "",
-        parent=bundle.parent,
-    )
-    keyed: dict[Any, events.User] = {one.key: one for one in said if one.key is not None}
-    puts = [session_put(record, 0, stream)]
-    puts += [pending_put(one, 0, stream) for one in calls]
-    for one in keyed.values():
-        puts += key_put(Said(one.content, one.key), stream)
-    return puts
 
 
 def _exists(bundle: _Bundle) -> Conflict:

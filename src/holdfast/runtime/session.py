@@ -11,6 +11,7 @@ from holdfast.core.index import check_id
 from holdfast.runtime.agents import ReadyAgent
 from holdfast.runtime.content import check_text, stored_content
 from holdfast.runtime.entries import Address, Known, still_there
+from holdfast.runtime.forking import fork
 from holdfast.runtime.happening import Happening
 from holdfast.runtime.log import Log
 from holdfast.runtime.models.base import Delta
@@ -73,7 +74,7 @@ class Session(Generic[T_co]):
         if sent is not None and sent.seq is not None:
             return sent.known
         known = await outside.known(self._address)
-        if sent is None and known.record.state == "failed":
+        if sent is None and known.record.may_start_again:
             await outside.start_again(known)
             known = await outside.known(self._address)
         elif known.record.state in ("pending", "running"):
@@ -139,6 +140,22 @@ class Session(Generic[T_co]):
                 check_text(name, text)
         await self._service.desk.outside.cancel(self._address, by, reason)
         return await self.get()
+
+    async def fork(
+        self,
+        *,
+        at: int | None = None,
+        id: str | None = None,  # noqa: A002 - the word users know
+    ) -> "Session[T_co]":
+        """A copy up to event `at`, or to the last point before it where every call was settled.
+
+        What was done is copied as results and never done again; nothing of the copy runs before
+        its first message, or a `run()`. Raises Refused AT_INVALID, Conflict SESSION_EXISTS.
+        """
+        known = await self._service.desk.outside.known(self._address)
+        made = await fork(self._service.desk.store, known, at=at, session_id=id)
+        agent = made.record.agent
+        return Session(self._service, made.record.tenant, made.record.id, agent=agent, metadata={})
 
     async def delete(self) -> None:
         """Delete the session and everything that finds it."""

@@ -102,3 +102,38 @@ def cancel(settings: Settings, session_id: str, by: str, reason: str | None) -> 
     from holdfast.cli import showing
 
     return showing.cancel_session(settings, session_id, by, reason)
+
+
+@sessions.command()
+@click.argument("session_id", metavar="ID")
+@click.option("--at", type=click.IntRange(min=1), metavar="SEQ", help="Up to this event.")
+@click.option("--as", "new_id", metavar="NEW", help="The id of the fork.")
+@click.option(
+    "--run",
+    "prompt",
+    is_flag=False,
+    flag_value="",
+    metavar="[PROMPT]",
+    help="Go on with the fork here, with a message or without; exits like run.",
+)
+@shared
+@with_settings
+def fork(
+    settings: Settings, session_id: str, at: int | None, new_id: str | None, prompt: str | None
+) -> int:
+    """Copy a session up to a point where every call was settled; nothing is done again."""
+    from holdfast.cli import forking
+
+    return forking.fork_session(settings, session_id, forking.Cut(at, new_id, prompt))
+
+
+@sessions.command()
+@click.argument("session_id", metavar="ID")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@shared
+@with_settings
+def delete(settings: Settings, session_id: str, *, yes: bool) -> int:
+    """Delete a session with its log and its calls; this cannot be undone."""
+    from holdfast.cli import forking
+
+    return forking.delete_session(settings, session_id, yes=yes)

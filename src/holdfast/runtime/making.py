@@ -1,0 +1,72 @@
+"""A session made from a log that is there already, whole or not at all: one commit."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.core import events, index
+from holdfast.core.events import Stamped
+from holdfast.core.index import SessionRecord
+from holdfast.core.pending import PendingRecord
+from holdfast.core.sessions import State
+from holdfast.runtime.entries import Known, pending_put, session_put
+from holdfast.runtime.outside import Said, key_put, title_of
+from holdfast.store.base import Gone, Put, Record, Store, Write
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """What to write: the entry, the log, and what of it waits."""
+
+    record: SessionRecord
+    log: Sequence[Stamped]
+    records: Sequence[Record]
+    calls: Sequence[PendingRecord] = ()
+    wake: int | None = None
+    epoch: int = 0
+
+
+def listed(names: tuple[str, str, str], log: Sequence[Stamped], state: State) -> SessionRecord:
+    """The entry of a session with this log; the names are those of tenant, session and agent."""
+    tenant, session_id, agent = names
+    said = next((one.event for one in log if isinstance(one.event, events.User)), None)
+    return SessionRecord(
+        id=session_id,
+        tenant=tenant,
+        agent=agent,
+        task_id=None if state.run is None else state.run.id,
+        state=state.status,
+        created_at=state.created_at,
+        updated_at=state.updated_at,
+        metadata=dict(state.metadata),
+        title="" if said is None else title_of(said.content),
+    )
+
+
+async def make(store: Store, making: Making) -> Known:
+    """Write it. Raises HeadMoved or VersionMoved if it exists, or one of its calls does."""
+    record, generation = making.record, 1
+    while True:
+        stream = index.stream_of(record.tenant, record.id, generation)
+        entry = session_put(record, 0, stream)
+        write = Write(
+            stream,
+            making.records,
+            create=index.stream_kind(record.agent),
+            head=0,
+            wake=making.wake,
+            epoch=making.epoch,
+        )
+        calls = [pending_put(one, 0, stream) for one in making.calls]
+        try:
+            await store.commit([write], [entry, *calls, *_keys(making.log, stream)])
+        except Gone:
+            generation += 1  # deleted here once: a stream's name is not used again
+            continue
+        return Known.put_as(entry)
+
+
+def _keys(log: Sequence[Stamped], stream: str) -> list[Put]:
+    """What remembers the messages that were sent under a key."""
+    said = [one.event for one in log if isinstance(one.event, events.User)]
+    keyed = {one.key: one for one in said if one.key is not None}
+    return [put for key, one in keyed.items() for put in key_put(Said(one.content, key), stream)]
