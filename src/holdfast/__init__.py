@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.app import Runtime
+    from holdfast.core.access import Principal
     from holdfast.errors import Conflict, HoldfastError, NotFound, Refused, ToolError
     from holdfast.runtime.agents import Agent
     from holdfast.runtime.models.base import Delta
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.session import Session
     from holdfast.runtime.tools import Tool, tool
     from holdfast.runtime.values import Context, Decision, File, PendingCall
+    from holdfast.serve.http import asgi
 
 _HOMES = {
     "Agent": "holdfast.runtime.agents",
@@ -27,12 +29,14 @@ _HOMES = {
     "HoldfastError": "holdfast.errors",
     "NotFound": "holdfast.errors",
     "PendingCall": "holdfast.runtime.values",
+    "Principal": "holdfast.core.access",
     "Refused": "holdfast.errors",
     "Result": "holdfast.runtime.results",
     "Runtime": "holdfast.app",
     "Session": "holdfast.runtime.session",
     "Tool": "holdfast.runtime.tools",
     "ToolError": "holdfast.errors",
+    "asgi": "holdfast.serve.http",
     "tool": "holdfast.runtime.tools",
 }
 
@@ -47,12 +51,14 @@ __all__ = [
     "HoldfastError",
     "NotFound",
     "PendingCall",
+    "Principal",
     "Refused",
     "Result",
     "Runtime",
     "Session",
     "Tool",
     "ToolError",
+    "asgi",
     "tool",
 ]
 

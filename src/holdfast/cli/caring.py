@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.app import Runtime
-from holdfast.cli.opening import opened, runtime_of, service_of
+from holdfast.app import Runtime, service_of
+from holdfast.cli.opening import opened, runtime_of
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, age, line
 from holdfast.errors import ConfigError, Refused

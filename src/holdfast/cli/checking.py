@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
-from holdfast.app import Runtime
+from holdfast.app import Runtime, service_of
 from holdfast.cli import finding
-from holdfast.cli.opening import opened, service_of
+from holdfast.cli.opening import opened
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, call_text, line
 from holdfast.core.calls import CallStatus

@@ -5,10 +5,10 @@ from typing import Any, Final
 
 import anyio
 
-from holdfast.app import Runtime
+from holdfast.app import Runtime, service_of
 from holdfast.cli import finding
 from holdfast.cli.driving import Said, drive, interruptible, session_of
-from holdfast.cli.opening import bury_the_dead, opened, service_of
+from holdfast.cli.opening import bury_the_dead, opened
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, call_text, line, value_text
 from holdfast.core.commands import (

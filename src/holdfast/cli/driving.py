@@ -8,10 +8,10 @@ from typing import Any, Final, cast
 
 import anyio
 
-from holdfast.app import Runtime
+from holdfast.app import Runtime, service_of
 from holdfast.cli import finding
 from holdfast.cli.live import Live
-from holdfast.cli.opening import opened, service_of
+from holdfast.cli.opening import opened
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, age, line, value_text
 from holdfast.cli.why import why

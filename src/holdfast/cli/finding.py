@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from holdfast.app import Runtime
-from holdfast.cli.opening import service_of
+from holdfast.app import Runtime, service_of
 from holdfast.core.index import check_id
 from holdfast.core.pending import VERBS, PendingRecord, Verb
 from holdfast.errors import NotFound, Refused

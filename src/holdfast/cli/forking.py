@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import click
 
-from holdfast.app import Runtime
+from holdfast.app import Runtime, service_of
 from holdfast.cli import finding
 from holdfast.cli.driving import Said, drive, interruptible, session_of
-from holdfast.cli.opening import opened, service_of
+from holdfast.cli.opening import opened
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, line
 from holdfast.errors import Refused

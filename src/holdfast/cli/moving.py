@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.app import Runtime
+from holdfast.app import Runtime, service_of
 from holdfast.cli import finding
-from holdfast.cli.opening import opened, service_of
+from holdfast.cli.opening import opened
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, line
 from holdfast.errors import Corrupt, Refused

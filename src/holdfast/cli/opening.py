@@ -8,12 +8,11 @@ from typing import Final, Literal, TypeVar
 
 import anyio
 
-from holdfast.app import Runtime
+from holdfast.app import Runtime, service_of
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import clean
 from holdfast.config.load_object import load_object
 from holdfast.errors import ConfigError
-from holdfast.runtime.service import Service
 
 R = TypeVar("R")
 Need = Literal["any", "existing"]
@@ -40,11 +39,6 @@ def opened(
             return await main(scoped)
 
     return anyio.run(inside)
-
-
-def service_of(runtime: Runtime) -> Service:
-    """What stands behind the runtime: the command line is a door beside Python's."""
-    return runtime._service  # noqa: SLF001
 
 
 async def bury_the_dead(runtime: Runtime) -> None:

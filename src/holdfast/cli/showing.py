@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from holdfast.app import Runtime
+from holdfast.app import Runtime, service_of
 from holdfast.cli import finding
-from holdfast.cli.opening import bury_the_dead, opened, service_of
+from holdfast.cli.opening import bury_the_dead, opened
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, age, call_text, line, value_text
 from holdfast.cli.why import why

@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 from typing import Final
 
-from holdfast.cli.opening import CONFIG, runtime_of, service_of
+from holdfast.app import service_of
+from holdfast.cli.opening import CONFIG, runtime_of
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal
 from holdfast.core import webhooks

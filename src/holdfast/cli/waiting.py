@@ -4,10 +4,10 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from holdfast.app import Runtime
+from holdfast.app import Runtime, service_of
 from holdfast.cli import finding
 from holdfast.cli.live import waiting_line
-from holdfast.cli.opening import opened, service_of
+from holdfast.cli.opening import opened
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, age, call_text, line, value_text
 from holdfast.cli.why import commands_for

@@ -8,9 +8,9 @@ from typing import Any
 
 import anyio
 
-from holdfast.app import Runtime
+from holdfast.app import Runtime, service_of
 from holdfast.cli.driving import INTERRUPTED
-from holdfast.cli.opening import opened, service_of
+from holdfast.cli.opening import opened
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal
 from holdfast.errors import ConfigError

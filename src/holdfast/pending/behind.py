@@ -2,26 +2,15 @@
 
 from typing import Any
 
-from holdfast.app import Runtime
+from holdfast.app import Runtime, service_of, tenant_of
 from holdfast.core.commands import Command
 from holdfast.core.decide import Settlement
 from holdfast.core.pending import PendingRecord
 from holdfast.runtime.entries import Address, Known
 from holdfast.runtime.results import pending_json
-from holdfast.runtime.service import Service
 
 Call = dict[str, Any]  # a pending call as every door shows it
 Calls = list[Call]
-
-
-def service_of(rt: Runtime) -> Service:
-    """What stands behind a runtime."""
-    return rt._service  # noqa: SLF001 - these are doors beside Runtime's own
-
-
-def tenant_of(rt: Runtime) -> str | None:
-    """The tenant that a runtime is scoped to; None sees all."""
-    return rt._tenant  # noqa: SLF001
 
 
 async def session_of(rt: Runtime, session_id: str) -> Known:

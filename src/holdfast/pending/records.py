@@ -5,14 +5,14 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.app import Runtime
+from holdfast.app import Runtime, service_of, tenant_of
 from holdfast.core import events
 from holdfast.core.commands import CancelCall, Expire, SubmitError, SubmitResult
 from holdfast.core.decide import is_overdue
 from holdfast.core.index import check_id
 from holdfast.core.pending import PendingRecord, PendingTime
 from holdfast.errors import Conflict, NotFound, Refused
-from holdfast.pending.behind import Call, Calls, service_of, session_of, settled, shown, tenant_of
+from holdfast.pending.behind import Call, Calls, session_of, settled, shown
 from holdfast.runtime.entries import Known, pending_put, session_not_found
 from holdfast.runtime.ids import secret_id
 from holdfast.runtime.log import as_record

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from holdfast.app import Runtime
+from holdfast.app import Runtime, service_of, tenant_of
 from holdfast.core import pending
 from holdfast.core.commands import Command, SubmitError
 from holdfast.core.pending import PendingRecord
 from holdfast.errors import Corrupt, NotFound, StoreError
-from holdfast.pending.behind import Calls, service_of, session_of, settled, shown, tenant_of
+from holdfast.pending.behind import Calls, session_of, settled, shown
 from holdfast.pending.records import result_of
 from holdfast.runtime.entries import Address, open_calls
 from holdfast.runtime.results import Result

@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 from types import EllipsisType
 from typing import Any, Final
 
-from holdfast.app import Runtime
+from holdfast.app import Runtime, service_of, tenant_of
 from holdfast.core.messages import Answer, AskedCall, AssistantMessage, ToolMessage, UserMessage
 from holdfast.core.pending import PendingRecord, PendingStatus
 from holdfast.errors import ConfigError, Conflict, NotFound, Refused, ToolError
-from holdfast.pending.behind import service_of, tenant_of
 from holdfast.pending.records import json_object
 from holdfast.runtime.agents import Agent
 from holdfast.runtime.ids import secret_id

@@ -1,0 +1,157 @@
+"""What every route gets: who asks, what they see, and what stands behind the server.
+
+A route names what it needs in its signature, and is not entered without it:
+
+    @router.get("/agents", responses=answers({200: AGENTS}))
+    async def agents(door: Reads) -> Response: ...
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+from urllib.parse import unquote
+
+import anyio
+from fastapi import Depends, Path, Query, Request
+from pydantic import AfterValidator
+
+from holdfast.app import Runtime, is_open, service_of, tenant_of
+from holdfast.core.access import Permit, Principal, may, sees
+from holdfast.core.index import check_tenant
+from holdfast.errors import HoldfastError, NotAllowed, NotFound
+from holdfast.runtime.service import Service
+from holdfast.serve.answers import decoded
+from holdfast.serve.errors import not_authenticated, rate_limited
+from holdfast.serve.limits import Limit
+from holdfast.serve.tokens import LOCAL, Authenticate
+
+T = TypeVar("T")
+
+# An id in an address; the gate leaves "/" and "%" in it quoted.
+Id = Annotated[str, Path(max_length=2000), AfterValidator(unquote)]
+Tenant = Annotated[
+    str | None,
+    Query(max_length=200, description="Whose; only for principals that have no tenant."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all requests of a server share."""
+
+    rt: Runtime
+    authenticate: Authenticate
+    ids: Limit
+    closing: anyio.Event  # set when the server is told to stop: whoever streams or waits, ends
+
+    @property
+    def service(self) -> Service:
+        """What stands behind every door. Raises HoldfastError NOT_OPEN."""
+        if not is_open(self.rt):
+            raise HoldfastError(
+                "the runtime behind this server is not open",
+                code="NOT_OPEN",
+                hint="open it in your own lifespan: async with rt: yield; "
+                "with Runtime(worker=True) it also drives",
+            )
+        return service_of(self.rt)
+
+    def count(self, key: str) -> None:
+        """Note one more submission for an id. Raises Refused RATE_LIMITED."""
+        if wait_ms := self.ids.take(key, self.service.desk.store.now()):
+            raise rate_limited("for this id", wait_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """One request: who asks, and what they see."""
+
+    request: Request
+    shared: Shared
+    principal: Principal
+    tenant: str | None  # None: everything
+
+    @property
+    def service(self) -> Service:
+        """What stands behind every door."""
+        return self.shared.service
+
+    @property
+    def home(self) -> str:
+        """The tenant in which a session's id is looked up."""
+        return self.tenant or ""
+
+    @property
+    def via(self) -> str:
+        """Through which door this came, as decisions record it."""
+        return "http" if self.principal is LOCAL else f"http:{self.principal.name}"
+
+    def by(self, given: str | None = None) -> str:
+        """Who does it: the principal, or whoever it names if it may act on behalf of others."""
+        if given is None or given == self.principal.name:
+            return self.principal.name
+        if not self.principal.on_behalf:
+            raise NotAllowed(
+                f"{self.principal.name!r} may not act on behalf of {given!r}",
+                hint="leave out `by`, or give the token on_behalf: true",
+            )
+        return given
+
+    def may(self, permit: Permit) -> bool:
+        """Whether who asks may do this."""
+        return may(self.principal, permit)
+
+    def require(self, permit: Permit) -> None:
+        """Raises NotAllowed unless who asks may do this."""
+        if not self.may(permit):
+            raise NotAllowed(
+                f"{self.principal.name!r} is {self.principal.role} and may not {permit}",
+                details={"role": self.principal.role},
+            )
+
+    async def body(self, shape: type[T]) -> T:
+        """The request's body as this shape. Raises Refused."""
+        return decoded(await self.request.body(), shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """The dependency that opens a door to those who have the permit."""
+
+    permit: Permit
+
+    async def __call__(self, request: Request, tenant: Tenant = None) -> Door:
+        """The door, or the refusal that says why not."""
+        shared = shared_of(request)
+        principal = await shared.authenticate(request)
+        if principal is None:
+            raise not_authenticated()
+        door = Door(request, shared, principal, _seen(shared, principal, tenant))
+        door.require(self.permit)
+        _ = shared.service  # open, or say so before anything else
+        return door
+
+
+def shared_of(request: Request) -> Shared:
+    """What all requests of this server share."""
+    found: Any = request.app.state.shared
+    assert isinstance(found, Shared)  # noqa: S101 - put there by serve.http
+    return found
+
+
+def _seen(shared: Shared, principal: Principal, asked: str | None) -> str | None:
+    """The one tenant that can be seen from here, or None for all."""
+    own = principal.tenant if principal.tenant is not None else tenant_of(shared.rt)
+    if asked is None:
+        return own
+    check_tenant(asked)
+    if own is not None and (asked != own or not sees(principal, asked)):
+        raise NotFound(f"there is no tenant {asked!r}", code="TENANT_NOT_FOUND")
+    return asked
+
+
+ReadsToolCalls = Annotated[Door, Depends(Needs(Permit.READ_TOOL_CALLS))]
+Reads = Annotated[Door, Depends(Needs(Permit.READ))]
+Submits = Annotated[Door, Depends(Needs(Permit.SUBMIT))]
+Decides = Annotated[Door, Depends(Needs(Permit.DECIDE))]
+Operates = Annotated[Door, Depends(Needs(Permit.OPERATE))]
+Administers = Annotated[Door, Depends(Needs(Permit.ADMIN))]

@@ -1,0 +1,170 @@
+"""What stands before all routes: who may address us, how often, how much; and clean addresses.
+
+Plain ASGI, so that it costs little and sees bodies as they come.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
+
+from holdfast.errors import HoldfastError, NotAllowed, Refused
+from holdfast.serve.errors import rate_limited, told, unexpected
+from holdfast.serve.limits import Limit
+from holdfast.serve.rules import Rules, host_of, source_of
+
+logger = logging.getLogger("holdfast")
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Now = Callable[[], int]
+
+PAGES: Final = ("", "sessions", "pending", "tasks")  # addresses that have a page for people
+_ALWAYS: Final = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
+_VARY: Final = (b"vary", b"Accept")
+
+
+class Gate:
+    """Refuses what must not come in, and answers what nobody foresaw."""
+
+    def __init__(self, app: App, rules: Rules, public_url: Callable[[], str | None], now: Now):
+        self._app = app
+        self._rules = rules
+        self._public_url = public_url
+        self._now = now
+        self._sources = Limit(rules.per_source)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        answer = _Answer(send)
+        try:
+            inner = self._admitted(scope, answer)
+            await self._app(inner, self._bounded(receive), answer)
+        except HoldfastError as error:
+            await told(error)(dict(scope), receive, answer)
+        except ClientDisconnect:
+            logger.debug("%s %s: the client left", scope["method"], scope["path"])
+        except Exception:
+            logger.exception("%s %s went wrong", scope["method"], scope["path"])
+            if not answer.begun:
+                await unexpected()(dict(scope), receive, answer)
+
+    def _admitted(self, scope: Scope, answer: "_Answer") -> Scope:
+        headers = Headers(scope=scope)
+        peer = (scope.get("client") or ("", 0))[0]
+        if scope["path"] != "/healthz":
+            source = source_of(peer, headers.getlist("x-forwarded-for"), self._rules)
+            if wait_ms := self._sources.take(source, self._now()):
+                raise rate_limited("from this address", wait_ms)
+        self._check_host(headers, peer)
+        length = headers.get("content-length", "")
+        if length.isdecimal() and int(length) > self._rules.max_body:
+            raise _too_large(self._rules.max_body)
+        inner, is_page = _addressed(scope)
+        answer.vary = is_page
+        return inner
+
+    def _check_host(self, headers: Headers, peer: str) -> None:
+        """Refuse other names (rebinding) and other sites' pages (forgery)."""
+        host = headers.get("host", "")
+        if "x-forwarded-host" in headers and self._rules.trusts(peer):
+            host = headers["x-forwarded-host"].split(",")[-1].strip()
+        if not self._rules.knows_host(host):
+            raise NotAllowed(
+                f"this server is not known as {host_of(host)!r}",
+                code="HOST_NOT_ALLOWED",
+                hint="set server.public_url to the address that people and programs use",
+            )
+        origin = headers.get("origin")
+        if headers.get("sec-fetch-site") == "cross-site" or (
+            origin is not None and not self._is_own(origin, host)
+        ):
+            raise NotAllowed(
+                "a page of another site may not ask this server",
+                code="ORIGIN_NOT_ALLOWED",
+                hint="set server.public_url if this is the server's own page",
+            )
+
+    def _is_own(self, origin: str, host: str) -> bool:
+        try:
+            given, public = urlsplit(origin), urlsplit(self._public_url() or "")
+        except ValueError:
+            return False
+        if given.scheme not in ("http", "https") or not given.netloc:
+            return False
+        is_public = (given.scheme, given.netloc) == (public.scheme, public.netloc)
+        return is_public or given.netloc == host
+
+    def _bounded(self, receive: Receive) -> Receive:
+        """Bodies without a length are counted as they come."""
+        most, seen = self._rules.max_body, 0
+
+        async def counted() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > most:
+                raise _too_large(most)
+            return message
+
+        return counted
+
+
+class _Answer:
+    """Passes an answer on, with the headers that every one has."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.begun = False
+        self.vary = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.begun = True
+            more = (*_ALWAYS, _VARY) if self.vary else _ALWAYS
+            message = {**message, "headers": [*message.get("headers", ()), *more]}
+        await self._send(message)
+
+
+def _too_large(most: int) -> Refused:
+    return Refused(
+        f"the body is larger than {most:,} bytes",
+        code="TOO_LARGE",
+        hint="store it elsewhere and pass a reference; the limit is server.max_body",
+    )
+
+
+def _addressed(scope: Scope) -> tuple[Scope, bool]:
+    """The scope with the path that routes see, and whether that is the address of a page.
+
+    An id may hold a slash, so each part keeps "/" and "%" quoted; `door.Id` puts them back.
+    `/async-tools/…` is `/async-tool/…`, and `.json` after a page's address asks for its JSON.
+    """
+    raw = scope.get("raw_path") or scope["path"].encode()
+    root = scope.get("root_path", "")
+    path = "/".join(_part(part) for part in raw.partition(b"?")[0].split(b"/"))
+    inside = path.removeprefix(root)
+    if inside.startswith("/async-tools/"):
+        inside = "/async-tool/" + inside.removeprefix("/async-tools/")
+    first = inside.removeprefix("/").partition("/")[0]
+    is_page = scope["method"] == "GET" and first.removesuffix(".json") in PAGES
+    if is_page:
+        inside = inside.removesuffix(".json")
+    return {**scope, "path": root + inside}, is_page
+
+
+def _part(part: bytes) -> str:
+    try:
+        text = unquote_to_bytes(part).decode()
+    except UnicodeDecodeError as error:
+        raise Refused("the address is not UTF-8", code="PATH_INVALID") from error
+    return text.replace("%", "%25").replace("/", "%2F")

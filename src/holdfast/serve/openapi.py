@@ -1,0 +1,73 @@
+"""The API's own description, and where one begins to look."""
+
+from importlib.metadata import version
+from typing import Any, Final
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+
+from holdfast.serve.answers import ERROR, answers, reply, shape
+from holdfast.serve.door import Needs
+
+router = APIRouter(tags=["about"])
+
+_SPOILED: Final = "422"  # what the framework would answer; ours are 400
+_LINKS: Final = ("sessions", "pending", "agents", "openapi.json", "docs")
+
+
+@router.get("/", responses=answers({200: shape(("name", "version", "links"))}))
+async def about(request: Request) -> Response:
+    """What this is, and where to go on."""
+    root = request.scope.get("root_path", "")
+    links = {name: f"{root}/{name}" for name in _LINKS}
+    return reply({"name": "holdfast", "version": version("holdfast"), "links": links})
+
+
+@router.get("/openapi.json", responses=answers({200: {"type": "object"}}))
+async def openapi(request: Request) -> Response:
+    """What every route takes and answers."""
+    return reply({**description(request.app), "servers": [{"url": _root(request)}]})
+
+
+@router.get("/docs", include_in_schema=False)
+async def docs(request: Request) -> Response:
+    """The description, as a page."""
+    return get_swagger_ui_html(
+        openapi_url=f"{request.scope.get('root_path', '')}/openapi.json", title="holdfast"
+    )
+
+
+def _root(request: Request) -> str:
+    return request.scope.get("root_path", "") or "/"
+
+
+def description(app: FastAPI) -> dict[str, Any]:
+    """What every route takes and every status that it can answer."""
+    if app.openapi_schema is None:
+        app.openapi_schema = _described(app)
+    return app.openapi_schema
+
+
+def _described(app: FastAPI) -> dict[str, Any]:
+    made = get_openapi(title="holdfast", version=version("holdfast"), routes=app.routes)
+    schemas = made.setdefault("components", {}).setdefault("schemas", {})
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    schemas["Error"] = dict(ERROR)
+    made["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    for route in app.routes:
+        if isinstance(route, APIRoute) and route.include_in_schema:
+            for method in route.methods or ():
+                operation = made["paths"][route.path][method.lower()]
+                operation["responses"].pop(_SPOILED, None)
+                if needs_of(route) is not None:
+                    operation["security"] = [{"token": []}]
+    return made
+
+
+def needs_of(route: APIRoute) -> Needs | None:
+    """What a route demands of who asks; None if it is open to everybody."""
+    calls = [one.call for one in route.dependant.dependencies]
+    return next((call for call in calls if isinstance(call, Needs)), None)

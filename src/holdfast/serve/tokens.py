@@ -1,0 +1,44 @@
+"""Recognising who asks, by token."""
+
+import hashlib
+import hmac
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from fastapi import Request
+
+from holdfast.core.access import Principal
+from holdfast.errors import ConfigError
+
+Authenticate = Callable[[Request], Awaitable[Principal | None]]
+
+LOCAL: Final = Principal("local", "admin", on_behalf=True)  # on a server that needs no token
+
+
+async def anybody(_: Request) -> Principal:
+    """Everyone who reaches a server that only this machine can reach."""
+    return LOCAL
+
+
+def by_tokens(tokens: Mapping[str, Principal]) -> Authenticate:
+    """Who has one of these tokens. The time it takes tells nothing about them."""
+    if "" in tokens:
+        raise ConfigError("a token is empty", code="TOKEN_INVALID", hint="give every token a text")
+    known = [(_digest(token.encode()), principal) for token, principal in tokens.items()]
+
+    async def authenticate(request: Request) -> Principal | None:
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            return None
+        digest = _digest(given.strip().encode("latin-1"))  # as headers are decoded
+        found: Principal | None = None
+        for one, principal in known:
+            if hmac.compare_digest(one, digest):
+                found = principal
+        return found
+
+    return authenticate
+
+
+def _digest(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()

@@ -1,0 +1,52 @@
+"""Waiting for a session to rest, as callers may ask for; nothing is driven for it."""
+
+from typing import Final
+
+import anyio
+
+from holdfast.errors import Refused
+from holdfast.runtime.entries import Known, still_there
+from holdfast.runtime.service import FOLLOW_S, Service
+from holdfast.runtime.watch import wait_for
+
+MOST_S: Final = 60.0
+
+Wait = bool | float | None  # in bodies: true is as long as it may be; else seconds
+
+
+def seconds_of(wait: Wait) -> float:
+    """How long the caller wants to wait; 0 is not at all. Raises Refused."""
+    if wait is None or isinstance(wait, bool):
+        return MOST_S if wait else 0.0
+    if not 0 <= wait <= MOST_S:
+        raise Refused(
+            f"wait is true, or 0 to {MOST_S:g} seconds", code="WAIT_INVALID", hint='"wait": true'
+        )
+    return wait
+
+
+async def rested(service: Service, known: Known, seconds: float, closing: anyio.Event) -> bool:
+    """Whether the session came to rest, by waiting or ending, within that time.
+
+    Answers early where the server is told to stop.
+    """
+    await service.host.start()
+    changed = anyio.Event()
+
+    def heard(_: int) -> None:
+        changed.set()
+
+    with service.host.watch.listening(known.stream, heard), anyio.move_on_after(seconds):
+        while not closing.is_set():
+            if await is_at_rest(service, known):
+                return True
+            await wait_for(changed, FOLLOW_S)
+            changed = anyio.Event()
+    return await is_at_rest(service, known)
+
+
+async def is_at_rest(service: Service, known: Known) -> bool:
+    """Whether nobody drives the session and nobody should now."""
+    with still_there(known.record.id):
+        at = await service.desk.store.read(known.stream, limit=0)
+    return at.holder is None and (at.due is None or at.due > service.desk.store.now())
