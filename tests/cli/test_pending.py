@@ -198,3 +198,19 @@ def test_agents_are_listed_with_what_is_special_about_their_tools(shop: Shop) ->
     flags = [tool["flags"] for tool in listed["two"]]
     assert flags == [["approval"], ["deferred"]]
     assert "refund  [approval]" in shop.run("agents", "list").stdout
+
+
+def test_an_approval_is_remembered_listed_and_revoked(shop: Shop) -> None:
+    shop.run("run", "support", "Refund 991", "-s", "order-991")
+    done = shop.run("approve", "@last", "--remember-as", "refund:order_id=991", "--by", "ana")
+    assert done.exit_code == 0
+    shown = shop.run("sessions", "permissions", "order-991")
+    assert "refund:order_id=991" in shown.stderr + shown.stdout
+    (kept,) = shop.json("sessions", "permissions", "order-991")["permissions"]
+    assert (kept["rule"], kept["by"]) == ("refund:order_id=991", "ana")
+    assert "refund:order_id=991" in shop.run("sessions", "show", "order-991").output
+    number = str(kept["number"])
+    left = shop.json("sessions", "permissions", "order-991", "--revoke", number)
+    assert left["permissions"] == []
+    again = shop.run("sessions", "permissions", "order-991", "--revoke", number)
+    assert again.exit_code == 3

@@ -119,7 +119,11 @@ MATRIX = [
     ("main-db", "{hitl: {mode: auto}}", "auto"),
     ("main-db", "{hitl: {mode: blocking}}", "'blocking' is not built yet"),
     ("main-db", "{hitl: {mode: async}}", "async"),
-    ("mem", "{hitl: {mode: async}}", "async HITL requires a durable session_store, and 'mem'"),
+    (
+        "mem",
+        "{hitl: {mode: async}}",
+        "async HITL requires a durable session_store ('mem' is memory)",
+    ),
     (
         None,
         "{hitl: {mode: sync}}",
@@ -142,6 +146,50 @@ def test_the_mode_follows_the_matrix(
         load(file)
     where = "holdfast.yaml:5: agents.a.task.hitl.mode: "
     assert caught.value.message.startswith(where + outcome)
+
+
+def test_tasks_are_kept_in_the_session_store(write: Write) -> None:
+    """S4.39: task.backend and task.sql are taken, and it is said what becomes of them."""
+    sql = "{driver: sqlite, database: ./s.db}"
+    task = f"task: {{backend: sql, sql: {sql}}}"
+    config = load(write(f"{MAIN}agents:{agent('a', 'session_store: main-db', task)}"))
+    assert config.agents["a"].task.backend == "sql"
+    note = "note: task handles live in the session store, whatever task.backend says"
+    assert note in describe(config)
+
+
+def test_tasks_in_a_second_database_are_refused(refusal: Refusal) -> None:
+    """S4.39: one durable store per process."""
+    sql = "{driver: sqlite, database: tasks.db}"
+    error = refusal(f"{MAIN}agents:{agent('a', 'session_store: main-db', f'task: {{sql: {sql}}}')}")
+    assert error.message == (
+        "holdfast.yaml:4: agents.a.task.sql: is another database than that of the session "
+        "store, where tasks are kept too"
+    )
+
+
+def test_permissions_are_understood(write: Write) -> None:
+    rules = "permissions: {deny: ['shell:cmd=rm*'], ask: [refund]}"
+    assert load(write(f"agents:{agent('a', rules)}")).agents["a"].permissions == {
+        "deny": ("shell:cmd=rm*",),
+        "ask": ("refund",),
+    }
+
+
+def test_a_wrong_permission_is_told(refusal: Refusal) -> None:
+    """S4.41"""
+    error = refusal(f"agents:{agent('a', 'permissions: {deny: [a b]}')}")
+    assert error.message == (
+        "holdfast.yaml:2: agents.a.permissions.deny[0]: 'a b' is not a permission rule"
+    )
+
+
+def test_the_policy_of_expiry_is_understood(write: Write) -> None:
+    """S4.66"""
+    task = "task: {input_timeout: 1h, on_expire: cancel, expire_grace: 5m}"
+    found = load(write(f"agents:{agent('a', task)}")).agents["a"].task
+    assert (found.on_expire, found.expire_grace) == ("cancel", timedelta(minutes=5))
+    assert found.input_timeout == timedelta(hours=1)
 
 
 EXAMPLE_STORE = """\
@@ -175,11 +223,11 @@ USES = '    session_store: "main-db"  # enables async HITL automatically\n'
     [
         (
             EXAMPLE + EXAMPLE_TASK + EXAMPLE_TOOLS,
-            ["3: llm", "5: task.backend", "8: tools[0]"],
+            ["3: llm", "8: tools[0]"],
         ),
         (
             EXAMPLE_STORE + EXAMPLE + USES + EXAMPLE_TASK + EXAMPLE_TOOLS,
-            ["10: llm", "13: task.backend", "16: tools[0]"],
+            ["10: llm", "16: tools[0]"],
         ),
         (
             EXAMPLE_STORE
@@ -188,7 +236,7 @@ USES = '    session_store: "main-db"  # enables async HITL automatically\n'
             + EXAMPLE_TASK
             + '      hitl:\n        mode: "async"  # Explicit async\n'
             + EXAMPLE_TOOLS,
-            ["10: llm", "13: task.backend", "18: tools[0]"],
+            ["10: llm", "18: tools[0]"],
         ),
         (
             EXAMPLE_STORE
@@ -197,7 +245,7 @@ USES = '    session_store: "main-db"  # enables async HITL automatically\n'
             + EXAMPLE_TASK
             + '      hitl:\n        mode: "blocking"  # Force blocking mode\n'
             + EXAMPLE_TOOLS,
-            ["10: llm", "13: task.backend", "16: task.hitl.mode", "18: tools[0]"],
+            ["10: llm", "16: task.hitl.mode", "18: tools[0]"],
         ),
     ],
 )

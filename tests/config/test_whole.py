@@ -90,7 +90,6 @@ def test_its_missing_parts_are_all_named(
     assert [line.split(": ")[0] + ": " + line.split(": ")[1] for line in lines] == [
         "holdfast.yaml:4: llms.main.provider",
         "holdfast.yaml:5: mcp_servers",
-        "holdfast.yaml:15: agents.assistant.task.backend",
         "holdfast.yaml:15: agents.assistant.task.timeout",
         "holdfast.yaml:19: agents.assistant.tools[2].mcp",
         "holdfast.yaml:21: agents.assistant.sub_agents",
@@ -134,9 +133,7 @@ PARTS = {
             f"4: agents.a.{shown}",
         )
         for path, said, shown in (
-            ("task.backend", "task: {backend: memory}", "task.backend"),
             ("task.worker_pool", "task: {worker_pool: 4}", "task.worker_pool"),
-            ("task.sql", "task: {sql: {driver: sqlite, database: t.db}}", "task.sql"),
             ("task.timeout", "task: {timeout: 1h}", "task.timeout"),
             ("task.hitl.mode=blocking", "task: {hitl: {mode: blocking}}", "task.hitl.mode"),
             ("tools.*=execute_command", "tools: [wait, execute_command]", "tools[1]"),

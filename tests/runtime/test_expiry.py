@@ -1,7 +1,7 @@
 """Deadlines and timers: by an injected clock, once, and with a defined outcome."""
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import anyio
@@ -28,6 +28,12 @@ async def start(call: PendingCall, mark: bool = False) -> str:
 @tool(requires_approval=True, approval_timeout="1h")
 def act() -> str:
     """Act."""
+    return "acted"
+
+
+@tool(requires_approval=True)
+def plain() -> str:
+    """Act without a deadline of its own."""
     return "acted"
 
 
@@ -199,6 +205,49 @@ async def test_an_approval_that_expires_may_cancel_the_run(
         again = await rt.session("s", agent=one).run("Go on")
         assert (again.state, again.output) == ("completed", "Done.")
         assert again.task_id != result.task_id
+
+
+async def test_a_run_is_cancelled_only_after_its_grace(
+    runtime: MakeRuntime, clock: ManualClock
+) -> None:
+    """S4.66"""
+    one = actor(on_expire="cancel", expire_grace="10m")
+    async with runtime(one) as rt:
+        await waiting(rt, one)
+        clock.advance("69m")
+        assert (await rt.session("s").run()).state == "waiting"
+        clock.advance("1m")
+        assert (await rt.session("s").run()).state == "cancelled"
+
+
+async def test_an_answer_within_the_grace_is_taken_and_marked_late(
+    in_memory: MakeRuntime, clock: ManualClock
+) -> None:
+    """S4.66"""
+    one = actor(on_expire="cancel", expire_grace="10m")
+    async with in_memory(one) as rt:
+        call = await waiting(rt, one)
+        clock.advance("65m")
+        await rt.approve(call.id, by="ana")
+        assert (await rt.session("s").run()).state == "completed"
+        (told,) = [e.data for e in await rt.session("s").events() if e.type == "decision"]
+        assert told["late"] is True
+
+
+@pytest.mark.parametrize(
+    "options, seconds", [({}, None), ({"input_timeout": 600}, 600), ({"input_timeout": 0}, None)]
+)
+async def test_an_agent_can_bound_how_long_it_waits_for_people(
+    in_memory: MakeRuntime, options: dict[str, Any], seconds: int | None
+) -> None:
+    """S4.47: without a deadline unless one is configured; that of the tool counts more."""
+    calls = [{"tool": "plain"}, {"tool": "ask_user", "args": {"question": "Who?"}}, {"tool": "act"}]
+    one = agent({"calls": calls}, tools=[plain, act, "ask_user"], **options)
+    async with in_memory(one) as rt:
+        pending = (await rt.session("s", agent=one).run("Go")).pending
+        limits = [call.expires_at and call.expires_at - call.created_at for call in pending]
+    wanted = None if seconds is None else timedelta(seconds=seconds)
+    assert limits == [wanted, wanted, timedelta(hours=1)]
 
 
 async def test_a_message_right_after_such_an_expiry_is_a_new_run(

@@ -43,7 +43,9 @@ def _agent(said: AgentConfig, config: Config) -> Agent[Any]:
             hitl=said.task.hitl,
             input_timeout=said.task.input_timeout,
             on_expire=said.task.on_expire,
+            expire_grace=said.task.expire_grace,
             while_waiting=said.while_waiting,
+            permissions=said.permissions,
             description=said.description,
             aliases=said.aliases,
         )

@@ -248,9 +248,14 @@ class Runtime:
         by: str,
         args: Mapping[str, Any] | None = None,
         note: str | None = None,
+        remember: bool | str = False,
     ) -> PendingCall:
-        """Let exactly the stored call run, with `args` merged over its arguments."""
-        return await self._settle(pending_id, Approve(by, "python", args, note))
+        """Let exactly the stored call run, with `args` merged over its arguments.
+
+        With `remember` this call is not asked about again in its session: exactly this one, or
+        what a rule says, such as `"shell:cmd=ls*"`. `Session.permissions` lists and revokes.
+        """
+        return await self._settle(pending_id, Approve(by, "python", args, note, remember))
 
     async def deny(self, pending_id: str, *, by: str, reason: str | None = None) -> PendingCall:
         """Do not run it; the model is told the reason."""

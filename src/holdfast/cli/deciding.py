@@ -32,7 +32,7 @@ _STEP_S: Final = 0.05
 Given = Mapping[str, Any]
 
 _COMMANDS: Final[dict[str, Callable[[Given], Command]]] = {
-    "approve": lambda g: Approve(g["by"], VIA, g["args"], g["note"]),
+    "approve": lambda g: Approve(g["by"], VIA, g["args"], g["note"], g["remember"]),
     "deny": lambda g: Deny(g["by"], VIA, g["reason"]),
     "respond": lambda g: Respond(g["by"], VIA, g["output"]),
     "result": lambda g: SubmitResult(g["output"], g["title"], g["metadata"], g["by"], VIA),

@@ -159,6 +159,9 @@ def _facts(terminal: Terminal, sight: Sight) -> None:
     terminal.say(f"Usage    {usage or 'none yet'}")
     if folded.metadata:
         terminal.say(f"Metadata {line(value_text(dict(folded.metadata)), _LONGEST)}")
+    if folded.allowed:
+        texts = "; ".join(f"{one.number}: {one.text}" for one in folded.allowed)
+        terminal.say(f"Allowed  {line(texts, _LONGEST)}")
     created, updated = _when(folded.created_at), _when(folded.updated_at)
     terminal.say(f"Events   {folded.head}, from {created} to {updated}")
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.config.kinds import Wrong
 from holdfast.config.models import split
+from holdfast.config.modes import waits_of
 from holdfast.config.notes import Notes
 from holdfast.config.paths import Folder
 from holdfast.config.problems import Key, did_you_mean
@@ -18,7 +19,6 @@ from holdfast.config.settings import (
     TaskConfig,
     ToolRef,
 )
-from holdfast.config.stores import named_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +38,26 @@ def agent_of(name: str, said: Mapping[str, Any], around: Surroundings) -> AgentC
     key: Key = ("agents", name)
     attempt = around.notes.attempt
     model = attempt((*key, "llm"), model_named, said["llm"], (*key, "llm"), around)
-    attempt((*key, "task", "hitl", "mode"), _check_mode, said, around.stores)
+    task = _task(said.get("task", {}))
+    store = around.stores.get(said.get("session_store", ""))
+    mode = (*key, "task", "hitl", "mode")
+    waits = attempt(mode, waits_of, task.hitl, said.get("session_store"), store)
     for at, other in enumerate(said.get("sub_agents", ())):
         attempt((*key, "sub_agents", at), _check_agent, other, around.agents)
     tools = tuple(
         _tool(tool, (*key, "tools", at), around) for at, tool in enumerate(said.get("tools", ()))
     )
     files = _files(said, key, around)
-    if model is None:
+    if model is None or waits is None:
         return None
     plain = ("description", "session_store", "max_turns", "while_waiting")
     return AgentConfig(
         name=name,
         model=model,
         tools=tools,
-        task=_task(said.get("task", {})),
+        task=task,
+        waits=waits,
+        permissions=_permissions(said.get("permissions", {})),
         sub_agents=tuple(said.get("sub_agents", ())),
         aliases=tuple(said.get("aliases", ())),
         budget=MappingProxyType(said.get("budget", {})),
@@ -69,20 +74,6 @@ def model_named(name: str, key: Key, around: Surroundings) -> ModelRef | None:
     if provider == "scripted":
         return ModelRef(provider=provider, script=around.folder.file(model), key=key)
     return ModelRef(provider=provider, model=model, key=key)
-
-
-def _check_mode(said: Mapping[str, Any], stores: Mapping[str, StoreConfig | None]) -> None:
-    if said.get("task", {}).get("hitl", {}).get("mode") != "async":
-        return
-    name = said.get("session_store")
-    if name is None:
-        raise Wrong(
-            "async HITL requires session_store to be configured",
-            "add session_store: NAME to the agent, with NAME under session_stores",
-        )
-    store = named_store(name, stores) if name in stores else None
-    if store is not None and not store.is_durable:
-        raise Wrong(f"async HITL requires a durable session_store, and {name!r} is in memory")
 
 
 def _check_agent(name: str, agents: Mapping[str, Any]) -> None:
@@ -109,9 +100,14 @@ def _check_server(name: str, servers: Mapping[str, Any]) -> None:
         raise Wrong(f"there is no MCP server {name!r}{did_you_mean(name, servers)}")
 
 
+def _permissions(said: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]:
+    return MappingProxyType({effect: tuple(rules) for effect, rules in said.items()})
+
+
 def _task(said: Mapping[str, Any]) -> TaskConfig:
     rest = {name: value for name, value in said.items() if name != "hitl"}
-    return TaskConfig(**rest, hitl=said.get("hitl", {}).get("mode", "auto"))
+    is_placed = "backend" in said or "sql" in said
+    return TaskConfig(**rest, hitl=said.get("hitl", {}).get("mode", "auto"), is_placed=is_placed)
 
 
 def _files(said: Mapping[str, Any], key: Key, around: Surroundings) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from holdfast.config.settings import (
     TokenConfig,
     WebhookConfig,
 )
-from holdfast.config.stores import default_store, named_store, one_store, store_of
+from holdfast.config.stores import default_store, named_store, one_store, same_store, store_of
 
 T = TypeVar("T")
 
@@ -119,9 +119,14 @@ def _store(
         if store is not None:
             notes.attempt(key, one_store, store, used)
             used[agent] = store
-    if used:
-        return next(iter(used.values()))
-    return notes.attempt(("session_stores",), default_store, _frozen(stores), folder)
+    chosen = next(iter(used.values()), None) or notes.attempt(
+        ("session_stores",), default_store, _frozen(stores), folder
+    )
+    for agent, said in agents.items():
+        sql = said.get("task", {}).get("sql")
+        if chosen is not None and sql is not None:
+            notes.attempt(("agents", agent, "task", "sql"), same_store, sql, chosen, folder)
+    return chosen
 
 
 def _server(said: Mapping[str, Any]) -> ServerConfig:

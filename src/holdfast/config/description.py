@@ -34,7 +34,8 @@ def _why(config: Config) -> str:
 def _agent(agent: AgentConfig, config: Config) -> str:
     tools = [tool.target if isinstance(tool, ToolRef) else tool.mcp for tool in agent.tools]
     waits = "outlive the process" if config.store.is_durable else "end with the process"
-    return f"{_model(agent.model)}; tools: {', '.join(tools) or 'none'}; waits {waits}"
+    said = f"tools: {', '.join(tools) or 'none'}; waits {waits}"
+    return f"{_model(agent.model)}; {said}"
 
 
 def _model(model: ModelRef) -> str:
@@ -47,6 +48,8 @@ def _remarks(config: Config) -> Iterator[str]:
             "warning: the store is in memory, and everything in it ends with the process; "
             "durable is {backend: sql, sql: {driver: sqlite, database: ./holdfast.db}}"
         )
+    if any(agent.task.is_placed for agent in config.agents.values()):
+        yield "note: task handles live in the session store, whatever task.backend says"
     if not config.agents:
         yield "note: there are no agents"
     used = {agent.session_store for agent in config.agents.values()} | {config.store.name}

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from holdfast.config.problems import did_you_mean, listed
 from holdfast.core.durations import duration_ms
+from holdfast.core.permissions import rule_of
 from holdfast.errors import Refused
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -220,6 +221,14 @@ def _output(scalar: Scalar) -> str:
     return text
 
 
+def _rule(scalar: Scalar) -> str:
+    text = _text(scalar)
+    try:
+        return rule_of(text).text
+    except Refused as error:
+        raise Wrong(error.message, hint=error.hint) from error
+
+
 _TEXT: Final = {"type": "string"}
 _AMOUNT: Final = {"type": ["number", "string"]}
 TEXT: Final = Plain(_text, _TEXT)
@@ -234,3 +243,4 @@ SIZE: Final = Plain(_size, _AMOUNT)
 RATE: Final = Plain(_rate, _TEXT)
 OBJECT: Final = Plain(_object, {"type": "string", "pattern": f"^{_OBJECT.pattern}$"})
 OUTPUT: Final = Plain(_output, _TEXT)
+RULE: Final = Plain(_rule, _TEXT)

@@ -9,7 +9,6 @@ from holdfast.config.reader import Entry
 
 _PROVIDER: Final = "this version runs the provider 'scripted' and Model objects given in Python"
 _SERVER: Final = "this version has no HTTP server"
-_TASK: Final = "runs are kept in the session store and driven by its workers"
 _MCP: Final = "this version cannot use MCP servers"
 _BUDGET: Final = "this version counts turns and tokens"
 
@@ -24,9 +23,7 @@ NOT_BUILT: Final[Mapping[str, str]] = {
     "llms.*.provider=google": _PROVIDER,
     "llms.*.provider=ollama": _PROVIDER,
     "mcp_servers": _MCP,
-    "agents.*.task.backend": _TASK,
-    "agents.*.task.worker_pool": _TASK,
-    "agents.*.task.sql": _TASK,
+    "agents.*.task.worker_pool": "this version bounds no runs",
     "agents.*.task.timeout": "limit a run with budget: {turns, tokens}",
     "agents.*.task.hitl.mode=blocking": "waits are recorded in the store; use auto or async",
     "agents.*.tools.*=execute_command": "this version runs no commands",

@@ -90,13 +90,15 @@ class McpServerConfig:
 class TaskConfig:
     """How an agent's runs are driven, and how long they wait for people."""
 
-    backend: Literal["memory", "sql"] = "memory"
+    backend: Literal["memory", "sql"] = "memory"  # as it was said: the session store keeps tasks
     worker_pool: int | None = None
     sql: Mapping[str, str] | None = field(default=None, repr=False)
-    input_timeout: timedelta = timedelta(seconds=600)
+    input_timeout: timedelta | None = None  # None: no deadline (blocking: 600 s)
     timeout: timedelta | None = None
     hitl: Literal["auto", "blocking", "async"] = "auto"
     on_expire: Literal["fail", "cancel", "keep"] = "fail"
+    expire_grace: timedelta = timedelta(0)  # before `cancel` acts
+    is_placed: bool = False  # it was said where tasks are to be kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +111,8 @@ class AgentConfig:
     instructions: str = ""
     session_store: str | None = None
     task: TaskConfig = field(default_factory=TaskConfig)
+    waits: Literal["blocking", "async"] = "async"  # what task.hitl means with this store
+    permissions: Mapping[str, tuple[str, ...]] = field(default_factory=_nothing)
     tools: tuple[ToolRef | McpTools, ...] = ()
     sub_agents: tuple[str, ...] = ()
     max_turns: int = 100

@@ -60,6 +60,15 @@ def one_store(mine: StoreConfig, others: Mapping[str, StoreConfig]) -> None:
             )
 
 
+def same_store(sql: Mapping[str, str], store: StoreConfig, folder: Folder) -> None:
+    """Wrong if the tasks of an agent were to live elsewhere than its sessions."""
+    if _sql_url(sql, folder) != store.url:
+        raise Wrong(
+            "is another database than that of the session store, where tasks are kept too",
+            "leave it out, or make it the session store: a process has one",
+        )
+
+
 def default_store(stores: Mapping[str, StoreConfig], folder: Folder) -> StoreConfig:
     """The store where no agent names one: the only durable one, else a file beside the YAML."""
     durable = {store.url: store for store in stores.values() if store.is_durable}

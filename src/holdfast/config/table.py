@@ -12,6 +12,7 @@ from holdfast.config.kinds import (
     OUTPUT,
     POSITIVE,
     RATE,
+    RULE,
     SIZE,
     TEXT,
     URL,
@@ -24,6 +25,7 @@ from holdfast.config.kinds import (
     choice,
     integer,
 )
+from holdfast.core.permissions import EFFECTS
 
 BUILT_IN: Final = ("ask_user", "wait", "todo_write", "execute_command")
 PROVIDERS: Final = ("scripted", "anthropic", "openai", "openai-responses", "google", "ollama")
@@ -72,6 +74,7 @@ _TASK: Final = Block(
         "timeout": DURATION,
         "hitl": Block({"mode": choice("hitl.mode", "auto", "blocking", "async", empty="auto")}),
         "on_expire": choice("on_expire", "fail", "cancel", "keep"),
+        "expire_grace": DURATION,
     }
 )
 _USE: Final = Block(
@@ -105,6 +108,7 @@ _AGENT: Final = Block(
         "instructions_file": TEXT,
         "session_store": TEXT,
         "task": _TASK,
+        "permissions": Block({effect: Many(RULE) for effect in EFFECTS}),
         "tools": Many(
             Either(built_in_or_object(BUILT_IN), blocks={"use": _USE, "mcp": _MCP_TOOLS})
         ),

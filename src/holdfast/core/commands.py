@@ -15,6 +15,7 @@ class Approve:
     via: str
     args: Mapping[str, Any] | None = None
     note: str | None = None
+    remember: bool | str = False  # for the rest of the session: this call again, or a rule
     verb = Verb.APPROVE
 
 

@@ -28,6 +28,7 @@ from holdfast.core.pending import (
     moved,
     winner,
 )
+from holdfast.core.permissions import check_remembered
 from holdfast.errors import Conflict
 
 TIMED_OUT: Final = "Tool execution timed out"
@@ -65,7 +66,7 @@ def settle(record: PendingRecord, command: Command, now: int) -> Settlement:
         return _expire(record, now, came_late=command.verb is not Verb.EXPIRE)
     if isinstance(command, Expire):
         return Settlement(record, duplicate=True)
-    return _settled(moved(record, command.verb, now), command, now)
+    return _settled(moved(record, command.verb, now, late=is_late(record, now)), command, now)
 
 
 def give_up(record: PendingRecord, command: CancelCall, now: int) -> Settlement:
@@ -97,6 +98,12 @@ def give_up_all(
 def is_overdue(record: PendingRecord, now: int) -> bool:
     """Whether its deadline has passed and nobody said to keep it open."""
     return record.due is not None and record.due <= now
+
+
+def is_late(record: PendingRecord, now: int) -> bool:
+    """Whether its deadline has passed, and an answer is taken all the same."""
+    has_passed = record.timeout is not None and record.timeout <= now
+    return record.late or (has_passed and record.kind != "timer")
 
 
 def _settled(record: PendingRecord, command: Command, now: int) -> Settlement:
@@ -158,11 +165,15 @@ def _decided(record: PendingRecord, command: Approve | Deny | Respond, now: int)
         args=decision.args,
         reason=decision.reason,
         note=decision.note,
+        remember=decision.remember,
         late=record.late,
         task_id=record.task_id,
     )
     match command:
         case Approve():
+            if isinstance(command.remember, str):
+                changed = {**record.input, **(decision.args or {})}
+                check_remembered(command.remember, record.tool, changed)
             return Settlement(record, (fact,))
         case Respond():
             return Settlement(record, (fact, tool_result(record, command.output)))
@@ -179,7 +190,13 @@ def _decision(command: Approve | Deny | Respond, at: int) -> PendingDecision:
             changes = dict(command.args) if command.args else None
             kind: events.DecisionKind = "edit" if changes else "approve"
             return PendingDecision(
-                kind, command.by, command.via, at, args=changes, note=command.note
+                kind,
+                command.by,
+                command.via,
+                at,
+                args=changes,
+                note=command.note,
+                remember=command.remember,
             )
         case Deny():
             return PendingDecision("deny", command.by, command.via, at, reason=command.reason)

@@ -120,8 +120,17 @@ class Decision(Struct, frozen=True, kw_only=True, omit_defaults=True):
     args: dict[str, Any] | None = None
     reason: str | None = None
     note: str | None = None
+    remember: bool | str = False  # for the rest of the session: exactly this call, or a rule
     late: bool = False
     task_id: str | None = field(default=None, name="taskID")
+
+
+class Revoked(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a decision had allowed for the rest of the session is asked about again."""
+
+    decision: int  # the number of its event
+    by: str
+    via: str
 
 
 class Settled(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -257,6 +266,7 @@ Event = (
     | Pending
     | Progress
     | Decision
+    | Revoked
     | Settled
     | AgentStart
     | AgentComplete

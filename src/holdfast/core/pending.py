@@ -23,6 +23,7 @@ class PendingStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
+PEOPLE: Final[frozenset[CallKind]] = frozenset({"approval", "question"})  # kinds that they settle
 OPEN: Final = frozenset({PendingStatus.WAITING, PendingStatus.PROCESSING})
 
 
@@ -105,6 +106,7 @@ class PendingDecision(Struct, frozen=True, omit_defaults=True):
     reason: str | None = None
     note: str | None = None
     output: str | None = None
+    remember: bool | str = False
 
 
 class PendingRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -139,6 +141,7 @@ class PendingRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     via: str | None = None
     late: bool = False
     on_expire: str = field(default="fail", name="onExpire")
+    grace: int = 0  # ms after its deadline in which an answer is still taken, marked late
     twin: str | None = None  # another id under which the same call waits
     ancestry: tuple[str, ...] = ()
 
@@ -149,7 +152,9 @@ class PendingRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def due(self) -> int | None:
         """When it expires, or None: the `due` of its entry."""
-        return self.timeout if self.is_open and not self.late and self.kind != "timer" else None
+        if self.timeout is None or self.late or self.kind == "timer" or not self.is_open:
+            return None
+        return self.timeout + self.grace
 
 
 def moved(record: PendingRecord, verb: Verb, now: int, **changes: Any) -> PendingRecord:

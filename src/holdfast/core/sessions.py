@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from holdfast.core import calls, events
 from holdfast.core.calls import Call, CallStatus, Move
 from holdfast.core.events import Stamped
+from holdfast.core.permissions import Allowed
 
 RunState = Literal["pending", "running", "waiting", "completed", "failed", "cancelled"]
 RunEnd = Literal["completed", "failed", "cancelled"]
@@ -51,6 +52,7 @@ class State(Struct, frozen=True):
     usage: Mapping[str, float] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     todos: tuple[Any, ...] = ()
+    allowed: tuple[Allowed, ...] = ()  # what people said need not be asked about again
     created_at: int = 0
     updated_at: int = 0
 
@@ -196,7 +198,29 @@ def _decision(state: State, stamped: Stamped, event: events.Decision) -> State:
     def decide(call: Call) -> Call:
         return replace(calls.decided(call, event), decided_at=stamped.at)
 
-    return _changed(state, event.call_id, decide)
+    state = _changed(state, event.call_id, decide)
+    return _remembered(state, stamped, event) if event.remember else state
+
+
+def _remembered(state: State, stamped: Stamped, event: events.Decision) -> State:
+    call = state.calls.get(event.call_id)
+    if call is None or event.kind not in ("approve", "edit"):
+        return state
+    rule = event.remember if isinstance(event.remember, str) else None
+    allowed = Allowed(
+        number=stamped.seq,
+        tool=call.tool,
+        params=call.params,
+        rule=rule,
+        by=event.by,
+        at=stamped.at,
+    )
+    return replace(state, allowed=(*state.allowed, allowed))
+
+
+def _revoked(state: State, _: Stamped, event: events.Revoked) -> State:
+    kept = tuple(one for one in state.allowed if one.number != event.decision)
+    return replace(state, allowed=kept)
 
 
 def _settled(state: State, _: Stamped, event: events.Settled) -> State:
@@ -259,6 +283,7 @@ _FOLDS: Final[dict[type, Callable[[State, Stamped, Any], State]]] = {
     events.Pending: _pending,
     events.Progress: _progress,
     events.Decision: _decision,
+    events.Revoked: _revoked,
     events.Settled: _settled,
     events.AgentStart: _agent_start,
     events.AgentComplete: _agent_complete,

@@ -12,7 +12,7 @@ from holdfast.core.calls import Call, CallStatus
 from holdfast.core.decide import CANCELLED, INTERRUPTED, NOT_STARTED
 from holdfast.core.events import Content
 from holdfast.core.messages import Answer
-from holdfast.core.pending import ENDS, PendingRecord, PendingTime, Verb, moved
+from holdfast.core.pending import ENDS, PEOPLE, PendingRecord, PendingTime, Verb, moved
 from holdfast.core.plan import SLOTS
 from holdfast.core.policy import (
     Correct,
@@ -41,6 +41,7 @@ class Scope:
     agent: str
     epoch: int
     on_expire: str = "fail"
+    grace: int = 0  # ms before `cancel` acts
 
 
 @dataclass(slots=True)
@@ -139,7 +140,8 @@ class _Pen:
             timeout=verdict.until if isinstance(verdict, Wait) else verdict.expires_at,
             prompt=None if isinstance(verdict, Defer) else verdict.prompt,
             reason=reason,
-            on_expire=scope.on_expire if kind in ("approval", "question") else "fail",
+            on_expire=scope.on_expire if kind in PEOPLE else "fail",
+            grace=scope.grace if kind in PEOPLE and scope.on_expire == "cancel" else 0,
         )
 
     def settle_wait(

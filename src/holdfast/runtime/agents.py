@@ -16,6 +16,7 @@ from holdfast.runtime.builtins import resolve_tool
 from holdfast.runtime.models.base import Model, ToolSpec
 from holdfast.runtime.models.resolve import resolve_model
 from holdfast.runtime.output_type import OutputShape
+from holdfast.runtime.permissions import permissions_of
 from holdfast.runtime.tools import Tool
 from holdfast.runtime.values import Context, Duration, parse_duration
 
@@ -40,9 +41,11 @@ class Agent(Generic[T_co]):
     max_turns: int = 100
     budget: Mapping[str, float] = field(default_factory=dict)
     hitl: Literal["auto", "blocking", "async"] = "auto"
-    input_timeout: Duration = 600
+    input_timeout: Duration | None = None  # for people; None: no deadline (blocking: 600 s)
     on_expire: Literal["fail", "cancel", "keep"] = "fail"
+    expire_grace: Duration = 0  # after the deadline, before `cancel` acts
     while_waiting: Literal["queue", "reject", "cancel_calls"] = "queue"
+    permissions: Mapping[str, Sequence[str]] = field(default_factory=dict)  # deny, allow, ask
     description: str = ""
     aliases: Sequence[str] = ()
 
@@ -64,7 +67,9 @@ class Agent(Generic[T_co]):
         if not isinstance(self.max_turns, int) or self.max_turns < 1:
             raise _invalid(self.name, f"max_turns is {self.max_turns!r}, and must be 1 or more")
         _check_budget(self.name, self.budget)
-        parse_duration(self.input_timeout)
+        if self.input_timeout is not None:
+            parse_duration(self.input_timeout)
+        parse_duration(self.expire_grace)
 
 
 def _one_of(agent: Agent[Any], name: str, allowed: Sequence[str]) -> None:
@@ -118,6 +123,7 @@ class ReadyAgent:
             self._add(resolve_tool(item))
         self.output = OutputShape(agent.output_type, agent.name)
         self.limits = Limits(agent.max_turns, dict(agent.budget))
+        self.permissions = permissions_of(agent, self.tool)
 
     def _add(self, tool: Tool[..., Any]) -> None:
         if tool.name in self.tools:
@@ -129,6 +135,12 @@ class ReadyAgent:
     def tool(self, name: str) -> Tool[..., Any] | None:
         """The tool of that name, or that had it once."""
         return self._by_name.get(name)
+
+    @cached_property
+    def input_timeout_ms(self) -> int | None:
+        """How long people may take to decide or answer; None is for ever."""
+        limit = self.agent.input_timeout
+        return None if limit is None else parse_duration(limit) or None
 
     @cached_property
     def specs(self) -> tuple[ToolSpec, ...]:

@@ -33,6 +33,7 @@ from holdfast.runtime.perform import (
     StartReturned,
     ToolReturned,
 )
+from holdfast.runtime.values import parse_duration
 from holdfast.store.base import Fenced, Gone, HeadMoved, Lease, Lost, Unknown, VersionMoved
 
 logger = logging.getLogger("holdfast")
@@ -81,9 +82,8 @@ class Driver:
         self._log = Log(desk.store, lease.stream)
         self._ledger = Ledger(desk.store, lease, self._log, known, agent)
         self._performer = Performer(desk, agent, record.tenant, record.id)
-        self._scope = Scope(
-            record.id, record.tenant, agent.name, lease.epoch, agent.agent.on_expire
-        )
+        policy = (agent.agent.on_expire, parse_duration(agent.agent.expire_grace))
+        self._scope = Scope(record.id, record.tenant, agent.name, lease.epoch, *policy)
         self._flight = Flight()
         self._stuck: dict[str, HoldfastError] = {}
         self._news = anyio.Event()

@@ -13,6 +13,7 @@ from holdfast.core import events, webhooks
 from holdfast.core.calls import NOT_THIS_CALL, Call
 from holdfast.core.messages import Answer, AskedCall, Message
 from holdfast.core.pending import PendingRecord
+from holdfast.core.permissions import denial
 from holdfast.core.policy import Defer, Gate, Reject, Start, Verdict, Wait
 from holdfast.core.sessions import State
 from holdfast.errors import HoldfastError, ModelError, Refused
@@ -212,26 +213,46 @@ class Performer:
             return Reject(error.message)
         ctx = self.context(state, call=call, args=args)
         if tool.kind in ("question", "timer"):
-            return self._waits(tool, args)
-        if await needs_approval(tool, ctx):
+            rule = self.agent.permissions.denies((tool.name,), args)
+            return self._waits(tool, args) if rule is None else Reject(denial(tool.name, rule))
+        return await self._allowed(tool, call, ctx, state)
+
+    async def _allowed(
+        self, tool: Tool[..., Any], call: AskedCall, ctx: Context[Any], state: State
+    ) -> Verdict:
+        """Rules first, then what was remembered, then what the tool says of itself."""
+        names = {tool.name, call.tool}
+        said = self.agent.permissions.judge(names, ctx.args)
+        effect, rule = said if said is not None else (None, None)
+        if effect == "deny" and rule is not None:
+            return Reject(denial(call.tool, rule))
+        if effect == "allow" or any(
+            one.covers(names, call.params, ctx.args) for one in state.allowed
+        ):
+            return self.begin(tool)
+        if effect == "ask" or await needs_approval(tool, ctx):
             return self.gate(tool, dict(call.params))
         return self.begin(tool)
 
     def _waits(self, tool: Tool[..., Any], args: dict[str, Any]) -> Wait:
-        pending_id, effect_id = secret_id("p"), secret_id("e")
+        ids = (secret_id("p"), secret_id("e"))
         if tool.kind == "timer":
-            until = self.desk.store.now() + wait_ms(args)
-            return Wait(pending_id, effect_id, "timer", until=until)
-        return Wait(pending_id, effect_id, "question", prompt_for(tool, args))
+            return Wait(*ids, "timer", until=self.desk.store.now() + wait_ms(args))
+        prompt = prompt_for(tool, args)
+        return Wait(*ids, "question", prompt, self._deadline_for_people(None))
 
     def gate(self, tool: Tool[..., Any] | None, params: dict[str, Any]) -> Gate:
-        """A person must decide; without a deadline unless the tool states one."""
+        """A person must decide; without a deadline unless the tool or the agent states one."""
         if tool is None:
             return Gate(secret_id("p"), secret_id("e"), "")
-        limit = tool.approval_timeout_ms
-        expires_at = None if limit is None else self.desk.store.now() + limit
-        prompt = prompt_for(tool, params)
-        return Gate(secret_id("p"), secret_id("e"), prompt, expires_at)
+        expires_at = self._deadline_for_people(tool)
+        return Gate(secret_id("p"), secret_id("e"), prompt_for(tool, params), expires_at)
+
+    def _deadline_for_people(self, tool: Tool[..., Any] | None) -> int | None:
+        limit = self.agent.input_timeout_ms
+        if tool is not None and tool.approval_timeout is not None:
+            limit = tool.approval_timeout_ms
+        return None if limit is None else self.desk.store.now() + limit
 
     def begin(self, tool: Tool[..., Any]) -> Start | Defer:
         """It may run now."""
@@ -294,7 +315,8 @@ class Performer:
             return None
         made = call.decision
         at = instant(call.decided_at)
-        return Decision(made.kind, made.by, made.via, at, made.args, made.reason, made.note)
+        told = (made.args, made.reason, made.note, made.remember)
+        return Decision(made.kind, made.by, made.via, at, *told)
 
     def _progress(self, call: Call, turn: int) -> Callable[[str, float | None], Awaitable[None]]:
         async def tell(message: str, percent: float | None) -> None:

@@ -70,6 +70,7 @@ def decision_of(decision: PendingDecision | None) -> Decision | None:
         decision.args,
         decision.reason,
         decision.note,
+        decision.remember,
     )
 
 
@@ -88,7 +89,7 @@ def pending_json(record: PendingRecord, callback_url: str | None = None) -> dict
     shown["late"] = record.late
     shown["ancestry"] = list(record.ancestry)
     shown["callbackURL"] = shown["webhookURL"] = callback_url
-    for private in ("onExpire", "by", "via", "twin"):
+    for private in ("onExpire", "grace", "by", "via", "twin"):
         shown.pop(private, None)
     return shown
 

@@ -8,13 +8,14 @@ from typing import Any
 import anyio
 import msgspec
 
+from holdfast.core import events as facts
 from holdfast.core import pending
 from holdfast.core.commands import Approve, Command, Expire, SubmitResult
 from holdfast.core.decide import Settlement, is_overdue
 from holdfast.core.pending import PendingRecord
 from holdfast.core.sessions import State
 from holdfast.errors import Corrupt, HoldfastError, NotFound, Refused
-from holdfast.runtime.agents import Agents
+from holdfast.runtime.agents import Agents, ReadyAgent
 from holdfast.runtime.content import check_text
 from holdfast.runtime.entries import (
     STUCK,
@@ -26,7 +27,7 @@ from holdfast.runtime.entries import (
 )
 from holdfast.runtime.host import Drive, Host
 from holdfast.runtime.invoke import accepts_result
-from holdfast.runtime.log import Log
+from holdfast.runtime.log import Log, as_record
 from holdfast.runtime.perform import Desk
 from holdfast.runtime.results import (
     Event,
@@ -38,7 +39,9 @@ from holdfast.runtime.results import (
     problem_of,
 )
 from holdfast.runtime.retention import KEEP_MS
+from holdfast.runtime.tools import Tool
 from holdfast.runtime.watch import wait_for
+from holdfast.store.base import Write
 
 FOLLOW_S = 0.25  # how often a session that another process drives is looked at
 
@@ -200,6 +203,21 @@ class Service:
             address if agent is None else replace(address, while_waiting=agent.agent.while_waiting)
         )
 
+    async def revoke(self, known: Known, number: int, by: str, via: str) -> None:
+        """Ask again about what the decision of that number had allowed. Raises NotFound."""
+        check_text("by", by)
+        log = await self._read(known)
+        if all(one.number != number for one in log.state.allowed):
+            raise NotFound(
+                f"session {known.record.id!r} remembers no permission {number}",
+                code="PERMISSION_NOT_FOUND",
+                hint=f"holdfast sessions permissions {known.record.id}",
+            )
+        fact = facts.Revoked(decision=number, by=by, via=via)
+        record = as_record(fact, self.desk.store.now())
+        with still_there(known.record.id):
+            await self.desk.store.commit([Write(known.stream, [record])])
+
     # --- settling -----------------------------------------------------------------------------
 
     async def settle(
@@ -227,7 +245,7 @@ class Service:
                     hint="deploy the tool again, or deny or respond instead",
                 )
             case Approve() if tool is not None:
-                tool.validate({**record.input, **(command.args or {})})
+                _check_approved(agent, tool, {**record.input, **(command.args or {})})
             case SubmitResult() if tool is not None and not accepts_result(tool, command.output):
                 raise Refused("Result validation failed", code="RESULT_INVALID")
             case _:
@@ -292,6 +310,17 @@ class Service:
                     continue  # somebody else did
 
 
+def _check_approved(agent: ReadyAgent, tool: Tool[..., Any], args: dict[str, Any]) -> None:
+    """Whether a call can run as it is approved; the rules of the agent stand above a person's."""
+    rule = agent.permissions.denies((tool.name,), tool.validate(args))
+    if rule is not None:
+        raise Refused(
+            f"the permissions of agent {agent.name!r} deny this call to {tool.name} ({rule.text})",
+            code="DENIED",
+            hint="approve it with other arguments, or deny it",
+        )
+
+
 def _check_command(command: Command) -> None:
     for field in fields(command):
         name, value = field.name, getattr(command, field.name)
@@ -299,6 +328,8 @@ def _check_command(command: Command) -> None:
             continue
         if name in ("args", "metadata"):
             _check_object(name, value)
+        elif name == "remember" and isinstance(value, bool):
+            continue
         else:
             check_text(name, value)
 

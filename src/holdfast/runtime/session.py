@@ -8,6 +8,7 @@ from typing_extensions import TypeVar
 
 from holdfast.core import events
 from holdfast.core.index import check_id
+from holdfast.core.permissions import Allowed
 from holdfast.runtime.agents import ReadyAgent
 from holdfast.runtime.content import check_text, stored_content
 from holdfast.runtime.entries import Address, Known, still_there
@@ -132,6 +133,16 @@ class Session(Generic[T_co]):
     async def set_metadata(self, changes: Mapping[str, Any]) -> None:
         """Change metadata; None removes a key."""
         await self._service.desk.outside.set_metadata(self._address, changes)
+
+    async def permissions(self) -> tuple[Allowed, ...]:
+        """What people allowed for the rest of this session when they approved a call."""
+        known = await self._service.desk.outside.known(self._address)
+        return (await self._service.sight(known)).folded.allowed
+
+    async def revoke_permission(self, number: int, *, by: str) -> None:
+        """Ask again about what a permission of that number allowed. Raises NotFound."""
+        known = await self._service.desk.outside.known(self._address)
+        await self._service.revoke(known, number, by, "python")
 
     async def cancel(self, *, by: str | None = None, reason: str | None = None) -> Result[T_co]:
         """End the run: once this answers, nothing of it is begun any more."""

@@ -73,6 +73,7 @@ class Decision:
     args: Mapping[str, Any] | None = field(default=None, hash=False)
     reason: str | None = None
     note: str | None = None
+    remember: bool | str = False  # for the rest of the session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,11 +81,16 @@ def _decide(settings: Settings, verb: str, pending_id: str, given: dict[str, Any
     help="One change; JSON, else text.",
 )
 @click.option("--note", metavar="TEXT", help="Kept with the decision.")
+@click.option("--remember", is_flag=True, help="Exactly this call is not asked about again here.")
+@click.option(
+    "--remember-as", "rule", metavar="RULE", help="Nor what a rule says, such as shell:cmd=ls*."
+)
 @_settling
 def approve(settings: Settings, pending_id: str, **given: Any) -> int:
     """Let a call run, exactly as it stands or with changes."""
     changes = {**(given["args"] or {}), **dict(given.pop("changes"))}
     given["args"] = changes or None
+    given["remember"] = given.pop("rule") or given["remember"]
     return _decide(settings, "approve", pending_id, given)
 
 

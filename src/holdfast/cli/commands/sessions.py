@@ -55,6 +55,19 @@ def events(settings: Settings, session_id: str, after: int, *, follow: bool) -> 
 
 
 @sessions.command()
+@click.argument("session_id", metavar="ID")
+@click.option("--revoke", type=int, metavar="N", help="Ask again about what N allows.")
+@click.option("--by", default=login_name, show_default="login name", metavar="NAME")
+@shared
+@with_settings
+def permissions(settings: Settings, session_id: str, revoke: int | None, by: str) -> int:
+    """List what was allowed for the rest of a session when a call was approved."""
+    from holdfast.cli import permitting
+
+    return permitting.permissions(settings, session_id, revoke, by)
+
+
+@sessions.command()
 @click.argument("session_ids", metavar="ID...", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="Every session.")
 @shared
