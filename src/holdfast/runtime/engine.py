@@ -4,13 +4,11 @@ An effect is done only by the driver whose own commit of its intent was acknowle
 after it. A refused commit means that nothing has happened: look again.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, assert_never
-
-import anyio
-import anyio.abc
 
 from holdfast.core import effects, events, turns
 from holdfast.core.calls import Call, CallStatus
@@ -22,6 +20,7 @@ from holdfast.core.turns import Draft, Scope, Turn
 from holdfast.errors import HoldfastError, Refused
 from holdfast.runtime.agents import ReadyAgent
 from holdfast.runtime.entries import Known
+from holdfast.runtime.flight import Flight
 from holdfast.runtime.ledger import Ledger, Rest
 from holdfast.runtime.log import Log
 from holdfast.runtime.perform import (
@@ -39,28 +38,6 @@ from holdfast.store.base import Fenced, Gone, HeadMoved, Lease, Lost, Unknown, V
 logger = logging.getLogger("holdfast")
 
 STUCK_RETRY_MS: Final = 60_000  # how often a worker looks whether it has the missing code now
-
-
-@dataclass(slots=True)
-class Flight:
-    """What this drive has begun and not heard of yet."""
-
-    calls: dict[str, anyio.CancelScope] = field(default_factory=dict)
-    launched: set[tuple[str, int]] = field(default_factory=set)  # effect id, attempt
-    asking: anyio.CancelScope | None = None
-    outcomes: list[Outcome] = field(default_factory=list)
-
-    def stop(self) -> None:
-        """Call off what runs; what cannot be stopped is not waited for."""
-        for scope in self.calls.values():
-            scope.cancel()
-        self.calls.clear()
-        self.stop_asking()
-
-    def stop_asking(self) -> None:
-        if self.asking is not None:
-            self.asking.cancel()
-            self.asking = None
 
 
 class Driver:
@@ -84,9 +61,10 @@ class Driver:
         self._performer = Performer(desk, agent, record.tenant, record.id)
         policy = (agent.agent.on_expire, parse_duration(agent.agent.expire_grace))
         self._scope = Scope(record.id, record.tenant, agent.name, lease.epoch, *policy)
-        self._flight = Flight()
+        self._news = asyncio.Event()
+        self._flight = Flight(self._news.set)
+        self._launched: set[tuple[str, int]] = set()  # effect id, attempt
         self._stuck: dict[str, HoldfastError] = {}
-        self._news = anyio.Event()
         self._stopping = False
         self._moved = False  # somebody wrote to the stream since we last read it
         self._wrote = False
@@ -109,14 +87,13 @@ class Driver:
         Raises Fenced, Gone or Lost if the lease went.
         """
         await self._catch_up()
-        async with anyio.create_task_group() as tasks:
-            try:
-                while not await self._step(tasks):
-                    pass
-                parked()
-            finally:
-                self._flight.stop()
-                tasks.cancel_scope.cancel()
+        try:
+            while not await self._step():
+                pass
+            parked()
+        finally:
+            self._flight.stop()
+            await self._flight.gone()
 
     def stop(self) -> None:
         """Begin nothing new; park as soon as nothing runs."""
@@ -130,26 +107,27 @@ class Driver:
             self._moved = True
             self._news.set()
 
-    async def _step(self, tasks: anyio.abc.TaskGroup) -> bool:
+    async def _step(self) -> bool:
         if self._moved:
             self._moved = False
             await self._catch_up()
+        self._flight.check()
         try:
             if self._flight.outcomes:
                 parked = await self._take(self._flight.outcomes[0])
                 del self._flight.outcomes[0]
             else:
-                parked = await self._do(self._plan(self._log.state), tasks)
+                parked = await self._do(self._plan(self._log.state))
         except VersionMoved as error:
             self._ledger.moved(error)
             await self._catch_up()
             return False
         except (HeadMoved, Unknown):
             await self._catch_up()
-            self._launch(tasks)  # an intent of ours whose answer was lost may be read back
+            self._launch()  # an intent of ours whose answer was lost may be read back
             return False
         if not parked:
-            self._launch(tasks)
+            self._launch()
         return parked
 
     async def _catch_up(self) -> None:
@@ -173,12 +151,12 @@ class Driver:
             limits=self._agent.limits,
         )
 
-    async def _do(self, effect: Effect, tasks: anyio.abc.TaskGroup) -> bool:
+    async def _do(self, effect: Effect) -> bool:
         if self._stopping and isinstance(effect, effects.AskModel | effects.StartCalls):
             effect = effects.Idle() if self._flight.calls else Park(self._desk.store.now())
         match effect:
             case effects.AskModel():
-                self._ask(tasks)
+                self._ask()
             case effects.Idle():
                 await self._wait()
             case Park():
@@ -216,7 +194,7 @@ class Driver:
 
     async def _wait(self) -> None:
         await self._news.wait()
-        self._news = anyio.Event()
+        self._news.clear()
 
     async def _park(self, rest: Park) -> None:
         problem = next(iter(self._stuck.values()), None)
@@ -341,46 +319,23 @@ class Driver:
 
     # --- doing --------------------------------------------------------------------------------
 
-    def _ask(self, tasks: anyio.abc.TaskGroup) -> None:
-        scope = self._flight.asking = anyio.CancelScope()
-        messages, state = self._log.messages(), self._log.state
+    def _ask(self) -> None:
+        self._flight.ask(self._performer.ask(self._log.messages(), self._log.state))
 
-        async def ask() -> None:
-            with scope:
-                outcome = await self._performer.ask(messages, state)
-                if self._flight.asking is scope:  # else it was called off
-                    self._flight.asking = None
-                    self._report(outcome)
-
-        tasks.start_soon(ask)
-
-    def _launch(self, tasks: anyio.abc.TaskGroup) -> None:
+    def _launch(self) -> None:
         """Run what this very drive intended; each intent once."""
         for call in self._log.state.open_calls:
             intent = (call.effect_id, call.attempt)
             is_mine = call.epoch == self._lease.epoch and not call.returned
             runs = call.status in (CallStatus.RUNNING, CallStatus.WAITING)
-            if not is_mine or not runs or intent in self._flight.launched:
+            if not is_mine or not runs or intent in self._launched:
                 continue
             if not self._is_alive():
                 raise Lost("the lease ran out before the effect could begin")
-            self._flight.launched.add(intent)
-            self._run(call, tasks)
+            self._launched.add(intent)
+            self._run(call)
 
-    def _run(self, call: Call, tasks: anyio.abc.TaskGroup) -> None:
-        scope = self._flight.calls[call.id] = anyio.CancelScope()
-        state = self._log.state
+    def _run(self, call: Call) -> None:
         opened = None if call.wait is None else self._ledger.pending(call.wait)
-
-        async def run() -> None:
-            with scope:
-                outcome = await self._performer.run(call, state, opened)
-                if self._flight.calls.get(call.id) is scope:  # else it was called off
-                    del self._flight.calls[call.id]
-                    self._report(outcome)
-
-        tasks.start_soon(run)
-
-    def _report(self, outcome: Outcome) -> None:
-        self._flight.outcomes.append(outcome)
-        self._news.set()
+        start = partial(self._performer.run, call, self._log.state, opened)
+        self._flight.run(call.id, start)

@@ -40,8 +40,8 @@ class Drive:
 
     lease: Lease
     driver: Driver | None = None
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    done: anyio.Event = field(default_factory=anyio.Event)
+    task: asyncio.Task[None] | None = None
+    done: asyncio.Event = field(default_factory=asyncio.Event)
     parked: bool = False
     error: HoldfastError | None = None
 
@@ -61,7 +61,7 @@ class Host:
     def __init__(self, desk: Desk, agents: Agents, lease_ms: int = LEASE_MS) -> None:
         self.watch = Watch(desk.store)
         self.drives: dict[str, Drive] = {}
-        self._ended = anyio.Event()  # of the next drive to end
+        self._ended = asyncio.Event()  # of the next drive to end
         self._debts: dict[str, Debt] = {}  # what a failing store did not let us give back
         self._desk = desk
         self._agents = agents
@@ -70,22 +70,26 @@ class Host:
         self._deadline = 0.0  # of our own row, by the local monotonic clock
         self._tasks: anyio.abc.TaskGroup | None = None
         self._main: asyncio.Task[None] | None = None
+        self._driving: set[asyncio.Task[None]] = set()
+        self._fell: BaseException | None = None  # what no drive can survive, and we neither
         self._starting = anyio.Lock()
         self._joining = anyio.Lock()
-        self._stop = anyio.Event()  # set while this closes, and once it is closed
+        self._closing = False  # or closed
+        self._over = asyncio.Event()  # set to end the background task
 
     # --- life ---------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Be ready to start, also after a close."""
-        self._stop = anyio.Event()
+        self._closing = False
+        self._over.clear()
 
     async def start(self) -> None:
         """Begin the background task, once. Raises StoreError after a close."""
         if self._tasks is not None:
             return
         async with self._starting:
-            if self._stop.is_set():
+            if self._closing:
                 raise StoreError("the runtime is closed")
             if self._main is not None:
                 return
@@ -108,15 +112,19 @@ class Host:
                 self._tasks.start_soon(self._keep_watching)
                 self._tasks.start_soon(self._beat)
                 ready.set()
-                await self._stop.wait()
+                await self._over.wait()
+                if self._fell is not None:
+                    raise self._fell
                 await self._drain()
                 self._tasks.cancel_scope.cancel()
         finally:
             self._tasks = None
+            await self._call_off()
 
     async def close(self) -> None:
         """End what runs, give the leases back, and stop."""
-        self._stop.set()
+        self._closing = True
+        self._over.set()
         main = self._main
         if main is None:
             return
@@ -134,6 +142,12 @@ class Host:
         with anyio.move_on_after(GRACE_S):
             while self.drives:
                 await self.drive_ended().wait()
+
+    async def _call_off(self) -> None:
+        for task in self._driving:
+            task.cancel()
+        while self._driving:
+            await asyncio.wait(self._driving)
 
     async def _leave(self) -> None:
         if not self._holder:
@@ -184,7 +198,8 @@ class Host:
             self._holder = ""
             self._debts.clear()
         for drive in [one for one in self.drives.values() if one.lease.holder == holder]:
-            drive.scope.cancel()
+            if drive.task is not None and drive.task is not asyncio.current_task():
+                drive.task.cancel()
             self._forget(drive)
 
     async def _keep_watching(self) -> None:
@@ -198,7 +213,7 @@ class Host:
     async def claim(self, kind: str, limit: int, only: str | None = None) -> list[Lease]:
         """Take sessions that are due; none while this closes."""
         await self.start()
-        if self._stop.is_set():
+        if self._closing:
             return []
         await self._pay_debts(only)
         for _ in range(2):
@@ -231,41 +246,61 @@ class Host:
         agent = self._agents.find(name)
         if agent is None:
             return []
-        begun: list[Drive] = []
-        failed: list[Exception] = []
-        done = anyio.Event()
+        await self.start()
+        if self._tasks is None:
+            raise StoreError("the runtime's background task has failed")
+        begun: asyncio.Future[list[Drive]] = asyncio.get_running_loop().create_future()
+        self._spawn(self._take(agent, name, limit, known, begun))
+        return await begun
 
-        async def begin() -> None:
-            try:
-                only = None if known is None else known.stream
-                leases = await self.claim(index.stream_kind(name), limit, only)
-                begun.extend(self._begin(lease, agent, known) for lease in leases)
-            except Exception as error:  # noqa: BLE001 - it is the caller's, not the host's
-                failed.append(error)
-            finally:
-                done.set()
+    async def _take(
+        self,
+        agent: ReadyAgent,
+        name: str,
+        limit: int,
+        known: Known | None,
+        begun: "asyncio.Future[list[Drive]]",
+    ) -> None:
+        """Claim, say so to who asked if that one still waits, and drive."""
+        drives: list[Drive] = []
+        try:
+            only = None if known is None else known.stream
+            for lease in await self.claim(index.stream_kind(name), limit, only):
+                drive = self.drives[lease.stream] = Drive(lease)
+                drives.append(drive)
+        except Exception as error:  # noqa: BLE001 - it is the caller's, not the host's
+            if not begun.done():
+                begun.set_exception(error)
+            return
+        finally:
+            if not begun.done():
+                begun.set_result(drives)
+        for drive in drives[1:]:
+            drive.task = self._spawn(self._drive(drive, agent, None))
+        for drive in drives[:1]:
+            drive.task = asyncio.current_task()
+            await self._drive(drive, agent, known)
 
-        await self.also(begin)
-        await done.wait()
-        for error in failed:
-            raise error
-        return begun
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._driving.add(task)
+        task.add_done_callback(self._landed)
+        return task
 
-    def drive_ended(self) -> anyio.Event:
+    def _landed(self, task: asyncio.Task[None]) -> None:
+        self._driving.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._fell = task.exception()
+            self._over.set()
+
+    def drive_ended(self) -> asyncio.Event:
         """Set when the next drive ends."""
         return self._ended
-
-    def _begin(self, lease: Lease, agent: ReadyAgent, known: Known | None) -> Drive:
-        drive = self.drives[lease.stream] = Drive(lease)
-        if self._tasks is not None:
-            self._tasks.start_soon(self._drive, drive, agent, known)
-        return drive
 
     async def _drive(self, drive: Drive, agent: ReadyAgent, known: Known | None) -> None:
         lease = drive.lease
         try:
-            with drive.scope:
-                await self._driven(drive, agent, known)
+            await self._driven(drive, agent, known)
         except Lost as error:
             logger.info("%s: %s", lease.stream, error.message)
             self._lose(lease.holder)
@@ -285,7 +320,7 @@ class Host:
         if self.drives.get(drive.lease.stream) is drive:
             del self.drives[drive.lease.stream]
         drive.done.set()
-        ended, self._ended = self._ended, anyio.Event()
+        ended, self._ended = self._ended, asyncio.Event()
         ended.set()
 
     async def _driven(self, drive: Drive, agent: ReadyAgent, known: Known | None) -> None:
@@ -297,7 +332,7 @@ class Host:
             return self._holder == lease.holder and time.monotonic() < self._deadline
 
         driver = drive.driver = Driver(self._desk, lease, agent, known, is_alive)
-        if self._stop.is_set():
+        if self._closing:
             driver.stop()
 
         def parked() -> None:
@@ -305,9 +340,7 @@ class Host:
             self._forget(drive)
 
         with self.watch.listening(lease.stream, driver.heard):
-            await _raised_alone(lambda: driver.run(parked))
-        if not drive.parked:  # something inside was cancelled, and took the drive along
-            raise HoldfastError(f"the drive of {lease.stream} was cut off", code="INTERNAL")
+            await driver.run(parked)
 
     async def _known(self, lease: Lease) -> Known:
         names = index.names_in(lease.stream) or ("", "")
@@ -348,14 +381,3 @@ class Host:
     async def _failed_entry(self, lease: Lease) -> list[Put]:
         known = await self._known(lease)
         return [] if known.record.is_over else [known.put(state="failed", problem=None)]
-
-
-async def _raised_alone(run: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run, and raise what went wrong itself rather than a group of one."""
-    try:
-        await run()
-    except BaseExceptionGroup as group:
-        first: BaseException = group
-        while isinstance(first, BaseExceptionGroup):
-            first = first.exceptions[0]
-        raise first from None
