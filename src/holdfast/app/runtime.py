@@ -21,6 +21,7 @@ from holdfast.core.commands import (
     SubmitError,
     SubmitResult,
 )
+from holdfast.core.deliveries import Hook
 from holdfast.core.index import check_tenant
 from holdfast.errors import ConfigError, Corrupt, Refused
 from holdfast.runtime.agents import Agent, Agents, ReadyAgent
@@ -28,6 +29,7 @@ from holdfast.runtime.bus import Bus
 from holdfast.runtime.entries import Address
 from holdfast.runtime.host import LEASE_MS, Host
 from holdfast.runtime.ids import new_id
+from holdfast.runtime.outbox import Outbox
 from holdfast.runtime.outside import Outside
 from holdfast.runtime.perform import Desk
 from holdfast.runtime.results import Event, Result, event_of
@@ -62,8 +64,16 @@ class Runtime:
     ) -> None:
         opened = around_store.get()(open_store(store, clock))
         lease_ms = parse_duration(os.environ[LEASE]) if os.environ.get(LEASE) else LEASE_MS
+        outbox = Outbox(opened, public_url=public_url, webhook_secret=webhook_secret)
         desk = Desk(
-            opened, Outside(opened), Settling(opened), Bus(), None, public_url, webhook_secret
+            opened,
+            Outside(opened, outbox),
+            Settling(opened, outbox),
+            Bus(),
+            outbox,
+            None,
+            public_url,
+            webhook_secret,
         )
         known = Agents(agents)
         self._service = Service(desk, known, Host(desk, known, lease_ms))
@@ -159,14 +169,24 @@ class Runtime:
         *,
         agent: Agent[Any] | str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        notify_url: str | None = None,
+        notify_secret: str | None = None,
     ) -> Session[Any]:
-        """A handle; nothing is read or written. The session is created by its first message."""
+        """A handle; nothing is read or written. The session is created by its first message.
+
+        `notify_url` is told, from the next message on, of its pending calls and of its end.
+        """
         known = agent if not isinstance(agent, Agent) else self._service.agents.add(agent)
         if self._stack is not None and isinstance(known, ReadyAgent):
             _check_deps(known, self._service.desk.deps)
         session_id = new_id("s") if id is None else id
         return Session(
-            self._service, self._tenant or "", session_id, agent=known, metadata=metadata
+            self._service,
+            self._tenant or "",
+            session_id,
+            agent=known,
+            metadata=metadata,
+            notify=None if notify_url is None else Hook(notify_url, notify_secret),
         )
 
     async def sessions(

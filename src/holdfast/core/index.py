@@ -86,6 +86,7 @@ class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     problem: str | None = None
     problem_text: str | None = field(default=None, name="problemText")
     parent: str | None = None
+    hooks: tuple[str, ...] = ()  # who is told, by the names of their entries
 
     @property
     def is_over(self) -> bool:

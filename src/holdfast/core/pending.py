@@ -144,6 +144,7 @@ class PendingRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     grace: int = 0  # ms after its deadline in which an answer is still taken, marked late
     twin: str | None = None  # another id under which the same call waits
     ancestry: tuple[str, ...] = ()
+    hooks: tuple[str, ...] = ()  # who is told what becomes of it, by the names of their entries
 
     @property
     def is_open(self) -> bool:

@@ -42,6 +42,7 @@ class Scope:
     epoch: int
     on_expire: str = "fail"
     grace: int = 0  # ms before `cancel` acts
+    hooks: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -142,6 +143,7 @@ class _Pen:
             reason=reason,
             on_expire=scope.on_expire if kind in PEOPLE else "fail",
             grace=scope.grace if kind in PEOPLE and scope.on_expire == "cancel" else 0,
+            hooks=scope.hooks,
         )
 
     def settle_wait(

@@ -44,6 +44,13 @@ def derive(secret: str, pending_id: str) -> str:
     return hmac.new(secret.encode(), pending_id.encode(), hashlib.sha256).hexdigest()
 
 
+def callback_url(public_url: str | None, pending_id: str) -> str | None:
+    """Where the result of a call may be posted; it carries no secret. None: nobody reaches us."""
+    if public_url is None:
+        return None
+    return f"{public_url.rstrip('/')}/async-tool/webhook/{pending_id}"
+
+
 def sign(body: bytes, secret: str, message_id: str, now: int) -> dict[str, str]:
     """The headers that sign a body both ways; `now` is in ms. Refused if the secret is empty."""
     key = next(iter(_standard_keys(secret)), b"")

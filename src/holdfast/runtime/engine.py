@@ -57,9 +57,9 @@ class Driver:
         self._lease = lease
         self._is_alive = is_alive
         self._log = Log(desk.store, lease.stream)
-        self._ledger = Ledger(desk.store, lease, self._log, known, agent)
+        self._ledger = Ledger(desk.store, lease, self._log, known, agent, desk.outbox)
         self._performer = Performer(desk, agent, record.tenant, record.id)
-        policy = (agent.agent.on_expire, parse_duration(agent.agent.expire_grace))
+        policy = (agent.agent.on_expire, parse_duration(agent.agent.expire_grace), record.hooks)
         self._scope = Scope(record.id, record.tenant, agent.name, lease.epoch, *policy)
         self._news = asyncio.Event()
         self._flight = Flight(self._news.set)

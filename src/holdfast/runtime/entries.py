@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, TypeVar
 from msgspec.structs import replace
 
 from holdfast.core import index, pending
+from holdfast.core.deliveries import Hook
 from holdfast.core.index import SessionRecord
 from holdfast.core.pending import PendingRecord
 from holdfast.errors import Corrupt, NotFound
@@ -31,6 +32,7 @@ class Address:
     agents: Sequence[str] = ()  # the first is the one that a new session gets
     while_waiting: WhileWaiting = "queue"
     metadata: Mapping[str, Any] | None = None
+    notify: Hook | None = None  # who is told of its calls and its end, besides those who are
 
     @property
     def key(self) -> str:

@@ -370,7 +370,8 @@ class Host:
                 records = [as_record(fact, store.now())]
                 puts = await self._failed_entry(lease)
             back = Release(debt.due)
-            await store.commit([Write(lease.stream, records, lease, head, release=back)], puts)
+            write = Write(lease.stream, records, lease, head, release=back)
+            await store.commit(*self._desk.outbox.also([write], puts))
         except (Fenced, Gone, Lost, NoStream) as refused:
             logger.info("%s is not ours any more: %s", lease.stream, refused)
         except StoreError as refused:

@@ -16,6 +16,7 @@ from holdfast.errors import HoldfastError, StoreError
 from holdfast.runtime.agents import ReadyAgent
 from holdfast.runtime.entries import Known, pending_put
 from holdfast.runtime.log import Log, as_record
+from holdfast.runtime.outbox import Outbox
 from holdfast.store.base import (
     HeadMoved,
     Lease,
@@ -37,11 +38,18 @@ class Ledger:
     """Facts go in under the fence; decisions under the fence, and at the head that was folded."""
 
     def __init__(
-        self, store: Store, lease: Lease, log: Log, known: Known, agent: ReadyAgent
+        self,
+        store: Store,
+        lease: Lease,
+        log: Log,
+        known: Known,
+        agent: ReadyAgent,
+        outbox: Outbox,
     ) -> None:
         self.lease = lease
         self.log = log
         self._store = store
+        self._outbox = outbox
         self._known = known
         # Said with the first thing written: who drives, and with which version of the agent.
         self._agent: ReadyAgent | None = agent
@@ -139,9 +147,10 @@ class Ledger:
         return rest is not None
 
     async def _commit(self, write: Write, puts: Sequence[Put]) -> dict[str, int]:
+        writes, puts = self._outbox.also([write], puts)
         for attempt in range(ATTEMPTS):
             try:
-                return await self._store.commit([write], puts)
+                return await self._store.commit(writes, puts)
             except Unavailable as error:
                 if attempt == ATTEMPTS - 1:
                     raise StoreError(

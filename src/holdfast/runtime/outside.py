@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core import decide, events, index, pending
 from holdfast.core.commands import CancelCall
@@ -28,6 +29,7 @@ from holdfast.runtime.entries import (
 )
 from holdfast.runtime.ids import new_id
 from holdfast.runtime.log import as_record
+from holdfast.runtime.outbox import Outbox
 from holdfast.store.base import (
     Entry,
     Gone,
@@ -61,8 +63,9 @@ class Sent:
 class Outside:
     """The door for everybody who does not drive."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, outbox: Outbox | None = None) -> None:
         self._store = store
+        self._outbox = outbox or Outbox(store)
 
     async def find(self, address: Address) -> Known | None:
         """The session, or None. Raises Conflict if it belongs to another agent."""
@@ -101,7 +104,7 @@ class Outside:
             try:
                 if found is None:
                     return await self._create(address, said)
-                return await self._append(found, address.while_waiting, said)
+                return await self._append(found, address, said)
             except (HeadMoved, VersionMoved, Gone):
                 continue  # somebody was faster: look again
 
@@ -130,26 +133,35 @@ class Outside:
         generation = 1
         while True:
             stream = index.stream_of(address.tenant, address.session_id, generation)
-            put = session_put(record, 0, stream)
+            told = await self._told(address, stream)
+            put = session_put(replace(record, hooks=tuple(told)), 0, stream)
             records = [as_record(fact, now) for fact in facts]
             kind = index.stream_kind(agent)
             try:
                 heads = await self._store.commit(
                     [Write(stream, records, create=kind, head=0, wake=now)],
-                    [put, *key_put(said, stream)],
+                    [put, *key_put(said, stream), *told.values()],
                 )
             except Gone:
                 generation += 1  # deleted and made anew: a stream's name is not used again
                 continue
             return Sent(Known.put_as(put), heads[stream])
 
-    async def _append(self, found: Known, mode: WhileWaiting, said: Said) -> Sent:
-        now = self._store.now()
+    async def _told(self, address: Address, stream: str) -> dict[str, Put]:
+        """Who is to be told from now on, by name, with the entry of each. Raises Refused."""
+        if address.notify is None:
+            return {}
+        return dict([await self._outbox.hook(stream, address.notify)])
+
+    async def _append(self, found: Known, address: Address, said: Said) -> Sent:
+        now, mode, hooks = self._store.now(), address.while_waiting, found.record.hooks
+        told = await self._told(address, found.stream)
+        told = {name: put for name, put in told.items() if name not in hooks}
         task = new_id("task") if found.record.is_over else found.record.task_id or new_id("task")
         state = "pending" if found.record.is_over else found.record.state
         facts: list[events.Event] = []
-        put = found.put(updated_at=now, task_id=task, state=state)
-        puts = [put]
+        put = found.put(updated_at=now, task_id=task, state=state, hooks=(*hooks, *told))
+        puts = [put, *told.values()]
         head: int | None = None
         if mode != "queue":
             head = (await self._store.read(found.stream, limit=0)).head
@@ -157,9 +169,9 @@ class Outside:
             puts += closed
         facts.append(_user(said, task))
         records = [as_record(fact, now) for fact in facts]
+        write = Write(found.stream, records, head=head, wake=now)
         heads = await self._store.commit(
-            [Write(found.stream, records, head=head, wake=now)],
-            [*puts, *key_put(said, found.stream)],
+            *self._outbox.also([write], [*puts, *key_put(said, found.stream)])
         )
         return Sent(Known.put_as(put), heads[found.stream])
 
@@ -208,7 +220,7 @@ class Outside:
             write = Write(found.stream, records, head=head, wake=now)
             try:
                 with still_there(address.session_id):
-                    await self._store.commit([write], puts)
+                    await self._store.commit(*self._outbox.also([write], puts))
             except (HeadMoved, VersionMoved):
                 continue
             return

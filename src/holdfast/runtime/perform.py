@@ -26,6 +26,7 @@ from holdfast.runtime.deeds import ModelAsked, ToolRun, tell
 from holdfast.runtime.ids import secret_id
 from holdfast.runtime.invoke import invoke, is_called_off, needs_approval, prompt_for
 from holdfast.runtime.models.base import Delta, Request
+from holdfast.runtime.outbox import Outbox
 from holdfast.runtime.outputs import Deferred, parse_deferred, render_result
 from holdfast.runtime.outside import Outside
 from holdfast.runtime.results import decision_of, instant, problem_of
@@ -45,6 +46,7 @@ class Desk:
     outside: Outside
     settling: Settling
     bus: Bus
+    outbox: Outbox
     deps: Any = None
     public_url: str | None = None
     webhook_secret: str | None = field(default=None, repr=False)
@@ -52,9 +54,7 @@ class Desk:
 
     def callback_url(self, pending_id: str) -> str | None:
         """Where a result may be posted; None without a public address."""
-        if self.public_url is None:
-            return None
-        return f"{self.public_url.rstrip('/')}/async-tool/webhook/{pending_id}"
+        return webhooks.callback_url(self.public_url, pending_id)
 
     def callback_secret(self, pending_id: str) -> str:
         """What signs the result of one call: derived, never stored."""

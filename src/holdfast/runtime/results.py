@@ -89,7 +89,7 @@ def pending_json(record: PendingRecord, callback_url: str | None = None) -> dict
     shown["late"] = record.late
     shown["ancestry"] = list(record.ancestry)
     shown["callbackURL"] = shown["webhookURL"] = callback_url
-    for private in ("onExpire", "grace", "by", "via", "twin"):
+    for private in ("onExpire", "grace", "by", "via", "twin", "hooks"):
         shown.pop(private, None)
     return shown
 

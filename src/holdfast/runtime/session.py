@@ -7,6 +7,7 @@ import anyio
 from typing_extensions import TypeVar
 
 from holdfast.core import events
+from holdfast.core.deliveries import Hook
 from holdfast.core.index import check_id
 from holdfast.core.permissions import Allowed
 from holdfast.runtime.agents import ReadyAgent
@@ -35,6 +36,7 @@ class Session(Generic[T_co]):
         *,
         agent: ReadyAgent | str | None,
         metadata: Mapping[str, Any] | None,
+        notify: Hook | None = None,
     ) -> None:
         self.id = check_id(session_id)
         self._service = service
@@ -43,7 +45,7 @@ class Session(Generic[T_co]):
         mode = "queue" if ready is None else ready.agent.while_waiting
         if ready is not None:
             names = [ready.name, *ready.agent.aliases]
-        self._address = Address(tenant, self.id, tuple(names), mode, metadata)
+        self._address = Address(tenant, self.id, tuple(names), mode, metadata, notify)
 
     def __repr__(self) -> str:
         return f"Session({self.id!r})"

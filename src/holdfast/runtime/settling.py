@@ -13,6 +13,7 @@ from holdfast.core.pending import PendingRecord, PendingStatus, Verb, moved
 from holdfast.errors import Conflict, Corrupt, NotFound
 from holdfast.runtime.entries import Known, pending_put
 from holdfast.runtime.log import as_record
+from holdfast.runtime.outbox import Outbox
 from holdfast.store.base import (
     Entry,
     Gone,
@@ -31,8 +32,9 @@ Inspect = Callable[[PendingRecord], Awaitable[None]]
 class Settling:
     """The door for decisions, results, expiries and news of calls that wait."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, outbox: Outbox | None = None) -> None:
         self._store = store
+        self._outbox = outbox or Outbox(store)
 
     async def pending(self, pending_id: str, tenant: str | None = None) -> PendingRecord:
         """One pending call. Raises NotFound."""
@@ -89,7 +91,8 @@ class Settling:
         records = [as_record(fact, now) for fact in facts]
         wake = now if records else None
         try:
-            await self._store.commit([Write(entry.stream, records, wake=wake)], puts)
+            write = Write(entry.stream, records, wake=wake)
+            await self._store.commit(*self._outbox.also([write], puts))
         except VersionMoved:
             return False
         except (NoStream, Gone) as error:
