@@ -54,6 +54,7 @@ class Service:
     agents: Agents
     host: Host
     keep_settled_ms: int = KEEP_MS  # how long settled calls can be asked for by their id
+    worked_at: float | None = None  # monotonic; the last round of the worker here, if there is one
 
     # --- showing ------------------------------------------------------------------------------
 

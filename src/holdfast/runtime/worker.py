@@ -1,6 +1,7 @@
 """The worker's loop: expire what is overdue, drive what is due, sweep, wait for news."""
 
 import logging
+import time
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -75,12 +76,14 @@ class Worker:
         """Work until cancelled, or with `once` until nothing is due and nothing runs."""
         await self._service.host.start()
         looked = False
+        self._service.worked_at = time.monotonic()
         while True:
             try:
                 if not looked:
                     await self._service.wake_stuck()
                     looked = True
                 begun = await self._round()
+                self._service.worked_at = time.monotonic()
             except Exception as error:
                 if once:
                     raise

@@ -8,7 +8,7 @@ from fastapi import APIRouter, FastAPI
 
 from holdfast.app import Runtime, service_of
 from holdfast.core.access import Principal
-from holdfast.serve import agents, errors, openapi
+from holdfast.serve import agents, errors, health, openapi
 from holdfast.serve.door import Shared
 from holdfast.serve.gate import App, Gate
 from holdfast.serve.limits import Limit
@@ -18,6 +18,7 @@ from holdfast.serve.tokens import Authenticate, by_tokens
 ROUTERS: Final[tuple[APIRouter, ...]] = (
     openapi.router,
     agents.router,
+    health.router,
 )
 
 
