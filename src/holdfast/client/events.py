@@ -1,0 +1,73 @@
+"""Following a server's events: after a broken connection it goes on behind the last one seen."""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final, Literal
+
+import httpx2
+
+from holdfast.client.refusals import NOT_NOW, refusal, unreachable
+from holdfast.client.wire import CONNECT_S, Patience, Wire
+from holdfast.errors import HoldfastError
+
+SILENCE_S: Final = 60.0  # a server says every few seconds that it is there
+LARGEST: Final = 64 * 2**20  # of one event, in bytes
+DELTA: Final = "delta"
+
+Place = Literal["seq", "pos"]
+
+
+async def follow(
+    wire: Wire, path: str, params: Mapping[str, Any], place: Place, after: int | None
+) -> AsyncIterator[dict[str, Any]]:
+    """The events behind `after` (None: from now on), each once, for ever; deltas as they come.
+
+    A delta is `{"type": "delta", "data": …}`. Raises the refusal if the server has none for us,
+    and StoreError once it has been away for longer than our patience.
+    """
+    patience = Patience(wire.patience_s)
+    seen = after
+    while True:
+        try:
+            async for event in _connected(wire, path, params, seen):
+                patience.renew()
+                if event["type"] == DELTA:
+                    yield event
+                elif seen is None or event[place] > seen:
+                    seen = event[place]
+                    yield event
+            error: HoldfastError | None = None
+        except httpx2.TransportError as broken:
+            error = unreachable(wire.url, broken)
+        except _Away as away:
+            error = away.error
+        if not await patience.pause():
+            raise error or unreachable(wire.url, ConnectionError("the stream ended"))
+
+
+class _Away(Exception):
+    """The server is there, and cannot answer now."""
+
+    def __init__(self, error: HoldfastError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+async def _connected(
+    wire: Wire, path: str, params: Mapping[str, Any], seen: int | None
+) -> AsyncIterator[dict[str, Any]]:
+    headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
+    if seen is not None:
+        headers["Last-Event-ID"] = str(seen)
+    timeout = httpx2.Timeout(SILENCE_S, connect=CONNECT_S)
+    async with wire.http.stream(
+        "GET", path, params=dict(params), headers=headers, timeout=timeout
+    ) as response:
+        if not response.is_success:
+            await response.aread()
+            if response.status_code in NOT_NOW or response.status_code == 429:
+                raise _Away(refusal(response))
+            raise refusal(response)
+        async for sent in httpx2.EventSource(response, max_event_size=LARGEST):
+            if sent.data:
+                data = sent.json()
+                yield {"type": DELTA, "data": data} if sent.event == DELTA else data  # type: ignore[misc]
