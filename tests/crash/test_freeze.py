@@ -9,7 +9,7 @@ from anyio import to_thread
 from tests.crash.agents import Place
 from tests.crash.harness import StartChild, successor
 
-from holdfast.store.sqlite_files import WriteLock
+from holdfast.store.write_lock import WriteLock
 
 
 def freeze(pid: int, database: Path) -> None:

@@ -24,7 +24,7 @@ import holdfast.store.sqlite  # noqa: F401 - loaded before the forks
 from holdfast import Agent, Context, PendingCall, Runtime, tool
 from holdfast.app import around_store
 from holdfast.store.base import Check, Put, Store, Write
-from holdfast.store.sqlite_files import WriteLock
+from holdfast.store.write_lock import WriteLock
 from holdfast.testing import ScriptedModel
 
 PROCESSES = 10

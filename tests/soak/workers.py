@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.crash.harness import ROOT
 from tests.soak.agents import World
 
-from holdfast.store.sqlite_files import WriteLock
+from holdfast.store.write_lock import WriteLock
 
 
 class Workers:

@@ -13,8 +13,8 @@ from anyio import to_thread
 from holdfast.errors import HoldfastError
 from holdfast.store.base import Fenced, Put, Record, VersionMoved, Write
 from holdfast.store.sqlite import SqliteStore
-from holdfast.store.sqlite_files import WriteLock
 from holdfast.store.sqlite_open import migrations
+from holdfast.store.write_lock import WriteLock
 
 NOBODY = 65534
 

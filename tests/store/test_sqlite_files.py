@@ -10,7 +10,8 @@ import pytest
 
 from holdfast.store.base import Record, Write
 from holdfast.store.sqlite import SqliteStore
-from holdfast.store.sqlite_files import Doorbell, WriteLock
+from holdfast.store.sqlite_files import Doorbell
+from holdfast.store.write_lock import WriteLock
 
 
 @pytest.mark.parametrize("depth", [0, 12])

@@ -25,7 +25,7 @@ from holdfast.store.base import (
 )
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
-from holdfast.store.sqlite_files import WriteLock
+from holdfast.store.write_lock import WriteLock
 from holdfast.testing.contract import HandClock
 
 Ask = Callable[[Store], Any]

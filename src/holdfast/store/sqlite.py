@@ -29,7 +29,6 @@ from holdfast.store.base import (
 from holdfast.store.cursors import END, position_of
 from holdfast.store.judge import checked
 from holdfast.store.signal import Signal
-from holdfast.store.sqlite_files import WriteLock
 from holdfast.store.sqlite_open import (
     Connect,
     check_ours,
@@ -42,6 +41,7 @@ from holdfast.store.sqlite_open import (
 )
 from holdfast.store.sqlite_rows import Claim, Renew
 from holdfast.store.sqlite_running import Running
+from holdfast.store.write_lock import WriteLock
 
 
 class SqliteStore:

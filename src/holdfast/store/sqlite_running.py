@@ -16,11 +16,12 @@ from anyio.lowlevel import checkpoint
 
 from holdfast.store.base import Clock, StoreRefusal
 from holdfast.store.signal import Signal
-from holdfast.store.sqlite_files import Doorbell, Pulse, WriteLock
+from holdfast.store.sqlite_files import Doorbell, Pulse
 from holdfast.store.sqlite_open import explained, is_database_error
 from holdfast.store.sqlite_reads import Query, Readers
 from holdfast.store.sqlite_rows import Answer, Renew, Work
 from holdfast.store.sqlite_writer import Job, Outcome, Writer
+from holdfast.store.write_lock import WriteLock
 
 T = TypeVar("T")
 

@@ -16,9 +16,10 @@ from pathlib import Path
 from holdfast.errors import StoreError
 from holdfast.store.base import Clock, Unavailable, Unknown
 from holdfast.store.judge import Commit
-from holdfast.store.sqlite_files import Pulse, WriteLock
+from holdfast.store.sqlite_files import Pulse
 from holdfast.store.sqlite_open import WAL_LIMIT_BYTES, explained, is_database_error
 from holdfast.store.sqlite_rows import Answer, Claim, Work, WriteRows
+from holdfast.store.write_lock import WriteLock
 
 _LARGEST_BATCH = 1000
 _IDLE_S = 1.0
