@@ -34,7 +34,6 @@ async def test_a_runtime_that_is_not_open_says_how_to_open_it(tmp_path: Path) ->
     "url, why",
     [
         ("postgresql://ana:secret@db/x", "not built yet"),
-        ("files:./dir", "not built yet"),
         ("mysql://x", "not known"),
         ("sqlite:holdfast.db", "not known"),
     ],

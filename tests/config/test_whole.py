@@ -108,10 +108,6 @@ def test_its_missing_parts_are_all_named(
 
 # For each part that is not built: a configuration that is right but for it, and line and key.
 PARTS = {
-    "session_stores.*.backend=files": (
-        "session_stores:\n  a: {backend: files, files: {path: ./x}}",
-        "2: session_stores.a.backend",
-    ),
     "session_stores.*.sql.driver=postgres": (
         (
             "session_stores:\n  a:\n    backend: sql\n    sql:\n"

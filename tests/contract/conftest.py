@@ -10,6 +10,7 @@ from typing import cast
 import pytest
 
 from holdfast.store.base import Store
+from holdfast.store.files import FilesStore
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite_open import BUSY_S, Connect
@@ -47,6 +48,22 @@ class SqliteHarness:
         return store
 
 
+@dataclass
+class FilesHarness:
+    """One folder, one store at a time."""
+
+    base: Path
+    clock: HandClock = field(default_factory=HandClock)
+    capabilities: frozenset[str] = frozenset({"durable"})
+    stores: list[FilesStore] = field(default_factory=list)
+
+    async def open(self) -> Store:
+        store = FilesStore(self.base, clock=self.clock)
+        self.stores.append(store)
+        await store.open()
+        return store
+
+
 def newest_sqlite() -> Connect:
     """Connections of the newest SQLite that there is a wheel for; skips, saying so, without it."""
     module = pytest.importorskip(
@@ -62,7 +79,7 @@ def newest_sqlite() -> Connect:
     return connect
 
 
-BACKENDS = ("memory", "sqlite", "sqlite-newest")
+BACKENDS = ("memory", "files", "sqlite", "sqlite-newest")
 
 
 def harness_maker(backend: str, folder: Path) -> MakeHarness:
@@ -77,7 +94,11 @@ def harness_maker(backend: str, folder: Path) -> MakeHarness:
         if backend == "memory":
             yield MemoryHarness()
             return
-        harness = SqliteHarness(folder / f"{made}.db", connect)
+        harness: FilesHarness | SqliteHarness
+        if backend == "files":
+            harness = FilesHarness(folder / f"{made}")
+        else:
+            harness = SqliteHarness(folder / f"{made}.db", connect)
         try:
             yield harness
         finally:

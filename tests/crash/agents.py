@@ -26,9 +26,12 @@ class Place:
     writes: int = 0
     die_after_s: float | None = None  # once armed
     hold: Callable[[], Awaitable[None]] | None = None  # what a tool that holds on waits for
+    store: str = "sqlite"
 
     @property
     def url(self) -> str:
+        if self.store == "files":
+            return f"files:{self.folder / 'files'}"
         return f"sqlite:///{self.folder / 'holdfast.db'}"
 
     def point(self, name: str) -> None:

@@ -60,11 +60,11 @@ class Forker(Child):
         status: int = self.says()["status"]
         return status
 
-    def kill(self, folder: Path, do: str, turns: str, at: str) -> None:
+    def kill(self, folder: Path, do: str, turns: str, at: str, **more: Any) -> None:
         """Do a job whose process is killed at that point; it must have been there."""
         died_at = folder / "died_at"
         died_at.unlink(missing_ok=True)
-        status = self.run(folder, do, turns, kill_at=at)
+        status = self.run(folder, do, turns, kill_at=at, **more)
         reached = died_at.read_text().partition(" ")[0] if died_at.exists() else None
         assert (status, reached) == (KILLED, at), f"it ended with {status} at {reached}"
 

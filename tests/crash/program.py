@@ -16,7 +16,8 @@ import anyio
 from anyio import to_thread
 from tests.crash.agents import Place, make_agent
 
-import holdfast.store.sqlite  # noqa: F401 - loaded before the forks
+import holdfast.store.files  # loaded before the forks
+import holdfast.store.sqlite  # noqa: F401
 from holdfast import Conflict, PendingCall, Result, Runtime, Session
 from holdfast.app import around_store
 from holdfast.store.base import Check, Lease, Put, Store, Write
@@ -116,7 +117,12 @@ JOBS = {"story": story, "begin": begin, "settle": settle, "work": work, "copy": 
 
 
 async def do(job: dict[str, Any]) -> None:
-    place = Place(Path(job["folder"]), job.get("kill_at"), die_after_s=job.get("die_after_s"))
+    place = Place(
+        Path(job["folder"]),
+        job.get("kill_at"),
+        die_after_s=job.get("die_after_s"),
+        store=job.get("store", "sqlite"),
+    )
     os.environ["HOLDFAST_LEASE"] = job.get("lease", LEASE)
     os.environ["HOLDFAST_SCRIPT_LOG"] = str(place.folder / "requests")
     around_store.set(lambda store: cast("Store", KillingStore(store, place)))

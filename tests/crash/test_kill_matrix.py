@@ -83,25 +83,30 @@ def check_requests(place: Place, point: str, unbroken: list[int]) -> None:
     assert sorted(place.asked()) == sorted(unbroken + lost)
 
 
-def play(forker: Forker, folder: Path, point: str, unbroken: Path) -> None:
-    forker.kill(folder, "story", TURNS, at=point.partition(" ")[0])
-    status = forker.run(folder, "story", TURNS)
+def _folder(point: str) -> str:
+    return point.partition(" ")[0].replace(":", "-")
+
+
+def play(forker: Forker, folder: Path, point: str, unbroken: Path, store: str) -> None:
+    forker.kill(folder, "story", TURNS, at=point.partition(" ")[0], store=store)
+    status = forker.run(folder, "story", TURNS, store=store)
     assert status == 0, (folder / "log").read_text()[-2000:]
     check_end(folder, ended(unbroken))
     check_effects(Place(folder), point)
     check_requests(Place(folder), point, Place(unbroken).asked())
 
 
+@pytest.mark.parametrize("store", ["sqlite", "files"])
 def test_a_story_killed_anywhere_ends_as_if_it_had_not_been(
-    tmp_path: Path, forkers: StartForker, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, forkers: StartForker, capsys: pytest.CaptureFixture[str], store: str
 ) -> None:
-    """SX.3, S0.34: found points, real processes, one SQLite file each."""
+    """SX.3, S0.34, S2.42: found points, real processes, one SQLite file or folder each."""
     free: SimpleQueue[Forker] = SimpleQueue()
     for _ in range(AT_ONCE):
         free.put(forkers())
     unbroken = tmp_path / "unbroken"
     forker = free.get()
-    assert forker.run(unbroken, "story", TURNS) == 0, (unbroken / "log").read_text()
+    assert forker.run(unbroken, "story", TURNS, store=store) == 0, (unbroken / "log").read_text()
     points = [p for p in forker.points(unbroken) if not p.startswith("commit:")]
     free.put(forker)
     check_effects(Place(unbroken), "")
@@ -109,7 +114,7 @@ def test_a_story_killed_anywhere_ends_as_if_it_had_not_been(
     def one(point: str) -> str | None:
         forker = free.get()
         try:
-            play(forker, tmp_path / point.partition(" ")[0].replace(":", "-"), point, unbroken)
+            play(forker, tmp_path / _folder(point), point, unbroken, store)
         except Exception as error:  # noqa: BLE001 - told below, with all others
             return f"{point}: {type(error).__name__}: {error}"
         finally:
@@ -119,6 +124,6 @@ def test_a_story_killed_anywhere_ends_as_if_it_had_not_been(
     with ThreadPoolExecutor(AT_ONCE) as pool:
         wrong = [told for told in pool.map(one, points) if told is not None]
     with capsys.disabled():
-        print(f"\nkill matrix: {len(points)} points, {len(wrong)} wrong")  # noqa: T201
+        print(f"\nkill matrix, {store}: {len(points)} points, {len(wrong)} wrong")  # noqa: T201
     assert len(points) > 30
     assert not wrong, "\n".join(wrong)

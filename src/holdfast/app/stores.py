@@ -12,11 +12,11 @@ around_store: ContextVar[Callable[[Store], Store]] = ContextVar(
 )
 """A seam for tests: what a Runtime made in this context puts around its store."""
 
-_LATER: Final = ("postgresql", "postgres", "files", "redis")
+_LATER: Final = ("postgresql", "postgres", "redis")
 
 
 def open_store(store: str | Store, clock: Clock | None = None) -> Store:
-    """The store behind a URL: `sqlite:///file.db` or `memory:`."""
+    """The store behind a URL: `sqlite:///file.db`, `files:./folder` or `memory:`."""
     if not isinstance(store, str):
         return store
     scheme, _, rest = store.partition(":")
@@ -28,11 +28,16 @@ def open_store(store: str | Store, clock: Clock | None = None) -> Store:
         from holdfast.store.sqlite import SqliteStore
 
         return SqliteStore(rest[3:], clock=clock)
+    if scheme == "files" and rest:
+        from holdfast.runtime.file_layout import SessionFiles
+        from holdfast.store.files import FilesStore
+
+        return FilesStore(rest.removeprefix("//"), SessionFiles(), clock=clock)
     later = " is not built yet" if scheme in _LATER else " is not known"
     raise ConfigError(
         f"the store {_without_password(store)!r}{later}",
         code="STORE_UNKNOWN",
-        hint="use sqlite:///holdfast.db or memory:",
+        hint="use sqlite:///holdfast.db, files:./folder or memory:",
     )
 
 
