@@ -69,6 +69,14 @@ def settle(record: PendingRecord, command: Command, now: int) -> Settlement:
     return _settled(moved(record, command.verb, now, late=is_late(record, now)), command, now)
 
 
+def check_takes(record: PendingRecord, verb: Verb) -> None:
+    """Raises Conflict unless the call is open and of a kind that takes the verb."""
+    if verb not in VERBS[record.kind]:
+        raise _wrong_kind(record, verb)
+    if not record.is_open:
+        raise already_settled(record)
+
+
 def give_up(record: PendingRecord, command: CancelCall, now: int) -> Settlement:
     """Cancel an open call with its run, overdue or not."""
     return _settled(moved(record, Verb.CANCEL, now), command, now)

@@ -22,6 +22,9 @@ STANDARD: Final = "webhook-signature"
 TOLERANCE_S: Final = 300
 BAD_SIGNATURE: Final = "bad signature"  # all that an outsider is told, whatever was wrong
 
+_PLAIN_IN_URLS: Final = frozenset(
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
+)
 _PREFIX: Final = "whsec_"
 _MOST: Final = 20  # signatures in one header; more are no rotation
 
@@ -48,7 +51,8 @@ def callback_url(public_url: str | None, pending_id: str) -> str | None:
     """Where the result of a call may be posted; it carries no secret. None: nobody reaches us."""
     if public_url is None:
         return None
-    return f"{public_url.rstrip('/')}/async-tool/webhook/{pending_id}"
+    quoted = "".join(chr(b) if b in _PLAIN_IN_URLS else f"%{b:02X}" for b in pending_id.encode())
+    return f"{public_url.rstrip('/')}/async-tool/webhook/{quoted}"
 
 
 def sign(body: bytes, secret: str, message_id: str, now: int) -> dict[str, str]:

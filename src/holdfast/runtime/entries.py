@@ -90,6 +90,13 @@ def session_not_found(session_id: str) -> NotFound:
     )
 
 
+def pending_not_found(pending_id: str) -> NotFound:
+    """The refusal that names a pending call which is not there."""
+    return NotFound(
+        f"Unknown pending ID: {pending_id}", code="PENDING_NOT_FOUND", hint="holdfast pending list"
+    )
+
+
 @contextmanager
 def still_there(session_id: str) -> Iterator[None]:
     """A session that was deleted between looking and this is one that is not there."""

@@ -50,7 +50,18 @@ class Desk:
     deps: Any = None
     public_url: str | None = None
     webhook_secret: str | None = field(default=None, repr=False)
+    former_secrets: tuple[str, ...] = field(default=(), repr=False)  # still good for checking
     threads: anyio.CapacityLimiter | None = None
+
+    @property
+    def webhook_secrets(self) -> tuple[str, ...]:
+        """What a signature may have been made with; none if there is no webhook_secret."""
+        return () if self.webhook_secret is None else (self.webhook_secret, *self.former_secrets)
+
+    def secrets_for(self, pending_id: str) -> list[str]:
+        """What may sign a message about one call: its own secret, or the server's."""
+        derived = [webhooks.derive(secret, pending_id) for secret in self.webhook_secrets]
+        return [*derived, *self.webhook_secrets]
 
     def callback_url(self, pending_id: str) -> str | None:
         """Where a result may be posted; None without a public address."""

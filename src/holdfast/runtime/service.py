@@ -177,7 +177,9 @@ class Service:
         state = wanted.get(status, status)
         after: str | None = None
         while True:
-            page = await self.desk.store.find("pending", state=state, stream=stream, after=after)
+            page = await self.desk.store.find(
+                "pending", state=state, stream=stream, after=after, limit=500
+            )
             for record in readable(page.entries, lambda entry: pending.decode(entry.data)):
                 if status in ("waiting", "processing") and record.status != status:
                     continue

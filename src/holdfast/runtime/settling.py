@@ -11,7 +11,7 @@ from holdfast.core.commands import Command, Expire
 from holdfast.core.decide import Settlement
 from holdfast.core.pending import PendingRecord, PendingStatus, Verb, moved
 from holdfast.errors import Conflict, Corrupt, NotFound
-from holdfast.runtime.entries import Known, pending_put
+from holdfast.runtime.entries import Known, pending_not_found, pending_put
 from holdfast.runtime.log import as_record
 from holdfast.runtime.outbox import Outbox
 from holdfast.store.base import (
@@ -44,11 +44,7 @@ class Settling:
         index.check_id(pending_id, "pending id")
         entry = await self._store.get("pending", pending_id)
         if entry is None or (tenant is not None and pending.decode(entry.data).tenant != tenant):
-            raise NotFound(
-                f"Unknown pending ID: {pending_id}",
-                code="PENDING_NOT_FOUND",
-                hint="holdfast pending list",
-            )
+            raise pending_not_found(pending_id)
         return entry
 
     async def settle(
@@ -96,7 +92,7 @@ class Settling:
         except VersionMoved:
             return False
         except (NoStream, Gone) as error:
-            raise NotFound(f"Unknown pending ID: {entry.key}", code="PENDING_NOT_FOUND") from error
+            raise pending_not_found(entry.key) from error
         return True
 
     async def _twin_closed(

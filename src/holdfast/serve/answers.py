@@ -1,5 +1,6 @@
 """What routes answer and take: JSON by one encoder, and how the API's description says it."""
 
+import re
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
@@ -22,6 +23,10 @@ ERROR: Final[Schema] = {
     },
     "required": ["error", "code", "hint", "details"],
 }
+_UNKNOWN: Final = re.compile(
+    r"Object contains unknown field `(.*?)`(?: - at `([^`]*)`)?", re.DOTALL
+)
+_MOST_NAMED: Final = 20
 ANYWHERE: Final = (400, 401, 403, 413, 429, 500, 503)  # what the frame may answer on any route
 _ERRORS: Final[Mapping[int, str]] = {
     400: "The request is malformed, or what it asks for is refused.",
@@ -101,6 +106,32 @@ def decoded(raw: bytes, shape: type[T]) -> T:
     try:
         return msgspec.json.decode(raw, type=shape)
     except msgspec.ValidationError as error:
-        raise Refused(f"the body is not right: {error}", code="BODY_INVALID") from error
+        why = f"the body is not right: {error}"
+        if _UNKNOWN.fullmatch(str(error)):
+            why = f"unknown keys: {', '.join(_unknown_keys(raw, shape))}"
+        raise Refused(why, code="BODY_INVALID") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refused(f"the body is no JSON: {error}", code="BODY_INVALID") from error
+
+
+def _unknown_keys(raw: bytes, shape: Any) -> list[str]:
+    """Every key that the shape does not have: the decoder only names the first."""
+    value, names = msgspec.json.decode(raw), list[str]()
+    while len(names) < _MOST_NAMED:
+        try:
+            msgspec.convert(value, shape)
+        except msgspec.ValidationError as error:
+            found = _UNKNOWN.fullmatch(str(error))
+            if found is None:
+                break
+            name, way = found[1], (found[2] or "").split(".")[1:]
+            holder = value
+            for key in way:
+                holder = holder.get(key, {}) if isinstance(holder, dict) else {}
+            if name not in holder:
+                break
+            del holder[name]
+            names.append(".".join([*way, name]))
+        else:
+            break
+    return names

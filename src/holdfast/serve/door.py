@@ -7,7 +7,7 @@ A route names what it needs in its signature, and is not entered without it:
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import unquote
 
 import anyio
@@ -22,9 +22,11 @@ from holdfast.runtime.service import Service
 from holdfast.serve.answers import decoded
 from holdfast.serve.errors import not_authenticated, rate_limited
 from holdfast.serve.limits import Limit
-from holdfast.serve.tokens import LOCAL, Authenticate
+from holdfast.serve.tokens import LOCAL, SIGNED, Authenticate
 
 T = TypeVar("T")
+
+_VIA: Final = {LOCAL: "http", SIGNED: "webhook"}  # those who have no token
 
 # An id in an address; the gate leaves "/" and "%" in it quoted.
 Id = Annotated[str, Path(max_length=2000), AfterValidator(unquote)]
@@ -83,7 +85,8 @@ class Door:
     @property
     def via(self) -> str:
         """Through which door this came, as decisions record it."""
-        return "http" if self.principal is LOCAL else f"http:{self.principal.name}"
+        by_token = f"http:{self.principal.name}"
+        return next((via for one, via in _VIA.items() if one is self.principal), by_token)
 
     def by(self, given: str | None = None) -> str:
         """Who does it: the principal, or whoever it names if it may act on behalf of others."""
@@ -108,9 +111,10 @@ class Door:
                 details={"role": self.principal.role},
             )
 
-    async def body(self, shape: type[T]) -> T:
-        """The request's body as this shape. Raises Refused."""
-        return decoded(await self.request.body(), shape)
+    async def body(self, shape: type[T], *, empty: T | None = None) -> T:
+        """The request's body as this shape; `empty` stands for none at all. Raises Refused."""
+        raw = await self.request.body()
+        return empty if empty is not None and not raw else decoded(raw, shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,14 @@ from fastapi import APIRouter, FastAPI
 
 from holdfast.app import Runtime, service_of
 from holdfast.core.access import Principal
-from holdfast.serve import agents, errors, health, openapi
+from holdfast.serve import (
+    agents,
+    errors,
+    health,
+    openapi,
+    pending,
+    submitting,
+)
 from holdfast.serve.door import Shared
 from holdfast.serve.gate import App, Gate
 from holdfast.serve.limits import Limit
@@ -19,6 +26,8 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     openapi.router,
     agents.router,
     health.router,
+    pending.router,
+    submitting.router,
 )
 
 

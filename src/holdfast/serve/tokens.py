@@ -13,6 +13,7 @@ from holdfast.errors import ConfigError
 Authenticate = Callable[[Request], Awaitable[Principal | None]]
 
 LOCAL: Final = Principal("local", "admin", on_behalf=True)  # on a server that needs no token
+SIGNED: Final = Principal("webhook", "submitter")  # who has signed what it sends
 
 
 async def anybody(_: Request) -> Principal:
