@@ -1,0 +1,14 @@
+"""Repair of conversations: any list in, a conversation that every provider takes out.
+
+`repair` is total and pure: it never raises, never changes what it is given, and what is valid
+comes back equal. No completed pair of call and result is ever dropped; texts keep their order.
+
+Histories may be Anthropic's, OpenAI's (chat messages or Responses items), our own messages, or
+any mixture with anything: a history in one shape keeps it, a mixture becomes Anthropic-shaped.
+"""
+
+from holdfast.core.repair.mending import LOST_START
+from holdfast.core.repair.parts import Issue
+from holdfast.core.repair.repairing import Repaired, errors_of, repair
+
+__all__ = ["LOST_START", "Issue", "Repaired", "errors_of", "repair"]

@@ -1,0 +1,145 @@
+"""Our own messages as turns and back."""
+
+from dataclasses import replace
+from typing import Any, Final, TypeGuard
+
+import msgspec
+
+from holdfast.core.events import Content
+from holdfast.core.messages import (
+    AskedCall,
+    AssistantMessage,
+    Message,
+    ToolMessage,
+    UserMessage,
+)
+from holdfast.core.repair.blocks import Unreadable, call_part, read_block, result_part, text_part
+from holdfast.core.repair.parts import Block, Part, Turn
+
+SAID_NOTHING: Final = "[no text]"  # an answer keeps its place, also where there is nothing in it
+_OWN: Final = (UserMessage, AssistantMessage, ToolMessage)
+
+
+def is_own(message: object) -> TypeGuard[Message]:
+    """Whether it is one of our own messages."""
+    return type(message) in _OWN
+
+
+def read_own(message: Message, at: int) -> Turn | None:
+    """One of our messages as a turn; None if there is nothing in it."""
+    match message:
+        case UserMessage():
+            return _user(message, at)
+        case AssistantMessage():
+            return _assistant(message, at)
+        case ToolMessage():
+            part = result_part(message.call_id, message.content, is_error=message.is_error)
+            part.same = part.block["content"] == message.content
+            part.given = message
+            return Turn("user", [part], at, "own")
+
+
+def write_own(turn: Turn) -> list[Message]:
+    """A turn as our messages: as it was given where nothing was changed in it."""
+    if turn.role == "assistant":
+        return [_answer(turn)]
+    told: list[Message] = [_tool_message(part) for part in turn.parts if part.kind == "result"]
+    said = [part for part in turn.parts if part.kind != "result"]
+    if said and not turn.changed and is_own(turn.given):
+        return [*told, turn.given]
+    return [*told, UserMessage(_own_content(said))] if said else told
+
+
+def _user(message: UserMessage, at: int) -> Turn | None:
+    parts, same = _parts(message.content)
+    if not parts:
+        return None
+    return Turn("user", parts, at, "own", message, changed=not same)
+
+
+def _parts(content: Content) -> tuple[list[Part], bool]:
+    items: list[Any] = [content] if isinstance(content, str) else content
+    parts: list[Part] = []
+    for item in items:
+        try:
+            part = read_block(item, "user")
+        except Unreadable:
+            continue
+        if part is not None and part.kind in ("text", "media"):
+            part.given = item
+            parts.append(part)
+    return parts, len(parts) == len(items) and all(part.same for part in parts)
+
+
+def _assistant(message: AssistantMessage, at: int) -> Turn:
+    said = message.text.strip() or (message.output or b"").decode("utf-8", "replace").strip()
+    text = text_part(said if not message.text.strip() else message.text)
+    calls = [call_part(call.id, call.tool, call.params) for call in message.calls]
+    for part, call in zip(calls, message.calls, strict=True):
+        part.same = part.block["name"] == call.tool and part.block["input"] == call.params
+        part.given = call
+    parts = [*_native(message, calls), *([text] if text is not None else []), *calls]
+    if not parts:
+        text = Part("text", {"type": "text", "text": SAID_NOTHING}, same=False)
+        parts = [text]
+    same = all(part.same for part in parts)
+    origin = {"provider": message.provider, "model": message.model}
+    more = {key: value for key, value in origin.items() if value is not None}
+    return Turn("assistant", parts, at, "own", message, more, changed=not same)
+
+
+def _native(message: AssistantMessage, calls: list[Part]) -> list[Part]:
+    """The provider's private blocks, if its native answer has the calls that we have."""
+    if message.native is None:
+        return []
+    try:
+        blocks = msgspec.json.decode(message.native)
+        parts = [read_block(block, "assistant") for block in blocks] if blocks else []
+    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, Unreadable):
+        return []
+    found = [part for part in parts if part is not None]
+    if [part.id for part in found if part.kind == "call"] != [part.id for part in calls]:
+        return []
+    return [part for part in found if part.kind == "private"]
+
+
+def _answer(turn: Turn) -> Message:
+    given = turn.given
+    if not turn.changed and isinstance(given, AssistantMessage):
+        return given
+    text = "\n\n".join(part.block["text"] for part in turn.parts if part.kind == "text")
+    calls = tuple(_asked(part) for part in turn.parts if part.kind == "call")
+    if isinstance(given, AssistantMessage):
+        return replace(given, text=text, calls=calls, native=None)
+    return AssistantMessage(text, calls)
+
+
+def _asked(part: Part) -> AskedCall:
+    given = part.given
+    if isinstance(given, AskedCall) and part.same and given.id == part.block["id"]:
+        return given
+    return AskedCall(part.block["id"], part.block["name"], part.block["input"])
+
+
+def _tool_message(part: Part) -> ToolMessage:
+    given = part.given
+    call_id = part.block["tool_use_id"]
+    if isinstance(given, ToolMessage):
+        if part.same and given.call_id == call_id:
+            return given
+        content = given.content if part.same else _own_result(part.block["content"])
+        return replace(given, call_id=call_id, content=content)
+    tool = "" if part.answer is None else part.answer.block["name"]
+    content = _own_result(part.block.get("content", ""))
+    return ToolMessage(call_id, tool, content, part.block.get("is_error") is True)
+
+
+def _own_result(content: str | list[Block]) -> Content:
+    return content
+
+
+def _own_content(parts: list[Part]) -> Content:
+    if len(parts) == 1 and parts[0].kind == "text":
+        return str(parts[0].block["text"])
+    items = [part.given if isinstance(part.given, dict) else part.block for part in parts]
+    return [item for item in items if isinstance(item, dict)]

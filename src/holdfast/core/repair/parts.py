@@ -1,0 +1,52 @@
+"""What a history is made of while it is repaired: turns of parts, whatever wrote them.
+
+A part's block has the shape of an Anthropic content block, which can say all that the others can.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Block = dict[str, Any]
+Kind = Literal["text", "media", "private", "call", "result"]
+Role = Literal["system", "user", "assistant"]
+Shape = Literal["plain", "anthropic", "openai", "responses", "own"]
+IssueType = Literal[
+    "incomplete_tool_call", "orphaned_tool_result", "invalid_message", "empty_message"
+]
+Action = Literal["removed_tool_calls", "removed_message", "skipped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """One thing that was wrong, and what was done. `ids` are the calls or results it is about."""
+
+    type: IssueType
+    index: int  # of the message it was found in; -1 for the whole
+    action: Action
+    details: str
+    ids: tuple[str, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """A piece of a turn. `given` is its own message, for results that are messages themselves."""
+
+    kind: Kind
+    block: Block
+    id: str = ""  # of a call or result, as given
+    same: bool = True  # whether it says just what was given
+    given: object = None
+    answer: "Part | None" = None  # of a call: its result
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """Parts that one side said together. `given` is the message, if the turn is just that."""
+
+    role: Role
+    parts: list[Part]
+    at: int
+    shape: Shape = "plain"
+    given: object = None
+    more: dict[str, Any] = field(default_factory=dict)  # provider and model, where known
+    changed: bool = False  # whether anything was dropped, renamed, joined or moved

@@ -1,0 +1,276 @@
+"""Reading histories: messages of Anthropic, of OpenAI (both kinds) and of our own, as turns."""
+
+import json
+from collections.abc import Iterable
+from typing import Any, Final
+
+from holdfast.core.repair.blocks import (
+    Unreadable,
+    call_part,
+    read_block,
+    result_part,
+    text_part,
+)
+from holdfast.core.repair.ids import is_good_name
+from holdfast.core.repair.own import is_own, read_own
+from holdfast.core.repair.parts import Action, Issue, IssueType, Part, Role, Shape, Turn
+from holdfast.core.repair.plain import is_plain, shown
+
+ROLES: Final[dict[str, Role]] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+}
+_ITEMS: Final = frozenset({"function_call", "function_call_output", "reasoning"})
+_SHAPES: Final[dict[str, Shape]] = {
+    "text": "plain",
+    "image_url": "openai",
+    "refusal": "openai",
+    "input_text": "responses",
+    "output_text": "responses",
+    "input_image": "responses",
+    "input_file": "responses",
+}
+
+
+class Reader:
+    """Takes messages in, one after the other, and says what was wrong with them."""
+
+    def __init__(self) -> None:
+        self.turns: list[Turn] = []
+        self.issues: list[Issue] = []
+        self._at = 0
+
+    def read(self, messages: Iterable[object]) -> None:
+        """Take in a whole history."""
+        for self._at, message in enumerate(messages):
+            self._message(message)
+
+    def _message(self, message: object) -> None:
+        if is_own(message):
+            self._keep(read_own(message, self._at))
+        elif not issubclass(type(message), dict):
+            self._report("invalid_message", "removed_message", "Removed what is not a message")
+        else:
+            self._dict(message)
+
+    def _dict(self, given: Any) -> None:
+        message = given if type(given) is dict else dict(dict.items(given))
+        role = message.get("role")
+        kind = message.get("type")
+        if type(role) is not str and type(kind) is str and kind in _ITEMS:
+            self._item(message, kind)
+        elif type(role) is str and role in ("tool", "function"):
+            self._tool(message)
+        elif type(role) is str and role in ROLES:
+            self._said(message, ROLES[role])
+        else:
+            what = f"role {shown(role)!r}" if type(role) is str else "no role"
+            self._report("invalid_message", "removed_message", f"Removed a message with {what}")
+
+    # --- the kinds of messages ----------------------------------------------------------------
+
+    def _item(self, item: dict[Any, Any], kind: str) -> None:
+        """An item of OpenAI Responses that is no message."""
+        try:
+            if kind == "function_call":
+                part = _function_call(item.get("call_id"), item)
+            elif kind == "function_call_output":
+                part = result_part(item.get("call_id"), item.get("output"))
+            else:
+                part = _needed(read_block(item, "assistant"))
+        except Unreadable as error:
+            self._report("invalid_message", "removed_message", f"Removed {error}")
+            return
+        role: Role = "user" if part.kind == "result" else "assistant"
+        self.turns.append(Turn(role, [part], self._at, "responses", more=_origin(item)))
+
+    def _tool(self, message: dict[Any, Any]) -> None:
+        """A tool's answer in OpenAI chat."""
+        content = message.get("content")
+        try:
+            part = result_part(message.get("tool_call_id"), content)
+        except Unreadable:
+            self._report(
+                "invalid_message", "removed_message", "Removed a tool message without tool_call_id"
+            )
+            return
+        part.same = type(message["tool_call_id"]) is str and part.block["content"] == content
+        whole = part.same and message["role"] == "tool" and is_plain(message)
+        part.given = message if whole else None
+        self.turns.append(Turn("user", [part], self._at, "openai"))
+
+    def _said(self, message: dict[Any, Any], role: Role) -> None:
+        heard = _Heard(role)
+        if role == "assistant" and type(message.get("raw_content")) is list:
+            alone = not message.get("content") and not message.get("tool_calls")
+            heard.raw(message["raw_content"], only_private=not alone)
+        heard.content(message.get("content"))
+        shape = heard.shape
+        if "tool_calls" in message:
+            heard.calls(message["tool_calls"])
+            shape = "openai"
+        if message["role"] == "developer" or "raw_content" in message:
+            shape = "openai"
+        for what in heard.wrong:
+            self._report("invalid_message", "skipped", f"Skipped {what}")
+        runs = _runs(heard.kept(), role)
+        whole = heard.same and len(runs) == 1 and runs[0][0] == role and is_plain(message)
+        given = message if whole and all(part.same for part in heard.parts) else None
+        if not runs and not heard.wrong:
+            self._report("empty_message", "removed_message", "Removed an empty message")
+        for natural, parts in runs:
+            turn = Turn(natural, parts, self._at, shape, given, _origin(message))
+            turn.changed = given is None
+            self.turns.append(turn)
+
+    # --- what is told of them -----------------------------------------------------------------
+
+    def _keep(self, turn: Turn | None) -> None:
+        if turn is None:
+            self._report("empty_message", "removed_message", "Removed an empty message")
+        else:
+            self.turns.append(turn)
+
+    def _report(self, kind: IssueType, action: Action, details: str) -> None:
+        self.issues.append(Issue(kind, self._at, action, details))
+
+
+class _Heard:
+    """The parts of one message, and whether they are all that it said."""
+
+    def __init__(self, role: Role) -> None:
+        self.role = role
+        self.parts: list[Part] = []
+        self.wrong: list[str] = []
+        self.same = True
+        self.shape: Shape = "plain"
+        self._private_lost = False
+
+    def content(self, content: object) -> None:
+        """Text, or a list of blocks; nothing is nothing."""
+        if content is None:
+            return
+        if type(content) is list:
+            self._blocks(content)
+        elif issubclass(type(content), str):
+            part = text_part(content)
+            self.parts += [] if part is None else [part]
+        else:
+            self._lost("a content that is neither text nor a list")
+
+    def raw(self, blocks: list[object], *, only_private: bool) -> None:
+        """The provider's own blocks; beside what was made of them only the private ones count."""
+        for block in blocks:
+            self._block(block, only_private=only_private)
+
+    def calls(self, calls: object) -> None:
+        """`tool_calls` of OpenAI chat."""
+        if type(calls) is not list:
+            self.same = self.same and calls is None
+            self.wrong += [] if calls is None else ["tool_calls that are no list"]
+            return
+        self.same = self.same and bool(calls)
+        for call in calls:
+            function = call.get("function") if type(call) is dict else None
+            try:
+                if type(call) is not dict or type(function) is not dict:
+                    raise Unreadable("a tool call that cannot be read")
+                self.parts.append(_function_call(call.get("id"), function))
+            except Unreadable as error:
+                self._lost(str(error))
+
+    def _blocks(self, blocks: list[object]) -> None:
+        if not blocks:
+            self.same = False
+        for block in blocks:
+            if type(block) is dict and type(block.get("type")) is str:
+                self.shape = _widest(self.shape, _SHAPES.get(block["type"], "anthropic"))
+            self._block(block)
+
+    def _block(self, block: object, *, only_private: bool = False) -> None:
+        try:
+            part = read_block(block, self.role)
+            if part is not None and part.kind in _NOT_SAID_BY[self.role]:
+                raise Unreadable(f"a {part.block['type']} block of the {self.role}")
+        except Unreadable as error:
+            if not only_private or error.private:
+                self._lost(str(error))
+                self._private_lost = self._private_lost or error.private
+            return
+        if part is None:
+            self.same = False
+        elif not only_private or part.kind == "private":
+            self.parts.append(part)
+
+    def kept(self) -> list[Part]:
+        """All parts; a damaged private one has taken the others with it."""
+        if not self._private_lost:
+            return self.parts
+        return [part for part in self.parts if part.kind != "private"]
+
+    def _lost(self, what: str) -> None:
+        self.same = False
+        self.wrong.append(what)
+
+
+_NOT_SAID_BY: Final[dict[Role, frozenset[str]]] = {
+    "system": frozenset({"media", "private", "call", "result"}),
+    "user": frozenset({"private"}),
+    "assistant": frozenset({"media"}),
+}
+
+
+def _widest(one: Shape, other: Shape) -> Shape:
+    return other if one in ("plain", other) else "anthropic"
+
+
+def _needed(part: Part | None) -> Part:
+    if part is None:
+        raise Unreadable("an empty item")
+    return part
+
+
+def _function_call(call_id: object, function: dict[Any, Any]) -> Part:
+    """A call as OpenAI writes it: arguments are JSON text."""
+    arguments = function.get("arguments")
+    part = call_part(call_id, function.get("name"), arguments)
+    part.same = (
+        type(call_id) is str
+        and type(function.get("name")) is str
+        and is_good_name(function["name"])
+        and type(arguments) is str
+        and _is_object(arguments)
+        and is_plain(function)
+    )
+    return part
+
+
+def _is_object(arguments: str) -> bool:
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return False
+    return type(value) is dict and is_plain(value)
+
+
+def _runs(parts: list[Part], role: Role) -> list[tuple[Role, list[Part]]]:
+    """Parts that one side can say together: a call is the assistant's, a result the user's."""
+    runs: list[tuple[Role, list[Part]]] = []
+    for part in parts:
+        side: Role = "assistant" if part.kind == "call" else role
+        side = "user" if part.kind == "result" else side
+        if runs and runs[-1][0] == side:
+            runs[-1][1].append(part)
+        else:
+            runs.append((side, [part]))
+    return runs
+
+
+def _origin(message: dict[Any, Any]) -> dict[str, Any]:
+    return {
+        key: message[key]
+        for key in ("provider", "model")
+        if type(message.get(key)) is str and is_plain(message[key])
+    }

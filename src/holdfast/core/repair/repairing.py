@@ -1,0 +1,72 @@
+"""Repair as one call: look whether anything is wrong, and only then take the history apart."""
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from holdfast.core.repair.mending import Mender
+from holdfast.core.repair.parts import Action, Issue, Shape, Turn
+from holdfast.core.repair.reading import Reader
+from holdfast.core.repair.sound import is_sound
+from holdfast.core.repair.writing import WRITERS
+
+Unanswered = Literal["drop", "tell"]
+INTERRUPTED: Final = "[This call was cut off. It may or may not have run; its outcome is unknown.]"
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """A valid conversation, and what had to be done for it."""
+
+    messages: list[Any]
+    issues: tuple[Issue, ...] = ()
+
+
+def repair(messages: object, *, unanswered: Unanswered = "drop") -> Repaired:
+    """The conversation that a history holds, valid for every provider.
+
+    A call without a result is dropped; with `unanswered="tell"` it stays, with a result that says
+    that it was cut off. Messages that need no repair are the given objects themselves.
+    """
+    if is_sound(messages):
+        return Repaired(list(messages))
+    turns, issues = mend(messages, unanswered)
+    shape = shape_of(turns)
+    if shape == "anthropic" and any(turn.shape not in ("plain", shape) for turn in turns):
+        issues.append(_whole("Messages in several shapes: rewrote them in one", "skipped"))
+    write = WRITERS[shape]
+    return Repaired([message for turn in turns for message in write(turn)], tuple(issues))
+
+
+def errors_of(messages: object) -> list[str]:
+    """What a provider would not take, a sentence each; empty for a valid conversation."""
+    return [text for issue in repair(messages).issues for text in _sentences(issue)]
+
+
+def mend(messages: object, unanswered: Unanswered) -> tuple[list[Turn], list[Issue]]:
+    """The turns of the repaired conversation."""
+    if not issubclass(type(messages), list):
+        return [], [_whole("Removed what is not a list of messages")]
+    reader = Reader()
+    reader.read(messages)  # type: ignore[arg-type]
+    mender = Mender(reader.turns, INTERRUPTED if unanswered == "tell" else None)
+    turns = mender.mend()
+    return turns, sorted(reader.issues + mender.issues, key=lambda issue: issue.index)
+
+
+def shape_of(turns: list[Turn]) -> Shape:
+    """The shape in which a repaired conversation is written."""
+    shapes = {turn.shape for turn in turns} - {"plain"}
+    return shapes.pop() if shapes in ({"openai"}, {"own"}) else "anthropic"
+
+
+def _whole(details: str, action: Action = "removed_message") -> Issue:
+    return Issue("invalid_message", -1, action, details)
+
+
+def _sentences(issue: Issue) -> list[str]:
+    where = f"message {issue.index}: " if issue.index >= 0 else ""
+    if issue.type == "incomplete_tool_call":
+        return [f"{where}tool_call {one} missing matching tool_result" for one in issue.ids]
+    if issue.type == "orphaned_tool_result":
+        return [f"{where}tool_result {one} missing matching tool_call" for one in issue.ids]
+    return [f"{where}{issue.details}"]
