@@ -123,6 +123,7 @@ class Runtime:
             desk.deps = await _entered(stack, self._deps)
             for agent in self._service.agents.all():
                 _check_deps(agent, desk.deps)
+            await desk.outbox.learn()
             self._service.host.open()
             stack.push_async_callback(self._service.host.close)
             if self._with_worker:

@@ -22,6 +22,7 @@ TYPES: Final[dict[Occasion, str]] = {
 }
 
 KIND: Final = "delivery"  # of the streams, and of the entries that find them
+FOR_ALL: Final = "delivery:server"  # of the streams whose target only a configured process knows
 
 
 def stream_of(delivery_id: str) -> str:
@@ -43,15 +44,15 @@ def of_call(record: PendingRecord, *, is_new: bool) -> Occasion | None:
 
 def warn_at(record: PendingRecord, share: float) -> int | None:
     """When to tell that a call will expire: after this share of its time. None: it will not."""
-    if record.due is None:
+    if record.due is None or record.timeout is None:
         return None
     begun = record.time.created
-    return begun + int(max(0, record.due - begun) * share)
+    return begun + int(max(0, record.timeout - begun) * share)
 
 
 def still_expires(record: PendingRecord | None, timeout: int | None) -> bool:
     """Whether the deadline that a warning was made for is still the one that counts."""
-    return record is not None and record.due is not None and record.due == timeout
+    return record is not None and record.due is not None and record.timeout == timeout
 
 
 # --- what becomes of it ---------------------------------------------------------------------------

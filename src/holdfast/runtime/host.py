@@ -354,6 +354,10 @@ class Host:
         due = None if isinstance(error, Corrupt) or tell else self._desk.store.now() + PAUSE_MS
         await self._pay(Debt(lease, due, error if tell else None))
 
+    async def give_back(self, lease: Lease, due: int | None) -> None:
+        """Give a lease back, now or when the store lets us; until `due` nobody looks at it."""
+        await self._pay(Debt(lease, due))
+
     async def _pay_debts(self, wanted: str | None = None) -> None:
         for debt in tuple(self._debts.values()):
             asked = debt.due is not None and debt.lease.stream == wanted  # no need to wait

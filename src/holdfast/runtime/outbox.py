@@ -6,20 +6,21 @@ each of those who are told. Without anybody to tell, that is nothing, and costs 
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
 from holdfast.core import deliveries, index, pending
-from holdfast.core.deliveries import KIND, TYPES, Delivery, Hook, Occasion
+from holdfast.core.deliveries import FOR_ALL, KIND, TYPES, Delivery, Hook, Occasion
 from holdfast.core.index import SessionRecord
 from holdfast.core.pending import PendingRecord
 from holdfast.core.webhooks import callback_url, derive
 from holdfast.runtime.addresses import Screen
 from holdfast.runtime.ids import secret_id
 from holdfast.runtime.results import pending_json
-from holdfast.store.base import Put, Record, Store, Write
+from holdfast.store.base import Put, Record, Store, VersionMoved, Write
 
 SHARE: Final = 0.8  # of a call's time, after which it is told that it will expire
 LARGEST: Final = 16 * 1024  # bytes of a fact in a body; what is larger can be asked for
@@ -36,11 +37,12 @@ class Target:
     url: str = field(repr=False)
     secret: str | None = field(default=None, repr=False)
     on: frozenset[str] = frozenset(TYPES)
+    named: str = ""  # by another process, whose configuration has its address
 
     @property
     def name(self) -> str:
         """How deliveries name it: they hold no address, which may be a secret."""
-        return SERVER + hashlib.sha256(self.url.encode()).hexdigest()[:16]
+        return self.named or SERVER + hashlib.sha256(self.url.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class Outbox:
     store: Store
     screen: Screen = field(default_factory=Screen)
     targets: tuple[Target, ...] = ()
+    is_configured: bool = False  # the targets are ours, and not learned from another process
     share: float = SHARE
     public_url: str | None = None
     webhook_secret: str | None = field(default=None, repr=False)
@@ -135,7 +138,7 @@ class Outbox:
         stream = deliveries.stream_of(delivery_id)
         record = Record("delivery", data, now)
         return (
-            Write(stream, [record], create=KIND, head=0, wake=at),
+            Write(stream, [record], create=_kind(target), head=0, wake=at),
             delivery_put(made, 0),
         )
 
@@ -153,14 +156,43 @@ class Outbox:
     async def find(self, name: str) -> Hook | None:
         """Where a target is and what signs for it; None if it is not known (here, any more)."""
         if name.startswith(SERVER):
-            known = {one.name: one for one in self.targets}.get(name)
-            found = None if known is None or not known.url else Hook(known.url, known.secret)
+            known = {one.name: one for one in self.targets if one.url}.get(name)
+            found = None if known is None else Hook(known.url, known.secret)
         else:
             entry = await self.store.get("hook", name)
             found = None if entry is None else deliveries.decode_hook(entry.data)
         if found is None or found.secret is not None or self.webhook_secret is None:
             return found
         return Hook(found.url, notify_secret(self.webhook_secret))
+
+    # --- the server's own list ----------------------------------------------------------------
+
+    async def publish(self) -> None:
+        """Let processes that have no configuration know whom the server tells, not where."""
+        told = [_Told(one.name, sorted(one.on)) for one in self.targets]
+        entry = await self.store.get("hook", SERVER)
+        data = msgspec.json.encode(told)
+        if not self.is_configured or data == (b"[]" if entry is None else entry.data):
+            return
+        put = Put("hook", SERVER, entry.version if entry else 0, SERVER, "kept", None, data)
+        with suppress(VersionMoved):  # another worker of the same fleet did
+            await self.store.commit([Write(SERVER, create="hooks")], [put])
+
+    async def learn(self) -> None:
+        """Know whom the server tells, where no configuration says so."""
+        entry = None if self.is_configured else await self.store.get("hook", SERVER)
+        if entry is not None:
+            told = msgspec.json.decode(entry.data, type=list[_Told])
+            self.targets = tuple(Target("", None, frozenset(o.on), o.name) for o in told)
+
+
+class _Told(msgspec.Struct):
+    name: str
+    on: list[str]
+
+
+def _kind(target: str) -> str:
+    return FOR_ALL if target.startswith(SERVER) else KIND
 
 
 def notify_secret(webhook_secret: str) -> str:

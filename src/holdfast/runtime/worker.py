@@ -10,7 +10,9 @@ import anyio
 from holdfast.core import pending
 from holdfast.core.pending import PendingRecord
 from holdfast.errors import StoreError
+from holdfast.runtime.courier import Courier
 from holdfast.runtime.entries import readable
+from holdfast.runtime.posting import Post
 from holdfast.runtime.retention import Retention
 from holdfast.runtime.service import Service
 
@@ -59,6 +61,7 @@ class Worker:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._retention = Retention(service.desk.store, service.keep_settled_ms)
+        self._courier = Courier(service.desk.outbox, service.host, Post(service.desk.outbox.screen))
         self._rounds = 0
         self._served: dict[str, int] = {}  # by agent, in which round it last had something to do
 
@@ -80,6 +83,7 @@ class Worker:
         while True:
             try:
                 if not looked:
+                    await self._service.desk.outbox.publish()
                     await self._service.wake_stuck()
                     looked = True
                 begun = await self._round()
@@ -93,16 +97,20 @@ class Worker:
                     logger.exception("a round of the worker went wrong")
                 await anyio.sleep(1)
                 continue
-            if once and not begun and not self._service.host.drives:
+            if once and not begun and not self._is_busy:
                 await self._retention.round()
                 return
             await self._pause()
+
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self._service.host.drives or self._courier.under_way)
 
     async def _round(self) -> int:
         host, names = self._service.host, self._service.agents.names()
         await self._service.desk.settling.expire_due()
         await self._retention.step()
-        begun = 0
+        begun = await self._courier.begin()
         self._rounds += 1
         # One that always has something to do must not take every place.
         for name in sorted(names, key=lambda one: self._served.get(one, 0)):
