@@ -1,0 +1,78 @@
+"""A process that tells a receiver what happens, and is killed on the way if it is asked to be.
+
+python -m tests.crash.delivering FOLDER URL POINT
+"""
+
+import os
+import signal
+import sys
+from typing import Any
+
+import anyio
+
+from holdfast import Agent, Runtime, tool
+from holdfast.core.deliveries import Answer
+from holdfast.runtime.addresses import Screen
+from holdfast.runtime.courier import Courier
+from holdfast.runtime.outbox import Target
+from holdfast.runtime.posting import Post
+from holdfast.testing import ScriptedModel
+
+SESSIONS = 3
+FACTS = 3 * SESSIONS  # each asks, is decided, and completes
+
+TURNS: list[dict[str, Any]] = [{"calls": [{"tool": "refund"}]}, {"text": "Done."}]
+
+
+@tool(requires_approval=True)
+def refund() -> str:
+    """Pay back."""
+    return "paid"
+
+
+def die(point: str, here: str) -> None:
+    if point == here:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def runtime(folder: str, url: str) -> Runtime:
+    agent = Agent("shop", model=ScriptedModel(TURNS), tools=[refund])
+    rt = Runtime(f"sqlite:///{folder}/h.db", agents=[agent])
+    outbox = rt._service.desk.outbox
+    outbox.screen = Screen.allowing(["127.0.0.1"])
+    outbox.targets, outbox.is_configured = (Target(url, "hush"),), True
+    return rt
+
+
+class Fragile(Post):
+    """Dies before or after it has sent."""
+
+    point = ""
+
+    async def send(self, url: str, headers: Any, body: bytes, now: int) -> Answer:
+        die(self.point, "sending")
+        answer = await super().send(url, headers, body, now)
+        die(self.point, "sent")
+        return answer
+
+
+async def main(folder: str, url: str, point: str) -> None:
+    async with runtime(folder, url) as rt:
+        for name in range(SESSIONS):
+            session = rt.session(f"s{name}", agent="shop")
+            result = await session.run("Go", key="go")
+            for call in result.pending:
+                await rt.approve(call.id, by="ana")
+            await session.run()
+        die(point, "made")
+        post = Fragile(rt._service.desk.outbox.screen)
+        post.point = point
+        courier = Courier(rt._service.desk.outbox, rt._service.host, post)
+        await courier.begin()
+        while courier.under_way:
+            await rt._service.desk.store.changed(0.1)
+        die(point, "recorded")
+
+
+if __name__ == "__main__":
+    anyio.run(main, sys.argv[1], sys.argv[2], sys.argv[3])

@@ -1,0 +1,57 @@
+"""Deliveries survive a real SIGKILL, wherever it comes: none is lost, none is doubled."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+from tests.crash.delivering import FACTS, runtime
+from tests.crash.harness import KILLED, ROOT
+from tests.runtime.receiver import Receiver, receiving
+
+from holdfast.core.webhooks import verify
+from holdfast.runtime.deliveries import Deliveries
+
+
+async def carried(folder: Path, receiver: Receiver) -> list[str]:
+    """Another process sends the rest; the ids of all deliveries there are."""
+    async with runtime(str(folder), receiver.url) as rt:
+        door = Deliveries(rt._service.desk.outbox)
+        with anyio.fail_after(20):
+            while [one async for one in door.all(None, status="waiting")]:
+                await rt.work(once=True)  # what the killed one held comes free with its lease
+                await rt._service.desk.store.changed(0.05)
+        return [one.id async for one in door.all(None, status="delivered")]
+
+
+@pytest.mark.parametrize("point", ["made", "sending", "sent", "recorded"])
+async def test_a_kill_between_the_commit_and_the_delivery_loses_none_and_doubles_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """S0.60 G1: a receiver that knows ids sees each once, however often it was sent."""
+    monkeypatch.setenv("HOLDFAST_LEASE", "500ms")
+    with receiving() as receiver:
+        command = [sys.executable, "-m", "tests.crash.delivering", str(tmp_path), receiver.url]
+        killed = await anyio.run_process([*command, point], cwd=ROOT, check=False)
+        assert killed.returncode == KILLED, killed.stderr
+        before = len(receiver.got)
+        made = await carried(tmp_path, receiver)
+        once = {got.id: got for got in receiver.got}
+        assert sorted(once) == sorted(made)
+        assert len(made) == FACTS
+        assert (before > 0) == (point in ("sent", "recorded"))
+        if point == "recorded":
+            assert len(receiver.got) == FACTS
+        for got in receiver.got:
+            at = int(got.headers["webhook-timestamp"]) * 1000
+            assert verify(got.headers, got.body, ["hush"], at).ok
+            assert got.body == once[got.id].body
+
+
+def test_the_program_is_killed_and_does_not_end(tmp_path: Path) -> None:
+    """The check can fail: without a point it comes to its end."""
+    with receiving() as receiver:
+        command = [sys.executable, "-m", "tests.crash.delivering", str(tmp_path), receiver.url, ""]
+        assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+        assert len(receiver.got) == FACTS
