@@ -29,7 +29,6 @@ from tests.cli.shop import Shop
         ("sessions list --older 5x", 2, "is not a duration"),
         ("sessions events s1 --after -1", 2, "-1"),
         ("serve", 2, "No such command 'serve'"),
-        ("sessions fork s1", 2, "No such command 'fork'"),
         ("config validate", 2, "holdfast.yaml"),
     ],
 )

@@ -32,6 +32,8 @@ SESSION = {
     "todos",
     "usage",
     "metadata",
+    "title",
+    "permissions",
     "seq",
     "createdAt",
     "updatedAt",

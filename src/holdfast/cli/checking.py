@@ -3,8 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
-from holdfast.app import Runtime, service_of
-from holdfast.cli import finding
+from holdfast.app import Runtime, service_of, tenant_of
 from holdfast.cli.opening import opened
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, call_text, line
@@ -79,7 +78,7 @@ def _problem_lines(terminal: Terminal, wrong: list[dict[str, Any]]) -> None:
 
 async def _waiting(runtime: Runtime) -> AsyncIterator[dict[str, Any]]:
     service = service_of(runtime)
-    async for record in service.pending(finding.runtime_tenant(runtime)):
+    async for record in service.pending(tenant_of(runtime)):
         agent = service.agents.find(record.agent)
         if agent is None:
             problem: HoldfastError | None = _unknown(record.agent)
@@ -94,7 +93,7 @@ async def _waiting(runtime: Runtime) -> AsyncIterator[dict[str, Any]]:
 async def _stuck(runtime: Runtime) -> AsyncIterator[dict[str, Any]]:
     """Calls that were approved where the code was not: they wait for a worker that has it."""
     service = service_of(runtime)
-    async for known in service.sessions(finding.runtime_tenant(runtime)):
+    async for known in service.sessions(tenant_of(runtime)):
         record = known.record
         if record.is_over or (record.problem is None and record.state == "waiting"):
             continue

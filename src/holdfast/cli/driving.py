@@ -1,6 +1,6 @@
 """Driving a session in the foreground and showing it: `run`, `sessions resume`, `--wait`."""
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,27 +8,21 @@ from typing import Any, Final, cast
 
 import anyio
 
-from holdfast.app import Runtime, service_of
 from holdfast.cli import finding
+from holdfast.cli.backend import Backend, Handle, Json, handle_of
 from holdfast.cli.live import Live
-from holdfast.cli.opening import opened
+from holdfast.cli.opening import working
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, age, line, value_text
-from holdfast.cli.why import why
+from holdfast.cli.why import Picture, why
 from holdfast.core.durations import duration_ms
 from holdfast.errors import NotFound, Refused
-from holdfast.runtime.entries import Address, Known
 from holdfast.runtime.ids import new_id
-from holdfast.runtime.models.base import Delta
-from holdfast.runtime.results import Event, Result
-from holdfast.runtime.session import Session
 from holdfast.runtime.values import Content, File
 
 TIMED_OUT: Final = 6
 WAITING: Final = 8
 INTERRUPTED: Final = 130
-Happening = AsyncGenerator[Event | Delta | Result[Any], None]
-ALL_EVENTS: Final = 1_000_000
 EXIT_CODES: Final = {"completed": 0, "failed": 1, "cancelled": 1}
 
 
@@ -67,35 +61,29 @@ def run(settings: Settings, ask: Ask) -> int:
     content = ask.content()
     name = new_id("s") if ask.session is None else ask.session
 
-    async def main(runtime: Runtime) -> int:
-        session_id = await _session_id(runtime, name)
-        session = _session(runtime, ask, session_id)
+    async def main(backend: Backend) -> int:
+        session_id, tenant = await _named(backend, name)
+        handle = backend.session(session_id, tenant=tenant, agent=ask.agent, metadata=ask.metadata)
         if ask.detach and content is not None:
-            await session.send(content, key=ask.key)
-            return await _recorded(session, Terminal(settings))
-        return await drive(runtime, session, settings, Said(content, ask.key, timeout))
+            return _recorded(await handle.send(content, ask.key), Terminal(settings))
+        return await drive(backend, handle, settings, Said(content, ask.key, timeout))
 
-    return interruptible(settings, [name], lambda: opened(settings, main, need="any"))
-
-
-async def _session_id(runtime: Runtime, name: str) -> str:
-    return (await finding.session(runtime, name)).record.id if name == finding.LAST else name
+    return interruptible(settings, [name], lambda: working(settings, main, need="any"))
 
 
-def _session(runtime: Runtime, ask: Ask, session_id: str) -> Session[Any]:
-    agents = service_of(runtime).agents
-    if agents.names():  # a mistyped name must not become a session that nobody ever drives
-        agents.get(ask.agent)
-    return runtime.session(session_id, agent=ask.agent, metadata=ask.metadata)
+async def _named(backend: Backend, name: str) -> tuple[str, str | None]:
+    if name != finding.LAST:
+        return name, None
+    found = await finding.session(backend, name)
+    return found["sessionID"], found["tenant"]
 
 
-async def _recorded(session: Session[Any], terminal: Terminal) -> int:
-    result = await session.get()
-    terminal.either(result.to_json(), lambda: None)
-    terminal.say(f"Recorded for session {line(session.id)}. A worker drives it:")
-    settings = terminal.settings
-    terminal.say(f"  start one   {settings.worker(result.agent)}")
-    terminal.say(f"  watch       {settings.command('sessions', 'events', session.id, '--follow')}")
+def _recorded(session: Json, terminal: Terminal) -> int:
+    terminal.either(session, lambda: None)
+    name, settings = session["sessionID"], terminal.settings
+    terminal.say(f"Recorded for session {line(name)}. A worker drives it:")
+    terminal.say(f"  start one   {settings.worker(session['agent'])}")
+    terminal.say(f"  watch       {settings.command('sessions', 'events', name, '--follow')}")
     return 0
 
 
@@ -112,25 +100,15 @@ def resume(settings: Settings, given: str, timeout: str | None) -> int:
     """Drive a session here as `run` does, without a message."""
     limit = None if timeout is None else duration_ms(timeout)
 
-    async def main(runtime: Runtime) -> int:
-        known = await finding.session(runtime, given)
-        return await drive(runtime, session_of(runtime, known), settings, Said(None, None, limit))
+    async def main(backend: Backend) -> int:
+        handle = handle_of(backend, await finding.session(backend, given))
+        return await drive(backend, handle, settings, Said(None, None, limit))
 
-    return interruptible(settings, [given], lambda: opened(settings, main))
-
-
-def session_of(runtime: Runtime, known: Known) -> Session[Any]:
-    """The handle of a session, whosever tenant it is."""
-    return runtime.tenant(known.record.tenant).session(known.record.id)
+    return interruptible(settings, [given], lambda: working(settings, main))
 
 
 async def drive(
-    runtime: Runtime,
-    session: Session[Any],
-    settings: Settings,
-    said: Said,
-    *,
-    answers: bool = True,
+    backend: Backend, handle: Handle, settings: Settings, said: Said, *, answers: bool = True
 ) -> int:
     """Follow the session until it rests, printing; the exit code says how it ended.
 
@@ -138,51 +116,60 @@ async def drive(
     """
     terminal = Terminal(settings)
     live = Live(terminal)
-    live.learn(await _past(session))
+    live.learn(await _past(handle))
     if said.content is not None and said.timeout_ms is not None:
-        await session.send(said.content, key=said.key)  # the limit is for following, not for this
+        await handle.send(said.content, said.key)  # the limit is for following, not for this
         said = Said(timeout_ms=said.timeout_ms)
+    session: Json | None = None
     with anyio.move_on_after(None if said.timeout_ms is None else said.timeout_ms / 1000) as scope:
-        happening = cast("Happening", session.stream(said.content, key=said.key))
-        async with aclosing(happening) as stream:
-            async for item in stream:
-                if not isinstance(item, Result):
-                    live.take(item)
-    result = await session.get()
+        session = await _followed(handle, said, live)
+    session = session or await handle.get()
     if settings.as_json and answers:
-        terminal.answer(result.to_json())
+        terminal.answer(session)
     if scope.cancelled_caught:
-        limit = age(said.timeout_ms or 0)
-        terminal.gap()
-        terminal.say(f"Session {line(session.id)} was not done after {limit}.", bold=True)
-        terminal.say("It is saved as far as it came.")
-        terminal.say(f"  go on   {_resume_command(settings, session.id)}")
+        _say_not_done(terminal, handle.id, said.timeout_ms or 0)
         return TIMED_OUT
-    await _told(runtime, session, result, live, terminal)
-    return EXIT_CODES.get(result.state, WAITING)
+    _told(Picture.of(session, live.events, backend.now()), live, terminal)
+    return EXIT_CODES.get(session["state"], WAITING)
 
 
-async def _past(session: Session[Any]) -> Sequence[Event]:
+async def _past(handle: Handle) -> Sequence[Json]:
     try:
-        return await session.events(limit=ALL_EVENTS)
+        return await handle.events()
     except NotFound:
         return []
 
 
-async def _told(
-    runtime: Runtime, session: Session[Any], result: Result[Any], live: Live, terminal: Terminal
-) -> None:
-    if result.state == "completed" and not terminal.settings.as_json:
-        output = result.to_json()["output"]
+async def _followed(handle: Handle, said: Said, live: Live) -> Json | None:
+    """Print what happens; answers the session, which comes last."""
+    happening = cast("AsyncGenerator[Json, None]", handle.stream(said.content, said.key))
+    async with aclosing(happening) as stream:
+        async for item in stream:
+            if "state" in item:
+                return item
+            live.take(item)
+    return None
+
+
+def _say_not_done(terminal: Terminal, name: str, after_ms: int) -> None:
+    terminal.gap()
+    terminal.say(f"Session {line(name)} was not done after {age(after_ms)}.", bold=True)
+    terminal.say("It is saved as far as it came.")
+    terminal.say(f"  go on   {_resume_command(terminal.settings, name)}")
+
+
+def _told(seen: Picture, live: Live, terminal: Terminal) -> None:
+    session: Mapping[str, Any] = seen.session
+    if session["state"] == "completed" and not terminal.settings.as_json:
+        output = session["output"]
         if output is not None and output != live.last_text:
             terminal.result(value_text(output))
         elif terminal.settings.quiet:
             terminal.result(live.last_text)
-    service = service_of(runtime)
-    known = await service.desk.outside.known(Address(result.tenant, session.id))
-    first, *rest = why(await service.sight(known), terminal.settings)
-    if result.state == "waiting" and result.problem is None:
-        first = f"Session {line(session.id)} is paused and saved. Nothing needs to keep running."
+    first, *rest = why(seen, terminal.settings)
+    if session["state"] == "waiting" and session["problem"] is None:
+        name = line(session["sessionID"])
+        first = f"Session {name} is paused and saved. Nothing needs to keep running."
     terminal.gap()
     terminal.say(first, bold=True)
     for text in rest:

@@ -1,85 +1,84 @@
 """From what people type (an id, the beginning of one, @last) to the thing itself."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
-from holdfast.app import Runtime, service_of
+from holdfast.cli.backend import Backend, Json
 from holdfast.core.index import check_id
-from holdfast.core.pending import VERBS, PendingRecord, Verb
-from holdfast.errors import NotFound, Refused
-from holdfast.runtime.entries import Known, session_not_found
+from holdfast.core.pending import VERBS, Verb
+from holdfast.errors import Corrupt, NotFound, Refused
+from holdfast.runtime.entries import session_not_found
 
 LAST: Final = "@last"
 _SHOWN: Final = 10
 
 
-async def session(runtime: Runtime, given: str) -> Known:
+async def session(backend: Backend, given: str) -> Json:
     """The session that is meant. NotFound, or Refused AMBIGUOUS_ID with the candidates."""
     check_id(given)
-    seen = [known async for known in service_of(runtime).sessions(runtime_tenant(runtime))]
+    if given != LAST:
+        with suppress(NotFound, Corrupt):  # whoever types it whole need not wait for the list
+            return await backend.session(given).get()
+    seen = [one async for one in backend.sessions(whole=False)]
     if given == LAST:
         if not seen:
             raise NotFound("there is no session yet", code="SESSION_NOT_FOUND")
-        return max(seen, key=lambda known: (known.record.updated_at, known.record.created_at))
-    exact = [known for known in seen if known.record.id == given]
-    own = [known for known in exact if not known.record.tenant]
-    found = own or exact or [known for known in seen if known.record.id.startswith(given)]
+        return max(seen, key=lambda one: (one["updatedAt"], one["createdAt"]))
+    exact = [one for one in seen if one["sessionID"] == given]
+    own = [one for one in exact if not one["tenant"]]
+    found = own or exact or [one for one in seen if one["sessionID"].startswith(given)]
     if not found:
         raise session_not_found(given)
     if len(found) > 1:
-        raise _ambiguous(given, "session", sorted(_name(known) for known in found))
+        raise _ambiguous(given, "session", sorted(_name(one) for one in found))
     return found[0]
 
 
-def _name(known: Known) -> str:
-    record = known.record
-    return f"{record.id} (--tenant {record.tenant})" if record.tenant else record.id
+def _name(found: Json) -> str:
+    name: str = found["sessionID"]
+    return f"{name} (--tenant {found['tenant']})" if found["tenant"] else name
 
 
-async def pending(runtime: Runtime, given: str, verb: Verb | None = None) -> PendingRecord:
+async def pending(backend: Backend, given: str, verb: Verb | None = None) -> Json:
     """The pending call that is meant.
 
     `@last` is the newest open one (that takes the verb, if there is one), else the newest of all.
     """
-    service = service_of(runtime)
     check_id(given, "pending id")
-    tenant = runtime_tenant(runtime)
     if given == LAST:
-        return await _last_pending(runtime, verb)
-    if await service.desk.store.get("pending", given) is not None:
-        return await service.desk.settling.pending(given, tenant)
-    found = [
-        record
-        async for record in service.pending(tenant, status="all")
-        if record.id.startswith(given)
-    ]
-    if not found:
-        return await service.desk.settling.pending(given, tenant)  # raises NotFound
+        return await _last_pending(backend, verb)
+    try:
+        return await backend.pending_call(given)
+    except NotFound as error:
+        found = [one async for one in backend.pending(None, "all") if one["id"].startswith(given)]
+        if not found:
+            raise error from None
     if len(found) > 1:
-        names = sorted(f"{one.id} ({one.tool}, {one.status})" for one in found)
+        names = sorted(f"{one['id']} ({one['tool']}, {one['status']})" for one in found)
         raise _ambiguous(given, "pending call", names)
     return found[0]
 
 
-async def _last_pending(runtime: Runtime, verb: Verb | None) -> PendingRecord:
+async def _last_pending(backend: Backend, verb: Verb | None) -> Json:
     for status in (None, "all"):
         found = [
             one
-            async for one in service_of(runtime).pending(runtime_tenant(runtime), status=status)
-            if verb is None or verb in VERBS[one.kind]
+            async for one in backend.pending(None, status)
+            if verb is None or verb in VERBS[one["kind"]]
         ]
         if found:  # an answer is first of all for a question
             is_meant = {"question": 1} if verb is Verb.RESPOND else {}
             return max(
-                found, key=lambda one: (is_meant.get(one.kind, 0), one.time.created, one.part_id)
+                found,
+                key=lambda one: (
+                    is_meant.get(one["kind"], 0),
+                    one["time"]["created"],
+                    one["partID"],
+                ),
             )
     what = "pending call" if verb is None else f"call to {verb}"
     raise NotFound(f"there is no {what}", code="PENDING_NOT_FOUND", hint="holdfast pending list")
-
-
-def runtime_tenant(runtime: Runtime) -> str | None:
-    """The tenant that the runtime is scoped to; None sees all."""
-    return runtime._tenant  # noqa: SLF001
 
 
 def _ambiguous(given: str, what: str, names: Sequence[str]) -> Refused:

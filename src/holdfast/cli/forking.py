@@ -5,14 +5,13 @@ from dataclasses import dataclass
 
 import click
 
-from holdfast.app import Runtime, service_of
 from holdfast.cli import finding
-from holdfast.cli.driving import Said, drive, interruptible, session_of
-from holdfast.cli.opening import opened
+from holdfast.cli.backend import Backend, handle_of
+from holdfast.cli.driving import Said, drive, interruptible
+from holdfast.cli.opening import working
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, line
 from holdfast.errors import Refused
-from holdfast.runtime.forking import fork
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,41 +27,39 @@ def fork_session(settings: Settings, given: str, cut: Cut) -> int:
     """Copy a session; with `--run` go on with the copy here."""
     names: list[str] = []
 
-    async def main(runtime: Runtime) -> int:
-        service, terminal = service_of(runtime), Terminal(settings)
-        known = await finding.session(runtime, given)
-        made = await fork(service.desk.store, known, at=cut.at, session_id=cut.new_id)
-        names.append(made.record.id)
-        last = (await service.events(made))[-1]
-        name = line(made.record.id)
-        terminal.say(f"✓ forked {line(known.record.id)} at event {last.data['at']} as {name}")
+    async def main(backend: Backend) -> int:
+        found, terminal = await finding.session(backend, given), Terminal(settings)
+        made = await handle_of(backend, found).fork(cut.at, cut.new_id)
+        names.append(made.id)
+        last = (await made.events())[-1]
+        name, original = line(made.id), line(found["sessionID"])
+        terminal.say(f"✓ forked {original} at event {last['data']['at']} as {name}")
         if cut.prompt is not None:
-            said = Said(cut.prompt or None)
-            return await drive(runtime, session_of(runtime, made), settings, said)
+            return await drive(backend, made, settings, Said(cut.prompt or None))
         if settings.as_json:
-            terminal.answer((await service.result(made)).to_json())
+            terminal.answer(await made.get())
         return 0
 
-    return interruptible(settings, names, lambda: opened(settings, main))
+    return interruptible(settings, names, lambda: working(settings, main))
 
 
 def delete_session(settings: Settings, given: str, *, yes: bool) -> int:
     """Delete a session, after asking, where somebody can be asked."""
 
-    async def main(runtime: Runtime) -> int:
-        known = await finding.session(runtime, given)
-        name = line(known.record.id)
-        if not yes and not _confirmed(f"Delete session {name} ({known.record.state})?"):
+    async def main(backend: Backend) -> int:
+        found = await finding.session(backend, given)
+        name = line(found["sessionID"])
+        if not yes and not _confirmed(f"Delete session {name} ({found['state']})?"):
             return 1
-        await session_of(runtime, known).delete()
+        await handle_of(backend, found).delete()
         terminal = Terminal(settings)
         terminal.say(f"✓ deleted session {name}")
         if settings.as_json:
-            told = {"sessionID": known.record.id, "tenant": known.record.tenant, "deleted": True}
+            told = {"sessionID": found["sessionID"], "tenant": found["tenant"], "deleted": True}
             terminal.answer(told)
         return 0
 
-    return opened(settings, main)
+    return working(settings, main)
 
 
 def _confirmed(question: str) -> bool:

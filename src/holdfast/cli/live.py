@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast.cli.terminal import Terminal, age, call_text, line
-from holdfast.runtime.models.base import Delta
-from holdfast.runtime.results import Event
+
+Json = Mapping[str, Any]
 
 
 class Live:
@@ -18,32 +18,34 @@ class Live:
         self._waits: dict[str, Mapping[str, Any]] = {}
         self._streamed = False
         self.last_text = ""
+        self.events: list[Json] = []  # all that is known of the log
 
-    def learn(self, past: Iterable[Event]) -> None:
+    def learn(self, past: Iterable[Json]) -> None:
         """Know what happened before, without printing it."""
         for event in past:
             self._note(event)
         self.last_text = ""  # of what was printed
 
-    def take(self, item: Event | Delta) -> None:
-        """Print what is worth printing of it."""
-        if isinstance(item, Delta):
-            self._delta(item)
+    def take(self, item: Json) -> None:
+        """Print what is worth printing of an event or delta."""
+        if item["type"] == "delta":
+            self._delta(item["data"])
             return
         self._note(item)
-        show = getattr(self, f"_on_{item.type}", None)
+        show = getattr(self, f"_on_{item['type']}", None)
         if show is not None:
-            show(item.data, item.timestamp)
+            show(item["data"], item["timestamp"])
 
     # --- what is known ------------------------------------------------------------------------
 
-    def _note(self, event: Event) -> None:
-        data = event.data
-        match event.type:
+    def _note(self, event: Json) -> None:
+        data = event["data"]
+        self.events.append(event)
+        match event["type"]:
             case "tool_call":
                 self._calls[data["id"]] = (data["tool"], data.get("params") or {})
             case "tool_started":
-                self._begun[data["id"]] = event.timestamp
+                self._begun[data["id"]] = event["timestamp"]
             case "pending":
                 self._waits[data["pendingID"]] = data
             case "decision" if data.get("args"):
@@ -66,14 +68,14 @@ class Live:
             self._streamed = False
         self._terminal.say(text, dim=dim)
 
-    def _delta(self, delta: Delta) -> None:
-        if delta.kind == "text" and self._terminal.is_live:
-            self._terminal.piece(delta.text)
+    def _delta(self, delta: Json) -> None:
+        if delta["kind"] == "text" and self._terminal.is_live:
+            self._terminal.piece(delta["text"])
             self._streamed = True
-        elif delta.kind == "reset" and self._streamed:
+        elif delta["kind"] == "reset" and self._streamed:
             self._line("(asked again)", dim=True)
-        elif delta.kind == "progress":
-            self._line(f"  … {line(delta.text, 200)}", dim=True)
+        elif delta["kind"] == "progress":
+            self._line(f"  … {line(delta['text'], 200)}", dim=True)
 
     def _on_assistant(self, data: Mapping[str, Any], _: int) -> None:
         if self._streamed:

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.app import Runtime, service_of
-from holdfast.cli import finding
-from holdfast.cli.opening import opened
+from holdfast.app import Runtime, service_of, tenant_of
+from holdfast.cli.opening import known_session, opened
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, line
 from holdfast.errors import Corrupt, Refused
@@ -43,9 +42,9 @@ def export_sessions(settings: Settings, given: Sequence[str], *, every: bool) ->
 
 async def _chosen(runtime: Runtime, given: Sequence[str], *, every: bool) -> list[Known]:
     if every:
-        tenant = finding.runtime_tenant(runtime)
+        tenant = tenant_of(runtime)
         return [known async for known in service_of(runtime).sessions(tenant)]
-    found = [await finding.session(runtime, one) for one in given]
+    found = [await known_session(runtime, one) for one in given]
     return list({known.stream: known for known in found}.values())
 
 
@@ -55,7 +54,7 @@ def import_sessions(settings: Settings, file: str) -> int:
 
     async def main(runtime: Runtime) -> ImportReport:
         try:
-            return await import_lines(service_of(runtime), lines, finding.runtime_tenant(runtime))
+            return await import_lines(service_of(runtime), lines, tenant_of(runtime))
         except Refused as error:
             where = "stdin" if file == "-" else file
             hint = error.hint or "nothing was written"

@@ -8,18 +8,33 @@ from typing import Final, Literal, TypeVar
 
 import anyio
 
-from holdfast.app import Runtime, service_of
+from holdfast.app import Runtime
+from holdfast.cli import finding
+from holdfast.cli.backend import Backend
+from holdfast.cli.local import Local, known_of
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import clean
 from holdfast.config.load_object import load_object
 from holdfast.errors import ConfigError
+from holdfast.runtime.entries import Known
 
 R = TypeVar("R")
 Need = Literal["any", "existing"]
 
 CONFIG: Final = "holdfast.yaml"
-_NO_KIND: Final = "nothing"  # no stream is of this kind
 DATABASE: Final = "holdfast.db"
+
+
+def working(
+    settings: Settings, main: Callable[[Backend], Awaitable[R]], *, need: Need = "existing"
+) -> R:
+    """Open the server or the runtime that the options name, await `main` with it, close."""
+    if settings.server is not None:
+        from holdfast.cli.remote import served
+
+        log_to_stderr(settings, logging.WARNING)
+        return served(settings, main)
+    return opened(settings, lambda runtime: main(Local(runtime)), need=need)
 
 
 def opened(
@@ -41,16 +56,19 @@ def opened(
     return anyio.run(inside)
 
 
-async def bury_the_dead(runtime: Runtime) -> None:
-    """Let the store notice workers whose lease has run out, as any claim does.
-
-    Until somebody claims, a session that a killed worker held still names it as its driver.
-    """
-    await service_of(runtime).host.claim(_NO_KIND, 0)
+async def known_session(runtime: Runtime, given: str) -> Known:
+    """The entry of the session that is meant. NotFound, or Refused AMBIGUOUS_ID."""
+    return await known_of(runtime, await finding.session(Local(runtime), given))
 
 
 def runtime_of(settings: Settings, need: Need) -> Runtime:
     """The runtime that the options name. ConfigError if they name none."""
+    if settings.server is not None:
+        raise ConfigError(
+            "this command works on a store, and not through a server",
+            code="NOT_ON_A_SERVER",
+            hint="type it where the store is, with --config, --app or --store",
+        )
     if settings.app is not None:
         return _of_app(settings, settings.app)
     file = settings.config

@@ -3,8 +3,7 @@
 from typing import Any
 
 from holdfast.app import Runtime, service_of
-from holdfast.cli import finding
-from holdfast.cli.opening import opened
+from holdfast.cli.opening import known_session, opened
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, age, line
 from holdfast.core.permissions import Allowed
@@ -15,7 +14,7 @@ def permissions(settings: Settings, given: str, revoked: int | None, by: str) ->
 
     async def main(runtime: Runtime) -> None:
         service = service_of(runtime)
-        known = await finding.session(runtime, given)
+        known = await known_session(runtime, given)
         if revoked is not None:
             await service.revoke(known, revoked, by, "cli")
         allowed = (await service.sight(known)).folded.allowed

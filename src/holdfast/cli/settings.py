@@ -18,14 +18,16 @@ class Settings:
     config: str | None = None
     app: str | None = None
     store: str | None = None
+    server: str | None = None
+    token_file: str | None = None
     tenant: str | None = None
     verbose: bool = False
     quiet: bool = False
 
     @property
     def has_code(self) -> bool:
-        """Whether agents may be known here; a store alone has none."""
-        return self.store is None or self.config is not None
+        """Whether agents may be known here; a store alone has none, and a server is elsewhere."""
+        return self.server is None and (self.store is None or self.config is not None)
 
     def worker(self, agent: str) -> str:
         """The command that starts a worker which has the agent."""
@@ -35,7 +37,13 @@ class Settings:
 
     def command(self, *words: str) -> str:
         """A command line that works on the same thing as this one, to be typed as it is."""
-        given = (("--config", self.config), ("--app", self.app), ("--store", self.store))
+        given = (
+            ("--config", self.config),
+            ("--app", self.app),
+            ("--store", self.store),
+            ("--server", self.server),
+            ("--token-file", self.token_file),
+        )
         chosen = [part for name, value in given if value for part in (name, value)]
         if self.tenant is not None:
             chosen += ["--tenant", self.tenant]
@@ -58,6 +66,8 @@ _SHARED = (
     _option("--config", metavar="FILE", help="The YAML file (default: holdfast.yaml, if there)."),
     _option("--app", metavar="MODULE:NAME", help="A Runtime in Python, instead of a YAML file."),
     _option("--store", metavar="URL", help="A store alone, such as sqlite:///holdfast.db."),
+    _option("--server", metavar="URL", help="A server; its token is in HOLDFAST_TOKEN."),
+    _option("--token-file", metavar="FILE", help="Where the token for --server is, instead."),
     _option("--tenant", metavar="NAME", help="See this tenant only."),
     _option("-v", "--verbose", is_flag=True, help="Debug logs and tracebacks on stderr."),
     _option("-q", "--quiet", is_flag=True, help="Only answers and errors."),

@@ -1,72 +1,67 @@
 """Reading commands: sessions and pending calls as tables, pictures and JSON."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from holdfast.app import Runtime, service_of
 from holdfast.cli import finding
-from holdfast.cli.opening import bury_the_dead, opened
+from holdfast.cli.backend import Backend, Given, Json, handle_of
+from holdfast.cli.opening import working
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, age, call_text, line, value_text
-from holdfast.cli.why import why
+from holdfast.cli.why import Picture, why
 from holdfast.core.durations import duration_ms
-from holdfast.runtime.entries import Known
-from holdfast.runtime.results import Event, Sight, instant
+from holdfast.runtime.results import instant
 
 _MOST_LINES: Final = 30
 _LONGEST: Final = 160
+_OVER: Final = frozenset({"completed", "failed", "cancelled"})
 
 
-def list_sessions(settings: Settings, wanted: Mapping[str, Any]) -> int:
+def list_sessions(settings: Settings, wanted: Given) -> int:
     """Newest first; the table reads no logs."""
     older = None if wanted["older"] is None else duration_ms(wanted["older"])
 
-    async def main(runtime: Runtime) -> None:
-        service = service_of(runtime)
-        now = service.desk.store.now()
-        known = [one async for one in _sessions(runtime, wanted, older, by_log=settings.as_json)]
-        known.sort(key=lambda one: one.record.updated_at, reverse=True)
-        if settings.as_json:
-            results = [await service.result(one) for one in known]
-            kept = [r.to_json() for r in results if wanted["state"] in (None, r.state)]
-            Terminal(settings).answer({"sessions": kept, "next": None})
-            return
-        rows = [_session_row(one, now) for one in known]
+    async def main(backend: Backend) -> None:
+        now = backend.now()
+        found = [
+            session
+            async for session in backend.sessions(whole=settings.as_json)
+            if _fits(session, wanted, None if older is None else now - older)
+        ]
+        found.sort(key=lambda session: session["updatedAt"], reverse=True)
         terminal = Terminal(settings)
-        if rows:
-            terminal.table(("ID", "AGENT", "STATE", "UPDATED", "FIRST MESSAGE"), rows)
-        else:
-            terminal.say("no sessions")
+        listed = {"sessions": found, "next": None}
+        terminal.either(listed, lambda: _session_table(terminal, found, now))
 
-    opened(settings, main)
+    working(settings, main)
     return 0
 
 
-async def _sessions(
-    runtime: Runtime, wanted: Mapping[str, Any], older: int | None, *, by_log: bool
-) -> AsyncIterator[Known]:
-    """Those that fit, by their light records; `by_log`: states are compared later."""
-    service = service_of(runtime)
-    now = service.desk.store.now()
-    search = (wanted["search"] or "").lower()
-    async for known in service.sessions(finding.runtime_tenant(runtime)):
-        record = known.record
-        fits = (
-            (by_log or wanted["state"] in (None, record.state))
-            and wanted["agent"] in (None, record.agent)
-            and (older is None or record.updated_at <= now - older)
-            and search in f"{record.id} {record.title}".lower()
-        )
-        if fits:
-            yield known
+def _fits(session: Json, wanted: Given, before: int | None) -> bool:
+    text = f"{session['sessionID']} {session['title']}".lower()
+    return (
+        wanted["state"] in (None, session["state"])
+        and wanted["agent"] in (None, session["agent"])
+        and (before is None or session["updatedAt"] <= before)
+        and (wanted["search"] or "").lower() in text
+    )
 
 
-def _session_row(known: Known, now: int) -> tuple[str, ...]:
-    record = known.record
-    state = record.state if record.problem is None else f"{record.state} ({record.problem})"
-    name = f"{record.tenant}/{record.id}" if record.tenant else record.id
-    return name, record.agent, state, f"{age(now - record.updated_at)} ago", line(record.title, 60)
+def _session_table(terminal: Terminal, found: list[Json], now: int) -> None:
+    if found:
+        rows = [_session_row(session, now) for session in found]
+        terminal.table(("ID", "AGENT", "STATE", "UPDATED", "FIRST MESSAGE"), rows)
+    else:
+        terminal.say("no sessions")
+
+
+def _session_row(session: Json, now: int) -> tuple[str, ...]:
+    problem, name = session["problem"], session["sessionID"]
+    state = session["state"] if problem is None else f"{session['state']} ({problem['code']})"
+    shown = f"{session['tenant']}/{name}" if session["tenant"] else name
+    updated = f"{age(now - session['updatedAt'])} ago"
+    return shown, session["agent"], state, updated, line(session["title"], 60)
 
 
 # --- one session ------------------------------------------------------------------------------
@@ -75,30 +70,27 @@ def _session_row(known: Known, now: int) -> tuple[str, ...]:
 def show_session(settings: Settings, given: str) -> int:
     """Why it does not move and what to type; then what was said, what waits, what it cost."""
 
-    async def main(runtime: Runtime) -> None:
-        service = service_of(runtime)
-        known = await finding.session(runtime, given)
-        sight = await service.sight(known)
-        if sight.holder is not None:
-            await bury_the_dead(runtime)
-            sight = await service.sight(known)
+    async def main(backend: Backend) -> None:
+        handle = handle_of(backend, await finding.session(backend, given))
+        session = await handle.get()
         terminal = Terminal(settings)
         if settings.as_json:
-            terminal.answer(service.as_result(sight).to_json())
+            terminal.answer(session)
             return
-        first, *rest = why(sight, settings)
+        events = await handle.events()
+        first, *rest = why(Picture.of(session, events, backend.now()), settings)
         terminal.say(first, bold=True)
         for text in rest:
             terminal.say(text)
-        _conversation(terminal, await service.events(known))
-        _facts(terminal, sight)
+        _conversation(terminal, events)
+        _facts(terminal, session)
 
-    opened(settings, main)
+    working(settings, main)
     return 0
 
 
-def _conversation(terminal: Terminal, events: list[Event]) -> None:
-    told = [(event.seq, *said) for event in events if (said := _said(event)) is not None]
+def _conversation(terminal: Terminal, events: list[Json]) -> None:
+    told = [(event["seq"], *said) for event in events if (said := _said(event)) is not None]
     terminal.say()
     terminal.say("Conversation", bold=True)
     if len(told) > _MOST_LINES:
@@ -107,9 +99,9 @@ def _conversation(terminal: Terminal, events: list[Event]) -> None:
         terminal.say(f"  {seq:>4}  {who:<9}  {line(what, _LONGEST)}")
 
 
-def _said(event: Event) -> tuple[str, str] | None:
-    show = _SAID.get(event.type)
-    return None if show is None else show(event.data)
+def _said(event: Json) -> tuple[str, str] | None:
+    show = _SAID.get(event["type"])
+    return None if show is None else show(event["data"])
 
 
 def _result(data: Mapping[str, Any]) -> tuple[str, str]:
@@ -141,29 +133,27 @@ def _content(content: Any) -> str:
     )
 
 
-def _facts(terminal: Terminal, sight: Sight) -> None:
-    folded, record = sight.folded, sight.record
-    if folded.todos:
+def _facts(terminal: Terminal, session: Json) -> None:
+    if session["todos"]:
         terminal.say()
         terminal.say("Todos", bold=True)
         marks = {"completed": "✓", "in_progress": "▸"}
-        for todo in folded.todos:
+        for todo in session["todos"]:
             shown = todo if isinstance(todo, Mapping) else {"content": todo}
             mark = marks.get(str(shown.get("status")), "·")
             terminal.say(f"  {mark} {line(str(shown.get('content', '')), _LONGEST)}")
-    usage = ", ".join(f"{amount:g} {name}" for name, amount in folded.usage.items())
+    usage = ", ".join(f"{amount:g} {name}" for name, amount in session["usage"].items())
+    tenant = f", tenant {session['tenant']}" * bool(session["tenant"])
     terminal.say()
-    terminal.say(
-        f"Agent    {line(record.agent)}{f', tenant {record.tenant}' * bool(record.tenant)}"
-    )
+    terminal.say(f"Agent    {line(session['agent'])}{tenant}")
     terminal.say(f"Usage    {usage or 'none yet'}")
-    if folded.metadata:
-        terminal.say(f"Metadata {line(value_text(dict(folded.metadata)), _LONGEST)}")
-    if folded.allowed:
-        texts = "; ".join(f"{one.number}: {one.text}" for one in folded.allowed)
+    if session["metadata"]:
+        terminal.say(f"Metadata {line(value_text(session['metadata']), _LONGEST)}")
+    if session["permissions"]:
+        texts = "; ".join(f"{one['number']}: {one['text']}" for one in session["permissions"])
         terminal.say(f"Allowed  {line(texts, _LONGEST)}")
-    created, updated = _when(folded.created_at), _when(folded.updated_at)
-    terminal.say(f"Events   {folded.head}, from {created} to {updated}")
+    created, updated = _when(session["createdAt"]), _when(session["updatedAt"])
+    terminal.say(f"Events   {session['seq']}, from {created} to {updated}")
 
 
 def _when(ms: int) -> str:
@@ -174,52 +164,48 @@ def _when(ms: int) -> str:
 def events(settings: Settings, given: str, after: int, *, follow: bool) -> int:
     """The events of a session; with `follow` also those to come, a JSON line each with --json."""
 
-    async def main(runtime: Runtime) -> None:
-        service = service_of(runtime)
-        known = await finding.session(runtime, given)
-        terminal, seen = Terminal(settings), after
-        if settings.as_json and not follow:
-            found = [event.to_json() for event in await service.events(known, after)]
-            terminal.answer({"events": found, "next": None})
-            return
-        while True:
-            for event in await service.events(known, seen):
-                seen = event.seq
+    async def main(backend: Backend) -> None:
+        handle = handle_of(backend, await finding.session(backend, given))
+        terminal = Terminal(settings)
+        if follow:
+            async for event in handle.follow(after=after):
                 _event_line(terminal, event)
-            if not follow:
-                return
-            await service.desk.store.changed(1.0)
+        found = await handle.events(after=after)
+        terminal.either({"events": found, "next": None}, lambda: _event_lines(terminal, found))
 
-    opened(settings, main)
+    working(settings, main)
     return 0
 
 
-def _event_line(terminal: Terminal, event: Event) -> None:
+def _event_lines(terminal: Terminal, found: list[Json]) -> None:
+    for event in found:
+        _event_line(terminal, event)
+
+
+def _event_line(terminal: Terminal, event: Json) -> None:
     if terminal.settings.as_json:
-        terminal.answer(event.to_json())
+        terminal.answer(event)
         return
-    data = {k: v for k, v in event.data.items() if k not in ("taskID", "role")}
-    clock = _when(event.timestamp)[11:]
+    data = {k: v for k, v in event["data"].items() if k not in ("taskID", "role")}
+    clock = _when(event["timestamp"])[11:]
     terminal.result(
-        f"{event.seq:>5}  {clock}  {event.type:<14}  {line(value_text(data), _LONGEST)}"
+        f"{event['seq']:>5}  {clock}  {event['type']:<14}  {line(value_text(data), _LONGEST)}"
     )
 
 
-def cancel_session(settings: Settings, given: str, by: str, reason: str | None) -> int:
+def cancel_session(settings: Settings, given: str, by: str | None, reason: str | None) -> int:
     """End a run: once this answers, nothing of it is begun any more."""
-    from holdfast.cli.driving import session_of
 
-    async def main(runtime: Runtime) -> None:
-        known = await finding.session(runtime, given)
-        was_over = known.record.is_over
-        result = await session_of(runtime, known).cancel(by=by, reason=reason)
-        terminal = Terminal(settings)
+    async def main(backend: Backend) -> None:
+        found = await finding.session(backend, given)
+        session = await handle_of(backend, found).cancel(by, reason)
+        name, terminal = line(session["sessionID"]), Terminal(settings)
         if settings.as_json:
-            terminal.answer(result.to_json())
-        elif was_over:
-            terminal.say(f"Session {line(result.session_id)} was {result.state} already.")
+            terminal.answer(session)
+        elif found["state"] in _OVER:
+            terminal.say(f"Session {name} was {session['state']} already.")
         else:
-            terminal.say(f"✓ cancelled session {line(result.session_id)}; nothing of it is begun")
+            terminal.say(f"✓ cancelled session {name}; nothing of it is begun")
 
-    opened(settings, main)
+    working(settings, main)
     return 0

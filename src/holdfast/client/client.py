@@ -129,9 +129,11 @@ class Client:
         by: str | None = None,
         args: Mapping[str, Any] | None = None,
         note: str | None = None,
+        remember: bool | str | None = None,
     ) -> Json:
         """Let exactly the stored call run, with `args` merged over its arguments."""
-        return await self._decide(pending_id, "approve", by=by, args=args, note=note)
+        said = {"by": by, "args": args, "note": note, "remember": remember}
+        return await self._decide(pending_id, "approve", **said)
 
     async def deny(
         self, pending_id: str, *, by: str | None = None, reason: str | None = None

@@ -197,8 +197,12 @@ _BECAME: Final = {
 
 def became(record: PendingRecord) -> str:
     """What became of a settled call, as people say it: `was denied by ana`."""
-    told = winner(record)
-    done = str(told.get("kind") or record.status)
+    return became_of(winner(record))
+
+
+def became_of(told: Mapping[str, Any]) -> str:
+    """The same from what losers are told."""
+    done = str(told.get("kind") or told["status"])
     by = f" by {told['by']}" if told.get("by") else ""
     by = f", told{by}" if by and done == "failed" else by
     return _BECAME.get(done, f"was {done}") + by

@@ -89,7 +89,7 @@ def pending_json(record: PendingRecord, callback_url: str | None = None) -> dict
     shown["late"] = record.late
     shown["ancestry"] = list(record.ancestry)
     shown["callbackURL"] = shown["webhookURL"] = callback_url
-    for private in ("onExpire", "grace", "by", "via", "twin", "hooks"):
+    for private in ("onExpire", "grace", "twin", "hooks"):
         shown.pop(private, None)
     return shown
 
@@ -190,6 +190,11 @@ def session_json(sight: Sight) -> dict[str, Any]:
         "todos": list(folded.todos),
         "usage": dict(folded.usage),
         "metadata": dict(folded.metadata),
+        "title": record.title,
+        "permissions": [
+            {"number": one.number, "text": one.text, "by": one.by, "at": one.at}
+            for one in folded.allowed
+        ],
         "seq": folded.head,
         "createdAt": folded.created_at or record.created_at,
         "updatedAt": folded.updated_at or record.updated_at,

@@ -5,8 +5,9 @@ from typing import Any
 
 import click
 
-from holdfast.cli.commands.types import change, json_object, login_name
+from holdfast.cli.commands.types import change, json_object
 from holdfast.cli.settings import Settings, shared, with_settings
+from holdfast.cli.who import who
 
 KINDS = ("tool", "approval", "question", "child", "timer")
 STATUSES = ("waiting", "processing", "completed", "failed", "expired", "cancelled", "all")
@@ -53,7 +54,7 @@ def _settling(command: Callable[..., int]) -> Callable[..., int]:
         shared,
         click.option("--wait", is_flag=True, help="Follow the session, and exit like run."),
         click.option("--no-run", is_flag=True, help="Only record it."),
-        click.option("--by", default=login_name, show_default="login name", metavar="NAME"),
+        click.option("--by", metavar="NAME", help="Who; else the login name, or the token's."),
         click.argument("pending_id", metavar="ID"),
     ):
         command = decorate(command)
@@ -61,8 +62,7 @@ def _settling(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def _decide(settings: Settings, verb: str, pending_id: str, given: dict[str, Any]) -> int:
-    if not given["by"]:
-        raise click.UsageError("--by is empty; give a name")
+    given["by"] = who(given["by"], settings.server)
     if given["wait"] and given["no_run"]:
         raise click.UsageError("--wait and --no-run exclude each other")
     from holdfast.cli import deciding

@@ -4,8 +4,8 @@ from typing import Any
 
 import click
 
-from holdfast.cli.commands.types import login_name
 from holdfast.cli.settings import Settings, shared, with_settings
+from holdfast.cli.who import login_name, who
 
 STATES = ("pending", "running", "waiting", "completed", "failed", "cancelled")
 
@@ -106,15 +106,15 @@ def resume(settings: Settings, session_id: str, timeout: str | None) -> int:
 
 @sessions.command()
 @click.argument("session_id", metavar="ID")
-@click.option("--by", default=login_name, show_default="login name")
+@click.option("--by", metavar="NAME", help="Who; else the login name, or the token's.")
 @click.option("--reason", metavar="TEXT")
 @shared
 @with_settings
-def cancel(settings: Settings, session_id: str, by: str, reason: str | None) -> int:
+def cancel(settings: Settings, session_id: str, by: str | None, reason: str | None) -> int:
     """End the run of a session: nothing of it is begun any more."""
     from holdfast.cli import showing
 
-    return showing.cancel_session(settings, session_id, by, reason)
+    return showing.cancel_session(settings, session_id, who(by, settings.server), reason)
 
 
 @sessions.command()

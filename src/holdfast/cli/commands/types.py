@@ -1,6 +1,5 @@
 """Values of options that are more than text."""
 
-import getpass
 import json
 from typing import Any
 
@@ -29,11 +28,3 @@ def change(value: Any) -> tuple[str, Any]:
         return key, json.loads(text)
     except ValueError:
         return key, text
-
-
-def login_name() -> str:
-    """Who types."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):
-        return "unknown"
