@@ -95,8 +95,12 @@ class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def may_start_again(self) -> bool:
-        """Whether it can go on without a message: it failed, or is a fork cut within a run."""
-        return self.state == "failed" or (self.state == "pending" and self.task_id is None)
+        """Whether it can go on without a message: it failed, or is a fork cut within a run.
+
+        One that has no title was told nothing yet.
+        """
+        is_cut = self.state == "pending" and self.task_id is None and bool(self.title)
+        return self.state == "failed" or is_cut
 
 
 _decoder = msgspec.json.Decoder(SessionRecord)

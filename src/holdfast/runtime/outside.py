@@ -58,6 +58,7 @@ class Sent:
 
     known: "Known"
     seq: int | None = None
+    is_new: bool = False  # the session is: this made it
 
 
 class Outside:
@@ -108,44 +109,44 @@ class Outside:
             except (HeadMoved, VersionMoved, Gone):
                 continue  # somebody was faster: look again
 
-    async def _create(self, address: Address, said: Said) -> Sent:
+    async def create(self, address: Address) -> Sent:
+        """The session, made if there is none, with its metadata and without a message."""
+        while True:
+            found = await self.find(address)
+            if found is not None:
+                return Sent(found)
+            with suppress(HeadMoved, VersionMoved):
+                return await self._create(address, None)
+
+    async def _create(self, address: Address, said: Said | None) -> Sent:
         if not address.agents:
             raise Refused(
                 f"session {address.session_id!r} is new, and no agent was named for it",
                 code="AGENT_NEEDED",
                 hint="pass agent=",
             )
-        agent, now, task = address.agents[0], self._store.now(), new_id("task")
-        metadata = {k: v for k, v in (address.metadata or {}).items() if v is not None}
-        _check_json(metadata, "metadata")
-        facts: list[events.Event] = [events.Metadata(changes=metadata)] if metadata else []
-        facts.append(_user(said, task))
-        record = SessionRecord(
-            id=address.session_id,
-            tenant=address.tenant,
-            agent=agent,
-            task_id=task,
-            created_at=now,
-            updated_at=now,
-            metadata=metadata,
-            title=title_of(said.content),
-        )
+        now, agent = self._store.now(), address.agents[0]
+        record = _new_record(address, said, now)
+        facts: list[events.Event] = []
+        if record.metadata or said is None:
+            facts.append(events.Metadata(changes=record.metadata))
+        if said is not None:
+            facts.append(_user(said, record.task_id))
+        records = [as_record(fact, now) for fact in facts]
+        wake = None if said is None else now
         generation = 1
         while True:
             stream = index.stream_of(address.tenant, address.session_id, generation)
             told = await self._told(address, stream)
             put = session_put(replace(record, hooks=tuple(told)), 0, stream)
-            records = [as_record(fact, now) for fact in facts]
-            kind = index.stream_kind(agent)
+            keys = [] if said is None else key_put(said, stream)
+            write = Write(stream, records, create=index.stream_kind(agent), head=0, wake=wake)
             try:
-                heads = await self._store.commit(
-                    [Write(stream, records, create=kind, head=0, wake=now)],
-                    [put, *key_put(said, stream), *told.values()],
-                )
+                heads = await self._store.commit([write], [put, *keys, *told.values()])
             except Gone:
                 generation += 1  # deleted and made anew: a stream's name is not used again
                 continue
-            return Sent(Known.put_as(put), heads[stream])
+            return Sent(Known.put_as(put), heads[stream], is_new=True)
 
     async def _told(self, address: Address, stream: str) -> dict[str, Put]:
         """Who is to be told from now on, by name, with the entry of each. Raises Refused."""
@@ -160,7 +161,10 @@ class Outside:
         task = new_id("task") if found.record.is_over else found.record.task_id or new_id("task")
         state = "pending" if found.record.is_over else found.record.state
         facts: list[events.Event] = []
-        put = found.put(updated_at=now, task_id=task, state=state, hooks=(*hooks, *told))
+        title = found.record.title or title_of(said.content)
+        put = found.put(
+            updated_at=now, task_id=task, state=state, title=title, hooks=(*hooks, *told)
+        )
         puts = [put, *told.values()]
         head: int | None = None
         if mode != "queue":
@@ -262,14 +266,30 @@ class Outside:
             await self._store.commit([Write(found.stream, erase=True)])
 
 
-def _user(said: Said, task: str) -> events.User:
+def _new_record(address: Address, said: Said | None, now: int) -> SessionRecord:
+    metadata = {k: v for k, v in (address.metadata or {}).items() if v is not None}
+    _check_json(metadata, "metadata")
+    return SessionRecord(
+        id=address.session_id,
+        tenant=address.tenant,
+        agent=address.agents[0],
+        task_id=None if said is None else new_id("task"),
+        created_at=now,
+        updated_at=now,
+        metadata=metadata,
+        title="" if said is None else title_of(said.content),
+    )
+
+
+def _user(said: Said, task: str | None) -> events.User:
     return events.User(role="user", content=said.content, task_id=task, key=said.key, by=said.by)
 
 
 def title_of(content: events.Content) -> str:
     """The beginning of a message, for lists."""
     if not isinstance(content, str):
-        content = " ".join(part.get("text", "") for part in content)
+        names = ("text", "name", "mediaType")
+        content = " ".join(next((part[n] for n in names if part.get(n)), "") for part in content)
     return " ".join(content.split())[:80]
 
 

@@ -154,9 +154,14 @@ class Sight:
             return self.record.state  # its log cannot be read
         if folded == "pending" and self.holder is not None:
             return "running"  # its driver has nothing to record yet
-        if folded == "running" and self.problem is not None and self.folded.open_calls:
+        if folded == "running" and self._is_stuck and self.folded.open_calls:
             return "waiting"
         return folded
+
+    @property
+    def _is_stuck(self) -> bool:
+        """Whether those who are here could not move it; one that nobody took yet may be taken."""
+        return self.problem is not None and self.problem.code != "NO_WORKER"
 
 
 def error_of(folded: Folded) -> HoldfastError | None:

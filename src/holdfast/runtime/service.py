@@ -256,12 +256,26 @@ class Service:
 
     # --- following ----------------------------------------------------------------------------
 
+    async def go_on(self, known: Known) -> Known:
+        """Let a session move that could: one that failed, or was cut in a run, gets a new run."""
+        if known.record.may_start_again:
+            await self.desk.outside.start_again(known)
+            record = known.record
+            return await self.desk.outside.known(Address(record.tenant, record.id))
+        await self.wake(known)
+        return known
+
+    async def wake(self, known: Known) -> None:
+        """Let somebody look at once at a session that is not over, also if a failure put it off."""
+        if known.record.state in ("pending", "running"):
+            await self.desk.outside.wake(known)
+
     async def follow(self, known: Known) -> Drive | None:
         """Drive the session here if it is free, else watch whoever drives it, until it rests.
 
         Answers the drive that parked it, if that was ours.
         """
-        await self._prepare(known)
+        await self.prepare(known)
         changed = anyio.Event()
 
         def heard(_: int) -> None:
@@ -279,7 +293,7 @@ class Service:
                 await wait_for(changed, FOLLOW_S)
                 changed = anyio.Event()
 
-    async def _prepare(self, known: Known) -> None:
+    async def prepare(self, known: Known) -> None:
         """What no worker may have done: overdue calls end, a stuck session is looked at again."""
         if known.record.state in ("waiting", "running"):
             await self.expire(known)

@@ -77,11 +77,9 @@ class Session(Generic[T_co]):
         if sent is not None and sent.seq is not None:
             return sent.known
         known = await outside.known(self._address)
-        if sent is None and known.record.may_start_again:
-            await outside.start_again(known)
-            known = await outside.known(self._address)
-        elif known.record.state in ("pending", "running"):
-            await outside.wake(known)  # also if a failure put it off
+        if sent is None:
+            return await self._service.go_on(known)
+        await self._service.wake(known)
         return known
 
     async def _send(self, message: Content, key: str | None) -> Sent:

@@ -12,8 +12,10 @@ from holdfast.serve import (
     agents,
     errors,
     health,
+    messages,
     openapi,
     pending,
+    sessions,
     submitting,
 )
 from holdfast.serve.door import Shared
@@ -28,6 +30,8 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     health.router,
     pending.router,
     submitting.router,
+    sessions.router,
+    messages.router,
 )
 
 
