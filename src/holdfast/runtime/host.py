@@ -82,7 +82,8 @@ class Host:
     def open(self) -> None:
         """Be ready to start, also after a close."""
         self._closing = False
-        self._over.clear()
+        # New ones: the old belong to the event loop of then.
+        self._ended, self._over = asyncio.Event(), asyncio.Event()
 
     async def start(self) -> None:
         """Begin the background task, once. Raises StoreError after a close."""
