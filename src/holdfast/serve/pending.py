@@ -28,10 +28,14 @@ _DECIDED: Final = answers({200: DECIDED, 202: DECIDED}, 404, 409)
 
 
 class ApproveBody(Struct, forbid_unknown_fields=True):
-    """Changes of the arguments, laid over the stored ones, and a note."""
+    """Changes of the arguments, laid over the stored ones, a note, and what to allow from now on.
+
+    `remember` is true for exactly this call, or a rule such as `shell:cmd=ls*`.
+    """
 
     args: dict[str, Any] | None = None
     note: str | None = None
+    remember: bool | str = False
     by: str | None = None
     wait: Wait = None
 
@@ -105,9 +109,9 @@ async def one(door: ReadsToolCalls, pending_id: Id) -> Response:
 
 @router.delete("/async-tool/pending/{pending_id}", responses=_DECIDED, name="cancel a tool's call")
 @router.delete("/pending/{pending_id}", responses=_DECIDED, name="cancel a call")
-async def cancel(door: Operates, pending_id: Id) -> Response:
+async def cancel(door: Operates, pending_id: Id, by: Name | None = None) -> Response:
     """Give a call up; the session goes on, and its model is told."""
-    return await _decided(door, pending_id, CancelCall(door.by(), door.via), None)
+    return await _decided(door, pending_id, CancelCall(door.by(by), door.via), None)
 
 
 @router.post(
@@ -118,7 +122,7 @@ async def cancel(door: Operates, pending_id: Id) -> Response:
 async def approve(door: Decides, pending_id: Id) -> Response:
     """Let exactly the stored call run, with `args` laid over its arguments."""
     body = await door.body(ApproveBody, empty=ApproveBody())
-    command = Approve(door.by(body.by), door.via, body.args, body.note)
+    command = Approve(door.by(body.by), door.via, body.args, body.note, body.remember)
     return await _decided(door, pending_id, command, body.wait)
 
 

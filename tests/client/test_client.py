@@ -1,0 +1,129 @@
+"""The client against a server in this process: the verbs of a Runtime, answered in JSON."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+import pytest
+from tests.serve.shop import TOKENS, agent
+
+from holdfast import Runtime, asgi, errors
+from holdfast.client import Client
+from holdfast.store.memory import MemoryStore
+
+
+@pytest.fixture
+async def rt() -> AsyncIterator[Runtime]:
+    async with Runtime(MemoryStore(), agents=[agent()], worker=True) as opened:
+        yield opened
+
+
+def client_of(rt: Runtime, as_: str = "admin", **options: Any) -> Client:
+    transport = httpx2.ASGITransport(app=asgi(rt, auth=TOKENS))
+    return Client("http://holdfast", f"{as_}-token", transport=transport, **options)
+
+
+@pytest.fixture
+async def client(rt: Runtime) -> AsyncIterator[Client]:
+    async with client_of(rt) as one:
+        yield one
+
+
+async def waiting(client: Client, session_id: str = "s") -> dict[str, dict[str, Any]]:
+    """A session that waits for everything at once: its calls by kind."""
+    session = await client.session(session_id, agent="shop").run("Go")
+    assert session["state"] == "waiting"
+    return {call["kind"]: call for call in session["pending"]}
+
+
+async def test_a_session_goes_from_its_message_to_its_end(client: Client) -> None:
+    calls = await waiting(client)
+    approved = await client.approve(calls["approval"]["id"], args={"cents": 5}, note="ok")
+    assert approved["decision"]["kind"] == "edit"
+    answered = await client.respond(calls["question"]["id"], "red")
+    assert answered["status"] == "completed"
+    taken = await client.submit_result(calls["tool"]["id"], "deployed", title="Deploy")
+    assert (taken["success"], taken["sessionID"]) == (True, "s")
+    session = await client.session("s").run()
+    assert (session["state"], session["output"]) == ("completed", "All done.")
+
+
+async def test_the_same_outcome_again_is_a_duplicate_and_another_one_loses(client: Client) -> None:
+    """S0.36"""
+    calls = await waiting(client)
+    call_id = calls["tool"]["id"]
+    await client.submit_result(call_id, "deployed")
+    assert (await client.submit_result(call_id, "deployed"))["duplicate"] is True
+    with pytest.raises(errors.Conflict) as raised:
+        await client.submit_error(call_id, "no disk")
+    assert raised.value.winner["result"]["output"] == "deployed"
+    assert (await client.pending_call(call_id))["status"] == "completed"
+
+
+async def test_calls_are_listed_denied_and_cancelled(client: Client) -> None:
+    calls = await waiting(client)
+    listed = [call["kind"] async for call in client.pending(session="s")]
+    assert sorted(listed) == ["approval", "question", "tool"]
+    assert [call["tool"] async for call in client.pending(kind="approval")] == ["refund"]
+    denied = await client.deny(calls["approval"]["id"], reason="no")
+    assert denied["decision"]["reason"] == "no"
+    assert (await client.cancel(calls["tool"]["id"]))["status"] == "cancelled"
+    with pytest.raises(errors.Conflict):
+        await client.cancel(calls["tool"]["id"])
+    with pytest.raises(errors.NotFound):
+        await client.pending_call("p_nobody")
+
+
+async def test_a_message_with_the_same_key_is_sent_once(client: Client) -> None:
+    session = client.session("s", agent="shop", metadata={"order": "991"})
+    await session.send("Go", key="start")
+    await session.send("Go", key="start")
+    with pytest.raises(errors.Conflict):
+        await session.send("Go elsewhere", key="start")
+    found = [one["sessionID"] async for one in client.sessions(metadata={"order": "991"})]
+    assert found == ["s"]
+
+
+async def test_a_session_is_changed_forked_cancelled_and_deleted(client: Client) -> None:
+    await waiting(client)
+    session = client.session("s")
+    assert (await session.set_metadata({"a": "b"}))["metadata"] == {"a": "b"}
+    fork = await session.fork(id="copy")
+    assert (await fork.get())["pending"] == []
+    assert (await session.cancel(reason="enough"))["state"] == "cancelled"
+    messages = (await session.messages())["messages"]
+    assert messages[0]["role"] == "user"
+    await session.delete()
+    with pytest.raises(errors.NotFound, match="there is no session 's'"):
+        await session.get()
+    assert [one["sessionID"] async for one in client.sessions()] == ["copy"]
+
+
+async def test_who_may_not_is_told_so(rt: Runtime) -> None:
+    async with client_of(rt, "viewer") as viewer:
+        with pytest.raises(errors.NotAllowed, match="viewer"):
+            await viewer.session("s", agent="shop").send("Go")
+        assert [one["name"] for one in await viewer.agents()] == ["shop"]
+    async with client_of(rt, "nobody") as nobody:
+        with pytest.raises(errors.NotAllowed):
+            await nobody.agents()
+
+
+async def test_a_tenant_sees_its_own(rt: Runtime) -> None:
+    async with client_of(rt, tenant="acme") as acme:
+        await waiting(acme, "theirs")
+        assert [one["tenant"] async for one in acme.sessions()] == ["acme"]
+        with pytest.raises(errors.NotFound):
+            await acme.tenant(None).session("theirs").get()
+
+
+async def test_an_unknown_session_is_not_resumed(client: Client) -> None:
+    with pytest.raises(errors.NotFound):
+        await client.session("nobody").run()
+    with pytest.raises(errors.NotFound, match="robot"):
+        await client.session("s", agent="robot").run("Hello")
+
+
+async def test_ids_may_hold_slashes_and_more(client: Client) -> None:
+    await waiting(client, "a/b %?é")
+    assert (await client.session("a/b %?é").get())["sessionID"] == "a/b %?é"
