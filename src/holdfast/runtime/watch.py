@@ -1,12 +1,12 @@
 """Who is told when a stream gets records: one reader of the feed for everybody in the process."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
 import anyio
 
-from holdfast.store.base import Store
+from holdfast.store.base import Record, Store
 from holdfast.store.cursors import END
 
 POLL_S: Final = 1.0
@@ -14,6 +14,7 @@ PAGE: Final = 500
 
 
 Heard = Callable[[int], None]
+Taken = Callable[[Sequence[Record]], None]
 
 
 class Watch:
@@ -22,7 +23,17 @@ class Watch:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._listeners: dict[str, list[Heard]] = {}
+        self._readers: list[Taken] = []
         self._cursor = END
+
+    @contextmanager
+    def reading(self, taken: Taken) -> Iterator[None]:
+        """Be handed every record that comes, in the order of the feed."""
+        self._readers.append(taken)
+        try:
+            yield
+        finally:
+            self._readers.remove(taken)
 
     @contextmanager
     def listening(self, stream: str, heard: Heard) -> Iterator[None]:
@@ -45,6 +56,8 @@ class Watch:
             while more:
                 feed = await self._store.tail(self._cursor, PAGE)
                 more, self._cursor = len(feed.records) == PAGE, feed.cursor
+                for taken in tuple(self._readers):
+                    taken(feed.records)
                 for record in feed.records:
                     for heard in tuple(self._listeners.get(record.stream, ())):
                         heard(record.seq)

@@ -6,7 +6,7 @@ A route names what it needs in its signature, and is not entered without it:
     async def agents(door: Reads) -> Response: ...
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import unquote
 
@@ -22,6 +22,7 @@ from holdfast.runtime.service import Service
 from holdfast.serve.answers import decoded
 from holdfast.serve.errors import not_authenticated, rate_limited
 from holdfast.serve.limits import Limit
+from holdfast.serve.sse import Hub
 from holdfast.serve.tokens import LOCAL, SIGNED, Authenticate
 
 T = TypeVar("T")
@@ -44,6 +45,7 @@ class Shared:
     authenticate: Authenticate
     ids: Limit
     closing: anyio.Event  # set when the server is told to stop: whoever streams or waits, ends
+    hub: Hub = field(default_factory=Hub)
 
     @property
     def service(self) -> Service:

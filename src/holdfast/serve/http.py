@@ -11,6 +11,7 @@ from holdfast.core.access import Principal
 from holdfast.serve import (
     agents,
     errors,
+    events,
     health,
     messages,
     openapi,
@@ -32,6 +33,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     submitting.router,
     sessions.router,
     messages.router,
+    events.router,
 )
 
 
