@@ -69,16 +69,17 @@ class _Recall:
         kind, data = event["type"], event["data"]
         if kind == "agent_start":
             self._start(data)
-        elif kind in _TOLD and data.get("role") != SYSTEM and data.get("agent") != SYSTEM:
+        elif kind in _TOLD and SYSTEM not in (_word(data, "role"), _word(data, "agent")):
             self._told(kind, data)
 
     def _start(self, data: dict[str, Any]) -> None:
-        if type(data.get("agent")) is not str:
+        agent = _word(data, "agent")
+        if agent is None:
             return
-        if data.get("depth") == 0:
+        if _is_top(data):
             self._started.clear()
-        self._started.pop(data["agent"], None)
-        self._started[data["agent"]] = None
+        self._started.pop(agent, None)
+        self._started[agent] = None
 
     def _told(self, kind: str, data: dict[str, Any]) -> None:
         if kind == "user":
@@ -103,8 +104,7 @@ class _Recall:
         return self.agents.setdefault(agent, _Told())
 
     def _speaker(self, data: dict[str, Any]) -> str:
-        named = data.get("agent")
-        return named if type(named) is str else self.top
+        return _word(data, "agent") or self.top
 
     def _addressee(self, data: dict[str, Any]) -> str:
         """Who a message was for: the log's own agent, unless it is the task of a delegation."""
@@ -211,6 +211,14 @@ def _texts(content: Any) -> list[Any]:
     return [] if content is None else [content]
 
 
+def _word(data: dict[str, Any], key: str) -> str | None:
+    return data[key] if type(data.get(key)) is str else None
+
+
+def _is_top(data: dict[str, Any]) -> bool:
+    return type(data.get("depth")) is int and data["depth"] == 0
+
+
 def _key(value: Any) -> str:
     return value if type(value) is str else shown(value)
 
@@ -251,7 +259,7 @@ def _top_agent(events: list[Any]) -> str:
         named = event["data"].get("agent")
         if type(named) is not str or named == SYSTEM:
             continue
-        if event["type"] == "agent_start" and event["data"].get("depth") == 0:
+        if event["type"] == "agent_start" and _is_top(event["data"]):
             return named
         if event["type"] in _TOLD or event["type"] == "agent_start":
             spoke.append(named)

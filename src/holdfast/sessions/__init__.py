@@ -1,5 +1,6 @@
 """Sessions as logs of events, and messages that can always be gone on with."""
 
+from holdfast.core.render import render
 from holdfast.sessions.sanitizing import (
     SanitizationIssue,
     SanitizationResult,
@@ -14,6 +15,7 @@ __all__ = [
     "SanitizationResult",
     "StructureValidation",
     "format_sanitization_issues",
+    "render",
     "sanitize_recovered_messages",
     "validate_message_structure",
 ]

@@ -9,6 +9,6 @@ any mixture with anything: a history in one shape keeps it, a mixture becomes An
 
 from holdfast.core.repair.mending import LOST_START
 from holdfast.core.repair.parts import Issue
-from holdfast.core.repair.repairing import Repaired, errors_of, repair
+from holdfast.core.repair.repairing import Repaired, canonical, errors_of, repair
 
-__all__ = ["LOST_START", "Issue", "Repaired", "errors_of", "repair"]
+__all__ = ["LOST_START", "Issue", "Repaired", "canonical", "errors_of", "repair"]

@@ -14,6 +14,7 @@ _SOURCES: Final = {
     "base64": ("media_type", "data"),
     "url": ("url",),
     "file": ("file_id",),
+    "openai_file": ("file_id",),
     "text": ("data",),
     "blob": ("media_type", "blob"),
     "content": ("content",),
@@ -82,7 +83,7 @@ def result_content(content: object) -> str | list[Block]:
     if type(content) is not list:
         return shown(content)
     told = [block for item in content if (block := _result_block(item)) is not None]
-    return content if told == content else told
+    return content if is_plain(content) and told == content else told
 
 
 def read_block(block: object, role: Role) -> Part | None:
@@ -115,7 +116,12 @@ def _input(arguments: object) -> dict[str, Any]:
 
 def _result_block(item: object) -> Block | None:
     kind = item.get("type") if type(item) is dict else None
-    if type(item) is dict and kind in _TEXTS and type(item.get("text")) is str:
+    if (
+        type(item) is dict
+        and type(kind) is str
+        and kind in _TEXTS
+        and type(item.get("text")) is str
+    ):
         part = text_part(item["text"], item if kind == "text" else None)
         return None if part is None else part.block
     try:
@@ -198,7 +204,7 @@ def _file_source(inner: Block, media_type: str) -> Block:
         ("data", {"type": "base64", "media_type": media_type}),
         ("blob", {"type": "blob", "media_type": media_type}),
         ("url", {"type": "url"}),
-        ("file_id", {"type": "file"}),
+        ("file_id", {"type": "openai_file"}),
     ):
         if type(inner.get(key)) is str and inner[key]:
             return {**source, key: inner[key]}
@@ -206,8 +212,9 @@ def _file_source(inner: Block, media_type: str) -> Block:
 
 
 def _thinking(block: Block) -> Part:
-    signed = type(block.get("thinking")) is str and type(block.get("signature")) is str
-    if not signed or not block["signature"] or not is_plain(block):
+    said, signature = block.get("thinking"), block.get("signature")
+    signed = type(said) is str and type(signature) is str and bool(said and signature)
+    if not signed or not is_plain(block):
         raise Unreadable("a thinking block without its signature", private=True)
     return Part("private", block)
 

@@ -57,7 +57,7 @@ class Mender:
                 told[first].at,
                 "The conversation began with an answer: put a user message before it",
             )
-            told.insert(first, _placeholder(told[first].at))
+            told.insert(first, _placeholder(told[first]))
         for turn in told:
             turn.changed = turn.changed or not all(part.same for part in turn.parts)
         return told
@@ -239,8 +239,9 @@ def _joined(turns: list[Turn]) -> Turn:
     return Turn("assistant", parts, first.at, first.shape, first.given, first.more, changed=True)
 
 
-def _placeholder(at: int) -> Turn:
-    return Turn("user", [Part("text", {"type": "text", "text": LOST_START})], at, changed=True)
+def _placeholder(before: Turn) -> Turn:
+    part = Part("text", {"type": "text", "text": LOST_START})
+    return Turn("user", [part], before.at, before.shape, changed=True)
 
 
 def _may_stay(parts: list[Part]) -> bool:

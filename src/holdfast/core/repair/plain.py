@@ -6,6 +6,7 @@ from typing import Any, Final
 
 MAX_DEPTH: Final = 100  # deeper than any tool's arguments, shallower than every JSON reader's limit
 MAX_NODES: Final = 1_000_000  # of objects and lists; what has more is a cycle, or as bad as one
+_ROOM: Final = 10  # what is made of something too deep must fit into a message
 _MAX_BITS: Final = 1_024  # an integer of more is no JSON to most readers
 
 
@@ -45,7 +46,7 @@ def plain(value: object) -> Any:
     Only builtin types and their subclasses are looked into, without calling a method of theirs;
     of any other object its type is named.
     """
-    return value if is_plain(value) else _Maker().made(value, MAX_DEPTH)
+    return value if is_plain(value) else _Maker().made(value, MAX_DEPTH - _ROOM)
 
 
 def shown(value: object) -> str:

@@ -83,6 +83,7 @@ class Reader:
         except Unreadable as error:
             self._report("invalid_message", "removed_message", f"Removed {error}")
             return
+        self._made_whole(part.same)
         role: Role = "user" if part.kind == "result" else "assistant"
         self.turns.append(Turn(role, [part], self._at, "responses", more=_origin(item)))
 
@@ -96,15 +97,17 @@ class Reader:
                 "invalid_message", "removed_message", "Removed a tool message without tool_call_id"
             )
             return
-        part.same = type(message["tool_call_id"]) is str and part.block["content"] == content
+        is_text = type(message["tool_call_id"]) is str and is_plain(content)
+        part.same = is_text and part.block["content"] == content
         whole = part.same and message["role"] == "tool" and is_plain(message)
         part.given = message if whole else None
+        self._made_whole(whole)
         self.turns.append(Turn("user", [part], self._at, "openai"))
 
     def _said(self, message: dict[Any, Any], role: Role) -> None:
         heard = _Heard(role)
         if role == "assistant" and type(message.get("raw_content")) is list:
-            alone = not message.get("content") and not message.get("tool_calls")
+            alone = not any(map(_is_some, (message.get("content"), message.get("tool_calls"))))
             heard.raw(message["raw_content"], only_private=not alone)
         heard.content(message.get("content"))
         shape = heard.shape
@@ -120,6 +123,7 @@ class Reader:
         given = message if whole and all(part.same for part in heard.parts) else None
         if not runs and not heard.wrong:
             self._report("empty_message", "removed_message", "Removed an empty message")
+        self._made_whole(given is not None or not runs or bool(heard.wrong))
         for natural, parts in runs:
             turn = Turn(natural, parts, self._at, shape, given, _origin(message))
             turn.changed = given is None
@@ -131,7 +135,13 @@ class Reader:
         if turn is None:
             self._report("empty_message", "removed_message", "Removed an empty message")
         else:
+            self._made_whole(not turn.changed and all(part.same for part in turn.parts))
             self.turns.append(turn)
+
+    def _made_whole(self, whole: bool) -> None:
+        """Tell of a message of which not every part could stay as it was."""
+        if not whole:
+            self._report("invalid_message", "skipped", "Parts that no provider takes: made whole")
 
     def _report(self, kind: IssueType, action: Action, details: str) -> None:
         self.issues.append(Issue(kind, self._at, action, details))
@@ -186,7 +196,7 @@ class _Heard:
             self.same = False
         for block in blocks:
             if type(block) is dict and type(block.get("type")) is str:
-                self.shape = _widest(self.shape, _SHAPES.get(block["type"], "anthropic"))
+                self.shape = _widest(self.shape, _shape_of(block))
             self._block(block)
 
     def _block(self, block: object, *, only_private: bool = False) -> None:
@@ -216,14 +226,24 @@ class _Heard:
 
 
 _NOT_SAID_BY: Final[dict[Role, frozenset[str]]] = {
-    "system": frozenset({"media", "private", "call", "result"}),
+    "system": frozenset({"media", "private"}),
     "user": frozenset({"private"}),
     "assistant": frozenset({"media"}),
 }
 
 
+def _shape_of(block: dict[Any, Any]) -> Shape:
+    if block["type"] == "file":
+        return "openai" if type(block.get("file")) is dict else "responses"
+    return _SHAPES.get(block["type"], "anthropic")
+
+
 def _widest(one: Shape, other: Shape) -> Shape:
     return other if one in ("plain", other) else "anthropic"
+
+
+def _is_some(value: object) -> bool:
+    return type(value) in (str, list) and value not in ("", [])
 
 
 def _needed(part: Part | None) -> Part:

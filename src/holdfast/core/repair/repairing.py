@@ -7,7 +7,7 @@ from holdfast.core.repair.mending import Mender
 from holdfast.core.repair.parts import Action, Issue, Shape, Turn
 from holdfast.core.repair.reading import Reader
 from holdfast.core.repair.sound import is_sound
-from holdfast.core.repair.writing import WRITERS
+from holdfast.core.repair.writing import WRITERS, write_anthropic
 
 Unanswered = Literal["drop", "tell"]
 INTERRUPTED: Final = "[This call was cut off. It may or may not have run; its outcome is unknown.]"
@@ -42,6 +42,14 @@ def errors_of(messages: object) -> list[str]:
     return [text for issue in repair(messages).issues for text in _sentences(issue)]
 
 
+def canonical(messages: object) -> list[tuple[dict[str, Any], bool]]:
+    """The repaired conversation Anthropic-shaped, each message with whether it is as given."""
+    if is_sound(messages):
+        return [(message, True) for message in messages]
+    turns, _ = mend(messages, "drop")
+    return [(message, not turn.changed) for turn in turns for message in write_anthropic(turn)]
+
+
 def mend(messages: object, unanswered: Unanswered) -> tuple[list[Turn], list[Issue]]:
     """The turns of the repaired conversation."""
     if not issubclass(type(messages), list):
@@ -55,8 +63,10 @@ def mend(messages: object, unanswered: Unanswered) -> tuple[list[Turn], list[Iss
 
 def shape_of(turns: list[Turn]) -> Shape:
     """The shape in which a repaired conversation is written."""
-    shapes = {turn.shape for turn in turns} - {"plain"}
-    return shapes.pop() if shapes in ({"openai"}, {"own"}) else "anthropic"
+    shapes = {turn.shape for turn in turns}
+    if shapes == {"own"}:
+        return "own"
+    return "openai" if shapes - {"plain"} == {"openai"} else "anthropic"
 
 
 def _whole(details: str, action: Action = "removed_message") -> Issue:

@@ -34,24 +34,25 @@ class _Look:
         self.open: list[str] = []  # calls that the next message must answer
         self._ids: set[str] = set()
         self._begun = False
+        self._looks = {"text": _is_text, "tool_use": self._calls, "thinking": _is_thought}
 
     def takes(self, message: dict[str, Any]) -> bool:
-        role = message.get("role")
-        content = message.get("content")
-        if len(message) != 2 and not (message.keys() <= _KEYS and is_plain(message)):
+        role, content = message.get("role"), message.get("content")
+        if type(role) is not str or not self._may_speak(role):
             return False
-        if role == "user":
-            self._begun = True
-        elif role == "assistant":
-            if not self._begun or self.open:
-                return False
-        elif role != "system" or type(content) is not str:
+        if len(message) != 2 and not (message.keys() <= _KEYS and is_plain(message)):
             return False
         if type(content) is str:
             return not self.open and is_said(content)
-        if type(content) is not list or not content:
+        if type(content) is not list or not content or role == "system":
             return False
         return self._user(content) if role == "user" else self._assistant(content)
+
+    def _may_speak(self, role: str) -> bool:
+        if role == "user":
+            self._begun = True
+            return True
+        return not self.open if role == "system" else role == "assistant" and self._begun
 
     def _user(self, content: list[Any]) -> bool:
         place = len(self.open)
@@ -68,14 +69,14 @@ class _Look:
         return not wanted
 
     def _assistant(self, content: list[Any]) -> bool:
+        if self.open:
+            return False
         for block in content:
             if type(block) is not dict:
                 return False
             kind = block.get("type")
-            if kind == "tool_use":
-                if not self._calls(block):
-                    return False
-            elif not (_is_text(block) if kind == "text" else _is_thought(block)):
+            look = self._looks.get(kind) if type(kind) is str else None
+            if look is None or not look(block):
                 return False
         return bool(content[-1]["type"] != "thinking")
 
@@ -96,14 +97,15 @@ def is_said(text: str) -> bool:
 
 
 def _is_text(block: Any) -> bool:
-    if type(block) is not dict or block.get("type") != "text" or len(block) != 2:
+    if type(block) is not dict or len(block) != 2:
         return False
-    text = block.get("text")
-    return type(text) is str and is_said(text)
+    kind, text = block.get("type"), block.get("text")
+    return type(kind) is str and kind == "text" and type(text) is str and is_said(text)
 
 
 def _is_result(block: Any) -> bool:
-    if type(block) is not dict or block.get("type") != "tool_result":
+    kind = block.get("type") if type(block) is dict else None
+    if type(kind) is not str or kind != "tool_result":
         return False
     content, failed = block.get("content"), block.get("is_error", False)
     if type(failed) is not bool or not block.keys() <= _RESULT_KEYS:
@@ -116,8 +118,8 @@ def _is_result(block: Any) -> bool:
 
 
 def _is_thought(block: Block) -> bool:
-    if block.keys() != _THOUGHT_KEYS or block["type"] != "thinking":
+    if block.keys() != _THOUGHT_KEYS:
         return False
     thinking, signature = block["thinking"], block["signature"]
     told = type(thinking) is str and type(signature) is str
-    return told and bool(signature) and is_plain(thinking) and is_plain(signature)
+    return told and bool(thinking and signature) and is_plain(thinking) and is_plain(signature)

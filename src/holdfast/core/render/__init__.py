@@ -1,0 +1,9 @@
+"""Conversations as the providers' requests want them, always acceptable.
+
+`render` repairs what it is given first. Thinking and other private blocks go back only to the
+provider and model that they came from, and only if nothing in their turn was touched.
+"""
+
+from holdfast.core.render.rendering import Format, render
+
+__all__ = ["Format", "render"]

@@ -1,0 +1,45 @@
+"""One door to the renderers."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
+
+from holdfast.core.render.anthropic import render_anthropic
+from holdfast.core.render.openai_chat import render_openai_chat
+from holdfast.core.render.openai_responses import render_openai_responses
+from holdfast.core.render.target import Message, Target
+from holdfast.core.repair import canonical
+from holdfast.errors import Refused
+
+Format = Literal["anthropic", "openai-chat", "openai-responses"]
+Renderer = Callable[[list[tuple[Message, bool]], Target], dict[str, Any]]
+
+_RENDERERS: Final[Mapping[str, tuple[Renderer, str]]] = {
+    "anthropic": (render_anthropic, "anthropic"),
+    "openai-chat": (render_openai_chat, "openai"),
+    "openai-responses": (render_openai_responses, "openai"),
+}
+
+
+def render(
+    messages: object,
+    format: Format,  # noqa: A002 - the name of the public surface
+    *,
+    provider: str | None = None,
+    model: str | None = None,
+    files: Mapping[str, str] | None = None,
+    thinking: bool = False,
+) -> dict[str, Any]:
+    """The part of a request that holds the conversation: `messages`, or `input`, and `system`.
+
+    Whatever the messages are, the provider takes it. `provider` and `model` say who will read it:
+    an answer's private blocks are sent only to the same. `files` has the base64 of stored files by
+    digest. With `thinking` an open tool loop that cannot go on thinking is closed first.
+    """
+    if format not in _RENDERERS:
+        raise Refused(
+            f"there is no format {format!r}",
+            code="FORMAT_UNKNOWN",
+            hint=f"there are {', '.join(_RENDERERS)}",
+        )
+    renderer, home = _RENDERERS[format]
+    return renderer(canonical(messages), Target(provider or home, model, files or {}, thinking))

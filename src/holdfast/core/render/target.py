@@ -1,0 +1,66 @@
+"""Who a request is for, and what may be sent there."""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+Block = dict[str, Any]
+Message = dict[str, Any]
+CONTINUE: Final = "Continue."
+EMPTY: Final = "[This conversation is empty.]"
+CLOSED: Final = "[The results were received.]"
+_PRIVATE_TO: Final = {"reasoning": "openai"}  # all other private blocks are Anthropic's
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A provider and model; `files` has the base64 of stored files by their digest."""
+
+    provider: str
+    model: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    thinking: bool = False
+
+    def may_have(self, message: Message, block: Block) -> bool:
+        """Whether a private block of an untouched message may go there."""
+        home = _PRIVATE_TO.get(block["type"], "anthropic")
+        came_from = (message.get("provider", home), message.get("model"))
+        return came_from == (self.provider, self.model)
+
+    def source(self, block: Block) -> Block:
+        """Where an image or document is, its bytes found by digest; without type if not here."""
+        source: Block = block["source"]
+        if source["type"] != "blob":
+            return source
+        data = self.files.get(source["blob"])
+        if data is None:
+            return {}
+        return {"type": "base64", "media_type": source["media_type"], "data": data}
+
+
+def is_private(block: Block) -> bool:
+    """Whether a block is of use only to the model that made it."""
+    return block["type"] not in _SHARED
+
+
+def missing(block: Block) -> Block:
+    """What is said in the place of something that cannot be sent."""
+    source = block.get("source")
+    media_type = source.get("media_type") if isinstance(source, dict) else None
+    name = block.get("title") or media_type or block["type"]
+    return {"type": "text", "text": f"[{name}: not available here]"}
+
+
+def decoded(data: str) -> str | None:
+    """The text in base64; None if it is none."""
+    try:
+        return base64.b64decode(data, validate=True).decode()
+    except (binascii.Error, ValueError):
+        return None
+
+
+_SHARED: Final = frozenset(
+    {"text", "tool_use", "tool_result", "image", "document", "search_result"}
+)
