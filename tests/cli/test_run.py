@@ -161,3 +161,13 @@ def _until(file: Path) -> None:
     while not file.exists():
         assert time.monotonic() < end, f"{file} did not come"
         time.sleep(0.02)
+
+
+def test_thinking_is_shown_where_the_agent_says_so(shop: Shop) -> None:
+    """S4.33: show_thinking is a setting of the agent."""
+    turns = '[{"thinking": "I wonder.", "text": "Hello."}]'
+    (shop.folder / "turns.json").write_text(turns)
+    for flag, shown in (("true", True), ("false", False)):
+        text = f"agents: {{a: {{llm: 'scripted:turns.json', show_thinking: {flag}}}}}"
+        (shop.folder / "holdfast.yaml").write_text(text)
+        assert ("I wonder." in shop.run("run", "a", "Go", app=None).output) is shown

@@ -167,3 +167,19 @@ def test_a_session_is_deleted_only_on_purpose(three: Shop) -> None:
     assert three.json("sessions", "delete", "order-2", "--yes")["deleted"] is True
     assert three.run("sessions", "show", "order-2").exit_code == 3
     assert three.run("approve", call).exit_code == 3
+
+
+def test_the_state_of_a_paused_run_is_shown(shop: Shop) -> None:
+    """S4.62"""
+    shop.run("run", "support", "Refund 991", "-s", "order-991")
+    told = shop.run("sessions", "state", "order-991").output
+    for text in ("needs approval", "paused for", "2 turns", "Query    Refund 991"):
+        assert text in told
+    said = shop.json("sessions", "state", "order-991")
+    (state,) = said["pending_executions"].values()
+    assert state["pending_tool_call"]["name"] == "refund"
+    assert state["execution_state"]["reasoning_state"]["iteration"] == 2
+    assert said["age"] >= 0
+    assert len(said["pending"]) == 1
+    shop.run("approve", "@last")
+    assert shop.json("sessions", "state", "order-991")["pending_executions"] == {}

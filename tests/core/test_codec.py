@@ -36,6 +36,7 @@ PUBLIC = {
     "cancelled": {"by", "reason"},
     "forked": {"from", "at"},
     "metadata": {"changes"},
+    "restored": {"taskID", "turns", "tokens"},
     "delegation": {"taskID", "sessionID", "agent"},
     "delegation_complete": {"taskID", "status"},
     "session_recovery": {"issues"},

@@ -39,6 +39,7 @@ def _agent(said: AgentConfig, config: Config) -> Agent[Any]:
             sub_agents=said.sub_agents,
             model_settings=said.model.settings,
             max_turns=said.max_turns,
+            show_thinking=said.show_thinking,
             budget=said.budget,
             hitl=said.task.hitl,
             input_timeout=said.task.input_timeout,

@@ -64,6 +64,10 @@ class Backend(Protocol):
         """Whether streaming a session of this agent drives it here, in the foreground."""
         ...
 
+    def shows_thinking(self, agent: str) -> bool:
+        """Whether people are shown what the model of this agent thinks."""
+        ...
+
     def session(
         self,
         session_id: str,

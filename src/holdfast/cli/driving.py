@@ -66,7 +66,8 @@ def run(settings: Settings, ask: Ask) -> int:
         handle = backend.session(session_id, tenant=tenant, agent=ask.agent, metadata=ask.metadata)
         if ask.detach and content is not None:
             return _recorded(await handle.send(content, ask.key), Terminal(settings))
-        return await drive(backend, handle, settings, Said(content, ask.key, timeout))
+        said = Said(content, ask.key, timeout, ask.agent)
+        return await drive(backend, handle, settings, said)
 
     return interruptible(settings, [name], lambda: working(settings, main, need="any"))
 
@@ -94,6 +95,7 @@ class Said:
     content: Content | None = None
     key: str | None = None
     timeout_ms: int | None = None
+    agent: str = ""  # whose settings count for what is shown
 
 
 def resume(settings: Settings, given: str, timeout: str | None) -> int:
@@ -101,8 +103,9 @@ def resume(settings: Settings, given: str, timeout: str | None) -> int:
     limit = None if timeout is None else duration_ms(timeout)
 
     async def main(backend: Backend) -> int:
-        handle = handle_of(backend, await finding.session(backend, given))
-        return await drive(backend, handle, settings, Said(None, None, limit))
+        session = await finding.session(backend, given)
+        said = Said(None, None, limit, session["agent"])
+        return await drive(backend, handle_of(backend, session), settings, said)
 
     return interruptible(settings, [given], lambda: working(settings, main))
 
@@ -115,7 +118,7 @@ async def drive(
     With --json the session is the answer, unless the command has another one.
     """
     terminal = Terminal(settings)
-    live = Live(terminal)
+    live = Live(terminal, thinking=backend.shows_thinking(said.agent))
     live.learn(await _past(handle))
     if said.content is not None and said.timeout_ms is not None:
         await handle.send(said.content, said.key)  # the limit is for following, not for this

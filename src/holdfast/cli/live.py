@@ -11,8 +11,10 @@ Json = Mapping[str, Any]
 class Live:
     """Prints events and deltas of one session."""
 
-    def __init__(self, terminal: Terminal) -> None:
+    def __init__(self, terminal: Terminal, *, thinking: bool = False) -> None:
         self._terminal = terminal
+        self._kinds = ("text", "thinking") if thinking else ("text",)
+        self._kind = "text"
         self._calls: dict[str, tuple[str, Mapping[str, Any]]] = {}
         self._begun: dict[str, int] = {}
         self._waits: dict[str, Mapping[str, Any]] = {}
@@ -69,9 +71,11 @@ class Live:
         self._terminal.say(text, dim=dim)
 
     def _delta(self, delta: Json) -> None:
-        if delta["kind"] == "text" and self._terminal.is_live:
-            self._terminal.piece(delta["text"])
-            self._streamed = True
+        if delta["kind"] in self._kinds and self._terminal.is_live:
+            if self._streamed and delta["kind"] != self._kind:
+                self._terminal.say()
+            self._terminal.piece(delta["text"], dim=delta["kind"] == "thinking")
+            self._streamed, self._kind = True, delta["kind"]
         elif delta["kind"] == "reset" and self._streamed:
             self._line("(asked again)", dim=True)
         elif delta["kind"] == "progress":
@@ -81,7 +85,10 @@ class Live:
         if self._streamed:
             self._terminal.say()
             self._streamed = False
-        elif data.get("content"):
+            return
+        if data.get("thinking") and "thinking" in self._kinds:
+            self._terminal.say(data["thinking"], dim=True)
+        if data.get("content"):
             self._terminal.say(data["content"])
 
     def _on_tool_started(self, data: Mapping[str, Any], _: int) -> None:

@@ -65,6 +65,11 @@ class Local:
         """Whether the agent is known here."""
         return service_of(self.runtime).agents.find(agent) is not None
 
+    def shows_thinking(self, agent: str) -> bool:
+        """As the agent says, where it is known."""
+        found = service_of(self.runtime).agents.find(agent)
+        return found is not None and found.agent.show_thinking
+
     def session(
         self,
         session_id: str,

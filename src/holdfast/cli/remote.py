@@ -91,6 +91,11 @@ class Remote:
         del agent
         return False
 
+    def shows_thinking(self, agent: str) -> bool:
+        """Not known from here."""
+        del agent
+        return False
+
     def session(
         self,
         session_id: str,

@@ -81,10 +81,10 @@ class Terminal:
         """A line that is the answer itself: not silenced by -q."""
         self._write(clean(text))
 
-    def piece(self, text: str) -> None:
+    def piece(self, text: str, *, dim: bool = False) -> None:
         """A part of a line."""
         if not self.settings.quiet:
-            self._write(clean(text), end=False)
+            self._write(clean(text), end=False, dim=dim)
 
     def _write(self, text: str, *, end: bool = True, bold: bool = False, dim: bool = False) -> None:
         styled = click.style(text, bold=bold or None, dim=dim or None) if bold or dim else text

@@ -50,7 +50,7 @@ def agent_of(name: str, said: Mapping[str, Any], around: Surroundings) -> AgentC
     files = _files(said, key, around)
     if model is None or waits is None:
         return None
-    plain = ("description", "session_store", "max_turns", "while_waiting")
+    plain = ("description", "session_store", "max_turns", "show_thinking", "while_waiting")
     return AgentConfig(
         name=name,
         model=model,

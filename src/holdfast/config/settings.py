@@ -116,6 +116,7 @@ class AgentConfig:
     tools: tuple[ToolRef | McpTools, ...] = ()
     sub_agents: tuple[str, ...] = ()
     max_turns: int = 100
+    show_thinking: bool = False
     budget: Mapping[str, float] = field(default_factory=_nothing)
     output_type: str | None = None  # module:Class
     output_schema: Path | None = None

@@ -114,6 +114,7 @@ _AGENT: Final = Block(
         ),
         "sub_agents": Many(TEXT),
         "max_turns": _COUNT,
+        "show_thinking": FLAG,
         "budget": Block(
             {"turns": _COUNT, "tokens": _COUNT, "seconds": POSITIVE, "children": _COUNT}
         ),

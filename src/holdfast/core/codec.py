@@ -31,6 +31,7 @@ TYPES: dict[str, type[events.Event]] = {
     "cancelled": events.Cancelled,
     "forked": events.Forked,
     "metadata": events.Metadata,
+    "restored": events.Restored,
     "delegation": events.Delegation,
     "delegation_complete": events.DelegationComplete,
     "session_recovery": events.SessionRecovery,

@@ -4,7 +4,7 @@ Field names on the wire are part of the public surface: add, never rename. Every
 about a session can be rebuilt from these alone.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
@@ -13,6 +13,7 @@ Part = dict[str, Any]
 Content = str | list[Part]
 CallKind = Literal["tool", "approval", "question", "child", "timer"]
 DecisionKind = Literal["approve", "edit", "deny", "respond"]
+PENDING_EXECUTIONS: Final = "pending_executions"  # the metadata that holds saved states of runs
 
 
 class User(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -209,6 +210,19 @@ class Metadata(Struct, frozen=True, kw_only=True, omit_defaults=True):
     changes: dict[str, Any]
 
 
+class Restored(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The run goes on from a state that was saved elsewhere: what it had used and said there."""
+
+    task_id: str = field(default="", name="taskID")
+    turns: int
+    tokens: float = 0
+    response: str = ""
+    final: bool = False
+    first_calls: list[dict[str, Any]] | None = field(default=None, name="firstCalls")
+    sub_agents: list[str] = field(default_factory=list, name="subAgents")
+    show_thinking: bool = field(default=False, name="showThinking")
+
+
 class Delegation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A background agent was started."""
 
@@ -276,6 +290,7 @@ Event = (
     | Cancelled
     | Forked
     | Metadata
+    | Restored
     | Delegation
     | DelegationComplete
     | SessionRecovery

@@ -19,6 +19,7 @@ LEFT: Final[frozenset[type]] = frozenset(
         events.Progress,
         events.Settled,
         events.Retry,
+        events.Restored,
         events.Delegation,
         events.DelegationComplete,
     }

@@ -1,16 +1,23 @@
 """How sessions are named and found: ids, keys, streams, and the record that lists show."""
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct, field
 
+from holdfast.core.events import PENDING_EXECUTIONS
 from holdfast.core.sessions import RunState
 from holdfast.errors import Corrupt, Refused
 
 MAX_ID: Final = 200
 _FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+def listed_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What lists know of a session's metadata: saved states, which may be large, are not there."""
+    return {k: v for k, v in metadata.items() if v is not None and k != PENDING_EXECUTIONS}
 
 
 def check_id(value: Any, what: str = "session id") -> str:

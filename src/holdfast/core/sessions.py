@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from holdfast.core import calls, events
 from holdfast.core.calls import Call, CallStatus, Move
-from holdfast.core.events import Stamped
+from holdfast.core.events import PENDING_EXECUTIONS, Stamped
 from holdfast.core.permissions import Allowed
 
 RunState = Literal["pending", "running", "waiting", "completed", "failed", "cancelled"]
@@ -237,13 +237,23 @@ def _settled(state: State, _: Stamped, event: events.Settled) -> State:
 def _agent_complete(state: State, _: Stamped, event: events.AgentComplete) -> State:
     if state.run is None:
         return state
-    return replace(state, run=replace(state.run, end="completed", output=event.output), retry=None)
+    return _ended(state, state.run, end="completed", output=event.output)
 
 
 def _agent_error(state: State, _: Stamped, event: events.AgentError) -> State:
     if state.run is None or state.run.end is not None:
         return state
-    return replace(state, run=replace(state.run, end="failed", error=event), retry=None)
+    return _ended(state, state.run, end="failed", error=event)
+
+
+def _ended(state: State, run: Run, **how: Any) -> State:
+    """A run is over, and so is what was saved to go on with it."""
+    metadata, saved = state.metadata, state.metadata.get(PENDING_EXECUTIONS)
+    if isinstance(saved, Mapping) and run.id in saved:
+        left = {task: one for task, one in saved.items() if task != run.id}
+        metadata = {k: v for k, v in metadata.items() if k != PENDING_EXECUTIONS}
+        metadata |= {PENDING_EXECUTIONS: left} if left else {}
+    return replace(state, run=replace(run, **how), retry=None, metadata=metadata)
 
 
 def _retry(state: State, _: Stamped, event: events.Retry) -> State:
@@ -255,12 +265,14 @@ def _cancelled(state: State, _: Stamped, event: events.Cancelled) -> State:
         return state
     if event.task_id is not None and event.task_id != state.run.id:
         return state  # a call of an earlier run expired: the message after it still counts
-    return replace(
-        state,
-        run=replace(state.run, end="cancelled"),
-        cancelling=bool(state.open_calls),
-        retry=None,
-    )
+    cancelling = bool(state.open_calls)
+    return replace(_ended(state, state.run, end="cancelled"), cancelling=cancelling)
+
+
+def _restored(state: State, _: Stamped, event: events.Restored) -> State:
+    if state.run is None or state.run.id != event.task_id:
+        return state
+    return replace(state, run=replace(state.run, turns=event.turns, tokens=event.tokens))
 
 
 def _metadata(state: State, _: Stamped, event: events.Metadata) -> State:
@@ -271,7 +283,8 @@ def _metadata(state: State, _: Stamped, event: events.Metadata) -> State:
 def _forked(state: State, stamped: Stamped, _event: events.Forked) -> State:
     """Here the session's own life begins: a run that was cut off is not its own."""
     is_over = state.run is not None and state.run.end is not None
-    return replace(state, run=state.run if is_over else None, created_at=stamped.at)
+    run = state.run if is_over else None
+    return replace(state, run=run, created_at=stamped.at, allowed=())
 
 
 _FOLDS: Final[dict[type, Callable[[State, Stamped, Any], State]]] = {
@@ -291,6 +304,7 @@ _FOLDS: Final[dict[type, Callable[[State, Stamped, Any], State]]] = {
     events.Retry: _retry,
     events.Cancelled: _cancelled,
     events.Metadata: _metadata,
+    events.Restored: _restored,
     events.Forked: _forked,
 }
 

@@ -39,6 +39,7 @@ class Agent(Generic[T_co]):
     sub_agents: Sequence[Any] = ()
     model_settings: Mapping[str, Any] = field(default_factory=dict)
     max_turns: int = 100
+    show_thinking: bool = False  # to who watches a run on the command line
     budget: Mapping[str, float] = field(default_factory=dict)
     hitl: Literal["auto", "blocking", "async"] = "auto"
     input_timeout: Duration | None = None  # for people; None: no deadline (blocking: 600 s)

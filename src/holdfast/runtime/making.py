@@ -37,7 +37,7 @@ def listed(names: tuple[str, str, str], log: Sequence[Stamped], state: State) ->
         state=state.status,
         created_at=state.created_at,
         updated_at=state.updated_at,
-        metadata=dict(state.metadata),
+        metadata=index.listed_metadata(state.metadata),
         title="" if said is None else title_of(said.content),
     )
 

@@ -245,19 +245,22 @@ class Outside:
 
     async def set_metadata(self, address: Address, changes: Mapping[str, Any]) -> None:
         """Change metadata; None removes a key."""
+        while not await self.put_metadata(await self.known(address), changes):
+            pass
+
+    async def put_metadata(self, found: Known, changes: Mapping[str, Any]) -> bool:
+        """The same, unless the session's entry has changed meanwhile; whether it was done."""
         _check_json(changes, "metadata")
-        while True:
-            found = await self.known(address)
-            now = self._store.now()
-            merged = {**found.record.metadata, **changes}
-            kept = {k: v for k, v in merged.items() if v is not None}
-            write = Write(found.stream, [as_record(events.Metadata(changes=dict(changes)), now)])
-            try:
-                with still_there(address.session_id):
-                    await self._store.commit([write], [found.put(metadata=kept, updated_at=now)])
-            except VersionMoved:
-                continue
-            return
+        now = self._store.now()
+        merged = {**found.record.metadata, **changes}
+        kept = index.listed_metadata(merged)
+        write = Write(found.stream, [as_record(events.Metadata(changes=dict(changes)), now)])
+        try:
+            with still_there(found.record.id):
+                await self._store.commit([write], [found.put(metadata=kept, updated_at=now)])
+        except VersionMoved:
+            return False
+        return True
 
     async def erase(self, address: Address) -> None:
         """Delete a session with everything that finds it."""

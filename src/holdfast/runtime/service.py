@@ -1,6 +1,6 @@
 """What every door does: show sessions, take messages and decisions, follow a run to its rest."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -220,6 +220,16 @@ class Service:
         record = as_record(fact, self.desk.store.now())
         with still_there(known.record.id):
             await self.desk.store.commit([Write(known.stream, [record])])
+
+    async def change_metadata(
+        self, address: Address, change: Callable[[dict[str, Any]], dict[str, Any]]
+    ) -> None:
+        """Change metadata by what it is now: of several at once each sees the one before."""
+        while True:
+            known = await self.desk.outside.known(address)
+            changes = change(dict((await self._read(known)).state.metadata))
+            if not changes or await self.desk.outside.put_metadata(known, changes):
+                return
 
     # --- settling -----------------------------------------------------------------------------
 

@@ -56,6 +56,17 @@ def events(settings: Settings, session_id: str, after: int, *, follow: bool) -> 
 
 @sessions.command()
 @click.argument("session_id", metavar="ID")
+@shared
+@with_settings
+def state(settings: Settings, session_id: str) -> int:
+    """Show a paused run: its state, its open calls, and for how long; whole with --json."""
+    from holdfast.cli import pausing
+
+    return pausing.state(settings, session_id)
+
+
+@sessions.command()
+@click.argument("session_id", metavar="ID")
 @click.option("--revoke", type=int, metavar="N", help="Ask again about what N allows.")
 @click.option("--by", default=login_name, show_default="login name", metavar="NAME")
 @shared

@@ -1,0 +1,152 @@
+"""The execution state as a value: every field survives being written and read."""
+
+import json
+from dataclasses import fields, replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.errors import Refused
+from holdfast.hitl import (
+    ExecutionState,
+    ReasoningStateSnapshot,
+    ToolCall,
+    capture_execution_state,
+    deserialize_execution_state,
+    serialize_execution_state,
+)
+
+HISTORY: tuple[dict[str, Any], ...] = (
+    {
+        "role": "user",
+        "parts": [
+            {"type": "text", "text": "Grüße 🙂\u2028 und \x00"},
+            {"type": "data", "data": {"n": 1, "f": 1.5, "none": None, "big": 2**53, "no": False}},
+            {"type": "file", "mediaType": "image/png", "name": None, "blob": "sha256:00"},
+        ],
+    },
+    {
+        "role": "assistant",
+        "parts": [
+            {"type": "thinking", "thinking": "Hm."},
+            {"type": "tool_use", "id": "c0", "name": "look", "input": {"deep": {"a": [1, None]}}},
+        ],
+        "native": [{"type": "thinking", "thinking": "Hm.", "signature": "x=="}],
+    },
+    {
+        "role": "tool",
+        "parts": [
+            {
+                "type": "tool_result",
+                "tool_call_id": "c0",
+                "name": "look",
+                "content": "seen",
+                "is_error": True,
+            }
+        ],
+    },
+)
+SNAPSHOT = ReasoningStateSnapshot(
+    iteration=3,
+    total_tokens=1234,
+    history=HISTORY,
+    current_turn=HISTORY[1:],
+    assistant_response="So far.",
+    first_iteration_tool_calls=(ToolCall("c0", "look", {"x": None}),),
+    final_response_added=True,
+    query="Refund order 991",
+    agent_name="shop",
+    sub_agents=("researcher",),
+    show_thinking=True,
+)
+CALL = ToolCall("c1", "refund", {"cents": 4200, "note": "✓", "rate": 1.0})
+STATE = capture_execution_state("task-123", "order-991", "Refund order 991", SNAPSHOT, CALL)
+
+EXECUTION = (
+    *("task_id", "context_id", "query", "reasoning_state", "pending_tool_call"),
+    *("history", "current_turn", "iteration", "total_tokens", "assistant_response"),
+)
+REASONING = (
+    *("iteration", "total_tokens", "history", "current_turn", "assistant_response"),
+    *("first_iteration_tool_calls", "final_response_added", "query", "agent_name", "sub_agents"),
+    "show_thinking",
+)
+
+
+def test_the_fields_are_the_documented_ones() -> None:
+    """S4.9"""
+    assert tuple(field.name for field in fields(ReasoningStateSnapshot)) == REASONING
+    assert all(hasattr(STATE, name) for name in EXECUTION)
+    empty = ReasoningStateSnapshot()
+    assert all(getattr(SNAPSHOT, name) != getattr(empty, name) for name in REASONING)
+
+
+def test_what_is_written_is_read_back_as_it_was() -> None:
+    """S4.10"""
+    assert deserialize_execution_state(serialize_execution_state(STATE)) == STATE
+
+
+def test_numbers_stay_what_they_were() -> None:
+    """S4.10"""
+    again = deserialize_execution_state(serialize_execution_state(STATE))
+    data = again.history[0]["parts"][1]["data"]
+    assert [type(value) for value in data.values()] == [int, float, type(None), int, bool]
+    assert again.pending_tool_call is not None
+    assert isinstance(again.pending_tool_call.args["rate"], float)
+
+
+def test_it_is_readable_json_that_says_nothing_twice() -> None:
+    """S4.18: what the snapshot holds stands in it alone."""
+    said = json.loads(serialize_execution_state(STATE))
+    assert set(said) == {
+        *("version", "task_id", "context_id", "query", "reasoning_state", "pending_tool_call"),
+    }
+    assert set(said["reasoning_state"]) == set(REASONING)
+    assert said["version"] == 1
+
+
+def test_a_state_that_says_it_beside_its_snapshot_is_read_too() -> None:
+    """S4.9: both places are read."""
+    said = json.loads(serialize_execution_state(STATE))
+    snapshot = said["reasoning_state"]
+    for name in ("history", "current_turn", "iteration", "total_tokens", "assistant_response"):
+        said[name] = snapshot.pop(name)
+    del said["version"]
+    assert deserialize_execution_state(json.dumps(said)) == STATE
+
+
+@pytest.mark.parametrize(
+    "data, why",
+    [
+        (b"", "failed to load execution state: "),
+        (b"[]", "failed to load execution state: it is no object"),
+        (b"\xff", "failed to load execution state: "),
+        (b"{}", "failed to load execution state: Object missing required field `task_id`"),
+        (b'{"version": 0}', "failed to load execution state: version 0 is none"),
+        (b'{"version": 2}', "failed to load execution state: version 2 is newer"),
+        (
+            b'{"task_id": "t", "context_id": "c", "reasoning_state": {"iteration": "x"}}',
+            "failed to load execution state: Expected `int`",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_told(data: bytes, why: str) -> None:
+    """S4.18 S4.22"""
+    with pytest.raises(Refused) as caught:
+        deserialize_execution_state(data)
+    assert caught.value.message.startswith(why)
+    assert caught.value.code == "STATE_CORRUPT"
+
+
+def test_a_state_needs_a_session() -> None:
+    """S4.5"""
+    with pytest.raises(Refused) as caught:
+        capture_execution_state("task", "", "q", SNAPSHOT)
+    assert caught.value.message == "session ID required for async HITL"
+
+
+def test_a_state_is_a_value() -> None:
+    assert replace(STATE, query="other").query == "other"
+    assert msgspec.to_builtins(STATE)["query"] == "Refund order 991"
+    assert isinstance(STATE, ExecutionState)
