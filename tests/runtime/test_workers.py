@@ -195,8 +195,9 @@ async def test_what_is_claimed_while_a_runtime_closes_asks_no_model(clock: Manua
 
     store, one = Slow(clock), agent({"text": "Hello."})
     async with anyio.create_task_group() as tasks:
+        async with Runtime(store, agents=[one]) as outside:  # what is sent here is known here
+            await outside.session("s", agent=one).send("Hi")
         rt = await Runtime(store, agents=[one]).__aenter__()
-        await rt.session("s", agent=one).send("Hi")
         store.is_slow = True
         with anyio.fail_after(10):
             working = asyncio.ensure_future(rt.work())

@@ -29,6 +29,7 @@ from holdfast.runtime.bus import Bus
 from holdfast.runtime.entries import Address
 from holdfast.runtime.host import LEASE_MS, Host
 from holdfast.runtime.ids import new_id
+from holdfast.runtime.near import Near
 from holdfast.runtime.outbox import Outbox
 from holdfast.runtime.outside import Outside
 from holdfast.runtime.perform import Desk
@@ -65,15 +66,17 @@ class Runtime:
         opened = around_store.get()(open_store(store, clock))
         lease_ms = parse_duration(os.environ[LEASE]) if os.environ.get(LEASE) else LEASE_MS
         outbox = Outbox(opened, public_url=public_url, webhook_secret=webhook_secret)
+        near = Near()
         desk = Desk(
             opened,
-            Outside(opened, outbox),
-            Settling(opened, outbox),
+            Outside(opened, outbox, near),
+            Settling(opened, outbox, near),
             Bus(),
             outbox,
             None,
             public_url,
             webhook_secret,
+            near=near,
         )
         known = Agents(agents)
         self._service = Service(desk, known, Host(desk, known, lease_ms))

@@ -19,10 +19,10 @@ from holdfast.core.sessions import State
 from holdfast.core.turns import Draft, Scope, Turn
 from holdfast.errors import HoldfastError, Refused
 from holdfast.runtime.agents import ReadyAgent
-from holdfast.runtime.entries import Known
 from holdfast.runtime.flight import Flight
 from holdfast.runtime.ledger import Ledger, Rest
 from holdfast.runtime.log import Log
+from holdfast.runtime.near import Rested
 from holdfast.runtime.perform import (
     Answered,
     Desk,
@@ -48,16 +48,16 @@ class Driver:
         desk: Desk,
         lease: Lease,
         agent: ReadyAgent,
-        known: Known,
+        rested: Rested,
         is_alive: Callable[[], bool],
     ) -> None:
-        record = known.record
+        record = rested.known.record
         self._agent = agent
         self._desk = desk
         self._lease = lease
         self._is_alive = is_alive
-        self._log = Log(desk.store, lease.stream)
-        self._ledger = Ledger(desk.store, lease, self._log, known, agent, desk.outbox)
+        self._log = rested.log
+        self._ledger = Ledger(desk, lease, rested, agent)
         self._performer = Performer(desk, agent, record.tenant, record.id)
         policy = (agent.agent.on_expire, parse_duration(agent.agent.expire_grace), record.hooks)
         self._scope = Scope(record.id, record.tenant, agent.name, lease.epoch, *policy)
@@ -77,16 +77,17 @@ class Driver:
         return self._log
 
     @property
-    def known(self) -> Known:
-        """The session's entry as this drive left it."""
-        return self._ledger.known
+    def rested(self) -> Rested:
+        """The session as this drive left it."""
+        return Rested(self._log, self._ledger.known, self._ledger.waits())
 
     async def run(self, parked: Callable[[], None]) -> None:
         """Drive until the session is parked, and say so; a call that cannot be stopped may go on.
 
         Raises Fenced, Gone or Lost if the lease went.
         """
-        await self._catch_up()
+        if self._log.state.head != self._lease.head:
+            await self._catch_up()
         try:
             while not await self._step():
                 pass

@@ -4,7 +4,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -52,6 +52,12 @@ class Known:
         return cls(entry, index.decode(entry.data))
 
     @classmethod
+    def new(cls, record: SessionRecord, stream: str) -> "Known":
+        """The entry of a new session, as it stands once it is put."""
+        key, data = index.session_key(record.tenant, record.id), index.encode(record)
+        return cls(Entry("session", key, stream, 1, _state_of(record), None, data), record)
+
+    @classmethod
     def put_as(cls, put: Put) -> "Known":
         """What was just put, as the store has it now."""
         data = put.data if isinstance(put.data, bytes) else b""
@@ -67,12 +73,54 @@ class Known:
         record = replace(self.record, **changes)
         return session_put(record, self.entry.version, self.stream)
 
+    def changed(self, **changes: Any) -> "Known":
+        """The entry as it stands once these changes are put; `as_put` puts them."""
+        record = replace(self.record, **changes)
+        entry, state = self.entry, _state_of(record)
+        data = index.encode(record)
+        return Known(
+            Entry(entry.kind, entry.key, entry.stream, entry.version + 1, state, None, data), record
+        )
+
+    @property
+    def as_put(self) -> Put:
+        """The write that makes the entry what it is here, of what it was before."""
+        entry = self.entry
+        return Put(
+            entry.kind, entry.key, entry.version - 1, entry.stream, entry.state, None, entry.data
+        )
+
+
+class Waiting(NamedTuple):
+    """A pending call's entry: whose it is, at which version, and what it says."""
+
+    stream: str
+    version: int
+    record: PendingRecord
+
+    @classmethod
+    def of(cls, entry: Entry) -> "Waiting":
+        """What an entry says."""
+        return cls(entry.stream, entry.version, pending.decode(entry.data))
+
+    def changed(self, record: PendingRecord) -> "Waiting":
+        """The entry as it stands once this is put; `as_put` puts it."""
+        return Waiting(self.stream, self.version + 1, record)
+
+    @property
+    def as_put(self) -> Put:
+        """The write that makes the entry what it is here, of what it was before."""
+        return pending_put(self.record, self.version - 1, self.stream)
+
 
 def session_put(record: SessionRecord, expect: int, stream: str) -> Put:
     """The write of a session's entry."""
     key = index.session_key(record.tenant, record.id)
-    state = STUCK if record.problem is not None else record.state
-    return Put("session", key, expect, stream, state, None, index.encode(record))
+    return Put("session", key, expect, stream, _state_of(record), None, index.encode(record))
+
+
+def _state_of(record: SessionRecord) -> str:
+    return STUCK if record.problem is not None else record.state
 
 
 def pending_put(record: PendingRecord, expect: int, stream: str) -> Put:

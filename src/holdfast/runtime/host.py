@@ -22,7 +22,8 @@ from holdfast.runtime.agents import Agents, ReadyAgent
 from holdfast.runtime.engine import Driver
 from holdfast.runtime.entries import Known
 from holdfast.runtime.ids import secret_id
-from holdfast.runtime.log import as_record
+from holdfast.runtime.log import Log, as_record
+from holdfast.runtime.near import Rested
 from holdfast.runtime.perform import Desk
 from holdfast.runtime.watch import Watch
 from holdfast.store.base import Fenced, Gone, Lease, Lost, NoStream, Put, Release, Unknown, Write
@@ -59,7 +60,7 @@ class Host:
     """Holds leases for this process and drives what it holds."""
 
     def __init__(self, desk: Desk, agents: Agents, lease_ms: int = LEASE_MS) -> None:
-        self.watch = Watch(desk.store)
+        self.watch = Watch(desk.store, desk.near)
         self.drives: dict[str, Drive] = {}
         self._ended = asyncio.Event()  # of the next drive to end
         self._debts: dict[str, Debt] = {}  # what a failing store did not let us give back
@@ -84,6 +85,7 @@ class Host:
         self._closing = False
         # New ones: the old belong to the event loop of then.
         self._ended, self._over = asyncio.Event(), asyncio.Event()
+        self._desk.near.clear()
 
     async def start(self) -> None:
         """Begin the background task, once. Raises StoreError after a close."""
@@ -251,7 +253,12 @@ class Host:
         if self._tasks is None:
             raise StoreError("the runtime's background task has failed")
         begun: asyncio.Future[list[Drive]] = asyncio.get_running_loop().create_future()
-        self._spawn(self._take(agent, name, limit, known, begun))
+
+        def over(_: asyncio.Task[None]) -> None:
+            if not begun.done():  # it was called off, perhaps before it began
+                begun.set_result([])
+
+        self._spawn(self._take(agent, name, limit, known, begun)).add_done_callback(over)
         return await begun
 
     async def _take(
@@ -273,9 +280,8 @@ class Host:
             if not begun.done():
                 begun.set_exception(error)
             return
-        finally:
-            if not begun.done():
-                begun.set_result(drives)
+        if not begun.done():
+            begun.set_result(drives)
         for drive in drives[1:]:
             drive.task = self._spawn(self._drive(drive, agent, None))
         for drive in drives[:1]:
@@ -326,13 +332,16 @@ class Host:
 
     async def _driven(self, drive: Drive, agent: ReadyAgent, known: Known | None) -> None:
         """Drive until it rests; an entry that is known need not be current."""
-        lease = drive.lease
-        known = known or await self._known(lease)
+        lease, near = drive.lease, self._desk.near
+        rested = near.forget(lease.stream)
+        if rested is None or rested.log.state.head != lease.head:
+            log = Log(self._desk.store, lease.stream)
+            rested = Rested(log, known or await self._known(lease), None)
 
         def is_alive() -> bool:
             return self._holder == lease.holder and time.monotonic() < self._deadline
 
-        driver = drive.driver = Driver(self._desk, lease, agent, known, is_alive)
+        driver = drive.driver = Driver(self._desk, lease, agent, rested, is_alive)
         if self._closing:
             driver.stop()
 
@@ -340,7 +349,7 @@ class Host:
             drive.parked = True
             self._forget(drive)
 
-        with self.watch.listening(lease.stream, driver.heard):
+        with near.listening(lease.stream, driver.heard):
             await driver.run(parked)
 
     async def _known(self, lease: Lease) -> Known:

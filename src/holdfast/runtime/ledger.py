@@ -2,28 +2,28 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
 
-from holdfast.core import events, pending
+from holdfast.core import events
 from holdfast.core.effects import Park
-from holdfast.core.events import Event, Stamped
+from holdfast.core.events import Event
 from holdfast.core.pending import PendingRecord
-from holdfast.core.sessions import State, fold
+from holdfast.core.sessions import State
 from holdfast.core.turns import Change, Draft
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.runtime.agents import ReadyAgent
-from holdfast.runtime.entries import Known, pending_put
-from holdfast.runtime.log import Log, as_record
-from holdfast.runtime.outbox import Outbox
+from holdfast.runtime.entries import Known, Waiting
+from holdfast.runtime.log import After, as_record
+from holdfast.runtime.near import Rested
+from holdfast.runtime.perform import Desk
 from holdfast.store.base import (
     HeadMoved,
     Lease,
     Put,
     Release,
     Slice,
-    Store,
     Unavailable,
     VersionMoved,
     Write,
@@ -37,28 +37,16 @@ Rest = Callable[[State], Park | None]
 class Ledger:
     """Facts go in under the fence; decisions under the fence, and at the head that was folded."""
 
-    def __init__(
-        self,
-        store: Store,
-        lease: Lease,
-        log: Log,
-        known: Known,
-        agent: ReadyAgent,
-        outbox: Outbox,
-    ) -> None:
+    def __init__(self, desk: Desk, lease: Lease, rested: Rested, agent: ReadyAgent) -> None:
         self.lease = lease
-        self.log = log
-        self._store = store
-        self._outbox = outbox
-        self._known = known
+        self.log = rested.log
+        self.known = rested.known  # the session's entry, as far as we know it
+        self._near = desk.near
+        self._store = desk.store
+        self._outbox = desk.outbox
         # Said with the first thing written: who drives, and with which version of the agent.
         self._agent: ReadyAgent | None = agent
-        self._opened: dict[str, Put] = {}  # pending calls as we last wrote them
-
-    @property
-    def known(self) -> Known:
-        """The session's entry as far as we know it."""
-        return self._known
+        self._waits = dict(rested.waits or {})  # calls that wait, as they were last written here
 
     async def fact(self, draft: Draft, rest: Rest) -> bool:
         """Append what happened, wherever the log ends; True if that parked the session.
@@ -66,12 +54,12 @@ class Ledger:
         If nothing is left to do afterwards, the lease is given back in the same commit. That is a
         decision, which needs the head; the fact itself does not.
         """
-        after = self._after(self._opening(draft.facts))
-        parks = rest(after)
+        page = self._page(draft)
+        parks = rest(page.after.state)
         if parks is not None:
             with suppress(HeadMoved):
-                return await self._write(draft, self.log.state.head, after, parks)
-        return await self._write(draft, None, None, None)
+                return await self._write(page, parks)
+        return await self._write(page, None, anywhere=True)
 
     async def decide(self, draft: Draft, rest: Rest) -> bool:
         """Append what was decided from all that was folded; True if that parked the session.
@@ -79,12 +67,16 @@ class Ledger:
         `rest` says of the state afterwards whether nothing is left to do here: then the lease is
         given back in the same commit.
         """
-        after = self._after(self._opening(draft.facts))
-        return await self._write(draft, self.log.state.head, after, rest(after))
+        page = self._page(draft)
+        return await self._write(page, rest(page.after.state))
 
     async def park(self, rest: Park, problem: HoldfastError | None = None) -> None:
         """Give the lease back at the head that was folded."""
-        await self._write(Draft(), self.log.state.head, self.log.state, rest, problem)
+        await self._write(self._page(Draft()), rest, problem)
+
+    def _page(self, draft: Draft) -> "_Page":
+        facts, now = self._opening(draft.facts), draft.at or self._store.now()
+        return _Page(draft, facts, now, self.log.after(facts, now))
 
     def _opening(self, facts: Sequence[Event]) -> list[Event]:
         state, agent = self.log.state, self._agent
@@ -108,42 +100,40 @@ class Ledger:
         since = self.log.events[self.lease.head :]
         return any(isinstance(e, events.AgentStart) and e.worker for _, _, e in since)
 
-    def _after(self, facts: Sequence[Event]) -> State:
-        head, now = self.log.state.head, self._store.now()
-        return fold(
-            [Stamped(head + n, now, fact) for n, fact in enumerate(facts, 1)], self.log.state
-        )
-
     async def _write(
         self,
-        draft: Draft,
-        head: int | None,
-        after: State | None,
+        page: "_Page",
         rest: Park | None,
         problem: HoldfastError | None = None,
+        *,
+        anywhere: bool = False,
     ) -> bool:
-        facts, now = self._opening(draft.facts), draft.at or self._store.now()
+        stream, head = self.lease.stream, self.log.state.head
+        records = [as_record(fact, page.now) for fact in page.facts]
         write = Write(
-            self.lease.stream,
-            [as_record(fact, now) for fact in facts],
+            stream,
+            records,
             fence=self.lease,
-            head=head,
+            head=None if anywhere else head,
             release=None if rest is None else Release(rest.due),
         )
-        puts = [pending_put(record, 0, self.lease.stream) for record in draft.opened]
-        puts += await self._changes(draft.changed)
-        if after is not None:
-            puts += self._listing(after, problem, now, parked=rest is not None)
+        waits = [Waiting(stream, 1, record) for record in page.draft.opened]
+        waits += await self._changes(page.draft.changed)
+        known = None if anywhere else self._listed(page, problem, parked=rest is not None)
+        puts = [one.as_put for one in (*waits, known) if one is not None]
         heads = await self._commit(write, puts)
-        if facts:
+        if page.facts:
             self._agent = None
-        self._remember(puts)
-        if heads[self.lease.stream] == self.log.state.head + len(facts):
-            self.log.append(facts, now)
+        self.known = known or self.known
+        self._waits.update((one.record.id, one) for one in waits)
+        if heads[stream] == head + len(page.facts):
+            self.log.adopt(page.after, records)
         else:
             await self.log.catch_up()  # somebody wrote in between
         if rest is not None:
             self.log.at = Slice((), self.log.state.head, None, rest.due)
+            self._near.keep(Rested(self.log, self.known, self.waits()))
+        self._near.tell(stream, heads[stream])
         return rest is not None
 
     async def _commit(self, write: Write, puts: Sequence[Put]) -> dict[str, int]:
@@ -161,57 +151,61 @@ class Ledger:
                 await anyio.sleep(0.02 * 2**attempt)
         raise AssertionError("unreachable")
 
-    async def _changes(self, changed: dict[str, Change]) -> list[Put]:
-        puts = []
+    async def _changes(self, changed: dict[str, Change]) -> list[Waiting]:
+        found = []
         for pending_id, change in changed.items():
-            mine = self._opened.pop(pending_id, None)  # tried once; moved by others: look
-            if mine is not None and isinstance(mine.data, bytes):
-                version, record = mine.expect + 1, pending.decode(mine.data)
-            else:
+            waiting = self._waits.pop(pending_id, None)  # tried once; moved by others: look
+            if waiting is None:
                 entry = await self._store.get("pending", pending_id)
                 if entry is None:
                     continue
-                version, record = entry.version, pending.decode(entry.data)
-                if not record.is_open:
+                waiting = Waiting.of(entry)
+                if not waiting.record.is_open:
                     # somebody settled it: their record moved the head, so look again
                     raise VersionMoved(f"{pending_id} is settled", entry=entry)
-            puts.append(pending_put(change(record), version, self.lease.stream))
-        return puts
+            found.append(waiting.changed(change(waiting.record)))
+        return found
 
     def pending(self, pending_id: str) -> PendingRecord | None:
-        """The record of a call as this drive wrote it, if it did."""
-        put = self._opened.get(pending_id)
-        return None if put is None or not isinstance(put.data, bytes) else pending.decode(put.data)
+        """The record of a call as it was last written here, if it was."""
+        waiting = self._waits.get(pending_id)
+        return None if waiting is None else waiting.record
 
-    def _listing(
-        self, after: State, problem: HoldfastError | None, now: int, *, parked: bool
-    ) -> list[Put]:
-        record = self._known.record
+    def waits(self) -> dict[str, Waiting] | None:
+        """Every call that waits; None if one of them is not known here."""
+        ids = [one for call in self.log.state.open_calls for one in (call.gate, call.wait) if one]
+        known = {one: self._waits[one] for one in ids if one in self._waits}
+        return known if len(known) == len(ids) else None
+
+    def _listed(
+        self, page: "_Page", problem: HoldfastError | None, *, parked: bool
+    ) -> Known | None:
+        after, record = page.after.state, self.known.record
         state = after.status if problem is None else "waiting"
         told = None if problem is None else problem.code
         is_same = record.state == state and record.problem == told
-        if is_same and (not parked or after.head == self.log.state.head):
-            return []
+        if is_same and (not parked or not page.facts):
+            return None
         run = after.run.id if after.run is not None else record.task_id
         text = None if problem is None else problem.message
-        return [
-            self._known.put(
-                state=state, problem=told, problem_text=text, updated_at=now, task_id=run
-            )
-        ]
-
-    def _remember(self, puts: Sequence[Put]) -> None:
-        for put in puts:
-            if put.kind == "session":
-                self._known = Known.put_as(put)
-            elif put.state == "open":
-                self._opened[put.key] = put
+        return self.known.changed(
+            state=state, problem=told, problem_text=text, updated_at=page.now, task_id=run
+        )
 
     def moved(self, error: VersionMoved) -> None:
         """Take in the present entry of the session, if that is what had moved."""
         entry = error.entry
         if entry is not None and entry.kind == "session":
-            self._known = Known.of(entry)
+            self.known = Known.of(entry)
+
+
+class _Page(NamedTuple):
+    """What one commit would add, and what the log would then fold to."""
+
+    draft: Draft
+    facts: list[Event]
+    now: int
+    after: After
 
 
 def _difference(before: Any, now: Any) -> events.AgentChanged:

@@ -1,6 +1,7 @@
 """Reading a session's log: records to events to a State, once and then on from there."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from holdfast.core import codec
 from holdfast.core.events import Event, Stamped
@@ -18,6 +19,7 @@ class Log:
         self.events: list[Stamped] = []
         self.state = State()
         self.at = Slice((), 0)
+        self.size = 0  # bytes of the records
         self._store = store
         self._conversation = Conversation()
         self._told = 0  # how many events the conversation has taken in
@@ -26,7 +28,9 @@ class Log:
         """Read what is new, and where the stream stands."""
         self.at = await self._store.read(self.stream, after=self.state.head)
         new = [stamped(record) for record in self.at.records]
-        self._take(new)
+        self.size += sum(len(record.data) for record in self.at.records)
+        self.events += new
+        self.state = fold(new, self.state)
         return new
 
     def messages(self) -> list[Message]:
@@ -36,14 +40,27 @@ class Log:
         self._told = len(self.events)
         return self._conversation.messages()
 
-    def append(self, facts: Iterable[Event], at: int) -> None:
-        """Take in what was just written at the very end of what we had seen."""
-        head = self.state.head
-        self._take([Stamped(head + n, at, event) for n, event in enumerate(facts, 1)])
+    def after(self, facts: Iterable[Event], at: int) -> "After":
+        """What would be, were these written at the very end of what we have seen."""
+        new = [Stamped(seq, at, fact) for seq, fact in enumerate(facts, self.state.head + 1)]
+        return After(new, fold(new, self.state))
 
-    def _take(self, new: list[Stamped]) -> None:
-        self.events += new
-        self.state = fold(new, self.state)
+    def adopt(self, after: "After", records: Iterable[Record]) -> None:
+        """They were written just there, as these records."""
+        self.events += after.new
+        self.state = after.state
+        self.size += sum(len(record.data) for record in records)
+
+    def append(self, facts: Iterable[Event], records: Sequence[Record]) -> None:
+        """Take in what was just written at the very end of what we had seen."""
+        self.adopt(self.after(facts, records[0].at if records else 0), records)
+
+
+class After(NamedTuple):
+    """Events that follow a log, and what it folds to with them."""
+
+    new: list[Stamped]
+    state: State
 
 
 def stamped(record: Record) -> Stamped:

@@ -24,11 +24,11 @@ from holdfast.runtime.entries import (
     open_calls,
     pending_put,
     session_not_found,
-    session_put,
     still_there,
 )
 from holdfast.runtime.ids import new_id
-from holdfast.runtime.log import as_record
+from holdfast.runtime.log import Log, as_record
+from holdfast.runtime.near import Near, Rested
 from holdfast.runtime.outbox import Outbox
 from holdfast.store.base import (
     Entry,
@@ -64,24 +64,23 @@ class Sent:
 class Outside:
     """The door for everybody who does not drive."""
 
-    def __init__(self, store: Store, outbox: Outbox | None = None) -> None:
+    def __init__(
+        self, store: Store, outbox: Outbox | None = None, near: Near | None = None
+    ) -> None:
         self._store = store
         self._outbox = outbox or Outbox(store)
+        self._near = near or Near()
 
     async def find(self, address: Address) -> Known | None:
         """The session, or None. Raises Conflict if it belongs to another agent."""
         entry = await self._store.get("session", address.key)
-        if entry is None:
-            return None
-        record = index.decode(entry.data)
-        if address.agents and record.agent not in address.agents:
-            raise Conflict(
-                f"session {address.session_id!r} belongs to agent {record.agent!r}, "
-                f"not to {address.agents[0]!r}",
-                code="SESSION_OF_OTHER_AGENT",
-                hint="use another session id, or that agent",
-            )
-        return Known(entry, record)
+        return None if entry is None else _checked(address, Known.of(entry))
+
+    def remembered(self, address: Address) -> Known | None:
+        """The session as it was when it last moved here, if that is not long ago: a guess."""
+        stream = index.stream_of(address.tenant, address.session_id)
+        rested = self._near.resting(stream)
+        return None if rested is None else _checked(address, rested.known)
 
     async def known(self, address: Address) -> Known:
         """The session. Raises NotFound."""
@@ -95,9 +94,10 @@ class Outside:
 
         Raises Conflict KEY_REUSED, SESSION_WAITING.
         """
+        guess = self.remembered(address)
         while True:
-            found = await self.find(address)
-            if found is not None and said.key is not None:
+            found = guess or await self.find(address)
+            if guess is None and found is not None and said.key is not None:
                 sent = await self._store.get("key", _key(found.stream, said.key))
                 if sent is not None:
                     _check_same(sent, said)
@@ -107,7 +107,7 @@ class Outside:
                     return await self._create(address, said)
                 return await self._append(found, address, said)
             except (HeadMoved, VersionMoved, Gone):
-                continue  # somebody was faster: look again
+                guess = None  # somebody was faster, or it was sent before: look again
 
     async def create(self, address: Address) -> Sent:
         """The session, made if there is none, with its metadata and without a message."""
@@ -138,15 +138,18 @@ class Outside:
         while True:
             stream = index.stream_of(address.tenant, address.session_id, generation)
             told = await self._told(address, stream)
-            put = session_put(replace(record, hooks=tuple(told)), 0, stream)
+            known = Known.new(replace(record, hooks=tuple(told)), stream)
             keys = [] if said is None else key_put(said, stream)
             write = Write(stream, records, create=index.stream_kind(agent), head=0, wake=wake)
             try:
-                heads = await self._store.commit([write], [put, *keys, *told.values()])
+                heads = await self._store.commit([write], [known.as_put, *keys, *told.values()])
             except Gone:
                 generation += 1  # deleted and made anew: a stream's name is not used again
                 continue
-            return Sent(Known.put_as(put), heads[stream], is_new=True)
+            log = Log(self._store, stream)
+            log.append(facts, records)
+            self._near.keep(Rested(log, known))
+            return Sent(known, heads[stream], is_new=True)
 
     async def _told(self, address: Address, stream: str) -> dict[str, Put]:
         """Who is to be told from now on, by name, with the entry of each. Raises Refused."""
@@ -162,10 +165,11 @@ class Outside:
         state = "pending" if found.record.is_over else found.record.state
         facts: list[events.Event] = []
         title = found.record.title or title_of(said.content)
-        put = found.put(
+        known = found.changed(
             updated_at=now, task_id=task, state=state, title=title, hooks=(*hooks, *told)
         )
-        puts = [put, *told.values()]
+        puts = [known.as_put, *told.values()]
+        closed: list[Put] = []
         head: int | None = None
         if mode != "queue":
             head = (await self._store.read(found.stream, limit=0)).head
@@ -177,7 +181,9 @@ class Outside:
         heads = await self._store.commit(
             *self._outbox.also([write], [*puts, *key_put(said, found.stream)])
         )
-        return Sent(Known.put_as(put), heads[found.stream])
+        gone = dict.fromkeys(put.key for put in closed)
+        self._near.wrote(write, facts, heads, known=known, waits=gone)
+        return Sent(known, heads[found.stream])
 
     async def _open_calls_for(
         self, found: Known, mode: WhileWaiting
@@ -224,7 +230,7 @@ class Outside:
             write = Write(found.stream, records, head=head, wake=now)
             try:
                 with still_there(address.session_id):
-                    await self._store.commit(*self._outbox.also([write], puts))
+                    await self._commit(write, puts)
             except (HeadMoved, VersionMoved):
                 continue
             return
@@ -236,7 +242,7 @@ class Outside:
         put = found.put(state="pending", task_id=task, updated_at=now, problem=None)
         write = Write(found.stream, [as_record(fact, now)], wake=now)
         with still_there(found.record.id), suppress(VersionMoved):  # somebody else did it
-            await self._store.commit([write], [put])
+            await self._commit(write, [put])
 
     async def wake(self, found: Known) -> None:
         """Let somebody look at a session that should move."""
@@ -257,7 +263,7 @@ class Outside:
         write = Write(found.stream, [as_record(events.Metadata(changes=dict(changes)), now)])
         try:
             with still_there(found.record.id):
-                await self._store.commit([write], [found.put(metadata=kept, updated_at=now)])
+                await self._commit(write, [found.put(metadata=kept, updated_at=now)])
         except VersionMoved:
             return False
         return True
@@ -266,7 +272,25 @@ class Outside:
         """Delete a session with everything that finds it."""
         found = await self.known(address)
         with still_there(address.session_id):
-            await self._store.commit([Write(found.stream, erase=True)])
+            await self._commit(Write(found.stream, erase=True))
+
+    async def _commit(self, write: Write, puts: Sequence[Put] = ()) -> None:
+        """Write, keep nothing of it in memory, and tell who listens here."""
+        heads = await self._store.commit(*self._outbox.also([write], puts))
+        self._near.forget(write.stream)
+        self._near.tell(write.stream, heads[write.stream])
+
+
+def _checked(address: Address, known: Known) -> Known:
+    agent = known.record.agent
+    if address.agents and agent not in address.agents:
+        raise Conflict(
+            f"session {address.session_id!r} belongs to agent {agent!r}, "
+            f"not to {address.agents[0]!r}",
+            code="SESSION_OF_OTHER_AGENT",
+            hint="use another session id, or that agent",
+        )
+    return known
 
 
 def _new_record(address: Address, said: Said | None, now: int) -> SessionRecord:

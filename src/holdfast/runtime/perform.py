@@ -26,6 +26,7 @@ from holdfast.runtime.deeds import ModelAsked, ToolRun, tell
 from holdfast.runtime.ids import secret_id
 from holdfast.runtime.invoke import invoke, is_called_off, needs_approval, prompt_for
 from holdfast.runtime.models.base import Delta, Request
+from holdfast.runtime.near import Near
 from holdfast.runtime.outbox import Outbox
 from holdfast.runtime.outputs import Deferred, parse_deferred, render_result
 from holdfast.runtime.outside import Outside
@@ -52,6 +53,7 @@ class Desk:
     webhook_secret: str | None = field(default=None, repr=False)
     former_secrets: tuple[str, ...] = field(default=(), repr=False)  # still good for checking
     threads: anyio.CapacityLimiter | None = None
+    near: Near = field(default_factory=Near)
 
     @property
     def webhook_secrets(self) -> tuple[str, ...]:

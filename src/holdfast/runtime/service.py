@@ -1,5 +1,6 @@
 """What every door does: show sessions, take messages and decisions, follow a run to its rest."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
@@ -28,6 +29,7 @@ from holdfast.runtime.entries import (
 from holdfast.runtime.host import Drive, Host
 from holdfast.runtime.invoke import accepts_result
 from holdfast.runtime.log import Log, as_record
+from holdfast.runtime.near import Rested
 from holdfast.runtime.perform import Desk
 from holdfast.runtime.results import (
     Event,
@@ -40,7 +42,6 @@ from holdfast.runtime.results import (
 )
 from holdfast.runtime.retention import KEEP_MS
 from holdfast.runtime.tools import Tool
-from holdfast.runtime.watch import wait_for
 from holdfast.store.base import Write
 
 FOLLOW_S = 0.25  # how often a session that another process drives is looked at
@@ -58,12 +59,13 @@ class Service:
 
     # --- showing ------------------------------------------------------------------------------
 
-    async def sight(self, known: Known, log: Log | None = None) -> Sight:
+    async def sight(self, known: Known, rested: Rested | None = None) -> Sight:
         """Everything about a session, from its open calls and its log, which we may have."""
-        if log is None:
-            log = await self._read(known)
+        log = await self._read(known) if rested is None else rested.log
         records: list[PendingRecord] = []
-        if log.state.open_calls:
+        if rested is not None and rested.waits is not None:
+            records = [one.record for one in rested.waits.values()]
+        elif log.state.open_calls:
             entries = open_calls(self.desk.store, known.stream)
             records = [pending.decode(entry.data) async for entry in entries]
         place = {call.id: call.index for call in log.state.calls.values()}
@@ -117,9 +119,9 @@ class Service:
         except Corrupt as error:
             return self.as_result(Sight(known.record, State(), problem=error))
 
-    async def result(self, known: Known, log: Log | None = None) -> Result[Any]:
-        """A session as it stands."""
-        return self.as_result(await self.sight(known, log))
+    async def result(self, known: Known, rested: Rested | None = None) -> Result[Any]:
+        """A session as it stands, or as a drive has just left it."""
+        return self.as_result(await self.sight(known, rested))
 
     def as_result(self, sight: Sight) -> Result[Any]:
         """What was seen, as users hold it."""
@@ -285,23 +287,27 @@ class Service:
 
         Answers the drive that parked it, if that was ours.
         """
-        await self.prepare(known)
-        changed = anyio.Event()
+        drive = await self.drive(known)
+        if drive is not None:
+            return drive
+        changed = asyncio.Event()
 
         def heard(_: int) -> None:
             changed.set()
 
         with self.host.watch.listening(known.stream, heard):
             while True:
-                # One that was under way may have parked before what we follow was recorded.
-                is_old = known.stream in self.host.drives
+                changed.clear()
                 drive = await self._driven(known)
-                if drive is not None and drive.parked and not is_old:
+                if drive is not None or await self._rests(known):
                     return drive
-                if await self._rests(known):
-                    return None
-                await wait_for(changed, FOLLOW_S)
-                changed = anyio.Event()
+                with anyio.move_on_after(FOLLOW_S):
+                    await changed.wait()
+
+    async def drive(self, known: Known) -> Drive | None:
+        """Drive the session here, if something is to be done and nobody does it, until it rests."""
+        await self.prepare(known)
+        return await self._driven(known)
 
     async def prepare(self, known: Known) -> None:
         """What no worker may have done: overdue calls end, a stuck session is looked at again."""
@@ -311,12 +317,16 @@ class Service:
             await self.desk.outside.wake(known)
 
     async def _driven(self, known: Known) -> Drive | None:
+        """The drive that parked the session here, if there was one to begin, or under way."""
+        # One that was under way may have parked before what we follow was recorded.
+        is_old = known.stream in self.host.drives
         drive = await self.host.ensure(known)
-        if drive is not None:
-            await drive.done.wait()
-            if drive.error is not None:
-                raise drive.error
-        return drive
+        if drive is None:
+            return None
+        await drive.done.wait()
+        if drive.error is not None:
+            raise drive.error
+        return drive if drive.parked and not is_old else None
 
     async def _rests(self, known: Known) -> bool:
         with still_there(known.record.id):
@@ -328,7 +338,10 @@ class Service:
 
     async def expire(self, known: Known) -> None:
         """Settle the overdue calls of one session, where no worker does it."""
-        now = self.desk.store.now()
+        now, rested = self.desk.store.now(), self.desk.near.resting(known.stream)
+        waits = None if rested is None else rested.waits
+        if waits is not None and not any(is_overdue(one.record, now) for one in waits.values()):
+            return
         async for entry in open_calls(self.desk.store, known.stream):
             if is_overdue(pending.decode(entry.data), now):
                 try:

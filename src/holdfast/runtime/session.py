@@ -15,6 +15,7 @@ from holdfast.runtime.content import check_text, stored_content
 from holdfast.runtime.entries import Address, Known, still_there
 from holdfast.runtime.forking import fork
 from holdfast.runtime.happening import Happening
+from holdfast.runtime.host import Drive
 from holdfast.runtime.log import Log
 from holdfast.runtime.models.base import Delta
 from holdfast.runtime.outside import Said, Sent
@@ -63,13 +64,25 @@ class Session(Generic[T_co]):
         `result.state`. After `timeout` the result says `running`, and nothing is interrupted.
         Without a message a failed session gets a new run from what is recorded.
         """
-        known = await self._begin(message, key)
-        drive = None
-        with anyio.move_on_after(None if timeout is None else parse_duration(timeout) / 1000):
-            drive = await self._service.follow(known)
+        if timeout is None:
+            drive = await self._run(message, key)
+        else:
+            known, drive = await self._begin(message, key), None
+            with anyio.move_on_after(parse_duration(timeout) / 1000):
+                drive = await self._service.follow(known)
         if drive is None or drive.driver is None:
             return await self.get()
-        return await self._service.result(drive.driver.known, drive.driver.log)
+        rested = drive.driver.rested
+        return await self._service.result(rested.known, rested)
+
+    async def _run(self, message: Content | None, key: str | None) -> Drive | None:
+        known = self._service.desk.outside.remembered(self._address) if message is None else None
+        if known is not None and known.record.state == "waiting":
+            # What is remembered may be old. But if it can be driven from here, that is all we want.
+            drive = await self._service.drive(known)
+            if drive is not None:
+                return drive
+        return await self._service.follow(await self._begin(message, key))
 
     async def _begin(self, message: Content | None, key: str | None) -> Known:
         outside = self._service.desk.outside

@@ -11,11 +11,11 @@ from holdfast.core.commands import Command, Expire
 from holdfast.core.decide import Settlement
 from holdfast.core.pending import PendingRecord, PendingStatus, Verb, moved
 from holdfast.errors import Conflict, Corrupt, NotFound
-from holdfast.runtime.entries import Known, pending_not_found, pending_put
+from holdfast.runtime.entries import Known, Waiting, pending_not_found, pending_put
 from holdfast.runtime.log import as_record
+from holdfast.runtime.near import Near
 from holdfast.runtime.outbox import Outbox
 from holdfast.store.base import (
-    Entry,
     Gone,
     NoStream,
     Put,
@@ -32,20 +32,29 @@ Inspect = Callable[[PendingRecord], Awaitable[None]]
 class Settling:
     """The door for decisions, results, expiries and news of calls that wait."""
 
-    def __init__(self, store: Store, outbox: Outbox | None = None) -> None:
+    def __init__(
+        self, store: Store, outbox: Outbox | None = None, near: Near | None = None
+    ) -> None:
         self._store = store
         self._outbox = outbox or Outbox(store)
+        self._near = near or Near()
 
     async def pending(self, pending_id: str, tenant: str | None = None) -> PendingRecord:
         """One pending call. Raises NotFound."""
-        return pending.decode((await self._pending_entry(pending_id, tenant)).data)
+        return (await self._waiting(pending_id, tenant)).record
 
-    async def _pending_entry(self, pending_id: str, tenant: str | None) -> Entry:
+    async def _waiting(self, pending_id: str, tenant: str | None) -> Waiting:
         index.check_id(pending_id, "pending id")
         entry = await self._store.get("pending", pending_id)
-        if entry is None or (tenant is not None and pending.decode(entry.data).tenant != tenant):
+        found = None if entry is None else Waiting.of(entry)
+        if found is None or (tenant is not None and found.record.tenant != tenant):
             raise pending_not_found(pending_id)
-        return entry
+        return found
+
+    def _remembered(self, pending_id: str, tenant: str | None) -> Waiting | None:
+        """The call as it was last written here: a guess, good for one conditional commit."""
+        found = self._near.waiting(pending_id)
+        return None if found is None or tenant not in (None, found.record.tenant) else found
 
     async def settle(
         self,
@@ -60,15 +69,16 @@ class Settling:
         `inspect` sees the open record first and raises to refuse, which consumes nothing.
         Raises NotFound, or Conflict with the winner.
         """
+        guess = self._remembered(pending_id, tenant)
         while True:
-            entry = await self._pending_entry(pending_id, tenant)
-            record, now = pending.decode(entry.data), self._store.now()
+            found, guess = guess or await self._waiting(pending_id, tenant), None
+            record, now = found.record, self._store.now()
             outcome = decide.settle(record, command, now)
             if outcome.duplicate:
                 return outcome
             if inspect is not None and not outcome.record.is_open and not outcome.expired:
                 await inspect(record)
-            if not await self._settled(entry, outcome, now):
+            if not await self._settled(found, outcome, now):
                 continue
             if outcome.expired:
                 raise decide.already_settled(outcome.record)
@@ -76,30 +86,33 @@ class Settling:
                 return outcome
             # it was overdue and is kept open: now the command itself, as a late one
 
-    async def _settled(self, entry: Entry, outcome: Settlement, now: int) -> bool:
-        facts = list(outcome.facts)
-        puts = [pending_put(outcome.record, entry.version, entry.stream)]
+    async def _settled(self, found: Waiting, outcome: Settlement, now: int) -> bool:
+        facts, stream = list(outcome.facts), found.stream
+        settled = found.changed(outcome.record)
+        others: list[Put] = []
         if any(isinstance(fact, events.Cancelled) for fact in facts):
-            puts += await self._run_cancelled(outcome.record, entry.stream, now)
-        if any(isinstance(fact, events.ToolResult) for fact in facts):
-            closed, twin = await self._twin_closed(outcome.record, now)
-            facts, puts = facts + closed, puts + twin
+            others += await self._run_cancelled(outcome.record, stream, now)
+        if outcome.record.twin and any(isinstance(fact, events.ToolResult) for fact in facts):
+            closed, twin = await self._twin_closed(outcome.record.twin, now)
+            facts, others = facts + closed, others + twin
         records = [as_record(fact, now) for fact in facts]
-        wake = now if records else None
+        write = Write(stream, records, wake=now if records else None)
         try:
-            write = Write(entry.stream, records, wake=wake)
-            await self._store.commit(*self._outbox.also([write], puts))
+            puts = [settled.as_put, *others]
+            heads = await self._store.commit(*self._outbox.also([write], puts))
         except VersionMoved:
             return False
         except (NoStream, Gone) as error:
-            raise pending_not_found(entry.key) from error
+            raise pending_not_found(found.record.id) from error
+        if others:
+            self._near.forget(stream)
+        waits = {found.record.id: settled if outcome.record.is_open else None}
+        self._near.wrote(write, facts, heads, waits=waits)
         return True
 
-    async def _twin_closed(
-        self, record: PendingRecord, now: int
-    ) -> tuple[list[events.Event], list[Put]]:
+    async def _twin_closed(self, twin: str, now: int) -> tuple[list[events.Event], list[Put]]:
         """The other id of a call that waits under two, closed in the same commit."""
-        entry = None if record.twin is None else await self._store.get("pending", record.twin)
+        entry = await self._store.get("pending", twin)
         if entry is None or entry.state != "open":
             return [], []
         closed = decide.close_twin(pending.decode(entry.data), now)
@@ -126,18 +139,18 @@ class Settling:
     ) -> None:
         """News of an open call; without a fact it never disturbs the driver."""
         while True:
-            entry = await self._pending_entry(pending_id, None)
-            record, now = pending.decode(entry.data), self._store.now()
+            found = await self._waiting(pending_id, None)
+            record, stream, now = found.record, found.stream, self._store.now()
             if not record.is_open:
                 return
-            records = [] if fact is None else [as_record(fact(record), now)]
+            facts = [] if fact is None else [fact(record)]
+            changed = found.changed(change(record))
+            write = Write(stream, [as_record(one, now) for one in facts])
             try:
-                await self._store.commit(
-                    [Write(entry.stream, records)],
-                    [pending_put(change(record), entry.version, entry.stream)],
-                )
+                heads = await self._store.commit([write], [changed.as_put])
             except VersionMoved:
                 continue
+            self._near.wrote(write, facts, heads, waits={pending_id: changed})
             return
 
     async def mark_started(self, pending_id: str) -> None:

@@ -1,28 +1,29 @@
-"""Who is told when a stream gets records: one reader of the feed for everybody in the process."""
+"""The reader of the feed: tells those who listen here what other processes write, too."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
 import anyio
 
+from holdfast.runtime.near import Heard, Near
 from holdfast.store.base import Record, Store
 from holdfast.store.cursors import END
 
 POLL_S: Final = 1.0
 PAGE: Final = 500
+# What is written here is told at once; for the rest it is worth waiting for some more of it.
+GATHER_S: Final = 0.02
 
-
-Heard = Callable[[int], None]
 Taken = Callable[[Sequence[Record]], None]
 
 
 class Watch:
     """Tells listeners the newest seq of their stream. A hint: late or missing is harmless."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, near: Near | None = None) -> None:
         self._store = store
-        self._listeners: dict[str, list[Heard]] = {}
+        self._near = near or Near()
         self._readers: list[Taken] = []
         self._cursor = END
 
@@ -35,16 +36,9 @@ class Watch:
         finally:
             self._readers.remove(taken)
 
-    @contextmanager
-    def listening(self, stream: str, heard: Heard) -> Iterator[None]:
+    def listening(self, stream: str, heard: Heard) -> AbstractContextManager[None]:
         """Be told of one stream."""
-        self._listeners.setdefault(stream, []).append(heard)
-        try:
-            yield
-        finally:
-            self._listeners[stream].remove(heard)
-            if not self._listeners[stream]:
-                del self._listeners[stream]
+        return self._near.listening(stream, heard)
 
     async def run(self) -> None:
         """Read the feed from now on, or from where a failure ended that, for ever."""
@@ -52,6 +46,8 @@ class Watch:
             self._cursor = (await self._store.tail(END, 0)).cursor
         while True:
             await self._store.changed(POLL_S)
+            if not self._readers:
+                await anyio.sleep(GATHER_S)
             more = True
             while more:
                 feed = await self._store.tail(self._cursor, PAGE)
@@ -59,8 +55,7 @@ class Watch:
                 for taken in tuple(self._readers):
                     taken(feed.records)
                 for record in feed.records:
-                    for heard in tuple(self._listeners.get(record.stream, ())):
-                        heard(record.seq)
+                    self._near.tell(record.stream, record.seq)
 
 
 async def wait_for(event: anyio.Event, timeout_s: float) -> None:
