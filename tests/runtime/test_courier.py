@@ -16,6 +16,7 @@ from holdfast.core.webhooks import verify
 from holdfast.runtime.courier import Courier
 from holdfast.runtime.deliveries import Deliveries
 from holdfast.runtime.outbox import Target, notify_secret
+from holdfast.runtime.retention import Retention
 from holdfast.testing import ManualClock
 
 MakeRuntime = Callable[..., Runtime]
@@ -315,3 +316,27 @@ async def test_no_log_line_shows_a_secret_or_an_address(
         assert secret not in caplog.text
         assert secret not in str(shown)
         assert secret not in repr(rt._service.desk.outbox)
+
+
+async def test_settled_deliveries_are_forgotten_with_settled_calls_and_waiting_ones_are_not(
+    runtime: MakeRuntime, clock: ManualClock
+) -> None:
+    """S0.71"""
+    async with runtime(SHOP) as rt:
+        wire = wired(rt, clock, ENDS)
+        await completed(rt)
+        await wire.round()
+        (sent,) = await made(rt)
+        await paused(rt, SHOP, "waits")
+        late = Target(OPS.url, "hush", frozenset({"decided"}))
+        wired(rt, clock, late)
+        await rt.session("waits").cancel()
+        sweep = Retention(rt._service.desk.store)
+        clock.advance("6d 23h")
+        await sweep.round()
+        assert {one.id for one in await made(rt)} > {sent.id}
+        clock.advance("2h")
+        await sweep.round()
+        assert [one.occasion for one in await made(rt)] == ["decided"]
+        with pytest.raises(NotFound):
+            await Deliveries(rt._service.desk.outbox).details(sent.id)

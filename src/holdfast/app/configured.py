@@ -8,16 +8,26 @@ from typing import Any
 
 from holdfast.config import AgentConfig, Config, McpTools, ModelRef, ToolRef
 from holdfast.config.problems import Key
+from holdfast.config.settings import ServerConfig
 from holdfast.errors import ConfigError
+from holdfast.runtime.addresses import Screen
 from holdfast.runtime.agents import Agent, two_tools
 from holdfast.runtime.models.base import Model
 from holdfast.runtime.models.scripted import ScriptedModel
+from holdfast.runtime.outbox import Outbox, Target
 from holdfast.runtime.tools import Tool, as_tool
 
 
 def agents_from(config: Config) -> list[Agent[Any]]:
     """The agents of a configuration; imports the user's modules. ConfigError says where."""
     return [_agent(agent, config) for agent in config.agents.values()]
+
+
+def tell(outbox: Outbox, said: ServerConfig) -> None:
+    """Let an outbox know whom the server tells, and whom it may call."""
+    outbox.targets = tuple(Target(one.url, one.secret, frozenset(one.on)) for one in said.webhooks)
+    outbox.screen = Screen.allowing(said.webhook_allow)
+    outbox.share, outbox.is_configured = said.expiring_after, True
 
 
 def _agent(said: AgentConfig, config: Config) -> Agent[Any]:

@@ -98,7 +98,7 @@ class Runtime:
     ) -> "Runtime":
         """The runtime that a YAML file describes; what is given here counts more."""
         from holdfast import config
-        from holdfast.app.configured import agents_from
+        from holdfast.app.configured import agents_from, tell
 
         loaded = config.load(Path(path))
         runtime = cls(
@@ -110,6 +110,7 @@ class Runtime:
             webhook_secret=loaded.webhook_secret,
         )
         runtime._service.keep_settled_ms = parse_duration(loaded.settled_calls)
+        tell(runtime._service.desk.outbox, loaded.server)
         return runtime
 
     # --- open and close -----------------------------------------------------------------------

@@ -140,6 +140,7 @@ def _server(said: Mapping[str, Any]) -> ServerConfig:
         WebhookConfig(**{**hook, "on": tuple(hook["on"])} if "on" in hook else hook)
         for hook in said.get("webhooks", ())
     )
+    made["webhook_allow"] = tuple(said.get("webhook_allow", ()))
     made["trusted_proxies"] = tuple(said.get("trusted_proxies", ()))
     if "rate_limit" in said:
         made["rate_limit"] = MappingProxyType({**ServerConfig().rate_limit, **said["rate_limit"]})

@@ -16,6 +16,7 @@ from holdfast.errors import Refused
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _OBJECT: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _SIZE: Final = re.compile(r"([0-9]+)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?")
+_HOST: Final = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9][A-Za-z0-9.-]*")
 _RATE: Final = re.compile(r"([0-9]+)\s*/\s*(s|m|h)")
 _UNITS: Final = {"k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20}
 _BYTES: Final = {**{f"{unit}B": size for unit, size in _UNITS.items()}, "GiB": 2**30, "B": 1}
@@ -180,6 +181,20 @@ def _network(scalar: Scalar) -> str:
         raise Wrong("must be an IP address or network, such as 10.0.0.0/8") from error
 
 
+def _host_or_network(scalar: Scalar) -> str:
+    text = _text(scalar)
+    if _HOST.fullmatch(text):
+        return text.lower()
+    return _network(scalar)
+
+
+def _share(scalar: Scalar) -> float:
+    value = scalar.value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
+        raise Wrong("must be a number between 0 and 1, such as 0.8")
+    return value
+
+
 def _size(scalar: Scalar) -> int:
     found = _SIZE.fullmatch(scalar.text.strip())
     if found is None:
@@ -239,6 +254,8 @@ DURATION_OR_NONE: Final = Plain(_duration_or_none, {"type": ["number", "string",
 URL: Final = Plain(_url, {"type": "string", "format": "uri"})
 OPEN_URL: Final = Plain(_open_url, URL.schema)
 NETWORK: Final = Plain(_network, _TEXT)
+HOST_OR_NETWORK: Final = Plain(_host_or_network, _TEXT)
+SHARE: Final = Plain(_share, {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1})
 SIZE: Final = Plain(_size, _AMOUNT)
 RATE: Final = Plain(_rate, _TEXT)
 OBJECT: Final = Plain(_object, {"type": "string", "pattern": f"^{_OBJECT.pattern}$"})

@@ -36,7 +36,6 @@ NOT_BUILT: Final[Mapping[str, str]] = {
     "server.rate_limit": _SERVER,
     "server.max_body": _SERVER,
     "server.tokens": _SERVER,
-    "server.webhooks": _SERVER,
 }
 
 

@@ -11,7 +11,7 @@ from holdfast.config.load_object import load_object
 from holdfast.config.problems import Key, Problem, error_of
 from holdfast.errors import ConfigError
 
-ALL_OCCASIONS: Final = ("pending", "expiring", "decided", "completed", "failed")
+ALL_OCCASIONS: Final = ("pending", "expiring", "decided", "expired", "completed", "failed")
 
 
 def _nothing() -> Mapping[Any, Any]:
@@ -157,6 +157,8 @@ class ServerConfig:
     webhook_secret: str | None = field(default=None, repr=False)
     tokens: tuple[TokenConfig, ...] = ()
     webhooks: tuple[WebhookConfig, ...] = ()
+    webhook_allow: tuple[str, ...] = ()  # hosts and networks that are called though not public
+    expiring_after: float = 0.8  # of the time that a call has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

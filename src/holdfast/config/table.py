@@ -6,6 +6,7 @@ from holdfast.config.kinds import (
     DURATION,
     DURATION_OR_NONE,
     FLAG,
+    HOST_OR_NETWORK,
     NETWORK,
     OBJECT,
     OPEN_URL,
@@ -13,6 +14,7 @@ from holdfast.config.kinds import (
     POSITIVE,
     RATE,
     RULE,
+    SHARE,
     SIZE,
     TEXT,
     URL,
@@ -30,7 +32,7 @@ from holdfast.core.permissions import EFFECTS
 BUILT_IN: Final = ("ask_user", "wait", "todo_write", "execute_command")
 PROVIDERS: Final = ("scripted", "anthropic", "openai", "openai-responses", "google", "ollama")
 ROLES: Final = ("viewer", "submitter", "approver", "operator", "admin")
-OCCASIONS: Final = ("pending", "expiring", "decided", "completed", "failed")
+OCCASIONS: Final = ("pending", "expiring", "decided", "expired", "completed", "failed")
 
 _COUNT: Final = integer(1)
 _SQL: Final = Block(
@@ -150,6 +152,8 @@ _SERVER: Final = Block(
         "webhook_secret": TEXT,
         "tokens": Many(_TOKEN),
         "webhooks": Many(_WEBHOOK),
+        "webhook_allow": Many(HOST_OR_NETWORK),
+        "expiring_after": SHARE,
     }
 )
 

@@ -80,6 +80,9 @@ _ALWAYS: Final = (
 )
 
 
+PRIVATE: Final = ("onExpire", "grace", "twin", "hooks")  # of a record, never shown
+
+
 def pending_json(record: PendingRecord, callback_url: str | None = None) -> dict[str, Any]:
     """A pending call as every door shows it; `webhookURL` is another name of `callbackURL`."""
     shown: dict[str, Any] = dict.fromkeys(_ALWAYS)
@@ -89,7 +92,7 @@ def pending_json(record: PendingRecord, callback_url: str | None = None) -> dict
     shown["late"] = record.late
     shown["ancestry"] = list(record.ancestry)
     shown["callbackURL"] = shown["webhookURL"] = callback_url
-    for private in ("onExpire", "grace", "twin", "hooks"):
+    for private in PRIVATE:
         shown.pop(private, None)
     return shown
 

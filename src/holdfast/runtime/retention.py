@@ -1,10 +1,14 @@
-"""Removing what finds calls that were settled long ago: never an event, never an open call."""
+"""Removing what finds calls that were settled long ago: never an event, never an open call.
+
+Deliveries that are settled as long go with everything that they are: their facts stand elsewhere.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast.core import pending
+from holdfast.core import deliveries, pending
+from holdfast.core.deliveries import Status
 from holdfast.core.pending import OPEN, PendingStatus
 from holdfast.errors import Corrupt
 from holdfast.store.base import DELETE, Entry, Put, Store, StoreRefusal, Write
@@ -14,12 +18,15 @@ PAGE: Final = 500  # entries looked at in one step
 STEP_MS: Final = 5_000  # between the steps of one round: at most 6,000 entries a minute
 REST_MS: Final = 60_000  # between rounds, at least
 
-_SETTLED: Final = tuple(status for status in PendingStatus if status not in OPEN)
+_SETTLED: Final = (
+    *[("pending", str(status)) for status in PendingStatus if status not in OPEN],
+    *[(deliveries.KIND, str(status)) for status in Status if status is not Status.WAITING],
+)
 
 
 @dataclass(slots=True)
 class Retention:
-    """Walks over the settled calls, a page at a time, round after round.
+    """Walks over the settled calls and deliveries, a page at a time, round after round.
 
     A round remembers the oldest call that it kept. Nothing can be due before that one is, so the
     next round waits for it: a store where nothing is old is not looked at.
@@ -27,7 +34,7 @@ class Retention:
 
     store: Store
     keep_ms: int = KEEP_MS
-    _left: list[PendingStatus] = field(default_factory=list)  # states of this round still to walk
+    _left: list[tuple[str, str]] = field(default_factory=list)  # kinds and states still to walk
     _after: str | None = None
     _oldest: int | None = None  # completed: the first of those that this round kept
     _next_at: int = 0
@@ -58,7 +65,8 @@ class Retention:
     async def _page(self, now: int) -> int:
         if not self._left:
             self._left, self._oldest = list(_SETTLED), None
-        found = await self.store.find("pending", state=self._left[0], after=self._after, limit=PAGE)
+        kind, state = self._left[0]
+        found = await self.store.find(kind, state=state, after=self._after, limit=PAGE)
         self._after = found.next
         if found.next is None:
             self._left.pop(0)
@@ -66,11 +74,10 @@ class Retention:
 
     def _is_old(self, entry: Entry, now: int) -> bool:
         try:
-            record = pending.decode(entry.data)
+            completed = _settled_at(entry)
         except Corrupt:
             return False  # `doctor` tells of it; a sweep destroys no evidence
-        completed = record.time.completed
-        if record.is_open or completed is None:
+        if completed is None:
             return False
         if completed + self.keep_ms <= now:
             return True
@@ -92,10 +99,21 @@ class Retention:
         return 1
 
     async def _delete(self, entries: Sequence[Entry]) -> None:
-        writes = [Write(stream) for stream in dict.fromkeys(entry.stream for entry in entries)]
+        erased = {entry.stream for entry in entries if entry.kind == deliveries.KIND}
+        calls = [entry for entry in entries if entry.stream not in erased]
+        streams = dict.fromkeys(entry.stream for entry in entries)
+        writes = [Write(stream, erase=stream in erased) for stream in streams]
         puts = [
             Put(entry.kind, entry.key, entry.version, entry.stream, entry.state, None, DELETE)
-            for entry in entries
+            for entry in calls
         ]
-        if puts:
+        if writes:
             await self.store.commit(writes, puts)
+
+
+def _settled_at(entry: Entry) -> int | None:
+    """When it was settled; None if it is open. Raises Corrupt."""
+    if entry.kind == deliveries.KIND:
+        return deliveries.decode(entry.data).settled_at
+    record = pending.decode(entry.data)
+    return None if record.is_open else record.time.completed

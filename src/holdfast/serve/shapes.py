@@ -6,6 +6,7 @@ from msgspec import Meta
 
 from holdfast.core.index import MAX_ID
 from holdfast.core.pending import PendingRecord
+from holdfast.runtime.results import PRIVATE
 from holdfast.serve.answers import Schema, schema_of, shape
 
 TEXT: Final[Schema] = {"type": "string"}
@@ -25,7 +26,7 @@ def _pending() -> Schema:
     properties: dict[str, Any] = {
         name: {key: value for key, value in one.items() if key != "default"}
         for name, one in kept["properties"].items()
-        if name not in ("onExpire", "by", "via", "twin")
+        if name not in PRIVATE
     }
     properties |= {"callbackURL": TEXT_OR_NOT, "webhookURL": TEXT_OR_NOT}
     return shape([*kept["required"], "status", "tenant", "callbackURL"], **properties)
