@@ -58,3 +58,44 @@ def test_without_any_secret_it_says_where_one_belongs(shop: Shop) -> None:
     assert (told.exit_code, told.stdout) == (2, "")
     assert "there is no secret to sign with" in told.stderr
     assert "set HOLDFAST_WEBHOOK_SECRET" in told.stderr
+
+
+@pytest.fixture
+def telling(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    """The shop tells somebody who cannot be reached: nobody listens on that port."""
+    monkeypatch.setenv(SECRET, "hush")
+    (shop.folder / "turns.json").write_text('[{"text": "Done."}]')
+    (shop.folder / "holdfast.yaml").write_text(
+        "agents: {plain: {llm: scripted:turns.json}}\n"
+        "server:\n"
+        "  webhooks: [{url: http://127.0.0.1:9/T0ken, on: [completed]}]\n"
+        "  webhook_allow: [127.0.0.1]\n"
+    )
+    assert shop.run("run", "plain", "hi", "-s", "s1", app=None).exit_code == 0
+    return shop
+
+
+def test_what_is_told_is_listed_shown_and_asked_for_again(telling: Shop) -> None:
+    """S0.60"""
+    (one,) = telling.json("webhook", "list", app=None)["deliveries"]
+    assert (one["type"], one["status"], one["sessionID"]) == ("session.completed", "waiting", "s1")
+    worked = telling.run("worker", "--once", app=None)
+    assert worked.exit_code == 0, worked.output
+    table = telling.run("webhook", "list", "--session", "s1", app=None).stdout
+    assert "it could not be reached" in table
+    assert "http://127.0.0.1:9/…" in table
+    again = telling.run("webhook", "redeliver", one["id"][:8], "--by", "ana", app=None)
+    assert again.exit_code == 0, again.output
+    shown = telling.json("webhook", "show", one["id"], app=None)
+    assert [step["step"] for step in shown["log"]] == ["refused", "requested"]
+    assert shown["log"][1]["by"] == "ana"
+    told = telling.run("webhook", "show", one["id"], app=None).stdout
+    assert "session.completed to http://127.0.0.1:9/…: waiting" in told
+    assert "T0ken" not in told + table + worked.output
+
+
+def test_a_delivery_that_is_not_there_is_told_so(telling: Shop) -> None:
+    told = telling.run("webhook", "redeliver", "d_nope", app=None)
+    assert (told.exit_code, told.stdout) == (3, "")
+    assert "there is no delivery 'd_nope'" in told.stderr
+    assert telling.json("webhook", "list", "--status", "dead", app=None)["deliveries"] == []

@@ -10,6 +10,7 @@ from holdfast.app import Runtime, service_of
 from holdfast.core.access import Principal
 from holdfast.serve import (
     agents,
+    deliveries,
     errors,
     events,
     health,
@@ -29,6 +30,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     openapi.router,
     agents.router,
     health.router,
+    deliveries.router,
     pending.router,
     submitting.router,
     sessions.router,

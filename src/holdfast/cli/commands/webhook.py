@@ -2,13 +2,14 @@
 
 import click
 
+from holdfast.cli.commands.types import login_name
 from holdfast.cli.settings import Settings, shared, with_settings
 
 
 @click.group()
 @shared
 def webhook() -> None:
-    """Sign what is sent to us."""
+    """Sign what is sent to us, and see what we send."""
 
 
 @webhook.command()
@@ -32,3 +33,38 @@ def sign(
     from holdfast.cli import signing
 
     return signing.sign(settings, secret, pending, message_id)
+
+
+@webhook.command(name="list")
+@click.option("--status", type=click.Choice(["waiting", "delivered", "dead", "withdrawn"]))
+@click.option("--session", metavar="S", help="Of this session only.")
+@shared
+@with_settings
+def list_(settings: Settings, status: str | None, session: str | None) -> int:
+    """List what is told to others, oldest first."""
+    from holdfast.cli import telling
+
+    return telling.list_deliveries(settings, status, session)
+
+
+@webhook.command()
+@click.argument("delivery", metavar="ID")
+@shared
+@with_settings
+def show(settings: Settings, delivery: str) -> int:
+    """Show one delivery with its body and the log of its attempts."""
+    from holdfast.cli import telling
+
+    return telling.show_delivery(settings, delivery)
+
+
+@webhook.command()
+@click.argument("delivery", metavar="ID")
+@click.option("--by", default=login_name, show_default="login name", metavar="NAME")
+@shared
+@with_settings
+def redeliver(settings: Settings, delivery: str, by: str) -> int:
+    """Send a delivery again, under the same id, as soon as a worker can."""
+    from holdfast.cli import telling
+
+    return telling.redeliver(settings, delivery, by)
