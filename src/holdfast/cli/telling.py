@@ -4,8 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.app import Runtime, service_of
-from holdfast.cli import finding
+from holdfast.app import Runtime, service_of, tenant_of
 from holdfast.cli.opening import opened
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, age, line
@@ -17,7 +16,7 @@ def list_deliveries(settings: Settings, status: str | None, session: str | None)
     """The deliveries that are kept, oldest first."""
 
     async def main(runtime: Runtime) -> None:
-        door, tenant = _door(runtime), finding.runtime_tenant(runtime)
+        door, tenant = _door(runtime), tenant_of(runtime)
         found = [one async for one in door.all(tenant, status=status, session_id=session)]
         found.sort(key=lambda one: (one.created_at, one.id))
         shown = [await door.show(one) for one in found]
@@ -54,7 +53,7 @@ def show_delivery(settings: Settings, given: str) -> int:
     """One delivery, with its body and its log."""
 
     async def main(runtime: Runtime) -> None:
-        tenant, terminal = finding.runtime_tenant(runtime), Terminal(settings)
+        tenant, terminal = tenant_of(runtime), Terminal(settings)
         shown = await _door(runtime).details(await _meant(runtime, given), tenant)
         terminal.either(shown, lambda: _one(terminal, shown))
 
@@ -74,7 +73,7 @@ def redeliver(settings: Settings, given: str, by: str) -> int:
     """Ask for a delivery again."""
 
     async def main(runtime: Runtime) -> None:
-        door, tenant = _door(runtime), finding.runtime_tenant(runtime)
+        door, tenant = _door(runtime), tenant_of(runtime)
         meant = await _meant(runtime, given)
         again = await door.redeliver(meant, by=by, tenant=tenant)
         shown, terminal = await door.show(again), Terminal(settings)
@@ -91,7 +90,7 @@ def _door(runtime: Runtime) -> Deliveries:
 
 async def _meant(runtime: Runtime, given: str) -> str:
     """The id, or the one that begins like it."""
-    tenant = finding.runtime_tenant(runtime)
+    tenant = tenant_of(runtime)
     found = [one.id async for one in _door(runtime).all(tenant) if one.id.startswith(given)]
     if given in found or len(found) == 1:
         return given if given in found else found[0]

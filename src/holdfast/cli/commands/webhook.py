@@ -2,8 +2,8 @@
 
 import click
 
-from holdfast.cli.commands.types import login_name
 from holdfast.cli.settings import Settings, shared, with_settings
+from holdfast.cli.who import login_name
 
 
 @click.group()
