@@ -100,9 +100,13 @@ class Shop:
         found: dict[str, Any] = json.loads(result.stdout)
         return found
 
+    def command(self, *words: str) -> list[str]:
+        """A command line of its own process."""
+        return [sys.executable, "-m", "holdfast.cli", *words]
+
     def start(self, *words: str, **environ: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "holdfast.cli", *words],
+            self.command(*words),
             cwd=self.folder,
             env={**os.environ, "PYTHONUTF8": "1", **environ},
             stdout=subprocess.PIPE,

@@ -119,13 +119,13 @@ async def drive(
     """
     terminal = Terminal(settings)
     live = Live(terminal, thinking=backend.shows_thinking(said.agent))
-    live.learn(await _past(handle))
+    live.learn(await past(handle))
     if said.content is not None and said.timeout_ms is not None:
         await handle.send(said.content, said.key)  # the limit is for following, not for this
         said = Said(timeout_ms=said.timeout_ms)
     session: Json | None = None
     with anyio.move_on_after(None if said.timeout_ms is None else said.timeout_ms / 1000) as scope:
-        session = await _followed(handle, said, live)
+        session = await followed(handle, said, live)
     session = session or await handle.get()
     if settings.as_json and answers:
         terminal.answer(session)
@@ -136,14 +136,15 @@ async def drive(
     return EXIT_CODES.get(session["state"], WAITING)
 
 
-async def _past(handle: Handle) -> Sequence[Json]:
+async def past(handle: Handle) -> Sequence[Json]:
+    """Its events so far; none if it is not there yet."""
     try:
         return await handle.events()
     except NotFound:
         return []
 
 
-async def _followed(handle: Handle, said: Said, live: Live) -> Json | None:
+async def followed(handle: Handle, said: Said, live: Live) -> Json | None:
     """Print what happens; answers the session, which comes last."""
     happening = cast("AsyncGenerator[Json, None]", handle.stream(said.content, said.key))
     async with aclosing(happening) as stream:

@@ -14,10 +14,12 @@ from typing import Any
 import click
 
 from holdfast.cli.commands.agents import agents
+from holdfast.cli.commands.chat import chat
 from holdfast.cli.commands.config import config
 from holdfast.cli.commands.db import db
 from holdfast.cli.commands.demo import demo
 from holdfast.cli.commands.doctor import doctor
+from holdfast.cli.commands.init import init
 from holdfast.cli.commands.pending import approve, deny, pending
 from holdfast.cli.commands.run import run
 from holdfast.cli.commands.sessions import sessions
@@ -137,7 +139,9 @@ def cli() -> None:
 
 
 for _command in (
+    init,
     run,
+    chat,
     worker,
     sessions,
     pending,

@@ -1,0 +1,74 @@
+"""Putting waiting calls to the person at the terminal; only exact words decide."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from holdfast.cli.backend import Backend, Json
+from holdfast.cli.input_lines import Lines
+from holdfast.cli.terminal import Terminal, call_text, line, value_text
+from holdfast.core.pending import PEOPLE
+from holdfast.core.permissions import rule_of
+from holdfast.core.words import decision_in
+from holdfast.errors import HoldfastError, Refused
+
+HELP: Final = (
+    "yes or no; always: this very call is not asked about again in this session; "
+    "always RULE: nor what a rule says; show: its arguments; later"
+)
+_NOTHING: Final = {
+    **dict.fromkeys(("args", "note", "reason", "output", "title", "metadata")),
+    "remember": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Somebody who can be asked, and under which name they decide."""
+
+    backend: Backend
+    terminal: Terminal
+    lines: Lines
+    by: str | None  # None: a server knows it
+
+    async def ask_all(self, session: Json) -> bool:
+        """Put every call of a session that waits for a person; whether all were decided."""
+        for call in session["pending"]:
+            if call["kind"] not in PEOPLE or not await self.ask(call):
+                return False
+        return bool(session["pending"])
+
+    async def ask(self, call: Json) -> bool:
+        """Put one call; False if it is left for later."""
+        is_question = call["kind"] == "question"
+        asked = call.get("prompt") or call_text(call["tool"], call.get("input") or {})
+        self.terminal.say(f"⏸ {line(asked, 300)}", bold=True)
+        while True:
+            self.terminal.piece("answer> " if is_question else "approve? [yes/no/always/later] ")
+            text = await self.lines.next()
+            if text is None or text.strip().casefold() in ("later", "/later"):
+                return False
+            try:
+                if await self._said(call, text, is_question=is_question):
+                    return True
+            except HoldfastError as error:
+                self.terminal.say(f"  {line(error.message, 300)}")
+                if error.code in ("ALREADY_DECIDED", "LOST_AT_RESTART", "PENDING_NOT_FOUND"):
+                    return True  # there is nothing left to decide
+
+    async def _said(self, call: Json, text: str, *, is_question: bool) -> bool:
+        if is_question:
+            return bool(text.strip()) and await self._settle("respond", call, output=text)
+        word, first = decision_in(text), text.strip().split(maxsplit=1)
+        if word is not None:
+            return await self._settle(word, call)
+        if first and first[0].casefold() == "always":
+            rule = rule_of(first[1]).text if len(first) > 1 else True
+            return await self._settle("approve", call, remember=rule)
+        if first and first[0].casefold() == "show":
+            self.terminal.say(value_text(call["input"]))
+            return False
+        raise Refused(HELP)
+
+    async def _settle(self, verb: str, call: Json, **given: Any) -> bool:
+        await self.backend.settle(verb, call, {**_NOTHING, "by": self.by, **given})
+        return True

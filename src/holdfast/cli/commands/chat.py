@@ -1,0 +1,19 @@
+"""`holdfast chat`."""
+
+import click
+
+from holdfast.cli.settings import Settings, shared, with_settings
+from holdfast.cli.who import who
+
+
+@click.command()
+@click.argument("agent")
+@click.option("-s", "--session", metavar="SESSION", help="Its id; a new one if not given.")
+@click.option("--by", metavar="NAME", help="Who decides; else the login name, or the token's.")
+@shared
+@with_settings
+def chat(settings: Settings, agent: str, session: str | None, by: str | None) -> int:
+    """Talk with AGENT, deciding inline; leave with Ctrl-D or Ctrl-C and go on later."""
+    from holdfast.cli import chatting
+
+    return chatting.chat(settings, agent, session, who(by, settings.server))

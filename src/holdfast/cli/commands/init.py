@@ -1,0 +1,16 @@
+"""`holdfast init`."""
+
+import click
+
+from holdfast.cli.settings import Settings, shared, with_settings
+
+
+@click.command()
+@click.argument("folder", metavar="[DIR]", default=".", type=click.Path(file_okay=False))
+@shared
+@with_settings
+def init(settings: Settings, folder: str) -> int:
+    """Make a project that runs at once, offline, with a test."""
+    from holdfast.cli import starting
+
+    return starting.init(settings, folder)
