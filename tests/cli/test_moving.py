@@ -76,7 +76,11 @@ def test_a_file_that_is_not_there_and_one_that_is_no_export(shop: Shop) -> None:
     Path("bad.jsonl").write_text("hello")
     told = shop.run("sessions", "import", "bad.jsonl", *HERE, app=None)
     assert told.exit_code == 2
-    assert told.stderr.startswith("error: bad.jsonl: line 1: ")
+    assert told.stderr.startswith("error: bad.jsonl: no session that is known here")
+    assert "hint: holdfast reads its own exports, " in told.stderr
+    Path("cut.jsonl").write_text('{"holdfast": 1}')
+    told = shop.run("sessions", "import", "cut.jsonl", *HERE, app=None)
+    assert told.stderr.startswith("error: cut.jsonl: line 1: ")
     assert "hint: nothing was written" in told.stderr
 
 

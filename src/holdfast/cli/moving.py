@@ -5,9 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from holdfast.app import Runtime, service_of, tenant_of
 from holdfast.cli.opening import known_session, opened
 from holdfast.cli.settings import Settings
+from holdfast.cli.taking_over import import_foreign
 from holdfast.cli.terminal import Terminal, line
 from holdfast.errors import Corrupt, Refused
 from holdfast.runtime.entries import Known
@@ -48,9 +51,17 @@ async def _chosen(runtime: Runtime, given: Sequence[str], *, every: bool) -> lis
     return list({known.stream: known for known in found}.values())
 
 
-def import_sessions(settings: Settings, file: str) -> int:
+def import_sessions(settings: Settings, file: str, agent: str | None, as_id: str | None) -> int:
     """Make the sessions of a file, all of them new here."""
-    lines = _lines(file)
+    data = _content(file)
+    if not _is_export(data):
+        return import_foreign(settings, file, data, agent, as_id)
+    if agent is not None or as_id is not None:
+        raise Refused(
+            "--agent and --as are for sessions of other programs; this is an export",
+            code="OPTIONS_CLASH",
+        )
+    lines = data.split(b"\n")
 
     async def main(runtime: Runtime) -> ImportReport:
         try:
@@ -66,13 +77,25 @@ def import_sessions(settings: Settings, file: str) -> int:
     return 0
 
 
-def _lines(file: str) -> list[bytes]:
+def _content(file: str) -> bytes:
     if file == "-":
-        return sys.stdin.buffer.readlines()
+        return sys.stdin.buffer.read()
     try:
-        return Path(file).read_bytes().split(b"\n")
+        return Path(file).read_bytes()
     except OSError as error:
         raise Refused(f"{file} cannot be read: {error.strerror}", code="FILE_UNREADABLE") from error
+
+
+def _is_export(data: bytes) -> bool:
+    """Whether it begins as our own exports do; a file of which nothing is left counts as one."""
+    first = data.lstrip().split(b"\n", 1)[0]
+    try:
+        found = msgspec.json.decode(first)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return not first
+    if not isinstance(found, dict):
+        return False
+    return isinstance(found.get("holdfast"), int) or bool(found.keys() & {"pending", "blob"})
 
 
 def _report_json(report: ImportReport) -> dict[str, Any]:

@@ -94,13 +94,20 @@ def export(settings: Settings, session_ids: tuple[str, ...], *, every: bool) -> 
 
 @sessions.command("import")
 @click.argument("file")
+@click.option("--agent", metavar="NAME", help="Who goes on with another program's session.")
+@click.option("--as", "as_id", metavar="ID", help="What another program's session is called here.")
 @shared
 @with_settings
-def import_(settings: Settings, file: str) -> int:
-    """Make the sessions of FILE (- is stdin), which an export wrote; calls that wait go on."""
+def import_(settings: Settings, file: str, agent: str | None, as_id: str | None) -> int:
+    """Make the sessions of FILE (- is stdin), which an export or another program wrote.
+
+    Of an export, calls that wait go on. Sessions of Claude Code, Codex and opencode, lists of
+    Anthropic or OpenAI messages and logs of events are told apart by what is in them, and
+    repaired, so that they can be gone on with.
+    """
     from holdfast.cli import moving
 
-    return moving.import_sessions(settings, file)
+    return moving.import_sessions(settings, file, agent, as_id)
 
 
 @sessions.command()
