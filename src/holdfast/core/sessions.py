@@ -10,6 +10,7 @@ from holdfast.core import calls, events
 from holdfast.core.calls import Call, CallStatus, Move
 from holdfast.core.events import PENDING_EXECUTIONS, Stamped
 from holdfast.core.permissions import Allowed
+from holdfast.core.todos import is_todo_tool
 
 RunState = Literal["pending", "running", "waiting", "completed", "failed", "cancelled"]
 RunEnd = Literal["completed", "failed", "cancelled"]
@@ -162,7 +163,7 @@ def _tool_call(state: State, _: Stamped, event: events.ToolCall) -> State:
     turn = event.turn or state.turn
     call = Call(event.id, event.tool, event.params, turn, len(state.calls))
     todos = state.todos
-    if event.tool == "todo_write":
+    if is_todo_tool(event.tool):
         listed = event.params.get("todos")
         todos = tuple(listed) if isinstance(listed, list) else todos
     return replace(state, calls={**state.calls, event.id: call}, todos=todos)

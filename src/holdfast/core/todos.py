@@ -12,6 +12,7 @@ Priority = Literal["low", "medium", "high"]
 
 _STATUSES: Final = get_args(Status)
 _PRIORITIES: Final = get_args(Priority)
+_MOST_KEPT: Final = 200  # of a list that breaks the rules
 _KEYS: Final = frozenset({"content", "status", "activeForm", "id", "priority"})
 _BOXES: Final[Mapping[Status, str]] = {
     "pending": "[ ]",
@@ -53,6 +54,33 @@ def check_todos(items: object) -> tuple[Todo, ...]:
     todos = tuple(_checked(item, number, free) for number, item in enumerate(items, start=1))
     _check_together(todos)
     return todos
+
+
+def is_todo_tool(name: object) -> bool:
+    """Whether a tool of this name writes the list: `todo_write`, elsewhere also `TodoWrite`."""
+    return isinstance(name, str) and name.replace("_", "").casefold() == "todowrite"
+
+
+def kept_todos(items: object) -> tuple[Todo, ...] | None:
+    """What of a recorded list keeps the rules; None if it is no list, or nothing of it does."""
+    if not isinstance(items, list):
+        return None
+    try:
+        return check_todos(items)
+    except Refused:
+        kept: list[Any] = []
+        for item in items[:_MOST_KEPT]:
+            if _fits([*kept, item]):
+                kept.append(item)
+        return check_todos(kept) if kept else None
+
+
+def _fits(items: list[Any]) -> bool:
+    try:
+        check_todos(items)
+    except Refused:
+        return False
+    return True
 
 
 def describe(todos: Sequence[Todo]) -> str:

@@ -1,0 +1,137 @@
+"""The logger: one event per call of a method, written when there is time."""
+
+import logging
+import uuid
+from typing import Any
+
+import pytest
+
+from holdfast.sessions import EventLogger, InMemoryStorage
+from holdfast.testing import ManualClock
+
+
+@pytest.fixture
+def storage() -> InMemoryStorage:
+    return InMemoryStorage()
+
+
+@pytest.fixture
+def log(storage: InMemoryStorage) -> EventLogger:
+    return EventLogger(storage, "s", clock=ManualClock())
+
+
+async def written(log: EventLogger) -> list[dict[str, Any]]:
+    await log.flush()
+    return await log.storage.read_events("s")
+
+
+async def test_the_documented_calls_make_the_documented_events(log: EventLogger) -> None:
+    """S2.18, S2.20, S2.21, S2.22: a result that names no known call is for the only open one."""
+    log.log_user_message("Analyze this file")
+    log.log_assistant_message("default", "I'll analyze the file")
+    call = log.log_tool_call("default", "Read", {"path": "file.txt"})
+    log.log_tool_result("default", "Read", "call_123", {"content": "..."})
+    events = await written(log)
+    assert [(e["type"], e["data"]) for e in events] == [
+        ("user", {"role": "user", "content": "Analyze this file"}),
+        (
+            "assistant",
+            {"role": "assistant", "content": "I'll analyze the file", "agent": "default"},
+        ),
+        (
+            "tool_call",
+            {"id": call, "tool": "Read", "params": {"path": "file.txt"}, "agent": "default"},
+        ),
+        ("tool_result", {"toolCallId": call, "result": {"content": "..."}}),
+    ]
+    assert all(list(e) == ["type", "timestamp", "data"] for e in events)
+    assert all(type(e["timestamp"]) is int for e in events)
+    assert str(uuid.UUID(call)) == call
+
+
+async def test_every_kind_of_event_can_be_logged(log: EventLogger) -> None:
+    """S2.19, S2.21"""
+    log.log_agent_start("a", 0, "go")
+    log.log_agent_iteration("a", 1)
+    log.log_delegation("a", "b", "look")
+    log.log_delegation_complete("a", "b", "seen")
+    log.log_todo_update([{"content": "x"}])
+    log.log_agent_error("a", ValueError("no"))
+    log.log_safety_limit("turns", 100)
+    log.log_session_recovery(["x"])
+    log.log_system_message("for the record")
+    log.log_agent_complete("a", 12)
+    events = await written(log)
+    assert [e["type"] for e in events] == [
+        "agent_start",
+        "agent_iteration",
+        "delegation",
+        "delegation_complete",
+        "todo_update",
+        "agent_error",
+        "safety_limit",
+        "session_recovery",
+        "system",
+        "agent_complete",
+    ]
+    assert events[-1]["data"] == {"agent": "a", "duration": 12}
+
+
+async def test_ids_of_the_model_are_kept_and_several_calls_told_apart(log: EventLogger) -> None:
+    """S2.22"""
+    assert log.log_tool_call("a", "Read", {}, "call_1") == "call_1"
+    log.log_tool_call("a", "Read", {}, "call_2")
+    log.log_tool_result("a", "Read", "call_2", "two")
+    log.log_tool_result("a", "Read", "unknown", "one")
+    log.log_tool_result("a", "Read", "nobody", "?")
+    results = [e["data"]["toolCallId"] for e in await written(log) if e["type"] == "tool_result"]
+    assert results == ["call_2", "call_1", "nobody"]
+
+
+async def test_a_failed_tool_is_a_result_that_says_so(log: EventLogger) -> None:
+    """S2.24"""
+    log.log_tool_call("a", "Read", {}, "c")
+    log.log_tool_result("a", "Read", "c", FileNotFoundError("no file"))
+    assert (await written(log))[-1]["data"] == {
+        "toolCallId": "c",
+        "result": "FileNotFoundError: no file",
+        "isError": True,
+    }
+
+
+async def test_usage_and_model_may_be_told_beside_the_data(log: EventLogger) -> None:
+    """S2.18"""
+    log.log_assistant_message("a", "x", metadata={"model": "m", "usage": {"inputTokens": 3}})
+    (event,) = await written(log)
+    assert event["metadata"] == {"model": "m", "usage": {"inputTokens": 3}}
+
+
+async def test_what_cannot_be_written_is_told_to_the_error_log_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """S2.23"""
+
+    class Broken(InMemoryStorage):
+        async def append_event(self, session_id: str, event: Any) -> None:
+            if event["data"].get("content") == "bad":
+                raise OSError("disk full")
+            await super().append_event(session_id, event)
+
+    log = EventLogger(Broken(), "s")
+    with caplog.at_level(logging.ERROR, "holdfast"):
+        log.log_user_message("bad")
+        log.log_user_message("good")
+        events = await written(log)
+    assert [e["data"]["content"] for e in events] == ["good"]
+    assert "an event of session s was not written" in caplog.text
+
+
+def test_without_an_event_loop_nothing_is_lost() -> None:
+    """S2.21: it is written by the first flush in one."""
+    import anyio
+
+    storage = InMemoryStorage()
+    log = EventLogger(storage, "s")
+    log.log_user_message("x")
+    anyio.run(log.flush)
+    assert len(anyio.run(storage.read_events, "s")) == 1

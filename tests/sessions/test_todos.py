@@ -1,0 +1,72 @@
+"""The todos of a running agent."""
+
+from typing import Any
+
+import pytest
+
+from holdfast.errors import Refused
+from holdfast.sessions import TodoManager
+
+DIG = {"content": "Dig", "status": "pending"}
+
+
+def test_an_update_replaces_the_whole_list_and_gives_ids() -> None:
+    """S2.60, S2.62"""
+    todos = TodoManager()
+    todos.update_todos([DIG, {"content": "Fill", "status": "in_progress", "id": "x"}])
+    assert todos.update_todos([{"content": "Rest", "status": "pending"}]) == [
+        {"id": "1", "content": "Rest", "status": "pending", "priority": "medium"}
+    ]
+
+
+def test_what_is_read_is_a_copy() -> None:
+    """S2.60"""
+    todos = TodoManager()
+    todos.update_todos([DIG])
+    todos.get_todos()[0]["content"] = "changed"
+    todos.get_todos().clear()
+    assert todos.get_todos()[0]["content"] == "Dig"
+    todos.clear()
+    assert todos.get_todos() == []
+
+
+@pytest.mark.parametrize(
+    "given, why",
+    [
+        ([DIG, {"content": "dig", "status": "pending"}], "duplicate todo: dig"),
+        (
+            [{"content": c, "status": "in_progress"} for c in "ab"],
+            "only one todo can be in_progress",
+        ),
+        ([{"content": " ", "status": "pending"}], "todo 1 needs content that is not blank"),
+        ([{**DIG, "activeForm": ""}], "todo 1 needs activeForm that is not blank"),
+        (
+            [{**DIG, "status": "done"}],
+            "the status of todo 1 must be one of pending, in_progress, completed",
+        ),
+    ],
+)
+def test_a_list_that_breaks_the_rules_is_refused(given: list[Any], why: str) -> None:
+    """S2.61, SX.6"""
+    todos = TodoManager()
+    todos.update_todos([{"content": "Kept", "status": "pending"}])
+    with pytest.raises(Refused) as caught:
+        todos.update_todos(given)
+    assert caught.value.message == f"Invalid todo update: {why}"
+    assert [todo["content"] for todo in todos.get_todos()] == ["Kept"]
+
+
+@pytest.mark.parametrize("given", [None, 5, "x", [], [5], [{}], [None, [DIG]]])
+def test_nothing_recovered_is_refused(given: Any) -> None:
+    """S2.60"""
+    todos = TodoManager()
+    todos.set_todos(given)
+    assert todos.get_todos() == []
+
+
+def test_what_of_a_recovered_list_keeps_the_rules_is_kept() -> None:
+    """S2.60"""
+    todos = TodoManager()
+    busy = [{"content": c, "status": "in_progress"} for c in "ab"]
+    todos.set_todos([DIG, 5, *busy, DIG])
+    assert [todo["content"] for todo in todos.get_todos()] == ["Dig", "a"]
