@@ -28,7 +28,7 @@ from tests.cli.shop import Shop
         ("pending list --kind colour", 2, "colour"),
         ("sessions list --older 5x", 2, "is not a duration"),
         ("sessions events s1 --after -1", 2, "-1"),
-        ("serve", 2, "No such command 'serve'"),
+        ("sevre", 2, "No such command 'sevre'"),
         ("config validate", 2, "holdfast.yaml"),
     ],
 )

@@ -93,12 +93,6 @@ def test_its_missing_parts_are_all_named(
         "holdfast.yaml:15: agents.assistant.task.timeout",
         "holdfast.yaml:19: agents.assistant.tools[2].mcp",
         "holdfast.yaml:21: agents.assistant.sub_agents",
-        "holdfast.yaml:24: server.host",
-        "holdfast.yaml:25: server.port",
-        "holdfast.yaml:26: server.trusted_proxies",
-        "holdfast.yaml:27: server.rate_limit",
-        "holdfast.yaml:28: server.max_body",
-        "holdfast.yaml:31: server.tokens",
     ]
     assert all("is not built yet" in line for line in lines)
     assert caught.value.code == "NOT_BUILT_YET"
@@ -144,17 +138,6 @@ PARTS = {
         ),
         "5: agents.a.tools[0].mcp",
     ),
-    **{
-        f"server.{key}": (f"server:\n  {key}: {said}", f"2: server.{key}")
-        for key, said in {
-            "host": "127.0.0.2",
-            "port": "8080",
-            "trusted_proxies": "[10.0.0.0/8]",
-            "rate_limit": "{per_id: 5/m}",
-            "max_body": "1MiB",
-            "tokens": "[{name: a, token: b}]",
-        }.items()
-    },
 }
 
 

@@ -1,7 +1,16 @@
 """Wires store, agents and engine together; the only room that picks classes."""
 
-from holdfast.app.behind import is_open, service_of, tenant_of
+from holdfast.app.behind import is_open, leave_driving, reachable_at, service_of, tenant_of
 from holdfast.app.runtime import Runtime
 from holdfast.app.stores import around_store, open_store
 
-__all__ = ["Runtime", "around_store", "is_open", "open_store", "service_of", "tenant_of"]
+__all__ = [
+    "Runtime",
+    "around_store",
+    "is_open",
+    "leave_driving",
+    "open_store",
+    "reachable_at",
+    "service_of",
+    "tenant_of",
+]

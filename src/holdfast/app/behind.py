@@ -17,3 +17,15 @@ def tenant_of(rt: Runtime) -> str | None:
 def is_open(rt: Runtime) -> bool:
     """Whether it was entered and not left."""
     return rt._stack is not None  # noqa: SLF001
+
+
+def reachable_at(rt: Runtime, url: str, webhook_secret: str | None = None) -> None:
+    """Where others reach a runtime that was not told so, and what signs what they send."""
+    desk = rt._service.desk  # noqa: SLF001
+    desk.public_url = desk.outbox.public_url = desk.public_url or url
+    desk.webhook_secret = desk.outbox.webhook_secret = desk.webhook_secret or webhook_secret
+
+
+def leave_driving(rt: Runtime) -> None:
+    """Let a runtime that is not open yet drive nothing by itself: whoever opens it does."""
+    rt._with_worker = False  # noqa: SLF001

@@ -111,6 +111,7 @@ class Runtime:
         )
         runtime._service.keep_settled_ms = parse_duration(loaded.settled_calls)
         tell(runtime._service.desk.outbox, loaded.server)
+        runtime._service.desk.former_secrets = loaded.server.former_secrets
         return runtime
 
     # --- open and close -----------------------------------------------------------------------

@@ -71,9 +71,7 @@ def runtime_of(settings: Settings, need: Need) -> Runtime:
         )
     if settings.app is not None:
         return _of_app(settings, settings.app)
-    file = settings.config
-    if file is None and settings.store is None and Path(CONFIG).exists():
-        file = CONFIG
+    file = config_file(settings)
     if file is not None:
         _check_exists(settings.store, need)
         return Runtime.from_config(file, store=settings.store)
@@ -88,6 +86,13 @@ def runtime_of(settings: Settings, need: Need) -> Runtime:
         )
     _check_exists(url, need)
     return Runtime(url)
+
+
+def config_file(settings: Settings) -> str | None:
+    """The configuration that the options name, or that stands here and they leave to count."""
+    if settings.config is not None or settings.store is not None or settings.app is not None:
+        return settings.config
+    return CONFIG if Path(CONFIG).exists() else None
 
 
 def _of_app(settings: Settings, target: str) -> Runtime:
@@ -123,7 +128,7 @@ def _check_exists(url: str | None, need: Need) -> None:
         raise ConfigError(
             f"there is no database {path!r}",
             code="STORE_NOT_FOUND",
-            hint="check --store; holdfast run and holdfast worker create it",
+            hint="check --store; holdfast run, serve and worker create it",
         )
 
 

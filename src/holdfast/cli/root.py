@@ -22,6 +22,7 @@ from holdfast.cli.commands.doctor import doctor
 from holdfast.cli.commands.init import init
 from holdfast.cli.commands.pending import approve, deny, pending
 from holdfast.cli.commands.run import run
+from holdfast.cli.commands.serve import serve
 from holdfast.cli.commands.sessions import sessions
 from holdfast.cli.commands.webhook import webhook
 from holdfast.cli.commands.worker import worker
@@ -142,6 +143,7 @@ for _command in (
     init,
     run,
     chat,
+    serve,
     worker,
     sessions,
     pending,

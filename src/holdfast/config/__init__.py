@@ -3,13 +3,22 @@
 from holdfast.config.description import describe
 from holdfast.config.jsonschema import schema
 from holdfast.config.loading import load
-from holdfast.config.settings import AgentConfig, Config, McpTools, ModelRef, StoreConfig, ToolRef
+from holdfast.config.settings import (
+    AgentConfig,
+    Config,
+    McpTools,
+    ModelRef,
+    ServerConfig,
+    StoreConfig,
+    ToolRef,
+)
 
 __all__ = [
     "AgentConfig",
     "Config",
     "McpTools",
     "ModelRef",
+    "ServerConfig",
     "StoreConfig",
     "ToolRef",
     "describe",

@@ -142,6 +142,11 @@ def _server(said: Mapping[str, Any]) -> ServerConfig:
     )
     made["webhook_allow"] = tuple(said.get("webhook_allow", ()))
     made["trusted_proxies"] = tuple(said.get("trusted_proxies", ()))
+    if isinstance(said.get("webhook_secret"), list):
+        if not said["webhook_secret"]:
+            raise Wrong("webhook_secret is an empty list")
+        made["webhook_secret"], *former = said["webhook_secret"]
+        made["former_secrets"] = tuple(former)
     if "rate_limit" in said:
         made["rate_limit"] = MappingProxyType({**ServerConfig().rate_limit, **said["rate_limit"]})
     return ServerConfig(**made)

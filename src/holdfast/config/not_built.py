@@ -8,7 +8,6 @@ from holdfast.config.problems import NOT_BUILT_YET, Key, Problem
 from holdfast.config.reader import Entry
 
 _PROVIDER: Final = "this version runs the provider 'scripted' and Model objects given in Python"
-_SERVER: Final = "this version has no HTTP server"
 _MCP: Final = "this version cannot use MCP servers"
 _BUDGET: Final = "this version counts turns and tokens"
 
@@ -30,12 +29,6 @@ NOT_BUILT: Final[Mapping[str, str]] = {
     "agents.*.sub_agents": "this version runs no agents in the background",
     "agents.*.budget.seconds": _BUDGET,
     "agents.*.budget.children": _BUDGET,
-    "server.host": _SERVER,
-    "server.port": _SERVER,
-    "server.trusted_proxies": _SERVER,
-    "server.rate_limit": _SERVER,
-    "server.max_body": _SERVER,
-    "server.tokens": _SERVER,
 }
 
 

@@ -155,6 +155,7 @@ class ServerConfig:
     max_body: int = 10 * 2**20
     public_url: str | None = None
     webhook_secret: str | None = field(default=None, repr=False)
+    former_secrets: tuple[str, ...] = field(default=(), repr=False)  # still good for checking
     tokens: tuple[TokenConfig, ...] = ()
     webhooks: tuple[WebhookConfig, ...] = ()
     webhook_allow: tuple[str, ...] = ()  # hosts and networks that are called though not public

@@ -149,7 +149,7 @@ _SERVER: Final = Block(
         "rate_limit": Block({"per_source": RATE, "per_id": RATE}),
         "max_body": SIZE,
         "public_url": OPEN_URL,
-        "webhook_secret": TEXT,
+        "webhook_secret": Either(TEXT, Many(TEXT)),  # the first signs, all are good for checking
         "tokens": Many(_TOKEN),
         "webhooks": Many(_WEBHOOK),
         "webhook_allow": Many(HOST_OR_NETWORK),

@@ -1,0 +1,133 @@
+"""What stands before all routes: how often somebody may come, and with how much."""
+
+from collections.abc import AsyncIterator
+from ipaddress import ip_network
+from typing import Any
+
+import pytest
+from tests.serve.conftest import Client, MakeClient
+from tests.serve.shop import TOKENS, parked
+from tests.serve.test_frame import refusal
+
+from holdfast import Runtime
+from holdfast.serve.http import application
+from holdfast.serve.limits import Limit, Rate
+from holdfast.serve.rules import Rules, source_of
+from holdfast.serve.tokens import by_tokens
+from holdfast.testing import ManualClock
+
+
+def served(rt: Runtime, client_of: MakeClient, peer: str = "1.2.3.4", **rules: Any) -> Client:
+    app = application(rt, by_tokens(TOKENS), Rules(**rules))
+    return client_of(app, transport={"client": (peer, 1)})
+
+
+async def test_a_source_runs_into_the_default_limit_and_may_come_back(
+    client: Client, clock: ManualClock
+) -> None:
+    """S0.80"""
+    for _ in range(200):
+        assert (await client.get("/agents")).is_success
+    answer = await client.get("/agents")
+    told = refusal(answer, 429, "RATE_LIMITED")
+    assert answer.headers["Retry-After"] == "1"
+    assert told["hint"] == "try again in 1 s"
+    clock.advance("1s")
+    statuses = [(await client.get("/agents")).status_code for _ in range(101)]
+    assert statuses == [200] * 100 + [429]
+
+
+async def test_an_id_runs_into_the_default_limit_and_others_do_not(
+    rt: Runtime, client: Client, clock: ManualClock
+) -> None:
+    """S0.80"""
+    ids, other = await parked(rt), await parked(rt, "other")
+
+    async def post(pending_id: str) -> Any:
+        body = {"pendingID": pending_id, "result": {"output": "rubbish"}}
+        return await client.post("/async-tool/result", json=body)
+
+    for _ in range(50):
+        refusal(await post(ids["tool"]), 400, "RESULT_INVALID")
+    refusal(await post(ids["tool"]), 429, "RATE_LIMITED")
+    refusal(await post(other["tool"]), 400, "RESULT_INVALID")
+    clock.advance("1s")
+    refusal(await post(ids["tool"]), 400, "RESULT_INVALID")
+
+
+async def test_sources_are_counted_apart(rt: Runtime, client_of: MakeClient) -> None:
+    app = application(rt, by_tokens(TOKENS), Rules(per_source=Rate(1, 1)))
+    one, two = (client_of(app, transport={"client": (peer, 1)}) for peer in ("1.1.1.1", "2.2.2.2"))
+    assert (await one.get("/agents")).is_success
+    assert (await two.get("/agents")).is_success
+    refusal(await one.get("/agents"), 429, "RATE_LIMITED")
+
+
+async def test_whether_the_process_lives_may_be_asked_at_any_rate(
+    rt: Runtime, client_of: MakeClient
+) -> None:
+    client = served(rt, client_of, per_source=Rate(1, 1))
+    assert [(await client.get("/healthz")).status_code for _ in range(3)] == [200] * 3
+
+
+def test_a_limit_remembers_only_so_many() -> None:
+    limit = Limit(Rate(1, 1), most=10)
+    assert [limit.take(str(n), 0) for n in range(100)] == [0] * 100
+    assert len(limit) == 10
+    assert limit.take("99", 0) == 1000
+    assert limit.take("0", 0) == 0
+
+
+PROXIES = Rules(trusted_proxies=(ip_network("10.0.0.0/8"), ip_network("fd00::/8")))
+
+
+@pytest.mark.parametrize(
+    "peer, forwarded, source",
+    [
+        ("9.9.9.9", [], "9.9.9.9"),
+        ("9.9.9.9", ["1.1.1.1"], "9.9.9.9"),
+        ("10.0.0.1", [], "10.0.0.1"),
+        ("10.0.0.1", ["1.1.1.1"], "1.1.1.1"),
+        ("10.0.0.1", ["6.6.6.6, 1.1.1.1"], "1.1.1.1"),
+        ("10.0.0.1", ["6.6.6.6", "1.1.1.1, 10.0.0.2"], "1.1.1.1"),
+        ("10.0.0.1", ["rubbish"], "rubbish"),
+        ("::ffff:10.0.0.1", ["1.1.1.1"], "1.1.1.1"),
+        ("2001:db8::1:2:3:4", [], "2001:db8::/64"),
+        ("fd00::1", ["2001:db8::9"], "2001:db8::/64"),
+        ("", ["1.1.1.1"], ""),
+    ],
+)
+def test_a_source_is_the_nearest_address_that_no_trusted_proxy_has(
+    peer: str, forwarded: list[str], source: str
+) -> None:
+    assert source_of(peer, forwarded, PROXIES) == source
+
+
+async def test_a_forwarded_host_counts_only_from_a_trusted_proxy(
+    rt: Runtime, client_of: MakeClient
+) -> None:
+    rules: dict[str, Any] = {
+        "hosts": frozenset({"agents.example"}),
+        "trusted_proxies": PROXIES.trusted_proxies,
+    }
+    headers = {"Host": "inside", "X-Forwarded-Host": "agents.example"}
+    trusted = served(rt, client_of, peer="10.0.0.1", **rules)
+    assert (await trusted.get("/agents", headers=headers)).is_success
+    foreign = served(rt, client_of, peer="9.9.9.9", **rules)
+    refusal(await foreign.get("/agents", headers=headers), 403, "HOST_NOT_ALLOWED")
+
+
+async def test_a_body_that_is_too_large_is_refused_with_and_without_a_length(
+    rt: Runtime, client_of: MakeClient
+) -> None:
+    client = served(rt, client_of, max_body=1000)
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(11):
+            yield b"x" * 100
+
+    for body in (b"x" * 1001, chunks()):
+        answer = await client.post("/async-tool/result", content=body)
+        assert "server.max_body" in refusal(answer, 413, "TOO_LARGE")["hint"]
+    fits = await client.post("/async-tool/result", content=b" " * 1000)
+    refusal(fits, 400, "BODY_INVALID")

@@ -1,0 +1,152 @@
+"""`holdfast serve` as a process: where it listens, how it stops, and that it survives."""
+
+import json
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from tests.serve.process import Server, run
+
+YAML = """
+session_stores: {main: {backend: sql, sql: {driver: sqlite, database: ./h.db}}}
+agents: {}
+server:
+  port: 1
+  rate_limit: {per_source: 5/s}
+  max_body: 1kB
+  tokens:
+    - {name: ops, token: "${OPS_TOKEN}", role: admin}
+    - {name: see, token: see-token}
+"""
+
+
+def waiting(client: httpx2.Client) -> dict[str, str]:
+    """The ids of what waits, by kind, once there is something."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        found = client.get("/pending").json()["pending"]
+        if len(found) == 3:
+            return {one["kind"]: one["id"] for one in found}
+    raise AssertionError("nothing waits")
+
+
+def parked(folder: Path) -> None:
+    """A session of the shop that waits for everything at once."""
+    done = run(folder, "run", "shop", "Go", "-s", "s", "--app", "app:rt")
+    assert done.returncode == 8, done.stderr
+
+
+def completed(client: httpx2.Client, call: str) -> Any:
+    return client.post("/async-tool/result", json={"pendingID": call, "result": {"output": "ok"}})
+
+
+def test_it_says_in_one_line_where_it_listens_and_what_protects_it(tmp_path: Path) -> None:
+    with Server(tmp_path) as server:
+        assert server.said == (
+            f"Listening on {server.url}; no token needed, reachable from this machine only; "
+            "a worker runs here\n"
+        )
+        assert server.client().get("/agents").is_success
+        assert server.client(headers={"Host": "evil.example"}).get("/agents").status_code == 403
+    with Server(tmp_path, "--no-worker", "--json", HOLDFAST_TOKEN="sesame") as server:  # noqa: S106
+        told = json.loads(server.said)
+        assert told["principals"] == [{"name": "admin", "role": "admin", "tenant": None}]
+        assert (told["url"], told["worker"]) == (server.url, False)
+        assert server.client().get("/agents").status_code == 401
+        assert server.client("sesame").get("/agents").is_success
+        assert "sesame" not in server.said + server.log()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])  # noqa: S104
+def test_without_a_token_it_serves_this_machine_only(tmp_path: Path, host: str) -> None:
+    """S0.61 G11"""
+    done = run(tmp_path, "serve", "--host", host, "--store", "sqlite:///h.db")
+    assert done.returncode == 2
+    assert "HOLDFAST_TOKEN" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_address_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        done = run(tmp_path, "serve", "--port", port, "--store", "sqlite:///h.db")
+    assert done.returncode == 2
+    assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
+
+
+def test_it_is_configured_by_yaml(tmp_path: Path) -> None:
+    (tmp_path / "holdfast.yaml").write_text(YAML)
+    server = Server(tmp_path, "--config", "holdfast.yaml", OPS_TOKEN="ops-token")  # noqa: S106
+    with server:
+        assert "tokens: ops (admin), see (viewer)" in server.said
+        assert "ops-token" not in server.said
+        ops = server.client("ops-token")
+        assert ops.post("/async-tool/result", content=b"x" * 1001).status_code == 413
+        statuses = {ops.get("/pending").status_code for _ in range(20)}
+        assert statuses == {200, 429}
+
+
+def test_an_acknowledged_result_survives_sigkill_and_the_session_goes_on(tmp_path: Path) -> None:
+    """S0.34 S0.69 G1 ⚡"""
+    server = Server(tmp_path)
+    with server:
+        parked(tmp_path)
+        client = server.client()
+        calls = waiting(client)
+        assert completed(client, calls["tool"]).is_success
+        assert client.post(f"/pending/{calls['question']}/respond", json={"output": "x"}).is_success
+        server.kill()
+        server.start()
+        assert completed(client, calls["tool"]).json()["duplicate"] is True
+        body = {"by": "ana", "wait": True}
+        answer = client.post(f"/pending/{calls['approval']}/approve", json=body)
+        assert (answer.status_code, answer.json()["decision"]["by"]) == (200, "ana")
+        assert answer.json()["session"]["output"] == "All done."
+        results = [event["toolCallId"] for event in _events(tmp_path, "tool_result")]
+        assert len(results) == len(set(results)) == 3
+
+
+def _events(folder: Path, type_: str) -> list[Any]:
+    done = run(folder, "sessions", "events", "s", "--json", "--app", "app:rt")
+    return [one["data"] for one in json.loads(done.stdout)["events"] if one["type"] == type_]
+
+
+def test_sigterm_ends_it_answers_who_waits_and_gives_the_leases_back(tmp_path: Path) -> None:
+    with Server(tmp_path, "--no-worker") as server:
+        parked(tmp_path)
+        client, answers = server.client(), list[httpx2.Response]()
+        calls = waiting(client)
+        completed(client, calls["tool"])
+        client.post(f"/pending/{calls['question']}/respond", json={"output": "x"})
+
+        def ask() -> None:  # nobody drives, so this would wait for a minute
+            path = f"/pending/{calls['approval']}/deny"
+            answers.append(server.client().post(path, json={"wait": True}))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        while client.get("/pending").json()["count"]:
+            pass
+        assert server.stop() == 0
+        asking.join()
+        assert (answers[0].status_code, answers[0].json()["status"]) == (202, "completed")
+        assert "SIGTERM" in server.log()
+        assert "Traceback" not in server.log()
+    with Server(tmp_path) as server:
+        while server.client().get("/pending?status=all").json()["count"] != 3:
+            pass
+        assert server.stop() == 0
+    stats = run(tmp_path, "db", "stats", "--json", "--store", "sqlite:///h.db")
+    assert json.loads(stats.stdout)["workers"] == 0
+
+
+def test_ctrl_c_is_130(tmp_path: Path) -> None:
+    with Server(tmp_path) as server:
+        assert server.stop(signal.SIGINT) == 130
