@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from holdfast import Conflict, NotFound, Refused, Runtime
+from holdfast.app import service_of
 from holdfast.pending import PendingToolCall
+from holdfast.runtime.deliveries import Deliveries
 from holdfast.testing import ManualClock
 
 DAY = 86_400_000
@@ -153,3 +155,28 @@ async def test_a_tenant_sees_its_own(calls: PendingToolCall, rt: Runtime) -> Non
     assert await elsewhere.list() == []
     with pytest.raises(NotFound):
         await elsewhere.complete(one["id"], "x")
+
+
+async def test_each_call_may_have_somebody_of_its_own_to_tell(
+    calls: PendingToolCall, rt: Runtime
+) -> None:
+    """S0.59 S0.60"""
+    url = "https://x.example/T0ken"
+    one = await calls.create(
+        session_id="s",
+        tool="build",
+        input={},
+        timeout=None,
+        notify_url=url,
+        notify_secret="a",  # noqa: S106
+    )
+    other = await calls.create(session_id="s", tool="build", input={}, notify_secret="b")  # noqa: S106
+    await calls.complete(one["id"], "up")
+    desk = service_of(rt).desk
+    assert await desk.own_secrets(one["id"]) == ["a"]
+    assert await desk.own_secrets(other["id"]) == ["b"]
+    found = [made async for made in Deliveries(desk.outbox).all(None)]
+    assert sorted(made.occasion for made in found) == ["decided", "pending"]
+    assert "T0ken" not in str(await calls.list())
+    with pytest.raises(Refused, match="not a public address"):
+        await calls.create(session_id="s", tool="x", input={}, notify_url="http://127.0.0.1/")

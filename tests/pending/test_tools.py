@@ -6,8 +6,10 @@ import anyio
 import pytest
 
 from holdfast import Conflict, Context, NotFound, PendingCall, Refused, Runtime, ToolError, tool
+from holdfast.app import service_of
 from holdfast.errors import ConfigError
 from holdfast.pending import AsyncTool, AsyncToolRegistry, PendingToolCall, SessionResumer
+from holdfast.runtime.deliveries import Deliveries
 from holdfast.testing import ManualClock
 
 SCHEMA = {"type": "object", "properties": {"branch": {"type": "string"}}, "required": ["branch"]}
@@ -155,9 +157,43 @@ async def test_the_caller_s_timeout_counts_more_than_the_tool_s(
     assert await limit(timeout=None) == (None, "True None")
 
 
-async def test_a_secret_that_nothing_would_check_is_refused(registry: AsyncToolRegistry) -> None:
-    with pytest.raises(Refused, match="not built yet"):
-        await registry.execute("deploy-preview", {"branch": "x"}, webhook_secret="s")  # noqa: S106
+async def test_whom_a_caller_names_is_told_what_becomes_of_the_call_and_of_it_alone(
+    registry: AsyncToolRegistry, rt: Runtime
+) -> None:
+    """S0.60"""
+    seen: list[str] = []
+
+    @tool(deferred=True)
+    def build(call: PendingCall) -> str:
+        """Build."""
+        seen.append(call.callback_secret)
+        return "ref"
+
+    registry.register(build)
+    url, secret = "https://x.example/cb", "shared"
+    started = await registry.execute("build", {}, webhook_url=url, webhook_secret=secret)
+    assert seen == ["shared"]
+    await SessionResumer(rt).submit_result(started["pendingID"], "up")
+    desk = service_of(rt).desk
+    assert await desk.own_secrets(started["pendingID"]) == ["shared"]
+    found = [one async for one in Deliveries(desk.outbox).all(None)]
+    assert {one.occasion for one in found} == {"pending", "decided", "expiring"}
+    hook = await desk.outbox.find(found[0].target)
+    assert hook is not None
+    assert (hook.url, hook.secret) == (url, secret)
+    record = await PendingToolCall(rt).get(started["pendingID"])
+    assert "shared" not in str(record)
+
+
+async def test_a_caller_may_give_a_secret_alone(registry: AsyncToolRegistry, rt: Runtime) -> None:
+    """S0.59"""
+    started = await registry.execute("deploy-preview", {"branch": "x"}, webhook_secret="s")  # noqa: S106
+    other = await registry.execute("deploy-preview", {"branch": "x"})
+    desk = service_of(rt).desk
+    assert await desk.own_secrets(started["pendingID"]) == ["s"]
+    assert await desk.own_secrets(other["pendingID"]) == []
+    assert await desk.own_secrets("p_nope") == []
+    assert [one async for one in Deliveries(desk.outbox).all(None)] == []
 
 
 async def test_a_result_is_validated_by_the_tool(registry: AsyncToolRegistry, rt: Runtime) -> None:

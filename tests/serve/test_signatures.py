@@ -10,6 +10,7 @@ from tests.serve.test_frame import refusal
 
 from holdfast import Runtime, asgi
 from holdfast.core import webhooks
+from holdfast.pending import PendingToolCall
 from holdfast.testing import ManualClock
 
 SECRET = "hush"  # noqa: S105 - the fixture's
@@ -165,3 +166,21 @@ async def test_without_any_secret_nothing_is_signed_right(rt: Runtime, nobody: C
     refused(await nobody.post("/async-tool/webhook", content=body, headers=plain(body, SECRET)))
     answer = await nobody.post("/async-tool/webhook", content=body)
     refusal(answer, 401, "NOT_AUTHENTICATED")
+
+
+@pytest.mark.parametrize("secret", [SECRET, None])
+async def test_a_secret_that_was_given_for_one_call_must_sign_for_it(
+    rt: Runtime, client_of: MakeClient, secret: str | None
+) -> None:
+    """S0.57 S0.59: also where the server has none."""
+    await parked(rt)
+    rt._service.desk.webhook_secret = secret
+    calls = PendingToolCall(rt)
+    own = await calls.create(session_id="s", tool="x", input={}, notify_secret="mine")  # noqa: S106
+    body = b'{"result": {"output": "up"}}'
+    path = f"/async-tool/webhook/{own['id']}"
+    stranger = client_of(asgi(rt, auth=TOKENS), as_=None)
+    refused(await stranger.post(path, content=body))
+    refused(await stranger.post(path, content=body, headers=plain(body, "wrong")))
+    answer = await stranger.post(path, content=body, headers=plain(body, "mine"))
+    assert answer.is_success, answer.text

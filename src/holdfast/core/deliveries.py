@@ -207,11 +207,24 @@ def step_of(delivery: Delivery) -> Step:
 # --- who is told ----------------------------------------------------------------------------------
 
 
+SESSION_HOOK: Final = "h_"  # is told of a session's calls and its end
+CALL_HOOK: Final = "c_"  # is told of the calls; and its secret signs what is said of them to us
+KEY_ONLY: Final = "k_"  # is told nothing: a call's own secret alone
+
+
 class Hook(Struct, frozen=True, omit_defaults=True):
     """Whom a call or a session tells: kept in an entry of its own, which no door shows."""
 
     url: str
     secret: str | None = None
+    of_call: bool = False  # it was given for a call, and not for a session
+
+    @property
+    def prefix(self) -> str:
+        """How names of such hooks begin: who writes a fact sees by the name whether to tell."""
+        if not self.url:
+            return KEY_ONLY
+        return CALL_HOOK if self.of_call else SESSION_HOOK
 
     def __repr__(self) -> str:
         return "Hook(…)"

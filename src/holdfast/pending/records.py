@@ -1,14 +1,16 @@
 """The records of pending calls: made, found, and given their outcome."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.app import Runtime, service_of, tenant_of
 from holdfast.core import events
 from holdfast.core.commands import CancelCall, Expire, SubmitError, SubmitResult
 from holdfast.core.decide import is_overdue
+from holdfast.core.deliveries import Hook
 from holdfast.core.index import check_id
 from holdfast.core.pending import PendingRecord, PendingTime
 from holdfast.errors import Conflict, NotFound, Refused
@@ -18,7 +20,7 @@ from holdfast.runtime.ids import secret_id
 from holdfast.runtime.log import as_record
 from holdfast.runtime.tools import DEFERRED_TIMEOUT_MS
 from holdfast.runtime.values import Duration, parse_duration
-from holdfast.store.base import Gone, NoStream, VersionMoved, Write
+from holdfast.store.base import Gone, NoStream, Put, VersionMoved, Write
 
 _RESULT_KEYS: Final = ("title", "output", "metadata")
 
@@ -40,8 +42,12 @@ class PendingToolCall:
         message_id: str = "",
         external_ref: str | None = None,
         timeout: Duration | None = DEFERRED_TIMEOUT_MS / 1000,  # noqa: ASYNC109 - of the call
+        notify_url: str | None = None,
+        notify_secret: str | None = None,
     ) -> Call:
         """Record a call that was started elsewhere on behalf of a session, which must exist.
+
+        `notify_url` is told what becomes of it; `notify_secret` signs that, and what comes back.
 
         The session waits for it if `call_id` is a call of its present turn; any other is kept
         with the session, and its model is not told. Conflict if there is one of that id.
@@ -65,11 +71,20 @@ class PendingToolCall:
             time=PendingTime(created=now),
             timeout=None if limit is None else now + limit,
             external_ref=external_ref,
+            hooks=known.record.hooks,
         )
-        await self._record(known, record)
+        told: list[Put] = []
+        if notify_url is not None or notify_secret is not None:
+            hook = Hook(notify_url or "", notify_secret, of_call=True)
+            outbox = service_of(self._rt).desk.outbox
+            # A name of its own: calls of one session may have different secrets.
+            name, put = await outbox.hook(f"{known.stream}|{record.id}", hook)
+            told = [replace(put, stream=known.stream)]
+            record = replace(record, hooks=(*record.hooks, name))
+        await self._record(known, record, told)
         return shown(self._rt, record)
 
-    async def _record(self, known: Known, record: PendingRecord) -> None:
+    async def _record(self, known: Known, record: PendingRecord, told: Sequence[Put]) -> None:
         opened = events.Pending(
             pending_id=record.id,
             kind=record.kind,
@@ -89,9 +104,9 @@ class PendingToolCall:
         )
         records = [as_record(fact, record.time.created) for fact in (opened, news)]
         try:
-            await service_of(self._rt).desk.store.commit(
-                [Write(known.stream, records)], [pending_put(record, 0, known.stream)]
-            )
+            desk = service_of(self._rt).desk
+            put = pending_put(record, 0, known.stream)
+            await desk.store.commit(*desk.outbox.also([Write(known.stream, records)], [put, *told]))
         except VersionMoved as error:
             raise Conflict(f"there is a pending call {record.id!r}", code="ID_TAKEN") from error
         except (NoStream, Gone) as error:

@@ -7,15 +7,17 @@ from types import EllipsisType
 from typing import Any, Final
 
 from holdfast.app import Runtime, service_of, tenant_of
+from holdfast.core.deliveries import Hook
 from holdfast.core.messages import Answer, AskedCall, AssistantMessage, ToolMessage, UserMessage
 from holdfast.core.pending import PendingRecord, PendingStatus
 from holdfast.errors import ConfigError, Conflict, NotFound, Refused, ToolError
 from holdfast.pending.records import json_object
 from holdfast.runtime.agents import Agent
-from holdfast.runtime.ids import secret_id
+from holdfast.runtime.ids import new_id, secret_id
 from holdfast.runtime.invoke import invoke
 from holdfast.runtime.models.base import Delta, Request
 from holdfast.runtime.outputs import Deferred, parse_deferred
+from holdfast.runtime.session import Session
 from holdfast.runtime.tools import Tool
 from holdfast.runtime.values import Context, Duration, parse_duration
 
@@ -112,29 +114,35 @@ class AsyncToolRegistry:
     ) -> dict[str, Any]:
         """Start a tool; answers `{async, pendingID, externalRef?, estimatedDuration?, output}`.
 
-        `webhook_url` is for the tool, as `ctx.metadata["webhookURL"]`; `timeout` counts more than
-        the tool's own. Raises NotFound, Refused ARGS_INVALID, ToolError if it could not start.
+        `webhook_url` is told what becomes of the call, and the tool sees it as
+        `ctx.metadata["webhookURL"]`; `webhook_secret` signs what is sent there, and what comes back
+        here. `timeout` counts more than the tool's own. Raises NotFound, Refused, ToolError.
         """
         tool = self._tools.get(tool_id)
         if tool is None:
             raise NotFound(f"Async tool not found: {tool_id}", code="ASYNC_TOOL_NOT_FOUND")
-        if webhook_secret is not None:
-            raise Refused(
-                "a secret for one call is not built yet: nothing would check it",
-                code="NOT_BUILT_YET",
-                hint="Runtime(webhook_secret=…) gives each call its own, as ctx.pending",
-            )
         said = json.dumps({"tool": tool_id, "input": tool.validate(json_object(input))})
         metadata: dict[str, Any] = {} if webhook_url is None else {"webhookURL": webhook_url}
         if not isinstance(timeout, EllipsisType):
             metadata["timeout"] = 0 if timeout is None else parse_duration(timeout)
-        session = self._rt.session(agent=self._agent, metadata=metadata)
+        session = self._session(metadata, webhook_url, webhook_secret)
         result = await session.run(said)
         opened = [one.data for one in await session.events() if one.type == "pending"]
         if not opened:
             raise ToolError(str(result.output or result.error))
         settling = service_of(self._rt).desk.settling
         return _started(await settling.pending(opened[0]["pendingID"], tenant_of(self._rt)))
+
+    def _session(
+        self, metadata: dict[str, Any], url: str | None, secret: str | None
+    ) -> Session[Any]:
+        """A session that tells, of its call alone, whom the caller named."""
+        notify = None
+        if url is not None or secret is not None:
+            notify = Hook(url or "", secret, of_call=True)
+        service, agent = service_of(self._rt), self._agent.name
+        tenant, name = tenant_of(self._rt) or "", new_id("s")
+        return Session(service, tenant, name, agent=agent, metadata=metadata, notify=notify)
 
 
 def _started(record: PendingRecord) -> dict[str, Any]:

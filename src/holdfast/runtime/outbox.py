@@ -13,7 +13,16 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.core import deliveries, index, pending
-from holdfast.core.deliveries import FOR_ALL, KIND, TYPES, Delivery, Hook, Occasion
+from holdfast.core.deliveries import (
+    CALL_HOOK,
+    FOR_ALL,
+    KEY_ONLY,
+    KIND,
+    TYPES,
+    Delivery,
+    Hook,
+    Occasion,
+)
 from holdfast.core.index import SessionRecord
 from holdfast.core.pending import PendingRecord
 from holdfast.core.webhooks import callback_url, derive
@@ -88,7 +97,8 @@ class Outbox:
         return [*writes, *more], [*puts, *entries]
 
     def _told(self, fact: _Fact) -> Iterator[str]:
-        yield from fact.hooks
+        unsaid = KEY_ONLY if fact.call else (KEY_ONLY, CALL_HOOK)
+        yield from (name for name in fact.hooks if not name.startswith(unsaid))
         yield from (one.name for one in self.targets if fact.occasion in one.on)
 
     def _facts(self, writes: Sequence[Write], puts: Sequence[Put]) -> Iterator[_Fact]:
@@ -149,9 +159,17 @@ class Outbox:
 
         Refused if we would not call that address.
         """
-        await self.screen.check(hook.url)
-        name = "h_" + hashlib.sha256(f"{stream}|{hook.url}".encode()).hexdigest()[:32]
+        if hook.url:
+            await self.screen.check(hook.url)
+        name = hook.prefix + hashlib.sha256(f"{stream}|{hook.url}".encode()).hexdigest()[:32]
         return name, Put("hook", name, 0, stream, "kept", None, deliveries.encode(hook))
+
+    async def own_secrets(self, hooks: Sequence[str]) -> list[str]:
+        """The secrets that were given for a call itself, of those whom it tells."""
+        own = [name for name in hooks if name.startswith((CALL_HOOK, KEY_ONLY))]
+        entries = [await self.store.get("hook", name) for name in own]
+        kept = [deliveries.decode_hook(entry.data) for entry in entries if entry is not None]
+        return [hook.secret for hook in kept if hook.secret]
 
     async def find(self, name: str) -> Hook | None:
         """Where a target is and what signs for it; None if it is not known (here, any more)."""

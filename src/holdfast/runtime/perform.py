@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,6 +65,14 @@ class Desk:
         derived = [webhooks.derive(secret, pending_id) for secret in self.webhook_secrets]
         return [*derived, *self.webhook_secrets]
 
+    async def own_secrets(self, pending_id: str) -> list[str]:
+        """The secrets that were given for one call; none for a call that is not known."""
+        try:
+            record = await self.settling.pending(pending_id)
+        except HoldfastError:
+            return []
+        return await self.outbox.own_secrets(record.hooks)
+
     def callback_url(self, pending_id: str) -> str | None:
         """Where a result may be posted; None without a public address."""
         return webhooks.callback_url(self.public_url, pending_id)
@@ -79,7 +87,9 @@ class Desk:
             )
         return webhooks.derive(self.webhook_secret, pending_id)
 
-    def pending_call(self, record: PendingRecord, *, inside: bool = False) -> PendingCall:
+    def pending_call(
+        self, record: PendingRecord, *, inside: bool = False, own: Sequence[str] = ()
+    ) -> PendingCall:
         """A pending record as users hold it; `inside` its own tool it knows its secret."""
         mark: Callable[[], Awaitable[None]] | None = None
         secret: Callable[[], str] | None = None
@@ -89,7 +99,7 @@ class Desk:
                 await self.settling.mark_started(record.id)
 
             def secret() -> str:
-                return self.callback_secret(record.id)
+                return own[0] if own else self.callback_secret(record.id)
 
         return PendingCall(
             id=record.id,
@@ -372,7 +382,8 @@ class Performer:
     async def _start_deferred(
         self, tool: Tool[..., Any], call: Call, state: State, record: PendingRecord
     ) -> StartReturned:
-        pending = self.desk.pending_call(record, inside=True)
+        own = await self.desk.outbox.own_secrets(record.hooks)
+        pending = self.desk.pending_call(record, inside=True, own=own)
         ctx = self.context(state, call=call, args=tool.validate(call.params), pending=pending)
         said = parse_deferred(await self._invoke(tool, call, ctx), record.id)
         news = events.Progress(

@@ -25,7 +25,7 @@ class Signs(Needs):
     """Opens the door to a valid signature, and without one to a token that may submit.
 
     A signature that is there must hold, whatever else is. Where `always`, only a signature
-    counts, if the server has a secret to check it with.
+    counts, if the server or the call has a secret to check it with.
     """
 
     permit: Permit = Permit.SUBMIT
@@ -35,20 +35,31 @@ class Signs(Needs):
         """The door, or the refusal that says why not."""
         shared = shared_of(request)
         is_signed = any(name in request.headers for name in _HEADERS)
-        if is_signed or (self.always and shared.service.desk.webhook_secrets):
+        if is_signed or (self.always and await _must_sign(request, shared)):
             await _check_signature(request, shared)
             return Door(request, shared, SIGNED, None)
         # `super()` does not find its class in one with slots.
         return await Needs.__call__(self, request, tenant)
 
 
+async def _must_sign(request: Request, shared: Shared) -> bool:
+    desk = shared.service.desk
+    return bool(desk.webhook_secrets or await desk.own_secrets(await _named(request)))
+
+
+async def _named(request: Request) -> str:
+    """The call that a request is about."""
+    pending_id = request.path_params.get("pending_id")
+    return _named_in(await request.body()) if pending_id is None else unquote(pending_id)
+
+
 async def _check_signature(request: Request, shared: Shared) -> None:
     """Raises NotAllowed; who has no right signature learns nothing more, not even of the id."""
-    raw = await request.body()
+    raw, named = await request.body(), await _named(request)
     desk = shared.service.desk
-    pending_id = request.path_params.get("pending_id")
-    named = _named_in(raw) if pending_id is None else unquote(pending_id)
     verdict = webhooks.verify(request.headers, raw, desk.secrets_for(named), desk.store.now())
+    if not verdict.ok and (own := await desk.own_secrets(named)):
+        verdict = webhooks.verify(request.headers, raw, own, desk.store.now())
     if not verdict.ok:
         logger.info("a webhook was refused: %s", verdict.why)
         raise NotAllowed(
