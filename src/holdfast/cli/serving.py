@@ -68,7 +68,7 @@ class _Serving:
         self._runtime = runtime
         self._setup = planned
         self._listener = listener
-        self._works = worker and bool(service_of(runtime).agents.names())
+        self._works = worker
         self._closing = anyio.Event()
         self._working: anyio.CancelScope | None = None
         self._stopped: list[signal.Signals] = []
@@ -127,7 +127,10 @@ class _Serving:
     def _announce(self) -> None:
         one = self._setup
         terminal = Terminal(self._settings)
+        agents = service_of(self._runtime).agents.names()
         drives = "a worker runs here" if self._works else "workers elsewhere drive the sessions"
+        if self._works and not agents:
+            drives += ", without agents: others must drive the sessions"
         told = {
             "url": _address(one),
             "publicURL": one.public_url,
