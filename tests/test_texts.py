@@ -1,11 +1,18 @@
 """SX.6: the sentences that people and programs were promised, word for word."""
 
+from typing import Any
+
 import pytest
 
 from holdfast.core import decide, index
 from holdfast.core.commands import Approve, CancelCall, Command, Deny, SubmitResult
 from holdfast.core.pending import PendingRecord, PendingStatus, PendingTime
 from holdfast.errors import Conflict, Refused
+from holdfast.sessions import (
+    format_sanitization_issues,
+    sanitize_recovered_messages,
+    validate_message_structure,
+)
 
 RECORD = PendingRecord(
     id="p_1",
@@ -23,6 +30,13 @@ RECORD = PendingRecord(
 )
 CALL = PendingRecord(
     **{**{f: getattr(RECORD, f) for f in RECORD.__struct_fields__}, "kind": "tool"}
+)
+
+USE = {"type": "tool_use", "id": "call_abc123", "name": "read", "input": {}}
+RESULT = {"type": "tool_result", "tool_use_id": "call_abc123", "content": "ok"}
+CALLED = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": [USE]}]
+SANITIZED = (
+    "Sanitized 1 issue(s): [incomplete_tool_call] Removed 1 incomplete tool call(s): call_abc123"
 )
 
 
@@ -59,6 +73,14 @@ def _refusal(record: PendingRecord, command: Command) -> str:
     return caught.value.message
 
 
+def issue_of_an_incomplete_call() -> str:
+    return format_sanitization_issues(sanitize_recovered_messages(CALLED).issues)
+
+
+def errors_of(messages: list[Any]) -> list[str]:
+    return validate_message_structure(messages).errors
+
+
 def refusal_of_an_id() -> str:
     with pytest.raises(Refused) as caught:
         index.check_id("")
@@ -93,6 +115,18 @@ TEXTS = [
         "a call of kind 'tool' cannot take 'approve'; it takes cancel, error, result",
     ),
     ("ID_INVALID", refusal_of_an_id, "'' cannot be a session id"),
+    ("S2.35 S2.57", issue_of_an_incomplete_call, SANITIZED),
+    ("S2.57", lambda: format_sanitization_issues([]), "No issues found"),
+    (
+        "S2.55 call",
+        lambda: errors_of(CALLED)[0],
+        "message 1: tool_call call_abc123 missing matching tool_result",
+    ),
+    (
+        "S2.55 result",
+        lambda: errors_of([{"role": "user", "content": [RESULT]}])[0],
+        "message 0: tool_result call_abc123 missing matching tool_call",
+    ),
     (
         "S0.3",
         lambda: " ".join(PendingStatus),

@@ -389,7 +389,8 @@ def openai_responses(step: Step) -> list[Any]:
 def own(step: Step) -> list[Any]:
     made: list[Any] = [] if step.user is None else [UserMessage(step.user)]
     asked = tuple(AskedCall(one, name, value) for one, name, value in step.calls)
-    native = json.dumps([*step.thinking, *map(_tool_use, step.calls)]).encode()
+    said = [{"type": "text", "text": step.text}] if step.text else []
+    native = json.dumps([*step.thinking, *said, *map(_tool_use, step.calls)]).encode()
     if asked or step.text is not None:
         text = step.text or ""
         made.append(AssistantMessage(text, asked, None, "anthropic", step.model, native))

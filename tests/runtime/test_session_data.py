@@ -146,7 +146,8 @@ async def test_a_message_comes_back_as_it_was_sent(runtime: MakeRuntime, text: s
         await rt.session("s", agent=one).run(text)
         assert (await rt.session("s").events())[0].data["content"] == text
     assert isinstance(one.model, ScriptedModel)
-    assert getattr(one.model.requests[0].messages[0], "content", None) == text
+    told = getattr(one.model.requests[0].messages[0], "content", None)
+    assert told == (text or "[no text]")  # no provider takes an empty message
 
 
 @pytest.mark.parametrize(

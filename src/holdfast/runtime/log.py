@@ -6,6 +6,7 @@ from typing import NamedTuple
 from holdfast.core import codec
 from holdfast.core.events import Event, Stamped
 from holdfast.core.messages import Conversation, Message
+from holdfast.core.repair import OwnHistory
 from holdfast.core.sessions import State, fold
 from holdfast.errors import Corrupt
 from holdfast.store.base import Record, Slice, Store
@@ -22,6 +23,7 @@ class Log:
         self.size = 0  # bytes of the records
         self._store = store
         self._conversation = Conversation()
+        self._history = OwnHistory()
         self._told = 0  # how many events the conversation has taken in
 
     async def catch_up(self) -> list[Stamped]:
@@ -34,11 +36,11 @@ class Log:
         return new
 
     def messages(self) -> list[Message]:
-        """The conversation so far; only what is new since the last time is looked at."""
+        """The conversation so far, valid whatever the log holds; only what is new is looked at."""
         for one in self.events[self._told :]:
             self._conversation.take(one)
         self._told = len(self.events)
-        return self._conversation.messages()
+        return self._history.repaired(self._conversation.messages())
 
     def after(self, facts: Iterable[Event], at: int) -> "After":
         """What would be, were these written at the very end of what we have seen."""

@@ -8,10 +8,11 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from holdfast.core import events
+from holdfast.core.decide import INTERRUPTED
 from holdfast.core.foreign.found import Foreign
 from holdfast.core.repair.parts import Block, Issue, Part, Turn
 from holdfast.core.repair.plain import plain, shown
-from holdfast.core.repair.repairing import INTERRUPTED, mend
+from holdfast.core.repair.repairing import mend
 
 _UNKNOWN_MEDIA: Final = "application/octet-stream"
 

@@ -57,6 +57,16 @@ def call_part(call_id: object, name: object, arguments: object, block: Block | N
     return Part("call", made, given, same=False)
 
 
+def function_call(call_id: object, function: dict[Any, Any]) -> Part:
+    """A call as OpenAI writes it: arguments are JSON text."""
+    name, arguments = function.get("name"), function.get("arguments")
+    part = call_part(call_id, name, arguments)
+    named = type(call_id) is str and type(name) is str and is_good_name(name)
+    is_text = type(arguments) is str and _is_object(arguments)
+    part.same = named and is_text and is_plain(function)
+    return part
+
+
 def result_part(
     call_id: object, content: object, *, is_error: bool = False, block: Block | None = None
 ) -> Part:
@@ -112,6 +122,14 @@ def _input(arguments: object) -> dict[str, Any]:
         return {}
     made = plain(arguments)
     return made if type(made) is dict else {"arguments": made}
+
+
+def _is_object(arguments: str) -> bool:
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return False
+    return type(value) is dict and is_plain(value)
 
 
 def _result_block(item: object) -> Block | None:
@@ -258,4 +276,6 @@ _READERS: Final[dict[str, Callable[[Block], Part | None]]] = {
     "thinking": _thinking,
     "redacted_thinking": _redacted,
     "reasoning": _reasoning,
+    "function_call": lambda item: function_call(item.get("call_id"), item),
+    "function_call_output": lambda item: result_part(item.get("call_id"), item.get("output")),
 }

@@ -16,7 +16,8 @@ from holdfast.core.messages import (
 from holdfast.core.repair.blocks import Unreadable, call_part, read_block, result_part, text_part
 from holdfast.core.repair.parts import Block, Part, Turn
 
-SAID_NOTHING: Final = "[no text]"  # an answer keeps its place, also where there is nothing in it
+SAID_NOTHING: Final = "[no text]"  # a turn of ours keeps its place, also with nothing in it
+_GLUES: Final = ("", "\n", "\n\n")  # with which an answer's text may be made of its blocks
 _OWN: Final = (UserMessage, AssistantMessage, ToolMessage)
 
 
@@ -25,8 +26,8 @@ def is_own(message: object) -> TypeGuard[Message]:
     return type(message) in _OWN
 
 
-def read_own(message: Message, at: int) -> Turn | None:
-    """One of our messages as a turn; None if there is nothing in it."""
+def read_own(message: Message, at: int) -> Turn:
+    """One of our messages as a turn; where there is nothing in it, that is said."""
     match message:
         case UserMessage():
             return _user(message, at)
@@ -50,11 +51,13 @@ def write_own(turn: Turn) -> list[Message]:
     return [*told, UserMessage(_own_content(said))] if said else told
 
 
-def _user(message: UserMessage, at: int) -> Turn | None:
+def _user(message: UserMessage, at: int) -> Turn:
     parts, same = _parts(message.content)
-    if not parts:
-        return None
-    return Turn("user", parts, at, "own", message, changed=not same)
+    return Turn("user", parts or [_nothing()], at, "own", message, changed=not same)
+
+
+def _nothing() -> Part:
+    return Part("text", {"type": "text", "text": SAID_NOTHING}, same=False)
 
 
 def _parts(content: Content) -> tuple[list[Part], bool]:
@@ -78,10 +81,7 @@ def _assistant(message: AssistantMessage, at: int) -> Turn:
     for part, call in zip(calls, message.calls, strict=True):
         part.same = part.block["name"] == call.tool and part.block["input"] == call.params
         part.given = call
-    parts = [*_native(message, calls), *([text] if text is not None else []), *calls]
-    if not parts:
-        text = Part("text", {"type": "text", "text": SAID_NOTHING}, same=False)
-        parts = [text]
+    parts = _native(message, calls) or [*([] if text is None else [text]), *calls] or [_nothing()]
     same = all(part.same for part in parts)
     origin = {"provider": message.provider, "model": message.model}
     more = {key: value for key, value in origin.items() if value is not None}
@@ -89,18 +89,29 @@ def _assistant(message: AssistantMessage, at: int) -> Turn:
 
 
 def _native(message: AssistantMessage, calls: list[Part]) -> list[Part]:
-    """The provider's private blocks, if its native answer has the calls that we have."""
+    """What the provider sent, in its order, if it says what we have; else nothing."""
     if message.native is None:
         return []
     try:
-        blocks = msgspec.json.decode(message.native)
-        parts = [read_block(block, "assistant") for block in blocks] if blocks else []
+        blocks = [block for item in msgspec.json.decode(message.native) for block in _inner(item)]
+        found = [read_block(block, "assistant") for block in blocks]
     except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, Unreadable):
         return []
-    found = [part for part in parts if part is not None]
-    if [part.id for part in found if part.kind == "call"] != [part.id for part in calls]:
-        return []
-    return [part for part in found if part.kind == "private"]
+    parts = [part for part in found if part is not None]
+    asked = iter(calls)
+    told = [next(asked, part) if part.kind == "call" else part for part in parts]
+    same = [part.id for part in parts if part.kind == "call"] == [part.id for part in calls]
+    texts = [part.block["text"] for part in parts if part.kind == "text"]
+    same = same and any(glue.join(texts).strip() == message.text.strip() for glue in _GLUES)
+    is_private = any(part.kind == "private" for part in parts)
+    return told if same and is_private else []
+
+
+def _inner(item: Any) -> list[Any]:
+    """A block, or those in a message of OpenAI Responses."""
+    if isinstance(item, dict) and item.get("type") == "message":
+        return list(item["content"]) if isinstance(item.get("content"), list) else []
+    return [item]
 
 
 def _answer(turn: Turn) -> Message:

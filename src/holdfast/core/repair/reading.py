@@ -1,17 +1,15 @@
 """Reading histories: messages of Anthropic, of OpenAI (both kinds) and of our own, as turns."""
 
-import json
 from collections.abc import Iterable
 from typing import Any, Final
 
 from holdfast.core.repair.blocks import (
     Unreadable,
-    call_part,
+    function_call,
     read_block,
     result_part,
     text_part,
 )
-from holdfast.core.repair.ids import is_good_name
 from holdfast.core.repair.own import is_own, read_own
 from holdfast.core.repair.parts import Action, Issue, IssueType, Part, Role, Shape, Turn
 from holdfast.core.repair.plain import is_plain, shown
@@ -60,7 +58,7 @@ class Reader:
         role = message.get("role")
         kind = message.get("type")
         if type(role) is not str and type(kind) is str and kind in _ITEMS:
-            self._item(message, kind)
+            self._item(message)
         elif type(role) is str and role in ("tool", "function"):
             self._tool(message)
         elif type(role) is str and role in ROLES:
@@ -71,15 +69,10 @@ class Reader:
 
     # --- the kinds of messages ----------------------------------------------------------------
 
-    def _item(self, item: dict[Any, Any], kind: str) -> None:
+    def _item(self, item: dict[Any, Any]) -> None:
         """An item of OpenAI Responses that is no message."""
         try:
-            if kind == "function_call":
-                part = _function_call(item.get("call_id"), item)
-            elif kind == "function_call_output":
-                part = result_part(item.get("call_id"), item.get("output"))
-            else:
-                part = _needed(read_block(item, "assistant"))
+            part = _needed(read_block(item, "assistant"))
         except Unreadable as error:
             self._report("invalid_message", "removed_message", f"Removed {error}")
             return
@@ -131,12 +124,9 @@ class Reader:
 
     # --- what is told of them -----------------------------------------------------------------
 
-    def _keep(self, turn: Turn | None) -> None:
-        if turn is None:
-            self._report("empty_message", "removed_message", "Removed an empty message")
-        else:
-            self._made_whole(not turn.changed and all(part.same for part in turn.parts))
-            self.turns.append(turn)
+    def _keep(self, turn: Turn) -> None:
+        self._made_whole(not turn.changed and all(part.same for part in turn.parts))
+        self.turns.append(turn)
 
     def _made_whole(self, whole: bool) -> None:
         """Tell of a message of which not every part could stay as it was."""
@@ -187,7 +177,7 @@ class _Heard:
             try:
                 if type(call) is not dict or type(function) is not dict:
                     raise Unreadable("a tool call that cannot be read")
-                self.parts.append(_function_call(call.get("id"), function))
+                self.parts.append(function_call(call.get("id"), function))
             except Unreadable as error:
                 self._lost(str(error))
 
@@ -250,29 +240,6 @@ def _needed(part: Part | None) -> Part:
     if part is None:
         raise Unreadable("an empty item")
     return part
-
-
-def _function_call(call_id: object, function: dict[Any, Any]) -> Part:
-    """A call as OpenAI writes it: arguments are JSON text."""
-    arguments = function.get("arguments")
-    part = call_part(call_id, function.get("name"), arguments)
-    part.same = (
-        type(call_id) is str
-        and type(function.get("name")) is str
-        and is_good_name(function["name"])
-        and type(arguments) is str
-        and _is_object(arguments)
-        and is_plain(function)
-    )
-    return part
-
-
-def _is_object(arguments: str) -> bool:
-    try:
-        value = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return False
-    return type(value) is dict and is_plain(value)
 
 
 def _runs(parts: list[Part], role: Role) -> list[tuple[Role, list[Part]]]:

@@ -1,8 +1,9 @@
 """Repair as one call: look whether anything is wrong, and only then take the history apart."""
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
+from holdfast.core.decide import INTERRUPTED
 from holdfast.core.repair.mending import Mender
 from holdfast.core.repair.parts import Action, Issue, Shape, Turn
 from holdfast.core.repair.reading import Reader
@@ -10,7 +11,6 @@ from holdfast.core.repair.sound import is_sound
 from holdfast.core.repair.writing import WRITERS, write_anthropic
 
 Unanswered = Literal["drop", "tell"]
-INTERRUPTED: Final = "[This call was cut off. It may or may not have run; its outcome is unknown.]"
 
 
 @dataclass(frozen=True, slots=True)
