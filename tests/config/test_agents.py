@@ -109,16 +109,18 @@ def test_a_wrong_store_is_told(store: str, told: str, refusal: Refusal) -> None:
 
 # session_store, task: and what the mode is, or with which error it is refused.
 MATRIX = [
-    (None, "", "auto"),
-    (None, "{hitl: {mode: auto}}", "auto"),
-    (None, "{hitl: }", "auto"),
-    (None, "{hitl: {mode: }}", "auto"),
-    (None, "{hitl: {mode: ''}}", "auto"),
-    (None, "{hitl: {mode: blocking}}", "'blocking' is not built yet"),
+    (None, "", "blocking"),
+    (None, "{hitl: {mode: auto}}", "blocking"),
+    (None, "{hitl: }", "blocking"),
+    (None, "{hitl: {mode: }}", "blocking"),
+    (None, "{hitl: {mode: ''}}", "blocking"),
+    (None, "{hitl: {mode: blocking}}", "blocking"),
     (None, "{hitl: {mode: async}}", "async HITL requires session_store to be configured"),
-    ("main-db", "{hitl: {mode: auto}}", "auto"),
-    ("main-db", "{hitl: {mode: blocking}}", "'blocking' is not built yet"),
+    ("main-db", "", "async"),
+    ("main-db", "{hitl: {mode: auto}}", "async"),
+    ("main-db", "{hitl: {mode: blocking}}", "blocking"),
     ("main-db", "{hitl: {mode: async}}", "async"),
+    ("mem", "{hitl: {mode: auto}}", "blocking"),
     (
         "mem",
         "{hitl: {mode: async}}",
@@ -136,11 +138,11 @@ MATRIX = [
 def test_the_mode_follows_the_matrix(
     store: str | None, task: str, outcome: str, write: Write
 ) -> None:
-    """S4.40 S4.48"""
+    """S4.40 S4.43 S4.48"""
     keys = [f"session_store: {store}"] * bool(store) + [f"task: {task}"] * bool(task)
     file = write(f"{MAIN}  mem: {{backend: memory}}\nagents:{agent('a', *keys)}")
-    if outcome in ("auto", "async"):
-        assert load(file).agents["a"].task.hitl == outcome
+    if outcome in ("blocking", "async"):
+        assert load(file).agents["a"].waits == outcome
         return
     with pytest.raises(ConfigError) as caught:
         load(file)
@@ -245,7 +247,7 @@ USES = '    session_store: "main-db"  # enables async HITL automatically\n'
             + EXAMPLE_TASK
             + '      hitl:\n        mode: "blocking"  # Force blocking mode\n'
             + EXAMPLE_TOOLS,
-            ["10: llm", "16: task.hitl.mode", "18: tools[0]"],
+            ["10: llm", "18: tools[0]"],
         ),
     ],
 )
@@ -257,6 +259,35 @@ def test_the_four_good_examples_lack_only_what_is_not_built(
     assert error.code == "NOT_BUILT_YET"
     told = [f"{one['line']}: {one['key']}" for one in error.details["problems"]]
     assert told == [key.replace(": ", ": agents.assistant.") for key in keys]
+
+
+@pytest.mark.parametrize(
+    "keys, line",
+    [
+        ((), "durable with this line in the agent: session_store: main-db"),
+        (("session_store: mem",), "durable with this line in the agent: session_store: main-db"),
+        (
+            ("session_store: main-db", "task: {hitl: {mode: blocking}}"),
+            "durable without task.hitl.mode: blocking",
+        ),
+    ],
+)
+def test_a_blocking_agent_is_warned_of_with_the_line_that_helps(
+    keys: tuple[str, ...], line: str, write: Write
+) -> None:
+    """S4.45 S4.64"""
+    config = load(write(f"{MAIN}  mem: {{backend: memory}}\nagents:{agent('a', *keys)}"))
+    warning = "warning: agent a waits in place, and a restart loses what it waits for"
+    assert f"{warning}; {line}" in describe(config)
+
+
+def test_a_blocking_agent_without_any_store_is_told_the_whole_line(write: Write) -> None:
+    """S4.45 S4.64"""
+    (warning,) = [one for one in describe(load(write(f"agents:{agent('a')}"))) if "warning" in one]
+    said = warning.split("at the top: ")[1]
+    durable = load(write(f"{said}\nagents:{agent('a', 'session_store: main-db')}"))
+    assert durable.agents["a"].waits == "async"
+    assert not any("warning" in one for one in describe(durable))
 
 
 def test_the_fifth_example_is_refused_with_its_error(refusal: Refusal) -> None:

@@ -124,7 +124,6 @@ PARTS = {
         for path, said, shown in (
             ("task.worker_pool", "task: {worker_pool: 4}", "task.worker_pool"),
             ("task.timeout", "task: {timeout: 1h}", "task.timeout"),
-            ("task.hitl.mode=blocking", "task: {hitl: {mode: blocking}}", "task.hitl.mode"),
             ("tools.*=execute_command", "tools: [wait, execute_command]", "tools[1]"),
             ("sub_agents", "sub_agents: [a]", "sub_agents"),
             ("budget.seconds", "budget: {seconds: 1.5}", "budget.seconds"),

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from holdfast.core import effects, events
 from holdfast.core.effects import AskModel, CloseCalls, Fail, Idle, Park
@@ -256,3 +257,43 @@ def test_a_park_is_never_due_already(timers: int, until: int, now: int) -> None:
         effect = plan(state_of(*log, *end), SEAT, now)
         if isinstance(effect, Park) and effect.due is not None:
             assert effect.due > now
+
+
+def held(kind: events.CallKind = "approval", epoch: int = 2, until: int = 5_000) -> State:
+    """A run whose driver waits in place for a person."""
+    return state_of(user(), answer(), asked(), replace(waits(kind, until=until), epoch=epoch))
+
+
+@pytest.mark.parametrize("kind", ["approval", "question"])
+def test_a_person_is_waited_for_in_place_until_the_deadline(kind: events.CallKind) -> None:
+    """S4.42"""
+    state = held(kind)
+    assert plan(state, SEAT, NOW) == Idle(5_000)
+    assert plan(state, SEAT, 4_999) == Idle(5_000)
+    (call,) = state.open_calls
+    assert plan(state, SEAT, 5_000) == effects.GiveUpUnanswered((call,))
+
+
+@pytest.mark.parametrize("grace, at_once, at_last", [(100, Idle(5_100), 5_100), (None, Idle(), 0)])
+def test_a_deadline_in_place_acts_after_its_grace_or_never(
+    grace: int | None, at_once: Idle, at_last: int
+) -> None:
+    """S4.47 S4.66"""
+    seat = Seat(epoch=2, grace=grace)
+    assert plan(held(), seat, 5_000) == at_once
+    if at_last:
+        assert isinstance(plan(held(), seat, at_last), effects.GiveUpUnanswered)
+    else:
+        assert plan(held(), seat, 10**12) == at_once
+
+
+def test_what_another_driver_waited_for_in_place_is_lost() -> None:
+    """S4.46"""
+    assert plan(held(epoch=1), SEAT, NOW) == effects.GiveUpLost()
+
+
+def test_what_was_answered_in_time_is_not_lost_with_its_driver() -> None:
+    """S4.27: acknowledged means durable, also where the driver dies right after it."""
+    log = (user(), answer(), asked(), replace(waits("approval"), epoch=1), decided())
+    effect = plan(state_of(*log), SEAT, NOW)
+    assert isinstance(effect, effects.StartCalls)

@@ -51,7 +51,7 @@ def _agent(said: AgentConfig, config: Config) -> Agent[Any]:
             max_turns=said.max_turns,
             show_thinking=said.show_thinking,
             budget=said.budget,
-            hitl=said.task.hitl,
+            hitl="blocking" if said.waits == "blocking" else said.task.hitl,
             input_timeout=said.task.input_timeout,
             on_expire=said.task.on_expire,
             expire_grace=said.task.expire_grace,

@@ -27,11 +27,12 @@ from holdfast.runtime.results import (
     problem_of,
     session_json,
 )
+from holdfast.runtime.service import NO_KIND
 from holdfast.runtime.session import Session
 from holdfast.runtime.values import Content
 
 VIA: Final = "cli"
-NO_KIND: Final = "nothing"  # no stream is of this kind
+
 
 _COMMANDS: Final[dict[str, Callable[[Given], Command]]] = {
     "approve": lambda g: Approve(g["by"], VIA, g["args"], g["note"], g["remember"]),

@@ -11,9 +11,29 @@ def describe(config: Config) -> list[str]:
     return [
         f"{config.file}: valid",
         f"store: {_url(config.store)} ({_why(config)})",
-        *(f"agent {agent.name}: {_agent(agent, config)}" for agent in config.agents.values()),
+        *(f"agent {agent.name}: {_agent(agent)}" for agent in config.agents.values()),
         *_remarks(config),
     ]
+
+
+def blocking_remarks(config: Config) -> list[str]:
+    """A warning for each agent whose waits are lost with the process, and the line that helps."""
+    return [
+        _blocking(agent, config) for agent in config.agents.values() if agent.waits == "blocking"
+    ]
+
+
+def _blocking(agent: AgentConfig, config: Config) -> str:
+    lost = f"warning: agent {agent.name} waits in place, and a restart loses what it waits for"
+    if agent.task.hitl == "blocking" and agent.session_store is not None:
+        return f"{lost}; durable without task.hitl.mode: blocking"
+    names = [store.name for store in config.session_stores.values() if store.is_durable]
+    if names:
+        return f"{lost}; durable with this line in the agent: session_store: {names[0]}"
+    return (
+        f"{lost}; durable with this line in the agent: session_store: main-db, and at the top: "
+        "session_stores: {main-db: {backend: sql, sql: {driver: sqlite, database: ./holdfast.db}}}"
+    )
 
 
 def _url(store: StoreConfig) -> str:
@@ -31,10 +51,10 @@ def _why(config: Config) -> str:
     return f"session_stores.{config.store.name}{why}"
 
 
-def _agent(agent: AgentConfig, config: Config) -> str:
+def _agent(agent: AgentConfig) -> str:
     tools = [tool.target if isinstance(tool, ToolRef) else tool.mcp for tool in agent.tools]
-    waits = "outlive the process" if config.store.is_durable else "end with the process"
-    said = f"tools: {', '.join(tools) or 'none'}; waits {waits}"
+    ways = {"async": "outlive the process", "blocking": "end with the process (blocking)"}
+    said = f"tools: {', '.join(tools) or 'none'}; waits {ways[agent.waits]}"
     return f"{_model(agent.model)}; {said}"
 
 
@@ -48,6 +68,7 @@ def _remarks(config: Config) -> Iterator[str]:
             "warning: the store is in memory, and everything in it ends with the process; "
             "durable is {backend: sql, sql: {driver: sqlite, database: ./holdfast.db}}"
         )
+    yield from blocking_remarks(config)
     if any(agent.task.is_placed for agent in config.agents.values()):
         yield "note: task handles live in the session store, whatever task.backend says"
     if not config.agents:

@@ -23,7 +23,6 @@ NOT_BUILT: Final[Mapping[str, str]] = {
     "mcp_servers": _MCP,
     "agents.*.task.worker_pool": "this version bounds no runs",
     "agents.*.task.timeout": "limit a run with budget: {turns, tokens}",
-    "agents.*.task.hitl.mode=blocking": "waits are recorded in the store; use auto or async",
     "agents.*.tools.*=execute_command": "this version runs no commands",
     "agents.*.tools.*.mcp": _MCP,
     "agents.*.sub_agents": "this version runs no agents in the background",

@@ -74,6 +74,7 @@ class Call(Struct, frozen=True):
     wait: str | None = None  # pending id under which the outcome comes
     kind: events.CallKind | None = None
     expires_at: int | None = None
+    held: int | None = None  # the epoch of the driver that waits in place for a person
     problem: str | None = None
     decision: events.Decision | None = None
     decided_at: int = 0
@@ -89,6 +90,14 @@ class Call(Struct, frozen=True):
             self.status is CallStatus.WAITING and (self.epoch is None or self.returned)
         )
 
+    @property
+    def holder(self) -> int | None:
+        """The epoch of the driver that waits in place for a person to settle it."""
+        waits = self.status is CallStatus.GATED or (
+            self.status is CallStatus.WAITING and self.kind == "question"
+        )
+        return self.held if waits else None
+
     def moved(self, move: Move, **changes: Any) -> "Call":
         """The call after a move. An impossible one leaves it alone: the log was first."""
         status = MOVES.get((self.status, move))
@@ -98,13 +107,21 @@ class Call(Struct, frozen=True):
 def opened(call: Call, event: events.Pending) -> Call:
     """A call that now waits for a decision or for its outcome."""
     if event.kind == "approval":
-        return call.moved(Move.GATE, gate=event.pending_id, effect_id=event.effect_id)
+        until = None if event.epoch is None else event.expires_at
+        return call.moved(
+            Move.GATE,
+            gate=event.pending_id,
+            effect_id=event.effect_id,
+            expires_at=until,
+            held=event.epoch,
+        )
     return call.moved(
         Move.WAIT,
         wait=event.pending_id,
         kind=event.kind,
         effect_id=event.effect_id,
         expires_at=event.expires_at,
+        held=event.epoch,
     )
 
 

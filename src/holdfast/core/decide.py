@@ -39,6 +39,9 @@ INTERRUPTED: Final = (
     "or may not have taken effect, and it was not repeated. Check before you try again."
 )
 NOT_STARTED: Final = "Cancelled before it was started."
+LOST: Final = "lost at restart: the process that waited in place for a decision is gone"
+LOST_CODE: Final = "LOST_AT_RESTART"
+LOST_HINT: Final = "give the agent a session_store, and what it waits for outlives the process"
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,12 +264,24 @@ def _is_repeated(record: PendingRecord, command: Command) -> bool:
 
 def already_settled(record: PendingRecord) -> Conflict:
     """The refusal that tells a loser who won."""
+    if record.error == LOST:
+        return lost(record)
     text = "already answered" if record.kind in ("approval", "question") else "Not waiting"
     return Conflict(
         f"{text}: {record.tool} ({record.id}) {became(record)}",
         code="ALREADY_DECIDED",
         hint=f"holdfast pending show {record.id}",
         details={"status": str(record.status), "winner": dict(winner(record))},
+    )
+
+
+def lost(record: PendingRecord) -> Conflict:
+    """The refusal of an answer for which nobody waits any more."""
+    return Conflict(
+        f"{record.tool} ({record.id}): {LOST}",
+        code=LOST_CODE,
+        hint=LOST_HINT,
+        details={"status": str(record.status), "taskID": record.task_id},
     )
 
 

@@ -57,8 +57,22 @@ class Fail:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveUpLost:
+    """End a run as failed whose driver waited in place for a person, and is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUpUnanswered:
+    """End a run for which these calls were not answered in time."""
+
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Idle:
-    """Nothing to decide now: effects in flight will report."""
+    """Nothing to decide now: effects in flight will report, or a person; or the instant comes."""
+
+    until: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,5 +83,15 @@ class Park:
 
 
 Effect = (
-    AskModel | StartCalls | Interrupted | FireTimers | CloseCalls | CloseStrays | Fail | Idle | Park
+    AskModel
+    | StartCalls
+    | Interrupted
+    | FireTimers
+    | CloseCalls
+    | CloseStrays
+    | GiveUpLost
+    | GiveUpUnanswered
+    | Fail
+    | Idle
+    | Park
 )

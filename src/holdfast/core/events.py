@@ -89,6 +89,7 @@ class Pending(Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt: str | None = None
     expires_at: int | None = field(default=None, name="expiresAt")
     reason: str | None = None
+    epoch: int | None = None  # of the driver that waits for it in place; None: nobody needs to
     task_id: str | None = field(default=None, name="taskID")
 
 

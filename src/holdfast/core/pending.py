@@ -141,6 +141,7 @@ class PendingRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     via: str | None = None
     late: bool = False
     on_expire: str = field(default="fail", name="onExpire")
+    epoch: int | None = None  # of the driver that waits for it in place, and expires it
     grace: int = 0  # ms after its deadline in which an answer is still taken, marked late
     twin: str | None = None  # another id under which the same call waits
     ancestry: tuple[str, ...] = ()
@@ -153,9 +154,10 @@ class PendingRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def due(self) -> int | None:
         """When it expires, or None: the `due` of its entry."""
-        if self.timeout is None or self.late or self.kind == "timer" or not self.is_open:
+        if self.timeout is None or not self.is_open or self.late:
             return None
-        return self.timeout + self.grace
+        is_anothers = self.kind == "timer" or self.epoch is not None  # its driver sees to it
+        return None if is_anothers else self.timeout + self.grace
 
 
 def moved(record: PendingRecord, verb: Verb, now: int, **changes: Any) -> PendingRecord:

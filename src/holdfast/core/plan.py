@@ -1,6 +1,6 @@
 """What a driver does next: one pure function of the folded log."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -31,6 +31,7 @@ class Seat:
     asking: bool = False
     stuck: Collection[str] = ()  # calls that this process cannot start
     limits: Limits = field(default_factory=Limits)
+    grace: int | None = 0  # ms after a deadline for people in place; None: it never acts
 
 
 def plan(state: State, seat: Seat, now: int) -> Effect:
@@ -48,6 +49,9 @@ def plan(state: State, seat: Seat, now: int) -> Effect:
 
 
 def _calls(state: State, seat: Seat, now: int) -> Effect | None:
+    held = [c for c in state.open_calls if c.held is not None]
+    if held and (given_up := _given_up(held, seat, now)):
+        return given_up
     cut_off = tuple(c for c in state.open_calls if _is_cut_off(c, seat))
     if cut_off:
         return effects.Interrupted(cut_off)
@@ -70,6 +74,22 @@ def _is_cut_off(call: Call, seat: Seat) -> bool:
         call.status is CallStatus.WAITING and call.epoch is not None and not call.returned
     )
     return running and call.epoch != seat.epoch
+
+
+def _given_up(held: Sequence[Call], seat: Seat, now: int) -> Effect | None:
+    """Whether a person was waited for in place in vain."""
+    waiting = [c for c in held if c.holder is not None]
+    if any(c.holder != seat.epoch for c in waiting):
+        return effects.GiveUpLost()
+    overdue = tuple(c for c in waiting if (end := _end(c, seat)) is not None and end <= now)
+    return effects.GiveUpUnanswered(overdue) if overdue else None
+
+
+def _end(call: Call, seat: Seat) -> int | None:
+    """Until when a person is waited for in place."""
+    if call.expires_at is None or seat.grace is None:
+        return None
+    return call.expires_at + seat.grace
 
 
 def _is_due(call: Call, now: int) -> bool:
@@ -125,4 +145,8 @@ def _rest(state: State, seat: Seat) -> Effect:
         for c in state.open_calls
         if c.kind == "timer" and c.status is CallStatus.WAITING and c.expires_at is not None
     ]
+    held = [c for c in state.open_calls if c.held is not None and c.holder is not None]
+    if held:  # a person is waited for in place
+        ends = [end for c in held if (end := _end(c, seat)) is not None]
+        return effects.Idle(min([*timers, *ends], default=None))
     return effects.Park(min(timers, default=None))

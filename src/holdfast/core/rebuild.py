@@ -65,6 +65,7 @@ def _pending(made: _Rebuilding, stamped: Stamped, event: events.Pending) -> None
         timeout=event.expires_at,
         prompt=event.prompt,
         reason=event.reason,
+        epoch=event.epoch,
     )
 
 

@@ -9,7 +9,15 @@ from msgspec.structs import replace
 
 from holdfast.core import events
 from holdfast.core.calls import Call, CallStatus
-from holdfast.core.decide import CANCELLED, INTERRUPTED, NOT_STARTED
+from holdfast.core.decide import (
+    CANCELLED,
+    INTERRUPTED,
+    LOST,
+    LOST_CODE,
+    LOST_HINT,
+    NOT_STARTED,
+    TIMED_OUT,
+)
 from holdfast.core.events import Content
 from holdfast.core.messages import Answer
 from holdfast.core.pending import ENDS, PEOPLE, PendingRecord, PendingTime, Verb, moved
@@ -43,6 +51,7 @@ class Scope:
     on_expire: str = "fail"
     grace: int = 0  # ms before `cancel` acts
     hooks: tuple[str, ...] = ()
+    blocks: bool = False  # people are waited for in place
 
 
 @dataclass(slots=True)
@@ -115,6 +124,7 @@ class _Pen:
                 prompt=record.prompt,
                 expires_at=record.timeout,
                 reason=reason,
+                epoch=record.epoch,
                 task_id=self.task,
             )
         )
@@ -142,6 +152,7 @@ class _Pen:
             prompt=None if isinstance(verdict, Defer) else verdict.prompt,
             reason=reason,
             on_expire=scope.on_expire if kind in PEOPLE else "fail",
+            epoch=scope.epoch if scope.blocks and kind in PEOPLE else None,
             grace=scope.grace if kind in PEOPLE and scope.on_expire == "cancel" else 0,
             hooks=scope.hooks,
         )
@@ -349,6 +360,39 @@ def close(state: State, now: int) -> Draft:
         text = INTERRUPTED if doubt else CANCELLED if call.gate or call.wait else NOT_STARTED
         pen.result(call, text, is_error=True, interrupted=doubt)
     return pen.draft
+
+
+def lost(state: State, now: int) -> Draft:
+    """The driver that waited in place for a person is gone, and with it what it waited for."""
+    pen = _pen(state, now)
+    _give_up(pen, state, (), LOST)
+    pen.fact(events.AgentError(run=pen.task, error=LOST, code=LOST_CODE, hint=LOST_HINT))
+    return pen.draft
+
+
+def unanswered(state: State, overdue: Sequence[Call], on_expire: str, now: int) -> Draft:
+    """Nobody decided in time about calls that were waited for in place: the run ends."""
+    pen = _pen(state, now)
+    why = f"{overdue[0].tool} was not answered in time"
+    _give_up(pen, state, overdue, CANCELLED)
+    if on_expire == "cancel":
+        pen.fact(events.Cancelled(reason=why, task_id=pen.task))
+    else:
+        pen.fact(events.AgentError(run=pen.task, error=why, code="INPUT_TIMEOUT"))
+    return pen.draft
+
+
+def _give_up(pen: _Pen, state: State, overdue: Sequence[Call], text: str) -> None:
+    """Close every open call of a run that ends: the overdue ones as such, the others with why."""
+    for call in state.open_calls:
+        is_overdue = call in overdue
+        verb = Verb.EXPIRE if is_overdue else Verb.ERROR if text == LOST else Verb.CANCEL
+        said = TIMED_OUT if is_overdue else text
+        for pending_id in (call.gate, call.wait):
+            if pending_id is not None:
+                pen.settle_wait(call, pending_id, verb, said)
+        doubt = call.status is CallStatus.RUNNING
+        pen.result(call, INTERRUPTED if doubt else said, is_error=True, interrupted=doubt)
 
 
 def close_strays(state: State, strays: Sequence[Call], now: int) -> Draft:

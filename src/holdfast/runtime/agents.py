@@ -23,6 +23,7 @@ from holdfast.runtime.values import Context, Duration, parse_duration
 T_co = TypeVar("T_co", covariant=True, default=str)
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+IN_PLACE_MS: Final = 600_000  # how long people are waited for in place, unless said otherwise
 _BUDGET: Final = frozenset({"turns", "tokens"})
 _BUDGET_LATER: Final = frozenset({"seconds", "children"})
 
@@ -61,8 +62,6 @@ class Agent(Generic[T_co]):
         _one_of(self, "on_expire", ("fail", "cancel", "keep"))
         _one_of(self, "while_waiting", ("queue", "reject", "cancel_calls"))
         _one_of(self, "hitl", ("auto", "blocking", "async"))
-        if self.hitl == "blocking":
-            raise _later(self.name, "hitl='blocking'")
         if self.sub_agents:
             raise _later(self.name, "sub_agents")
         if not isinstance(self.max_turns, int) or self.max_turns < 1:
@@ -141,7 +140,25 @@ class ReadyAgent:
     def input_timeout_ms(self) -> int | None:
         """How long people may take to decide or answer; None is for ever."""
         limit = self.agent.input_timeout
-        return None if limit is None else parse_duration(limit) or None
+        if limit is None:
+            return IN_PLACE_MS if self.blocks else None
+        return parse_duration(limit) or None
+
+    @cached_property
+    def blocks(self) -> bool:
+        """Whether people are waited for in place, by the run itself."""
+        return self.agent.hitl == "blocking"
+
+    @cached_property
+    def grace_ms(self) -> int:
+        """How long after a deadline an answer is still taken before `cancel` acts."""
+        return parse_duration(self.agent.expire_grace)
+
+    @cached_property
+    def patience_ms(self) -> int | None:
+        """The same for what is waited for in place; None: for ever."""
+        by_policy = {"fail": 0, "cancel": self.grace_ms, "keep": None}
+        return by_policy[self.agent.on_expire]
 
     @cached_property
     def specs(self) -> tuple[ToolSpec, ...]:

@@ -7,6 +7,7 @@ after it. A refused commit means that nothing has happened: look again.
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final, assert_never
 
@@ -32,11 +33,11 @@ from holdfast.runtime.perform import (
     StartReturned,
     ToolReturned,
 )
-from holdfast.runtime.values import parse_duration
 from holdfast.store.base import Fenced, Gone, HeadMoved, Lease, Lost, Unknown, VersionMoved
 
 logger = logging.getLogger("holdfast")
 
+LOOK_S: Final = 1.0  # how often a driver that waits for an instant looks at the clock
 STUCK_RETRY_MS: Final = 60_000  # how often a worker looks whether it has the missing code now
 
 
@@ -59,7 +60,7 @@ class Driver:
         self._log = rested.log
         self._ledger = Ledger(desk, lease, rested, agent)
         self._performer = Performer(desk, agent, record.tenant, record.id)
-        policy = (agent.agent.on_expire, parse_duration(agent.agent.expire_grace), record.hooks)
+        policy = (agent.agent.on_expire, agent.grace_ms, record.hooks, agent.blocks)
         self._scope = Scope(record.id, record.tenant, agent.name, lease.epoch, *policy)
         self._news = asyncio.Event()
         self._flight = Flight(self._news.set)
@@ -150,16 +151,20 @@ class Driver:
             asking=self._flight.asking is not None,
             stuck=frozenset(self._stuck),
             limits=self._agent.limits,
+            grace=self._agent.patience_ms,
         )
 
     async def _do(self, effect: Effect) -> bool:
         if self._stopping and isinstance(effect, effects.AskModel | effects.StartCalls):
-            effect = effects.Idle() if self._flight.calls else Park(self._desk.store.now())
+            effect = effects.Idle()
+        is_busy = bool(self._flight.calls) or self._flight.asking is not None
+        if self._stopping and isinstance(effect, effects.Idle) and not is_busy:
+            effect = Park(self._desk.store.now())  # also where a person was waited for in place
         match effect:
             case effects.AskModel():
                 self._ask()
             case effects.Idle():
-                await self._wait()
+                await self._wait(effect.until)
             case Park():
                 await self._park(effect)
                 return True
@@ -175,6 +180,8 @@ class Driver:
         | effects.FireTimers
         | effects.CloseCalls
         | effects.CloseStrays
+        | effects.GiveUpLost
+        | effects.GiveUpUnanswered
         | effects.Fail,
     ) -> Draft:
         state, now = self._log.state, self._desk.store.now()
@@ -188,13 +195,31 @@ class Driver:
                 return turns.close(state, now)
             case effects.CloseStrays():
                 return turns.close_strays(state, effect.calls, now)
+            case _:
+                return self._ending(effect)
+
+    def _ending(
+        self, effect: effects.GiveUpLost | effects.GiveUpUnanswered | effects.Fail
+    ) -> Draft:
+        state, now = self._log.state, self._desk.store.now()
+        match effect:
+            case effects.GiveUpLost():
+                return turns.lost(state, now)
+            case effects.GiveUpUnanswered():
+                self._flight.stop()
+                return turns.unanswered(state, effect.calls, self._scope.on_expire, now)
             case effects.Fail():
                 return self._failed(effect)
             case _:
                 assert_never(effect)
 
-    async def _wait(self) -> None:
-        await self._news.wait()
+    async def _wait(self, until: int | None) -> None:
+        if until is None:
+            await self._news.wait()
+        else:  # the store's clock says when it is time, and need not run as ours does
+            left_s = max(0, until - self._desk.store.now()) / 1_000
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), min(left_s, LOOK_S))
         self._news.clear()
 
     async def _park(self, rest: Park) -> None:

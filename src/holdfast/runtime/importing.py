@@ -229,8 +229,9 @@ async def _make(store: Store, bundle: _Bundle, more: Mapping[str, PendingRecord]
         raise Refused(f"session {bundle.session_id!r} has no events", code="IMPORT_INVALID")
     state, now = fold(bundle.log), store.now()
     # Above every epoch that the log names: nobody here may take an old driver's call for its own.
-    started = [e.epoch for _, _, e in bundle.log if isinstance(e, events.ToolStarted)]
-    epoch = max(started, default=0)
+    driven = (events.ToolStarted, events.Pending)
+    epochs = [e.epoch for _, _, e in bundle.log if isinstance(e, driven) and e.epoch is not None]
+    epoch = max(epochs, default=0)
     effect = plan(state, Seat(epoch=epoch + 1), now)
     wake = effect.due if isinstance(effect, Park) else now
     calls = [

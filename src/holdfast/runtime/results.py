@@ -80,7 +80,7 @@ _ALWAYS: Final = (
 )
 
 
-PRIVATE: Final = ("onExpire", "grace", "twin", "hooks")  # of a record, never shown
+PRIVATE: Final = ("onExpire", "epoch", "grace", "twin", "hooks")  # of a record, never shown
 
 
 def pending_json(record: PendingRecord, callback_url: str | None = None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import msgspec
 from holdfast.core import events as facts
 from holdfast.core import pending
 from holdfast.core.commands import Approve, Command, Expire, SubmitResult
-from holdfast.core.decide import Settlement, is_overdue
+from holdfast.core.decide import Settlement, is_overdue, lost
 from holdfast.core.pending import PendingRecord
 from holdfast.core.sessions import State
 from holdfast.errors import Corrupt, HoldfastError, NotFound, Refused
@@ -44,6 +44,7 @@ from holdfast.runtime.retention import KEEP_MS
 from holdfast.runtime.tools import Tool
 from holdfast.store.base import Write
 
+NO_KIND = "nothing"  # no stream is of this kind
 FOLLOW_S = 0.25  # how often a session that another process drives is looked at
 
 
@@ -242,9 +243,28 @@ class Service:
         _check_command(command)
 
         async def inspect(record: PendingRecord) -> None:
+            if record.epoch is not None and record.is_open:
+                await self._check_held(record)
             self._inspect(record, command)
 
         return await self.desk.settling.settle(pending_id, command, tenant=tenant, inspect=inspect)
+
+    async def _check_held(self, record: PendingRecord) -> None:
+        """Refuse an answer for which a driver waited in place that is gone."""
+        known = await self.desk.outside.known(Address(record.tenant, record.session_id))
+        if known.stream in self.host.drives or await self._is_driven(known):
+            return
+        drive = await self.host.ensure(known)  # to record that, where the agent is known
+        if drive is not None:
+            await drive.done.wait()
+        raise lost(record)
+
+    async def _is_driven(self, known: Known) -> bool:
+        with still_there(known.record.id):
+            if (await self.desk.store.read(known.stream, limit=0)).holder is None:
+                return False
+            await self.host.claim(NO_KIND, 0)  # by which the store notices who is dead
+            return (await self.desk.store.read(known.stream, limit=0)).holder is not None
 
     def _inspect(self, record: PendingRecord, command: Command) -> None:
         """Refuse what could not work with the code that is here; without code, take it."""

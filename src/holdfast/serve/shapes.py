@@ -28,7 +28,7 @@ def _pending() -> Schema:
         for name, one in kept["properties"].items()
         if name not in PRIVATE
     }
-    properties |= {"callbackURL": TEXT_OR_NOT, "webhookURL": TEXT_OR_NOT}
+    properties |= {"callbackURL": TEXT_OR_NOT, "webhookURL": TEXT_OR_NOT, "blocking": FLAG}
     return shape([*kept["required"], "status", "tenant", "callbackURL"], **properties)
 
 
