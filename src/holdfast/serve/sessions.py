@@ -10,9 +10,9 @@ from msgspec import Meta, Struct, field
 
 from holdfast.core.deliveries import Hook
 from holdfast.core.index import check_id
-from holdfast.errors import NotFound
+from holdfast.errors import Refused
 from holdfast.runtime.content import read_bytes
-from holdfast.runtime.entries import Address, Known
+from holdfast.runtime.entries import Address, Known, session_not_found
 from holdfast.runtime.forking import fork
 from holdfast.runtime.ids import new_id
 from holdfast.runtime.listing import Wanted, page_of
@@ -182,7 +182,7 @@ async def resume(door: Operates, session_id: Id) -> Response:
 async def cancel(door: Operates, session_id: Id) -> Response:
     """End the run: once this answers, nothing of it is begun any more."""
     body = await door.body(CancelBody, empty=CancelBody())
-    address = Address(door.home, check_id(session_id))
+    address = address_of(door, session_id)
     await door.service.desk.outside.cancel(address, door.by(body.by), body.reason)
     return reply(await _session(door, await known_to(door, session_id)))
 
@@ -206,7 +206,7 @@ async def forked(door: Operates, session_id: Id) -> Response:
 async def change(door: Operates, session_id: Id) -> Response:
     """Change metadata."""
     body = await door.body(MetadataBody)
-    address = Address(door.home, check_id(session_id))
+    address = address_of(door, session_id)
     await door.service.desk.outside.set_metadata(address, body.metadata)
     return reply(await _session(door, await known_to(door, session_id)))
 
@@ -214,7 +214,7 @@ async def change(door: Operates, session_id: Id) -> Response:
 @router.delete("/sessions/{session_id}", responses=answers({200: DELETED}, 404))
 async def delete(door: Administers, session_id: Id) -> Response:
     """Delete it with its log and its calls."""
-    await door.service.desk.outside.erase(Address(door.home, check_id(session_id)))
+    await door.service.desk.outside.erase(address_of(door, session_id))
     return reply({"sessionID": session_id, "deleted": True})
 
 
@@ -245,9 +245,17 @@ async def file(door: Reads, session_id: Id, digest: Digest) -> Response:
 # --- what the routes of a session share -----------------------------------------------------------
 
 
+def address_of(door: Door, session_id: str) -> Address:
+    """Which session is meant; what cannot be an id is the id of none. Raises NotFound."""
+    try:
+        return Address(door.home, check_id(session_id))
+    except Refused as error:
+        raise session_not_found(session_id) from error
+
+
 async def known_to(door: Door, session_id: str) -> Known:
     """The session, if it is there for who asks. Raises NotFound."""
-    return await door.service.desk.outside.known(Address(door.home, check_id(session_id)))
+    return await door.service.desk.outside.known(address_of(door, session_id))
 
 
 async def _session(door: Door, known: Known) -> dict[str, Any]:
@@ -259,7 +267,5 @@ async def moved(door: Door, known: Known, seconds: float) -> Response:
     rests = bool(seconds) and await rested(door.service, known, seconds, door.shared.closing)
     found = await door.service.desk.outside.find(Address(known.record.tenant, known.record.id))
     if found is None:
-        raise NotFound(
-            f"session {known.record.id!r} was deleted meanwhile", code="SESSION_NOT_FOUND"
-        )
+        raise session_not_found(known.record.id)  # deleted meanwhile
     return reply(await _session(door, found), 200 if rests else 202)
