@@ -17,6 +17,7 @@ from holdfast.serve.http import application
 from holdfast.serve.rules import Rules
 from holdfast.serve.tokens import by_tokens
 from holdfast.store.base import Record, Write
+from holdfast.store.cursors import END
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock, ScriptedModel
 
@@ -299,6 +300,31 @@ async def test_the_driver_may_be_in_another_place(clock: ManualClock, tmp_path: 
             assert (await seqs(reader, last))[-1] == last
             more = (await driving.session("s").run("Again")).seq
             assert await seqs(reader, more) == list(range(last + 1, more + 1))
+
+
+async def test_nothing_falls_between_what_is_read_and_what_comes(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the first reader comes before the feed is followed: it waits for that."""
+    store = MemoryStore(clock)
+    tail, asked, free = store.tail, anyio.Event(), anyio.Event()
+
+    async def held(cursor: str, limit: int = 500) -> Any:
+        if cursor == END:
+            asked.set()
+            await free.wait()
+        return await tail(cursor, limit)
+
+    async with Runtime(store) as watching, Runtime(store, agents=[GREETS]) as driving:
+        await driving.session("s", agent=GREETS).send("Hi")
+        monkeypatch.setattr(store, "tail", held)
+        async with reading(asgi(watching, auth=TOKENS), "/events?after=0") as reader:
+            await asked.wait()
+            await anyio.wait_all_tasks_blocked()
+            await driving.session("s").send("More")
+            free.set()
+            found = [(await reader.next()).data["data"]["content"] for _ in range(2)]
+            assert found == ["Hi", "More"]
 
 
 # --- the feed -------------------------------------------------------------------------------------

@@ -40,10 +40,16 @@ class Watch:
         """Be told of one stream."""
         return self._near.listening(stream, heard)
 
+    async def begin(self) -> None:
+        """Fix from where on the feed is read: all that is recorded after this, readers get."""
+        if self._cursor == END:
+            now = (await self._store.tail(END, 0)).cursor
+            if self._cursor == END:  # not where somebody has fixed it meanwhile
+                self._cursor = now
+
     async def run(self) -> None:
         """Read the feed from now on, or from where a failure ended that, for ever."""
-        if self._cursor == END:
-            self._cursor = (await self._store.tail(END, 0)).cursor
+        await self.begin()
         while True:
             await self._store.changed(POLL_S)
             if not self._readers:

@@ -16,6 +16,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from holdfast.core import index
+from holdfast.errors import StoreError
 from holdfast.runtime.models.base import Delta
 from holdfast.runtime.results import Event, event_of
 from holdfast.runtime.service import Service
@@ -189,7 +190,11 @@ class Hub:
         if self._reads is None:
             self._reads = anyio.Event()
             await service.host.also(partial(self._read, service, closing, self._reads))
-        await wait_for(self._reads, START_S)
+        reads = self._reads
+        await wait_for(reads, START_S)
+        if not reads.is_set():
+            raise StoreError("the feed is not read: the runtime is closing")
+        await service.host.watch.begin()
 
     async def _read(self, service: Service, closing: anyio.Event, reads: anyio.Event) -> None:
         try:
