@@ -87,7 +87,7 @@ async def _waiting(runtime: Runtime) -> AsyncIterator[dict[str, Any]]:
         else:
             continue
         if problem is not None:
-            yield _told(record.session_id, record.tool, record.input, problem, record.id)
+            yield _told(record.session_id, record.tool, record.shown.input, problem, record.id)
 
 
 async def _stuck(runtime: Runtime) -> AsyncIterator[dict[str, Any]]:
@@ -107,7 +107,7 @@ async def _stuck(runtime: Runtime) -> AsyncIterator[dict[str, Any]]:
             if agent is not None:
                 problem = _unfit(agent, call.tool, dict(call.params))
             if problem is not None:
-                yield _told(record.id, call.tool, dict(call.params), problem, None)
+                yield _told(record.id, call.tool, call.shown, problem, None)
 
 
 def _unknown(agent: str) -> HoldfastError:

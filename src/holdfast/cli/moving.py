@@ -18,7 +18,7 @@ from holdfast.runtime.exporting import export_lines
 from holdfast.runtime.importing import ImportReport, import_lines
 
 
-def export_sessions(settings: Settings, given: Sequence[str], *, every: bool) -> int:
+def export_sessions(settings: Settings, given: Sequence[str], *, every: bool, secrets: bool) -> int:
     """Write sessions to stdout. What cannot be read ends its session, not the others."""
     out = sys.stdout.buffer
 
@@ -26,7 +26,7 @@ def export_sessions(settings: Settings, given: Sequence[str], *, every: bool) ->
         service, damaged = service_of(runtime), []
         for known in await _chosen(runtime, given, every=every):
             try:
-                async for text in export_lines(service, known):
+                async for text in export_lines(service, known, secrets=secrets):
                     out.write(text)
             except Corrupt as error:
                 damaged.append(error)

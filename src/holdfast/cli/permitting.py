@@ -44,7 +44,7 @@ def _json(one: Allowed) -> dict[str, Any]:
         "number": one.number,
         "tool": one.tool,
         "rule": one.rule,
-        "args": None if one.rule else dict(one.params),
+        "args": None if one.rule else one.shown,
         "by": one.by,
         "at": one.at,
     }

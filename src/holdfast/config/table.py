@@ -92,6 +92,7 @@ _USE: Final = Block(
         "idempotent": FLAG,
         "on_crash": choice("on_crash", "tell", "retry", "ask"),
         "aliases": Many(TEXT),
+        "redact": Many(TEXT),
     }
 )
 _MCP_TOOLS: Final = Block(

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.core import events
+from holdfast.core.redaction import masked
 
 NOT_THIS_CALL: Final = "APPROVAL_MISMATCH"  # the approval was for other arguments
 
@@ -78,6 +79,12 @@ class Call(Struct, frozen=True):
     problem: str | None = None
     decision: events.Decision | None = None
     decided_at: int = 0
+    redact: tuple[str, ...] = ()  # names of arguments that are not shown
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """The arguments as people and programs see them."""
+        return masked(self.params, self.redact)
 
     @property
     def is_open(self) -> bool:

@@ -178,6 +178,7 @@ def _decided(record: PendingRecord, command: Approve | Deny | Respond, now: int)
         note=decision.note,
         remember=decision.remember,
         late=record.late,
+        redact=record.redact if decision.args else (),
         task_id=record.task_id,
     )
     match command:

@@ -24,6 +24,7 @@ class User(Struct, frozen=True, kw_only=True, omit_defaults=True):
     task_id: str | None = field(default=None, name="taskID")
     key: str | None = None
     by: str | None = None
+    redact: bool = False  # it holds arguments that are not shown
 
 
 class Assistant(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -42,6 +43,7 @@ class Assistant(Struct, frozen=True, kw_only=True, omit_defaults=True):
     stop: str | None = None
     usage: dict[str, float] | None = None
     native: Raw | UnsetType = UNSET
+    redact: bool = False  # what the provider sent holds arguments that are not shown
 
 
 class ToolCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -53,6 +55,7 @@ class ToolCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     agent: str
     turn: int = 0  # 0: that of the answer before it
     task_id: str | None = field(default=None, name="taskID")
+    redact: tuple[str, ...] = ()  # names of arguments that are not shown
 
 
 class ToolStarted(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -91,6 +94,7 @@ class Pending(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str | None = None
     epoch: int | None = None  # of the driver that waits for it in place; None: nobody needs to
     task_id: str | None = field(default=None, name="taskID")
+    redact: tuple[str, ...] = ()  # names of arguments that are not shown
 
 
 class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -125,6 +129,7 @@ class Decision(Struct, frozen=True, kw_only=True, omit_defaults=True):
     remember: bool | str = False  # for the rest of the session: exactly this call, or a rule
     late: bool = False
     task_id: str | None = field(default=None, name="taskID")
+    redact: tuple[str, ...] = ()  # names of arguments that are not shown
 
 
 class Revoked(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.core import events
 from holdfast.core.events import Content, Stamped
+from holdfast.core.redaction import MASK, masked
 
 PartStatus = Literal["running", "waiting_async", "completed", "error"]
 
@@ -133,7 +134,7 @@ def _user(telling: _Telling, stamped: Stamped, event: events.User) -> None:
         task_id=event.task_id,
         key=event.key,
         by=event.by,
-        parts=_content(name, event.content),
+        parts=_content(name, MASK if event.redact else event.content),
     )
     telling.inputs.append((stamped.seq, shown))
 
@@ -182,11 +183,12 @@ def _assistant(telling: _Telling, stamped: Stamped, event: events.Assistant) -> 
 
 
 def _tool_call(telling: _Telling, stamped: Stamped, event: events.ToolCall) -> None:
+    shown = masked(event.params, event.redact)
     telling.calls[event.id] = ToolPart(
         id=f"m{telling.turn}.{len(telling.calls)}",
         call_id=event.id,
         tool=event.tool,
-        state=ToolState(status="running", input=event.params, time=PartTime(stamped.at)),
+        state=ToolState(status="running", input=shown, time=PartTime(stamped.at)),
     )
 
 
@@ -194,7 +196,7 @@ def _pending(telling: _Telling, stamped: Stamped, event: events.Pending) -> None
     telling.change(
         event.call_id,
         status="waiting_async",
-        input=event.input,
+        input=masked(event.input, event.redact),
         pending_id=event.pending_id,
         time=PartTime(stamped.at),
     )
@@ -216,7 +218,9 @@ def _decision(telling: _Telling, _: Stamped, event: events.Decision) -> None:
     if part is None or event.kind not in ("approve", "edit"):
         return
     telling.change(
-        event.call_id, status="running", input={**part.state.input, **(event.args or {})}
+        event.call_id,
+        status="running",
+        input={**part.state.input, **masked(event.args or {}, event.redact)},
     )
 
 

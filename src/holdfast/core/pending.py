@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from holdfast.core.events import CallKind, DecisionKind
+from holdfast.core.redaction import masked
 from holdfast.errors import Corrupt
 
 
@@ -145,11 +146,22 @@ class PendingRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     grace: int = 0  # ms after its deadline in which an answer is still taken, marked late
     twin: str | None = None  # another id under which the same call waits
     ancestry: tuple[str, ...] = ()
+    redact: tuple[str, ...] = ()  # names of arguments that are not shown
     hooks: tuple[str, ...] = ()  # who is told what becomes of it, by the names of their entries
 
     @property
     def is_open(self) -> bool:
         return self.status in OPEN
+
+    @property
+    def shown(self) -> "PendingRecord":
+        """The record as people and programs see it."""
+        if not self.redact:
+            return self
+        decision = self.decision
+        if decision is not None and decision.args is not None:
+            decision = replace(decision, args=masked(decision.args, self.redact))
+        return replace(self, input=masked(self.input, self.redact), decision=decision)
 
     @property
     def due(self) -> int | None:
@@ -212,6 +224,7 @@ def became_of(told: Mapping[str, Any]) -> str:
 
 def winner(record: PendingRecord) -> Mapping[str, Any]:
     """What settled a call, when and by whom: what losers are told."""
+    record = record.shown
     told: dict[str, Any] = {"status": str(record.status), "at": record.time.completed}
     if record.decision is not None:
         told |= {k: v for k, v in msgspec.to_builtins(record.decision).items() if v is not None}

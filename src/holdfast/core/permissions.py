@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.core.calls import digest
+from holdfast.core.redaction import masked
 from holdfast.errors import Refused
 
 Effect = Literal["deny", "allow", "ask"]
@@ -101,6 +102,7 @@ class Allowed(Struct, frozen=True, kw_only=True, omit_defaults=True):
     number: int  # of the event that says so
     tool: str
     params: Mapping[str, Any]  # of the call that was approved
+    redact: tuple[str, ...] = ()  # names of arguments that are not shown
     rule: str | None = None  # None: exactly that call again
     by: str = ""
     at: int = 0
@@ -117,9 +119,14 @@ class Allowed(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.tool in names and digest(params) == digest(self.params)
 
     @property
+    def shown(self) -> dict[str, Any]:
+        """The arguments as people and programs see them."""
+        return masked(self.params, self.redact)
+
+    @property
     def text(self) -> str:
         """What is allowed, for people."""
-        return self.rule or f"{self.tool} with {msgspec.json.encode(self.params).decode()}"
+        return self.rule or f"{self.tool} with {msgspec.json.encode(self.shown).decode()}"
 
 
 def check_remembered(rule: str, tool: str, params: Mapping[str, Any]) -> None:

@@ -66,6 +66,7 @@ def _pending(made: _Rebuilding, stamped: Stamped, event: events.Pending) -> None
         prompt=event.prompt,
         reason=event.reason,
         epoch=event.epoch,
+        redact=event.redact,
     )
 
 

@@ -161,7 +161,8 @@ def _assistant(state: State, stamped: Stamped, event: events.Assistant) -> State
 
 def _tool_call(state: State, _: Stamped, event: events.ToolCall) -> State:
     turn = event.turn or state.turn
-    call = Call(event.id, event.tool, event.params, turn, len(state.calls))
+    place = (turn, len(state.calls))
+    call = Call(event.id, event.tool, event.params, *place, redact=event.redact)
     todos = state.todos
     if is_todo_tool(event.tool):
         listed = event.params.get("todos")
@@ -212,6 +213,7 @@ def _remembered(state: State, stamped: Stamped, event: events.Decision) -> State
         number=stamped.seq,
         tool=call.tool,
         params=call.params,
+        redact=call.redact,
         rule=rule,
         by=event.by,
         at=stamped.at,

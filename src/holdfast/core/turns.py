@@ -71,6 +71,7 @@ class Turn:
     answer: Answer
     request_head: int
     verdicts: Sequence[Verdict] = ()
+    redact: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by call, what is hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,7 @@ class _Pen:
                 reason=reason,
                 epoch=record.epoch,
                 task_id=self.task,
+                redact=record.redact,
             )
         )
 
@@ -154,6 +156,7 @@ class _Pen:
             on_expire=scope.on_expire if kind in PEOPLE else "fail",
             epoch=scope.epoch if scope.blocks and kind in PEOPLE else None,
             grace=scope.grace if kind in PEOPLE and scope.on_expire == "cancel" else 0,
+            redact=call.redact,
             hooks=scope.hooks,
         )
 
@@ -202,7 +205,7 @@ def record_turn(state: State, scope: Scope, said: Turn, now: int) -> Draft:
     answer, turn, pen = said.answer, state.turn + 1, _pen(state, now)
     pen.fact(_assistant(said, scope.agent, turn, pen.task))
     calls = [
-        Call(asked.id, asked.tool, asked.params, turn, index)
+        Call(asked.id, asked.tool, asked.params, turn, index, redact=said.redact.get(asked.id, ()))
         for index, asked in enumerate(answer.calls)
     ]
     for call in calls:
@@ -214,6 +217,7 @@ def record_turn(state: State, scope: Scope, said: Turn, now: int) -> Draft:
                 agent=scope.agent,
                 turn=turn,
                 task_id=pen.task,
+                redact=call.redact,
             )
         )
     free = SLOTS
@@ -242,6 +246,7 @@ def _assistant(said: Turn, agent: str, turn: int, task: str) -> events.Assistant
         stop=answer.stop,
         usage=dict(answer.usage) if answer.usage else None,
         native=UNSET if answer.native is None else Raw(answer.native),
+        redact=any(said.redact.values()),
     )
 
 

@@ -102,7 +102,7 @@ def approval_request(record: PendingRecord) -> dict[str, Any]:
     data: dict[str, Any] = {
         "interaction_type": "tool_approval",
         "tool_name": record.tool,
-        "tool_input": dict(record.input),
+        "tool_input": record.shown.input,
         "options": ["approve", "deny"],
         "tool_call_id": record.call_id,
         "task_id": record.task_id,

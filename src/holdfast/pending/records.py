@@ -71,6 +71,7 @@ class PendingToolCall:
             time=PendingTime(created=now),
             timeout=None if limit is None else now + limit,
             external_ref=external_ref,
+            redact=self._hidden(known.record.agent, tool),
             hooks=known.record.hooks,
         )
         told: list[Put] = []
@@ -84,6 +85,12 @@ class PendingToolCall:
         await self._record(known, record, told)
         return shown(self._rt, record)
 
+    def _hidden(self, agent: str, name: str) -> tuple[str, ...]:
+        """What is not shown of the arguments, where the code says so."""
+        ready = service_of(self._rt).agents.find(agent)
+        tool = None if ready is None else ready.tool(name)
+        return () if tool is None else tuple(sorted(tool.hidden))
+
     async def _record(self, known: Known, record: PendingRecord, told: Sequence[Put]) -> None:
         opened = events.Pending(
             pending_id=record.id,
@@ -94,6 +101,7 @@ class PendingToolCall:
             effect_id=record.effect_id,
             expires_at=record.timeout,
             task_id=record.task_id,
+            redact=record.redact,
         )
         news = events.Progress(
             pending_id=record.id,

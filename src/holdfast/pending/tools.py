@@ -17,6 +17,7 @@ from holdfast.runtime.ids import new_id, secret_id
 from holdfast.runtime.invoke import invoke
 from holdfast.runtime.models.base import Delta, Request
 from holdfast.runtime.outputs import Deferred, parse_deferred
+from holdfast.runtime.outside import Said
 from holdfast.runtime.session import Session
 from holdfast.runtime.tools import Tool
 from holdfast.runtime.values import Context, Duration, parse_duration
@@ -126,7 +127,8 @@ class AsyncToolRegistry:
         if not isinstance(timeout, EllipsisType):
             metadata["timeout"] = 0 if timeout is None else parse_duration(timeout)
         session = self._session(metadata, webhook_url, webhook_secret)
-        result = await session.run(said)
+        await session.tell(Said(said, redact=bool(tool.hidden)))
+        result = await session.run()
         opened = [one.data for one in await session.events() if one.type == "pending"]
         if not opened:
             raise ToolError(str(result.output or result.error))

@@ -327,7 +327,7 @@ class Driver:
         state, now = self._log.state, self._desk.store.now()
         if not state.takes_answer(outcome.turn, outcome.request_head):
             return False  # it belongs to a turn or a run that is over
-        said = Turn(outcome.answer, outcome.request_head, outcome.verdicts)
+        said = Turn(outcome.answer, outcome.request_head, outcome.verdicts, outcome.redact)
         draft = turns.record_turn(state, self._scope, said, now)
         if not outcome.answer.calls and state.input_head <= outcome.request_head:
             corrections = state.run.corrections if state.run is not None else 0

@@ -45,6 +45,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     blob: str | None = None
     end: str | None = None
     events: int = 0
+    redacted: int = 0
 
 
 @dataclass(slots=True)
@@ -58,6 +59,7 @@ class _Bundle:
     log: list[Stamped] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     is_whole: bool = False
+    redacted: int = 0  # events without their secrets
 
     @property
     def address(self) -> Address:
@@ -141,6 +143,13 @@ def _check_whole(file: _File) -> None:
                 code="IMPORT_INVALID",
                 hint="export it again; half a session would do again what it had done",
             )
+        if bundle.redacted:
+            raise Refused(
+                f"{bundle.redacted} events of session {bundle.session_id!r} were exported without "
+                "their secrets, and what they ask for could not run",
+                code="IMPORT_REDACTED",
+                hint="export it with --secrets",
+            )
 
 
 def _take(file: _File, bundle: _Bundle | None, line: _Line) -> _Bundle | None:
@@ -165,7 +174,7 @@ def _end(bundle: _Bundle, line: _Line) -> None:
             f"{line.events} events of session {line.end!r} end here, and there are "
             f"{len(bundle.log)} of {bundle.session_id!r}"
         )
-    bundle.is_whole = True
+    bundle.is_whole, bundle.redacted = True, line.redacted
 
 
 def _begin(file: _File, line: _Line) -> _Bundle:

@@ -12,6 +12,7 @@ import anyio
 import anyio.to_thread
 
 from holdfast.core.durations import format_ms
+from holdfast.core.redaction import masked
 from holdfast.errors import ToolError
 from holdfast.runtime.signatures import Signature
 from holdfast.runtime.tools import Tool
@@ -48,7 +49,8 @@ def prompt_for(tool: Tool[..., Any], args: Mapping[str, Any]) -> str:
     """What the person is asked, with `{tool}` and `{input}` filled in; a question is itself."""
     if tool.kind == "question":
         return str(args.get("question", ""))
-    told = {"tool": tool.name, "input": json.dumps(dict(args), ensure_ascii=False, default=str)}
+    shown = masked(args, tool.hidden)
+    told = {"tool": tool.name, "input": json.dumps(shown, ensure_ascii=False, default=str)}
     template = tool.approval_prompt or (_PROMPT if args else _PROMPT_BARE)
     # One pass: braces in the input are input.
     return _PLACE.sub(lambda place: told[place[1]], template)

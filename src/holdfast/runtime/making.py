@@ -9,7 +9,7 @@ from holdfast.core.index import SessionRecord
 from holdfast.core.pending import PendingRecord
 from holdfast.core.sessions import State
 from holdfast.runtime.entries import Known, pending_put, session_put
-from holdfast.runtime.outside import Said, key_put, title_of
+from holdfast.runtime.outside import Said, key_put
 from holdfast.store.base import Gone, Put, Record, Store, Write
 
 
@@ -38,7 +38,7 @@ def listed(names: tuple[str, str, str], log: Sequence[Stamped], state: State) ->
         created_at=state.created_at,
         updated_at=state.updated_at,
         metadata=index.listed_metadata(state.metadata),
-        title="" if said is None else title_of(said.content),
+        title="" if said is None else Said(said.content, redact=said.redact).title,
     )
 
 

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from holdfast.core import decide, events, index, pending
 from holdfast.core.commands import CancelCall
 from holdfast.core.index import KeyRecord, SessionRecord
+from holdfast.core.redaction import MASK
 from holdfast.errors import Conflict, Refused
 from holdfast.runtime.entries import (
     Address,
@@ -50,6 +51,12 @@ class Said:
     content: events.Content
     key: str | None = None
     by: str | None = None
+    redact: bool = False  # it holds arguments that are not shown
+
+    @property
+    def title(self) -> str:
+        """Its beginning, for lists."""
+        return MASK if self.redact else title_of(self.content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +171,7 @@ class Outside:
         task = new_id("task") if found.record.is_over else found.record.task_id or new_id("task")
         state = "pending" if found.record.is_over else found.record.state
         facts: list[events.Event] = []
-        title = found.record.title or title_of(said.content)
+        title = found.record.title or said.title
         known = found.changed(
             updated_at=now, task_id=task, state=state, title=title, hooks=(*hooks, *told)
         )
@@ -304,12 +311,19 @@ def _new_record(address: Address, said: Said | None, now: int) -> SessionRecord:
         created_at=now,
         updated_at=now,
         metadata=metadata,
-        title="" if said is None else title_of(said.content),
+        title="" if said is None else said.title,
     )
 
 
 def _user(said: Said, task: str | None) -> events.User:
-    return events.User(role="user", content=said.content, task_id=task, key=said.key, by=said.by)
+    return events.User(
+        role="user",
+        content=said.content,
+        task_id=task,
+        key=said.key,
+        by=said.by,
+        redact=said.redact,
+    )
 
 
 def title_of(content: events.Content) -> str:

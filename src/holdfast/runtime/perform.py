@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,14 +109,14 @@ class Desk:
             tenant=record.tenant,
             agent=record.agent,
             tool=record.tool,
-            args=record.input,
+            args=record.input if inside else record.shown.input,
             call_id=record.call_id,
             effect_id=record.effect_id,
             prompt=record.prompt,
             external_ref=record.external_ref,
             created_at=instant(record.time.created),
             expires_at=None if record.timeout is None else instant(record.timeout),
-            decision=decision_of(record.decision),
+            decision=decision_of(record.decision if inside else record.shown.decision),
             ancestry=record.ancestry,
             problem=problem_of(record.problem),
             callback_url=self.callback_url(record.id) if record.kind == "tool" else None,
@@ -150,6 +150,7 @@ class Answered:
     request_head: int
     answer: Answer
     verdicts: tuple[Verdict, ...]
+    redact: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by call
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,12 @@ class Performer:
                 for call in answer.calls
             ]
         )
-        return Answered(turn, head, answer, verdicts)
+        return Answered(turn, head, answer, verdicts, self._hidden(answer))
+
+    def _hidden(self, answer: Answer) -> dict[str, tuple[str, ...]]:
+        """The names of the arguments that are not shown, of each call that has some."""
+        tools = [(call.id, self.agent.tool(call.tool)) for call in answer.calls]
+        return {name: tuple(sorted(one.hidden)) for name, one in tools if one and one.hidden}
 
     def _request(self, messages: list[Message], state: State, turn: int) -> Request:
         return Request(
@@ -212,11 +218,12 @@ class Performer:
 
     async def _answer(self, request: Request) -> Answer:
         whole: Answer | None = None
+        hides = any(tool.hidden for tool in self.agent.tools.values())
         tell(ModelAsked(self.tenant, self.session_id, request.turn))
         async for piece in self.agent.model.answer(request):
             if isinstance(piece, Answer):
                 whole = piece
-            else:
+            elif piece.kind != "args" or not hides:
                 self.desk.bus.publish(self.tenant, piece)
         if whole is None:
             raise ModelError(f"{self.agent.model.name} ended its answer without one")

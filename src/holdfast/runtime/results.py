@@ -10,6 +10,7 @@ from typing_extensions import TypeVar
 
 from holdfast.core.index import SessionRecord
 from holdfast.core.pending import PendingDecision, PendingRecord
+from holdfast.core.redaction import shown_event
 from holdfast.core.sessions import State as Folded
 from holdfast.core.tasks import Projection, Standing, project
 from holdfast.errors import HoldfastError, Refused
@@ -80,13 +81,14 @@ _ALWAYS: Final = (
 )
 
 
-PRIVATE: Final = ("onExpire", "epoch", "grace", "twin", "hooks")  # of a record, never shown
+# Of a record, never shown.
+PRIVATE: Final = ("onExpire", "epoch", "grace", "twin", "hooks", "redact")
 
 
 def pending_json(record: PendingRecord, callback_url: str | None = None) -> dict[str, Any]:
     """A pending call as every door shows it; `webhookURL` is another name of `callbackURL`."""
     shown: dict[str, Any] = dict.fromkeys(_ALWAYS)
-    shown |= msgspec.to_builtins(record)
+    shown |= msgspec.to_builtins(record.shown)
     shown["tenant"] = record.tenant
     shown["status"] = str(record.status)
     shown["late"] = record.late
@@ -240,10 +242,11 @@ def session_status(sight: Sight) -> dict[str, Any]:
 
 
 def event_of(stream_names: tuple[str, str], record: Any) -> Event:
-    """A stored record as the public event. Raises Corrupt, naming the record."""
+    """A stored record as the public event, without secrets. Raises Corrupt, naming the record."""
     tenant, session_id = stream_names
     try:
         data: dict[str, Any] = msgspec.json.decode(record.data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise unreadable(record, error) from error
-    return Event(session_id, record.seq, record.pos, record.type, record.at, data, tenant)
+    shown = shown_event(record.type, data)
+    return Event(session_id, record.seq, record.pos, record.type, record.at, shown, tenant)

@@ -99,8 +99,12 @@ class Session(Generic[T_co]):
         if key is not None:
             check_id(key, "key")
         content = await stored_content(self._service.desk.store, message)
+        return await self.tell(Said(content, key))
+
+    async def tell(self, said: Said) -> Sent:
+        """Record what was made ready to be, as `send` does."""
         address = await self._service.at_home(self._address)
-        return await self._service.desk.outside.send(address, Said(content, key))
+        return await self._service.desk.outside.send(address, said)
 
     async def send(self, message: Content, *, key: str | None = None) -> int:
         """Record a message and wake the session; answers the event's seq. Somebody must drive."""

@@ -26,6 +26,7 @@ from typing import (
 )
 
 from holdfast.core.jsonschema import problems
+from holdfast.core.redaction import secret_arguments
 from holdfast.errors import ConfigError, Refused
 from holdfast.runtime.args import invalid, json_text
 from holdfast.runtime.binding import Binding, bind, name_of
@@ -67,6 +68,7 @@ class Tool(Generic[P, R]):
     on_crash: OnCrash | None = None
     validate_result: Callable[[str], bool] | None = None
     aliases: Sequence[str] = ()
+    redact: Sequence[str] = ()
     kind: Kind | None = None  # of the wait that the runtime itself makes of a built-in
     _binding: Binding | None = field(default=None, repr=False, compare=False)
 
@@ -74,11 +76,13 @@ class Tool(Generic[P, R]):
         _check_names(self)
         _check_options(self)
         _set(self, aliases=tuple(self.aliases), description=_marked(self))
+        _set(self, redact=tuple(self.redact))
         if self._binding is None:
             _set(self, parameters=_checked_schema(self))
         elif self._binding.function != self.run:  # replace(tool, run=…)
             _set(self, _binding=bind(self.run, self.name))
         _check_pending(self)
+        _check_redact(self)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function itself: no validation, no approval, nothing recorded."""
@@ -128,6 +132,11 @@ class Tool(Generic[P, R]):
         return self.on_crash or ("retry" if self.idempotent else "tell")
 
     @property
+    def hidden(self) -> frozenset[str]:
+        """The arguments that are shown to nobody: named in `redact`, or typed as a secret."""
+        return secret_arguments(self.parameters) | frozenset(self.redact)
+
+    @property
     def deps_type(self) -> Any:
         """The X of its `Context[X]`; None where it states none."""
         return None if self.signature is None else deps_type_of(self.signature)
@@ -172,6 +181,7 @@ class ToolOptions(TypedDict, total=False):
     on_crash: OnCrash | None
     validate_result: Callable[[str], bool] | None
     aliases: Sequence[str]
+    redact: Sequence[str]
 
 
 @overload
@@ -195,6 +205,7 @@ def tool(  # noqa: PLR0913 - the options of a tool, each said once
     on_crash: OnCrash | None = None,
     validate_result: Callable[[str], bool] | None = None,
     aliases: Sequence[str] = (),
+    redact: Sequence[str] = (),
 ) -> Any:
     """Make a tool of a function: its type hints and docstring are the schema.
 
@@ -216,6 +227,7 @@ def tool(  # noqa: PLR0913 - the options of a tool, each said once
         "on_crash": on_crash,
         "validate_result": validate_result,
         "aliases": aliases,
+        "redact": redact,
     }
     around = _locals_of_caller()
 
@@ -269,8 +281,9 @@ def _marked(made: Tool[..., Any]) -> str:
 
 
 def _check_names(made: Tool[..., Any]) -> None:
-    if isinstance(made.aliases, str):
-        raise ConfigError(f"tool {made.name!r}: aliases must be a list of names")
+    for option in ("aliases", "redact"):
+        if isinstance(getattr(made, option), str):
+            raise ConfigError(f"tool {made.name!r}: {option} must be a list of names")
     for name in (made.name, *made.aliases):
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ConfigError(
@@ -305,6 +318,16 @@ def _checked_schema(made: Tool[..., Any]) -> dict[str, Any]:
     if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
         raise ConfigError(f"tool {made.name!r}: parameters must be the JSON schema of an object")
     return {"type": "object", "properties": {}, **schema}
+
+
+def _check_redact(made: Tool[..., Any]) -> None:
+    known = made.parameters.get("properties", {})
+    strange = sorted(set(made.redact) - set(known))
+    if strange and not made.parameters.get("additionalProperties"):
+        raise ConfigError(
+            f"tool {made.name!r}: redact names {strange[0]!r}, which is none of its arguments",
+            hint=f"its arguments are {', '.join(known) or 'none'}",
+        )
 
 
 def _check_pending(made: Tool[..., Any]) -> None:

@@ -81,15 +81,16 @@ def permissions(settings: Settings, session_id: str, revoke: int | None, by: str
 @sessions.command()
 @click.argument("session_ids", metavar="ID...", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="Every session.")
+@click.option("--secrets", is_flag=True, help="With secret arguments, as an import needs them.")
 @shared
 @with_settings
-def export(settings: Settings, session_ids: tuple[str, ...], *, every: bool) -> int:
+def export(settings: Settings, session_ids: tuple[str, ...], *, every: bool, secrets: bool) -> int:
     """Write sessions to stdout as lines of JSON, for `holdfast sessions import`."""
     if bool(session_ids) == every:
         raise click.UsageError("give the IDs of sessions, or --all")
     from holdfast.cli import moving
 
-    return moving.export_sessions(settings, session_ids, every=every)
+    return moving.export_sessions(settings, session_ids, every=every, secrets=secrets)
 
 
 @sessions.command("import")
