@@ -123,6 +123,7 @@ class _Told:
 
     _messages: list[Message] = field(default_factory=list)
     _natives: dict[int, list[Any]] = field(default_factory=dict)
+    _heard: list[int] = field(default_factory=list)  # the places of results
 
     def said(self, data: dict[str, Any]) -> None:
         self._messages.append({"role": "user", "content": _own(data.get("content"))})
@@ -160,20 +161,20 @@ class _Told:
         }
         if _is_error(data):
             block["is_error"] = True
-        last = self._messages[-1] if self._messages else None
-        if last is not None and _holds_results(last):
-            last["content"].append(block)
+        if self._heard and self._heard[-1] == len(self._messages) - 1:
+            self._messages[-1]["content"].append(block)
         else:
+            self._heard.append(len(self._messages))
             self._messages.append({"role": "user", "content": [block]})
 
     def messages(self) -> list[Message]:
         """All of it: results in the order of their calls, native answers as they came."""
-        for before, after in zip(self._messages, self._messages[1:], strict=False):
-            if before["role"] == "assistant" and _holds_results(after):
-                order = {key: n for n, key in reversed(list(enumerate(_call_ids(before))))}
-                after["content"].sort(
-                    key=lambda block, order=order: order.get(_key(block["tool_use_id"]), len(order))
-                )
+        for place in self._heard:
+            before = self._messages[place - 1] if place else {"content": []}
+            order = {key: n for n, key in reversed(list(enumerate(_call_ids(before))))}
+            self._messages[place]["content"].sort(
+                key=lambda block, order=order: order.get(_key(block["tool_use_id"]), len(order))
+            )
         for place, native in self._natives.items():
             if _call_ids({"content": native}) == _call_ids(self._messages[place]):
                 self._messages[place]["content"] = native
@@ -185,24 +186,11 @@ def _own(content: Any) -> Any:
     return list(content) if type(content) is list else content
 
 
-def _holds_results(message: Message) -> bool:
-    content = message["content"]
-    return (
-        message["role"] == "user"
-        and type(content) is list
-        and bool(content)
-        and all(type(one) is dict and one.get("type") == "tool_result" for one in content)
-    )
-
-
 def _call_ids(message: Message) -> list[str]:
     content = message["content"]
     blocks = content if type(content) is list else []
-    return [
-        _key(block.get("id"))
-        for block in blocks
-        if type(block) is dict and block.get("type") == "tool_use"
-    ]
+    calls = (one for one in blocks if type(one) is dict and _word(one, "type") == "tool_use")
+    return [_key(call.get("id")) for call in calls]
 
 
 def _texts(content: Any) -> list[Any]:

@@ -3,8 +3,10 @@
 A part's block has the shape of an Anthropic content block, which can say all that the others can.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Final, Literal
 
 Block = dict[str, Any]
 Kind = Literal["text", "media", "private", "call", "result"]
@@ -13,6 +15,7 @@ Shape = Literal["plain", "anthropic", "openai", "responses", "own"]
 IssueType = Literal[
     "incomplete_tool_call", "orphaned_tool_result", "invalid_message", "empty_message"
 ]
+NO_ORIGIN: Final[Mapping[str, Any]] = MappingProxyType({})
 Action = Literal["removed_tool_calls", "removed_message", "skipped"]
 
 
@@ -48,5 +51,7 @@ class Turn:
     at: int
     shape: Shape = "plain"
     given: object = None
-    more: dict[str, Any] = field(default_factory=dict)  # provider and model, where known
+    more: Mapping[str, Any] = field(
+        default_factory=lambda: NO_ORIGIN
+    )  # provider and model, where known
     changed: bool = False  # whether anything was dropped, renamed, joined or moved

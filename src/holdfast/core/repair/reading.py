@@ -1,6 +1,6 @@
 """Reading histories: messages of Anthropic, of OpenAI (both kinds) and of our own, as turns."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from holdfast.core.repair.blocks import (
@@ -11,7 +11,7 @@ from holdfast.core.repair.blocks import (
     text_part,
 )
 from holdfast.core.repair.own import is_own, read_own
-from holdfast.core.repair.parts import Action, Issue, IssueType, Part, Role, Shape, Turn
+from holdfast.core.repair.parts import NO_ORIGIN, Action, Issue, IssueType, Part, Role, Shape, Turn
 from holdfast.core.repair.plain import is_plain, shown
 
 ROLES: Final[dict[str, Role]] = {
@@ -20,6 +20,7 @@ ROLES: Final[dict[str, Role]] = {
     "user": "user",
     "assistant": "assistant",
 }
+_LOOKED_AT: Final = {"role", "content"}  # what reading has made sure of by itself
 _ITEMS: Final = frozenset({"function_call", "function_call_output", "reasoning"})
 _SHAPES: Final[dict[str, Shape]] = {
     "text": "plain",
@@ -112,7 +113,8 @@ class Reader:
         for what in heard.wrong:
             self._report("invalid_message", "skipped", f"Skipped {what}")
         runs = _runs(heard.kept(), role)
-        whole = heard.same and len(runs) == 1 and runs[0][0] == role and is_plain(message)
+        whole = heard.same and len(runs) == 1 and runs[0][0] == role
+        whole = whole and (message.keys() == _LOOKED_AT or is_plain(message))
         given = message if whole and all(part.same for part in heard.parts) else None
         if not runs and not heard.wrong:
             self._report("empty_message", "removed_message", "Removed an empty message")
@@ -255,7 +257,9 @@ def _runs(parts: list[Part], role: Role) -> list[tuple[Role, list[Part]]]:
     return runs
 
 
-def _origin(message: dict[Any, Any]) -> dict[str, Any]:
+def _origin(message: dict[Any, Any]) -> Mapping[str, Any]:
+    if message.keys() == _LOOKED_AT:
+        return NO_ORIGIN
     return {
         key: message[key]
         for key in ("provider", "model")
