@@ -42,10 +42,11 @@ def _shown(value: Any) -> str:
 
 
 _MARKS: Final = {"%": "%25", "/": "%2F", "#": "%23", "|": "%7C"}  # what names are put together with
+_QUOTED: Final = str.maketrans(_MARKS)
 
 
 def _quote(text: str) -> str:
-    return "".join(_MARKS.get(letter, letter) for letter in text)
+    return text.translate(_QUOTED)
 
 
 def _unquote(text: str) -> str:

@@ -11,6 +11,7 @@ from holdfast.core.sessions import State
 
 MAX_TRIES: Final = 5
 SLOTS: Final = 16  # calls of one turn that run at one time
+_READY: Final = (CallStatus.NEW, CallStatus.APPROVED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,32 +39,31 @@ def plan(state: State, seat: Seat, now: int) -> Effect:
     """The one next thing to do. Parks exactly when nothing here can move the session."""
     if state.cancelling:
         return effects.CloseCalls()
-    strays = tuple(c for c in state.calls.values() if not c.is_open and (c.gate or c.wait))
+    strays = tuple([c for c in state.calls.values() if (c.gate or c.wait) and not c.is_open])
     if strays:
         return effects.CloseStrays(strays)
     if state.run is None or state.run.end is not None:
         return _rest(state, seat)
     if seat.tries > MAX_TRIES:
         return _drivers_die(seat)
-    return _calls(state, seat, now) or _model(state, seat, now) or _rest(state, seat)
+    waiting = state.open_calls
+    if waiting:
+        return _calls(waiting, seat, now) or _rest(state, seat, waiting)
+    return _model(state, seat, now) or _rest(state, seat)
 
 
-def _calls(state: State, seat: Seat, now: int) -> Effect | None:
-    held = [c for c in state.open_calls if c.held is not None]
+def _calls(waiting: Sequence[Call], seat: Seat, now: int) -> Effect | None:
+    held = [c for c in waiting if c.held is not None]
     if held and (given_up := _given_up(held, seat, now)):
         return given_up
-    cut_off = tuple(c for c in state.open_calls if _is_cut_off(c, seat))
+    cut_off = tuple([c for c in waiting if _is_cut_off(c, seat)])
     if cut_off:
         return effects.Interrupted(cut_off)
-    due = tuple(c for c in state.open_calls if _is_due(c, now))
+    due = tuple([c for c in waiting if _is_due(c, now)])
     if due:
         return effects.FireTimers(due)
     free = SLOTS - len(seat.in_flight)
-    ready = tuple(
-        c
-        for c in state.open_calls
-        if c.status in (CallStatus.NEW, CallStatus.APPROVED) and c.id not in seat.stuck
-    )
+    ready = tuple([c for c in waiting if c.status in _READY and c.id not in seat.stuck])
     if ready and free > 0:
         return effects.StartCalls(ready[:free])
     return None
@@ -135,17 +135,17 @@ def _drivers_die(seat: Seat) -> Effect:
     )
 
 
-def _rest(state: State, seat: Seat) -> Effect:
+def _rest(state: State, seat: Seat, waiting: Sequence[Call] = ()) -> Effect:
     if seat.in_flight or seat.asking:
         return effects.Idle()
     if state.run is None or state.run.end is not None:
         return effects.Park()  # a timer of a run that is over wakes nobody
     timers = [
         c.expires_at
-        for c in state.open_calls
+        for c in waiting
         if c.kind == "timer" and c.status is CallStatus.WAITING and c.expires_at is not None
     ]
-    held = [c for c in state.open_calls if c.held is not None and c.holder is not None]
+    held = [c for c in waiting if c.held is not None and c.holder is not None]
     if held:  # a person is waited for in place
         ends = [end for c in held if (end := _end(c, seat)) is not None]
         return effects.Idle(min([*timers, *ends], default=None))

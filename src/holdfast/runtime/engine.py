@@ -65,6 +65,8 @@ class Driver:
         self._news = asyncio.Event()
         self._flight = Flight(self._news.set)
         self._launched: set[tuple[str, int]] = set()  # effect id, attempt
+        self._looked_at: State | None = None  # for what to launch
+        self._foreseen: tuple[State, Effect] | None = None  # what follows from the last commit
         self._stuck: dict[str, HoldfastError] = {}
         self._stopping = False
         self._moved = False  # somebody wrote to the stream since we last read it
@@ -100,6 +102,7 @@ class Driver:
     def stop(self) -> None:
         """Begin nothing new; park as soon as nothing runs."""
         self._stopping = True
+        self._foreseen = None
         self._flight.stop_asking()
         self._news.set()
 
@@ -112,6 +115,7 @@ class Driver:
     async def _step(self) -> bool:
         if self._moved:
             self._moved = False
+            self._foreseen = None
             await self._catch_up()
         self._flight.check()
         try:
@@ -139,6 +143,9 @@ class Driver:
             raise Fenced(f"{self._lease.holder} lost it to {holder or 'nobody'}")
 
     def _plan(self, state: State) -> Effect:
+        foreseen, self._foreseen = self._foreseen, None
+        if foreseen is not None and foreseen[0] is state:
+            return foreseen[1]
         if self._flight.asking is not None and not state.needs_model:
             self._flight.stop_asking()  # cancelled meanwhile: the answer would be dropped
         return plan(state, self._seat(), self._desk.store.now())
@@ -147,7 +154,7 @@ class Driver:
         return Seat(
             epoch=self._lease.epoch,
             tries=self._lease.tries if not self._wrote else 1,
-            in_flight=starting | set(self._flight.calls),
+            in_flight=starting.union(self._flight.calls),
             asking=self._flight.asking is not None,
             stuck=frozenset(self._stuck),
             limits=self._agent.limits,
@@ -163,6 +170,7 @@ class Driver:
         match effect:
             case effects.AskModel():
                 self._ask()
+                await self._wait(None)
             case effects.Idle():
                 await self._wait(effect.until)
             case Park():
@@ -249,6 +257,7 @@ class Driver:
             if self._stuck or self._stopping or len(self._flight.outcomes) > 1:
                 return None
             effect = plan(after, self._seat(starting), self._desk.store.now())
+            self._foreseen = (after, effect)
             return effect if isinstance(effect, Park) else None
 
         return rest
@@ -288,6 +297,7 @@ class Driver:
         return Draft(facts)
 
     async def _take(self, outcome: Outcome) -> bool:
+        self._foreseen = None
         match outcome:
             case ToolReturned():
                 return await self._tool_returned(outcome)
@@ -350,6 +360,9 @@ class Driver:
 
     def _launch(self) -> None:
         """Run what this very drive intended; each intent once."""
+        if self._log.state is self._looked_at:
+            return
+        self._looked_at = self._log.state
         for call in self._log.state.open_calls:
             intent = (call.effect_id, call.attempt)
             is_mine = call.epoch == self._lease.epoch and not call.returned

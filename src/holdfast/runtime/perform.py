@@ -163,6 +163,7 @@ class ModelFailed:
 
 
 Outcome = ToolReturned | StartReturned | Answered | ModelFailed
+Checked = tuple[Tool[..., Any], Mapping[str, Any], dict[str, Any]]  # tool, as given, as it takes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +174,7 @@ class Performer:
     agent: ReadyAgent
     tenant: str
     session_id: str
+    checked: dict[str, Checked] = field(default_factory=dict)  # arguments, by call
 
     # --- the model ----------------------------------------------------------------------------
 
@@ -209,12 +211,16 @@ class Performer:
             session_id=self.session_id,
             agent=self.agent.name,
             turn=turn,
-            instructions=self.agent.instructions(self.context(state)),
+            instructions=self._instructions(state),
             messages=messages,
             tools=self.agent.specs,
             settings=self.agent.agent.model_settings,
             output_schema=self.agent.output.schema,
         )
+
+    def _instructions(self, state: State) -> str:
+        said = self.agent.agent.instructions
+        return said if isinstance(said, str) else said(self.context(state))
 
     async def _answer(self, request: Request) -> Answer:
         whole: Answer | None = None
@@ -241,6 +247,7 @@ class Performer:
             args = tool.validate(call.params)
         except Refused as error:
             return Reject(error.message)
+        self.checked[call.id] = (tool, call.params, args)
         ctx = self.context(state, call=call, args=args)
         if tool.kind in ("question", "timer"):
             rule = self.agent.permissions.denies((tool.name,), args)
@@ -376,7 +383,7 @@ class Performer:
             if tool.deferred and call.wait is not None:
                 record = opened or await self.desk.settling.pending(call.wait)
                 return await self._start_deferred(tool, call, state, record)
-            ctx = self.context(state, call=call, args=tool.validate(call.params))
+            ctx = self.context(state, call=call, args=self._args(tool, call))
             return ToolReturned(call.id, await self._rendered(await self._invoke(tool, call, ctx)))
         except HoldfastError as error:
             return ToolReturned(call.id, storable_text(error.message), is_error=True)
@@ -391,7 +398,7 @@ class Performer:
     ) -> StartReturned:
         own = await self.desk.outbox.own_secrets(record.hooks)
         pending = self.desk.pending_call(record, inside=True, own=own)
-        ctx = self.context(state, call=call, args=tool.validate(call.params), pending=pending)
+        ctx = self.context(state, call=call, args=self._args(tool, call), pending=pending)
         said = parse_deferred(await self._invoke(tool, call, ctx), record.id)
         news = events.Progress(
             pending_id=record.id,
@@ -403,6 +410,12 @@ class Performer:
             expires_at=_deadline(said, self.desk.store.now()),
         )
         return StartReturned(call.id, news)
+
+    def _args(self, tool: Tool[..., Any], call: Call) -> dict[str, Any]:
+        known = self.checked.pop(call.id, None)
+        if known is not None and known[0] is tool and known[1] == call.params:
+            return known[2]  # as the verdict on it found them
+        return tool.validate(call.params)
 
     async def _invoke(self, tool: Tool[..., Any], call: Call, ctx: Context[Any]) -> Any:
         may_repeat = tool.crash_policy != "tell"

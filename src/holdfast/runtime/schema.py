@@ -19,6 +19,7 @@ from holdfast.runtime.signatures import Signature, Taken
 # Where the keys are names that somebody chose, and not words of JSON schema.
 _NAMED: Final = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 _PLAIN_WORDS: Final = {"missing": "is missing", "extra_forbidden": "is not a known argument"}
+_SCALARS: Final = (str, int, float, bool, type(None))  # what JSON gives back as it was
 _VALUES: Final = frozenset({"default", "const", "enum", "examples", "required"})
 
 
@@ -59,6 +60,8 @@ class FunctionArguments:
         A value that would come back from JSON as another one is left as it was given.
         """
         values = self.typed(args)
+        if values.keys() == args.keys() and all(_is_as_given(values[n], args[n]) for n in args):
+            return dict(args)
         shown = {name: _jsonable(value, args.get(name, ...)) for name, value in values.items()}
         shown = {name: value for name, value in shown.items() if value is not ...}
         try:
@@ -161,6 +164,10 @@ def _jsonable(value: Any, given: Any) -> Any:
         return to_jsonable_python(value)
     except Exception:  # noqa: BLE001 - a serializer of the user's own type
         return given
+
+
+def _is_as_given(value: Any, given: Any) -> bool:
+    return type(value) in _SCALARS and type(value) is type(given) and value == given
 
 
 def _same(value: Any, other: Any) -> bool:
