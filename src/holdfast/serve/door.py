@@ -16,12 +16,13 @@ from pydantic import AfterValidator
 
 from holdfast.app import Runtime, is_open, service_of, tenant_of
 from holdfast.core.access import Permit, Principal, may, sees
-from holdfast.core.index import check_tenant
+from holdfast.core.index import MAX_ID, check_tenant
 from holdfast.errors import HoldfastError, NotAllowed, NotFound
 from holdfast.runtime.service import Service
 from holdfast.serve.answers import decoded
 from holdfast.serve.errors import not_authenticated, rate_limited
 from holdfast.serve.limits import Limit
+from holdfast.serve.shapes import ID_PATTERN
 from holdfast.serve.sse import Hub
 from holdfast.serve.tokens import LOCAL, SIGNED, Authenticate
 
@@ -30,10 +31,15 @@ T = TypeVar("T")
 _VIA: Final = {LOCAL: "http", SIGNED: "webhook"}  # those who have no token
 
 # An id in an address; the gate leaves "/" and "%" in it quoted.
-Id = Annotated[str, Path(max_length=2000), AfterValidator(unquote)]
+_ID: Final[dict[str, Any]] = {"minLength": 1, "maxLength": MAX_ID, "pattern": ID_PATTERN}
+Id = Annotated[str, Path(max_length=2000, json_schema_extra=_ID), AfterValidator(unquote)]
 Tenant = Annotated[
     str | None,
-    Query(max_length=200, description="Whose; only for principals that have no tenant."),
+    Query(
+        max_length=MAX_ID,
+        description="Whose; only for principals that have no tenant.",
+        json_schema_extra={"pattern": ID_PATTERN},
+    ),
 ]
 
 

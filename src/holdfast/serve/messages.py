@@ -18,7 +18,7 @@ from holdfast.serve.answers import answers, reply, taking
 from holdfast.serve.content import ContentIn, stored, text_of
 from holdfast.serve.door import Decides, Door, Id, Reads
 from holdfast.serve.sessions import MOVED, Key, known_to, moved
-from holdfast.serve.shapes import IdText
+from holdfast.serve.shapes import By, IdText
 from holdfast.serve.shown import MESSAGES
 from holdfast.serve.waiting import Wait, seconds_of
 
@@ -46,7 +46,7 @@ class MessageBody(Struct, forbid_unknown_fields=True):
     task_id: IdText | None = field(default=None, name="taskID")
     context_id: IdText | None = field(default=None, name="contextID")
     decision: Word | DecisionIn | None = None
-    by: str | None = None
+    by: By | None = None
     wait: Wait = None
 
 

@@ -4,10 +4,10 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Request, Response
-from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
+from holdfast.serve import docs_page
 from holdfast.serve.answers import ERROR, answers, reply, shape
 from holdfast.serve.door import Needs
 
@@ -34,9 +34,7 @@ async def openapi(request: Request) -> Response:
 @router.get("/docs", include_in_schema=False)
 async def docs(request: Request) -> Response:
     """The description, as a page."""
-    return get_swagger_ui_html(
-        openapi_url=f"{request.scope.get('root_path', '')}/openapi.json", title="holdfast"
-    )
+    return docs_page.page(description(request.app))
 
 
 def _root(request: Request) -> str:
@@ -60,11 +58,24 @@ def _described(app: FastAPI) -> dict[str, Any]:
     for route in app.routes:
         if isinstance(route, APIRoute) and route.include_in_schema:
             for method in route.methods or ():
-                operation = made["paths"][route.path][method.lower()]
-                operation["responses"].pop(_SPOILED, None)
-                if needs_of(route) is not None:
-                    operation["security"] = [{"token": []}]
+                _finish(made["paths"][route.path][method.lower()], route)
     return made
+
+
+def _finish(operation: dict[str, Any], route: APIRoute) -> None:
+    """Take out what the framework would do and we do not, and say who may."""
+    operation["responses"].pop(_SPOILED, None)
+    for parameter in operation.get("parameters", ()):
+        parameter["schema"] = _sendable(parameter["schema"])
+    if needs_of(route) is not None:
+        operation["security"] = [{"token": []}]
+
+
+def _sendable(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a parameter without null: one that is not there is not sent."""
+    kinds = [one for one in schema.pop("anyOf", ()) if one != {"type": "null"}]
+    more: dict[str, Any] = {"anyOf": kinds} if len(kinds) > 1 else dict(*kinds)
+    return {**schema, **more}
 
 
 def needs_of(route: APIRoute) -> Needs | None:

@@ -13,7 +13,7 @@ from holdfast.serve.answers import answers, listing, reply, taking
 from holdfast.serve.cursors import Cursor, cursor_of, place_of
 from holdfast.serve.door import Decides, Door, Id, Operates, ReadsToolCalls
 from holdfast.serve.outcomes import is_seen, seen, settled, shown, waited
-from holdfast.serve.shapes import DECIDED, PENDING
+from holdfast.serve.shapes import DECIDED, PENDING, By
 from holdfast.serve.waiting import Wait
 
 router = APIRouter(tags=["pending calls"])
@@ -36,7 +36,7 @@ class ApproveBody(Struct, forbid_unknown_fields=True):
     args: dict[str, Any] | None = None
     note: str | None = None
     remember: bool | str = False
-    by: str | None = None
+    by: By | None = None
     wait: Wait = None
 
 
@@ -44,7 +44,7 @@ class DenyBody(Struct, forbid_unknown_fields=True):
     """Why not."""
 
     reason: str | None = None
-    by: str | None = None
+    by: By | None = None
     wait: Wait = None
 
 
@@ -52,7 +52,7 @@ class RespondBody(Struct, forbid_unknown_fields=True):
     """The answer, or what to take instead of running the call."""
 
     output: str
-    by: str | None = None
+    by: By | None = None
     wait: Wait = None
 
 

@@ -21,7 +21,7 @@ from holdfast.serve.answers import answers, reply, taking
 from holdfast.serve.content import ContentIn, file_of, no_file, stored
 from holdfast.serve.cursors import Cursor, cursor_of, place_of
 from holdfast.serve.door import Administers, Door, Id, Operates, Reads
-from holdfast.serve.shapes import IdText
+from holdfast.serve.shapes import By, IdText
 from holdfast.serve.shown import DELETED, SESSION, SESSIONS
 from holdfast.serve.waiting import Wait, rested, seconds_of
 from holdfast.store.base import NoStream
@@ -54,7 +54,7 @@ class NewSession(Struct, forbid_unknown_fields=True):
     message: ContentIn | None = None
     metadata: dict[str, Any] | None = None
     notify_url: Annotated[str, Meta(max_length=2000)] | None = None
-    by: str | None = None
+    by: By | None = None
 
 
 class WaitBody(Struct, forbid_unknown_fields=True):
@@ -67,7 +67,7 @@ class CancelBody(Struct, forbid_unknown_fields=True):
     """Why."""
 
     reason: str | None = None
-    by: str | None = None
+    by: By | None = None
 
 
 class ForkBody(Struct, forbid_unknown_fields=True):

@@ -14,10 +14,10 @@ TEXT_OR_NOT: Final[Schema] = {"type": ["string", "null"]}
 FLAG: Final[Schema] = {"type": "boolean"}
 OBJECT: Final[Schema] = {"type": "object"}
 
-# An id in a body, as `core.index.check_id` takes it.
-IdText = Annotated[
-    str, Meta(min_length=1, max_length=MAX_ID, pattern="^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$")
-]
+# An id, as `core.index.check_id` takes it; and who does something.
+ID_PATTERN: Final = "^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
+IdText = Annotated[str, Meta(min_length=1, max_length=MAX_ID, pattern=ID_PATTERN)]
+By = Annotated[str, Meta(min_length=1)]
 
 
 def _pending() -> Schema:

@@ -10,10 +10,10 @@ from holdfast.core import decide, events
 from holdfast.core.commands import Command, SubmitError, SubmitResult
 from holdfast.core.pending import PendingRecord, Verb
 from holdfast.errors import Refused
-from holdfast.serve.answers import answers, reply, taking
+from holdfast.serve.answers import answers, reply, schema_of, taking
 from holdfast.serve.door import Door, Id
 from holdfast.serve.outcomes import settled, waited
-from holdfast.serve.shapes import ACCEPTED, IdText
+from holdfast.serve.shapes import ACCEPTED, By, IdText
 from holdfast.serve.signed import CallsBack, Sends
 from holdfast.serve.waiting import Wait
 
@@ -35,7 +35,7 @@ class ResultBody(Struct, forbid_unknown_fields=True):
 
     pending_id: IdText = field(name="pendingID")
     result: Outcome
-    by: str | None = None
+    by: By | None = None
     wait: Wait = None
 
 
@@ -44,7 +44,7 @@ class ErrorBody(Struct, forbid_unknown_fields=True):
 
     pending_id: IdText = field(name="pendingID")
     error: str
-    by: str | None = None
+    by: By | None = None
     wait: Wait = None
 
 
@@ -57,6 +57,27 @@ class Callback(Struct, forbid_unknown_fields=True):
     error: str | UnsetType = UNSET
     percent: Annotated[float, Meta(ge=0, le=100)] | None = None
     message: str | None = None
+
+
+def _bringing(*always: str) -> dict[str, Any]:
+    """The `openapi_extra=` of a callback: it has one of three shapes, each with these keys."""
+    known = {**schema_of(Callback)["properties"], **schema_of(ResultBody)["properties"]}
+    brought: dict[str, dict[str, Any]] = {
+        "result": {"result": known["result"]},
+        "error": {"error": schema_of(ErrorBody)["properties"]["error"]},
+        "type": {"type": {"const": "progress"}} | {k: known[k] for k in ("percent", "message")},
+    }
+    shapes = [
+        {
+            "type": "object",
+            "properties": {**properties, **{name: known[name] for name in always}},
+            "required": [key, *always],
+            "additionalProperties": False,
+        }
+        for key, properties in brought.items()
+    ]
+    content = {"application/json": {"schema": {"oneOf": shapes}}}
+    return {"requestBody": {"content": content, "required": True}}
 
 
 @router.post("/async-tool/result", responses=_ANSWERS, openapi_extra=taking(ResultBody))
@@ -75,7 +96,7 @@ async def error(door: Sends) -> Response:
     return await _submitted(door, body.pending_id, command, body.wait)
 
 
-@router.post("/async-tool/webhook", responses=_ANSWERS, openapi_extra=taking(Callback))
+@router.post("/async-tool/webhook", responses=_ANSWERS, openapi_extra=_bringing("pendingID"))
 async def webhook(door: CallsBack) -> Response:
     """Bring a result, an error or progress for the call that the body names."""
     body = await door.body(Callback)
@@ -84,7 +105,7 @@ async def webhook(door: CallsBack) -> Response:
     return await _called_back(door, body.pending_id, body)
 
 
-@router.post("/async-tool/webhook/{pending_id}", responses=_ANSWERS, openapi_extra=taking(Callback))
+@router.post("/async-tool/webhook/{pending_id}", responses=_ANSWERS, openapi_extra=_bringing())
 async def webhook_of(door: CallsBack, pending_id: Id) -> Response:
     """Bring a result, an error or progress: the address that a tool gives away as callbackURL."""
     body = await door.body(Callback)
