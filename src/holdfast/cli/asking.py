@@ -1,7 +1,9 @@
 """Putting waiting calls to the person at the terminal; only exact words decide."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
+
+import anyio
 
 from holdfast.cli.backend import Backend, Json
 from holdfast.cli.input_lines import Lines
@@ -29,6 +31,7 @@ class Asker:
     terminal: Terminal
     lines: Lines
     by: str | None  # None: a server knows it
+    turn: anyio.Lock = field(default_factory=anyio.Lock)  # one question at a time
 
     async def ask_all(self, session: Json) -> bool:
         """Put every call of a session that waits for a person; whether all were decided."""
@@ -36,6 +39,13 @@ class Asker:
             if call["kind"] not in PEOPLE or not await self.ask(call):
                 return False
         return bool(session["pending"])
+
+    async def ask_about(self, pending_id: str) -> None:
+        """Put a call that a run waits for in place; left for later, it waits on."""
+        async with self.turn:
+            call = await self.backend.pending_call(pending_id)
+            if call["status"] in ("waiting", "processing"):
+                await self.ask(call)
 
     async def ask(self, call: Json) -> bool:
         """Put one call; False if it is left for later."""

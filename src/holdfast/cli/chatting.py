@@ -75,7 +75,8 @@ class Chat:
     async def _go_on(self, text: str | None) -> Json:
         live = Live(self.terminal, thinking=self.backend.shows_thinking(self.agent))
         live.learn(await past(self.handle))
-        session = await followed(self.handle, Said(text), live) or await self.handle.get()
+        said, asker = Said(text), self.asker
+        session = await followed(self.handle, said, live, asker) or await self.handle.get()
         output = session["output"]
         if session["state"] == "completed" and output is not None and output != live.last_text:
             self.terminal.result(value_text(output))

@@ -1,5 +1,6 @@
 """Driving a session in the foreground and showing it: `run`, `sessions resume`, `--wait`."""
 
+import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -9,11 +10,14 @@ from typing import Any, Final, cast
 import anyio
 
 from holdfast.cli import finding
+from holdfast.cli.asking import Asker
 from holdfast.cli.backend import Backend, Handle, Json, handle_of
+from holdfast.cli.input_lines import Lines
 from holdfast.cli.live import Live
 from holdfast.cli.opening import working
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, age, line, value_text
+from holdfast.cli.who import who
 from holdfast.cli.why import Picture, why
 from holdfast.core.durations import duration_ms
 from holdfast.errors import NotFound, Refused
@@ -125,7 +129,7 @@ async def drive(
         said = Said(timeout_ms=said.timeout_ms)
     session: Json | None = None
     with anyio.move_on_after(None if said.timeout_ms is None else said.timeout_ms / 1000) as scope:
-        session = await followed(handle, said, live)
+        session = await followed(handle, said, live, asker_at(backend, terminal))
     session = session or await handle.get()
     if settings.as_json and answers:
         terminal.answer(session)
@@ -144,15 +148,33 @@ async def past(handle: Handle) -> Sequence[Json]:
         return []
 
 
-async def followed(handle: Handle, said: Said, live: Live) -> Json | None:
-    """Print what happens; answers the session, which comes last."""
+async def followed(
+    handle: Handle, said: Said, live: Live, asker: Asker | None = None
+) -> Json | None:
+    """Print what happens; answers the session, which comes last.
+
+    A run that waits in place goes on only when somebody decides: who sits here is asked.
+    """
     happening = cast("AsyncGenerator[Json, None]", handle.stream(said.content, said.key))
-    async with aclosing(happening) as stream:
+    session: Json | None = None
+    async with anyio.create_task_group() as asking, aclosing(happening) as stream:
         async for item in stream:
             if "state" in item:
-                return item
+                session = item
+                break
             live.take(item)
-    return None
+            if asker is not None and item["type"] == "pending" and "epoch" in item["data"]:
+                asking.start_soon(asker.ask_about, item["data"]["pendingID"])
+        asking.cancel_scope.cancel()
+    return session
+
+
+def asker_at(backend: Backend, terminal: Terminal) -> Asker | None:
+    """Who sits at the terminal; None where nobody does."""
+    settings = terminal.settings
+    if settings.as_json or settings.quiet or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return None
+    return Asker(backend, terminal, Lines(), who(None, settings.server))
 
 
 def _say_not_done(terminal: Terminal, name: str, after_ms: int) -> None:

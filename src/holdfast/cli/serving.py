@@ -19,7 +19,7 @@ from holdfast.cli.driving import INTERRUPTED
 from holdfast.cli.opening import config_file, log_to_stderr, runtime_of
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal
-from holdfast.config import ServerConfig, load
+from holdfast.config import ServerConfig, blocking_remarks, load
 from holdfast.errors import ConfigError
 from holdfast.serve.http import application
 from holdfast.serve.setup import Setup, setup
@@ -36,7 +36,10 @@ def serve(settings: Settings, *, host: str | None, port: int | None, worker: boo
     """Serve until told to stop; with `worker` also drive what is due."""
     log_to_stderr(settings, logging.INFO)
     file = config_file(settings)
-    config = ServerConfig() if file is None else load(Path(file)).server
+    loaded = None if file is None else load(Path(file))
+    for warning in [] if loaded is None else blocking_remarks(loaded):
+        logger.warning("%s", warning.removeprefix("warning: "))
+    config = ServerConfig() if loaded is None else loaded.server
     config = replace(
         config,
         host=config.host if host is None else host,

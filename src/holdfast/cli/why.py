@@ -55,6 +55,9 @@ def _moving(seen: Picture, settings: Settings) -> Lines:
     status, due = session["status"], session["nextAt"]
     if session["driver"] is not None:
         worker = line(session["driver"]["worker"])
+        if any(call.get("blocking") for call in session["pending"]):
+            head = f"{name} waits in place, in worker {worker}: a restart would lose it."
+            return [head, *_waits(seen, settings)]
         return [f"{name} is running; worker {worker} drives it.", *_waits(seen, settings)]
     resume = settings.command("sessions", "resume", session["sessionID"])
     if status["type"] == "retry" and due is not None:

@@ -1,6 +1,6 @@
 """YAML → frozen, validated configuration; every mistake is named with file, line and key."""
 
-from holdfast.config.description import describe
+from holdfast.config.description import blocking_remarks, describe
 from holdfast.config.jsonschema import schema
 from holdfast.config.loading import load
 from holdfast.config.settings import (
@@ -21,6 +21,7 @@ __all__ = [
     "ServerConfig",
     "StoreConfig",
     "ToolRef",
+    "blocking_remarks",
     "describe",
     "load",
     "schema",
