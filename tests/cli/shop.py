@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,3 +124,10 @@ class Shop:
     def effects(self) -> list[str]:
         file = self.folder / "effects.log"
         return file.read_text().splitlines() if file.exists() else []
+
+
+def until(file: Path) -> None:
+    end = time.monotonic() + 20
+    while not file.exists():
+        assert time.monotonic() < end, f"{file} did not come"
+        time.sleep(0.02)

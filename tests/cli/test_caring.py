@@ -10,7 +10,8 @@ from tests.cli.shop import Shop
 
 from holdfast.runtime import checkup
 from holdfast.store import sqlite_care
-from holdfast.store.sqlite_care import Linked, Sizes, known_schema
+from holdfast.store.care import Sizes
+from holdfast.store.sqlite_care import Linked, known_schema
 
 DAY = 86_400_000
 

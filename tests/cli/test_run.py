@@ -2,10 +2,9 @@
 
 import json
 import signal
-import time
 from pathlib import Path
 
-from tests.cli.shop import Shop
+from tests.cli.shop import Shop, until
 
 
 def test_a_run_that_waits_says_that_it_is_saved_and_what_to_type(shop: Shop) -> None:
@@ -121,7 +120,7 @@ def test_after_its_timeout_a_run_goes_on_later(shop: Shop) -> None:
 
 def test_ctrl_c_leaves_a_session_that_can_be_resumed(shop: Shop) -> None:
     running = shop.start("run", "slow", "hi", "-s", "s1", "--app", "shop:rt")
-    _until(shop.folder / "slow.began")
+    until(shop.folder / "slow.began")
     running.send_signal(signal.SIGINT)
     out, _ = running.communicate(timeout=20)
     assert running.returncode == 130
@@ -132,7 +131,7 @@ def test_ctrl_c_leaves_a_session_that_can_be_resumed(shop: Shop) -> None:
 def test_sigterm_stops_a_worker_when_what_runs_has_ended(shop: Shop) -> None:
     shop.run("run", "slow", "hi", "-s", "s1", "--detach")
     worker = shop.start("worker", "--app", "shop:rt")
-    _until(shop.folder / "slow.began")
+    until(shop.folder / "slow.began")
     worker.send_signal(signal.SIGTERM)
     _, err = worker.communicate(timeout=20)
     assert worker.returncode == 0
@@ -154,13 +153,6 @@ def test_help_loads_nothing_heavy(shop: Shop) -> None:
     import sys
 
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
-
-
-def _until(file: Path) -> None:
-    end = time.monotonic() + 20
-    while not file.exists():
-        assert time.monotonic() < end, f"{file} did not come"
-        time.sleep(0.02)
 
 
 def test_thinking_is_shown_where_the_agent_says_so(shop: Shop) -> None:

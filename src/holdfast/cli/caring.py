@@ -9,15 +9,17 @@ from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, age, line
 from holdfast.errors import ConfigError, Refused
 from holdfast.runtime.checkup import Check, Checkup, exit_code
+from holdfast.runtime.file_layout import SessionFiles
 from holdfast.runtime.stats import statistics
-from holdfast.store import sqlite_care
+from holdfast.store import files_care, sqlite_care
+from holdfast.store.care import Look
 
 _MARKS: Final = {"ok": "✓", "finding": "✗", "corrupt": "✗"}
 
 
 def doctor(settings: Settings, *, full: bool) -> int:
     """Look at everything, change nothing; 1 if something was found, 7 if it is damaged."""
-    look, now = _examination(settings)
+    look, now = examination(settings)
     checks = list(Checkup(look, now, settings, full=full).checks())
     wrong = [check for check in checks if check.level != "ok"]
     terminal = Terminal(settings)
@@ -26,11 +28,12 @@ def doctor(settings: Settings, *, full: bool) -> int:
         "findings": len(wrong),
         "checks": [check.to_json() for check in checks],
     }
-    terminal.either(answer, lambda: _check_lines(terminal, checks, wrong))
+    terminal.either(answer, lambda: check_lines(terminal, checks, wrong))
     return exit_code(checks)
 
 
-def _check_lines(terminal: Terminal, checks: list[Check], wrong: list[Check]) -> None:
+def check_lines(terminal: Terminal, checks: list[Check], wrong: list[Check]) -> None:
+    """Each check in a line, with its remedy below it."""
     for check in checks:
         code = "" if check.level == "ok" else f"{check.code}: "
         terminal.result(f"{_MARKS[check.level]} {code}{line(check.text)}")
@@ -43,7 +46,7 @@ def _check_lines(terminal: Terminal, checks: list[Check], wrong: list[Check]) ->
 
 def stats(settings: Settings) -> int:
     """The database in numbers."""
-    look, now = _examination(settings)
+    look, now = examination(settings)
     found = statistics(look, now)
     terminal = Terminal(settings)
     terminal.either(found, lambda: _stats_lines(terminal, found, now))
@@ -80,7 +83,7 @@ def _size(count: int) -> str:
 
 def backup(settings: Settings, file: str) -> int:
     """Copy the database while it is used."""
-    look, _ = _examination(settings)
+    look, _ = _sqlite_examination(settings)
     target = Path(file).absolute()
     size = sqlite_care.backup(look.path, target)
     terminal = Terminal(settings)
@@ -91,7 +94,7 @@ def backup(settings: Settings, file: str) -> int:
 
 def migrate(settings: Settings) -> int:
     """Bring the schema up to date, which every command that opens the database does too."""
-    look, now = _examination(settings)
+    look, now = _sqlite_examination(settings)
     before = look.vitals(now).schema
 
     async def main(_: Runtime) -> None:
@@ -105,8 +108,22 @@ def migrate(settings: Settings) -> int:
     return 0
 
 
-def _examination(settings: Settings) -> tuple[sqlite_care.Examination, int]:
-    """The database that the options name, not opened, and the present instant."""
+def examination(settings: Settings) -> tuple[Look, int]:
+    """The store that the options name, not opened, and the present instant."""
+    store = service_of(runtime_of(settings, "existing")).desk.store
+    folder = files_care.folder_of(store)
+    if folder is None:
+        return _sqlite_examination(settings)
+    if not folder.is_dir():
+        raise ConfigError(
+            f"there is no folder {str(folder)!r}",
+            code="STORE_NOT_FOUND",
+            hint="holdfast run and holdfast worker create it",
+        )
+    return files_care.FilesLook(folder, SessionFiles()), store.now()
+
+
+def _sqlite_examination(settings: Settings) -> tuple[sqlite_care.Examination, int]:
     store = service_of(runtime_of(settings, "existing")).desk.store
     path = sqlite_care.path_of(store)
     if path is None:

@@ -11,15 +11,8 @@ from holdfast.core.durations import format_ms
 from holdfast.core.index import SessionRecord
 from holdfast.core.pending import PendingRecord
 from holdfast.errors import Corrupt, HoldfastError, SchemaNewer, StoreError
-from holdfast.store.sqlite_care import (
-    Examination,
-    Linked,
-    Sizes,
-    Vitals,
-    known_schema,
-    linked,
-    place,
-)
+from holdfast.store.care import Look, Sizes, Vitals
+from holdfast.store.sqlite_care import Examination, Linked, known_schema, linked, place
 
 Level = Literal["ok", "finding", "corrupt"]
 
@@ -73,7 +66,7 @@ def _ok(code: str, text: str) -> Check:
 class Checkup:
     """Looks at one database; `type` says what to type about what it finds."""
 
-    look: Examination
+    look: Look
     now: int
     type: Commands
     full: bool = False  # also compares every index with its table
@@ -102,6 +95,10 @@ class Checkup:
     def _unreadable(self, error: HoldfastError) -> Check:
         return Check("corrupt", "DATABASE_DAMAGED", error.message, self._restore())
 
+    def _mend(self, session: str) -> str:
+        shown = self.type.command("doctor", session)
+        return f"see what can be kept: {shown} (with --fix it is done, and the original kept)"
+
     def _restore(self) -> str:
         return (
             "stop all workers and put a backup in its place; what is readable: "
@@ -110,8 +107,13 @@ class Checkup:
 
     # --- around the file ------------------------------------------------------------------------
 
+    @property
+    def _is_sqlite(self) -> bool:
+        return isinstance(self.look, Examination)
+
     def _around(self) -> Checks:
-        yield _sqlite(linked())
+        if self._is_sqlite:
+            yield _sqlite(linked())
         kind, where = place(self.look.path)
         if where == "network":
             text = f"{self.look.path} is on a network file system ({kind})"
@@ -123,6 +125,8 @@ class Checkup:
             yield _ok("FILE_SYSTEM", f"file system: {kind or 'unknown'}")
 
     def _schema(self, vitals: Vitals) -> Check:
+        if not self._is_sqlite:
+            return _ok("SCHEMA", f"a folder of files, format {vitals.schema}")
         known = known_schema()
         if vitals.schema == known:
             return _ok("SCHEMA", f"schema {known}, the newest")
@@ -267,15 +271,21 @@ class Checkup:
         yield from wrong
         if not wrong:
             how = "integrity_check" if self.full else "quick_check"
-            yield _ok("INTEGRITY", f"integrity: {how} is clean, and every event can be read")
+            clean = f"{how} is clean, and" if self._is_sqlite else "every checksum is right, and"
+            yield _ok("INTEGRITY", f"integrity: {clean} every event can be read")
 
     def _damage(self) -> Checks:
         for text in self.look.damage(full=self.full)[:_MOST]:
-            yield Check("corrupt", "DATABASE_DAMAGED", f"SQLite: {text}", self._restore())
+            if self._is_sqlite:
+                yield Check("corrupt", "DATABASE_DAMAGED", f"SQLite: {text}", self._restore())
+            else:
+                remedy = f"it is kept, and made again by: {self.type.command('sessions', 'list')}"
+                yield Check("finding", "JOURNAL_DAMAGED", text, remedy)
         for stream, count in self.look.holes()[:_MOST]:
             name = (index.names_in(stream) or ("", stream))[1]
             text = f"session {name} has lost {count} events"
-            yield Check("corrupt", "EVENTS_MISSING", text, self._restore(), {"sessionID": name})
+            remedy = f"{self._mend(name)}; or {self._restore()}"
+            yield Check("corrupt", "EVENTS_MISSING", text, remedy, {"sessionID": name})
         yield from self._unreadable_events()
         yield from self._unreadable_entries()
 
@@ -293,8 +303,8 @@ class Checkup:
                 "corrupt",
                 "EVENT_UNREADABLE",
                 f"event {seq} of session {session} cannot be read: {why}",
-                f"what stands before it: {self.type.command('sessions', 'export', session)}; "
-                "then restore a backup",
+                f"{self._mend(session)}; what stands before it: "
+                f"{self.type.command('sessions', 'export', session)}; or restore a backup",
                 {"sessionID": session, "seq": seq},
             )
 

@@ -6,6 +6,7 @@ made from it, and the entries in the file only add what it does not say.
 
 import base64
 import binascii
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -13,18 +14,14 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core import codec, events
-from holdfast.core.effects import Park
 from holdfast.core.events import Stamped
 from holdfast.core.index import check_id, check_tenant
 from holdfast.core.pending import PendingRecord
-from holdfast.core.plan import Seat, plan
-from holdfast.core.rebuild import open_records
-from holdfast.core.sessions import fold
 from holdfast.errors import Conflict, HoldfastError, Refused
 from holdfast.runtime.content import digest_of, store_bytes
 from holdfast.runtime.entries import Address
 from holdfast.runtime.exporting import FORMAT, blobs_in
-from holdfast.runtime.making import Making, listed, make
+from holdfast.runtime.making import going_on, make
 from holdfast.runtime.service import Service
 from holdfast.store.base import HeadMoved, Record, Store, VersionMoved
 
@@ -236,28 +233,15 @@ def _orphans(file: _File) -> Iterator[PendingRecord]:
 async def _make(store: Store, bundle: _Bundle, more: Mapping[str, PendingRecord]) -> Imported:
     if not bundle.log:
         raise Refused(f"session {bundle.session_id!r} has no events", code="IMPORT_INVALID")
-    state, now = fold(bundle.log), store.now()
-    # Above every epoch that the log names: nobody here may take an old driver's call for its own.
-    driven = (events.ToolStarted, events.Pending)
-    epochs = [e.epoch for _, _, e in bundle.log if isinstance(e, driven) and e.epoch is not None]
-    epoch = max(epochs, default=0)
-    effect = plan(state, Seat(epoch=epoch + 1), now)
-    wake = effect.due if isinstance(effect, Park) else now
-    calls = [
-        _completed(record, more.get(record.id))
-        for record in open_records(bundle.log, *_names(bundle))
-    ]
-    record = listed((bundle.tenant, bundle.session_id, bundle.agent), bundle.log, state)
-    record = replace(record, parent=bundle.parent)
+    making = going_on((bundle.tenant, bundle.session_id, bundle.agent), bundle.log, store.now())
+    calls = [_completed(record, more.get(record.id)) for record in making.calls]
+    record = replace(making.record, parent=bundle.parent)
+    making = dataclasses.replace(making, record=record, records=bundle.records, calls=calls)
     try:
-        await make(store, Making(record, bundle.log, bundle.records, calls, wake, epoch))
+        await make(store, making)
     except (HeadMoved, VersionMoved) as error:
         raise _exists(bundle) from error
     return Imported(bundle.session_id, bundle.tenant, len(bundle.log), len(calls))
-
-
-def _names(bundle: _Bundle) -> tuple[str, str, str]:
-    return bundle.session_id, bundle.tenant, bundle.agent
 
 
 def _completed(record: PendingRecord, told: PendingRecord | None) -> PendingRecord:

@@ -4,11 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.core import events, index
+from holdfast.core.effects import Park
 from holdfast.core.events import Stamped
 from holdfast.core.index import SessionRecord
 from holdfast.core.pending import PendingRecord
-from holdfast.core.sessions import State
+from holdfast.core.plan import Seat, plan
+from holdfast.core.rebuild import open_records
+from holdfast.core.sessions import State, fold
 from holdfast.runtime.entries import Known, pending_put, session_put
+from holdfast.runtime.log import as_record
 from holdfast.runtime.outside import Said, key_put
 from holdfast.store.base import Gone, Put, Record, Store, Write
 
@@ -39,6 +43,25 @@ def listed(names: tuple[str, str, str], log: Sequence[Stamped], state: State) ->
         updated_at=state.updated_at,
         metadata=index.listed_metadata(state.metadata),
         title="" if said is None else Said(said.content, redact=said.redact).title,
+    )
+
+
+def going_on(names: tuple[str, str, str], log: Sequence[Stamped], now: int) -> Making:
+    """The session that a log tells of, with its open calls, due when there is something to do."""
+    state = fold(log)
+    # Above every epoch that the log names: nobody here may take an old driver's call for its own.
+    driven = (events.ToolStarted, events.Pending)
+    epochs = [e.epoch for _, _, e in log if isinstance(e, driven) and e.epoch is not None]
+    epoch = max(epochs, default=0)
+    effect = plan(state, Seat(epoch=epoch + 1), now)
+    tenant, session_id, agent = names
+    return Making(
+        listed(names, log, state),
+        log,
+        [as_record(one.event, one.at) for one in log],
+        open_records(log, session_id, tenant, agent),
+        effect.due if isinstance(effect, Park) else now,
+        epoch,
     )
 
 

@@ -5,10 +5,10 @@ from typing import Any
 from holdfast.core import pending
 from holdfast.core.pending import PendingRecord
 from holdfast.errors import Corrupt
-from holdfast.store.sqlite_care import Examination
+from holdfast.store.care import Look
 
 
-def statistics(look: Examination, now: int) -> dict[str, Any]:
+def statistics(look: Look, now: int) -> dict[str, Any]:
     """Sessions and calls by state, the oldest wait, and what it all takes on the disk."""
     vitals, sizes = look.vitals(now), look.sizes()
     waiting = _open_calls(look)
@@ -51,7 +51,7 @@ def _wait(record: PendingRecord) -> dict[str, Any]:
     }
 
 
-def _open_calls(look: Examination) -> list[PendingRecord]:
+def _open_calls(look: Look) -> list[PendingRecord]:
     found: list[PendingRecord] = []
 
     def take(_: str, data: Any) -> None:

@@ -11,6 +11,7 @@ from holdfast.errors import Corrupt
 from holdfast.store.base import Record
 from holdfast.store.files_layout import LOG, Layout, all_logs, log_path
 from holdfast.store.files_lines import (
+    EntryLine,
     EventLine,
     JournalLine,
     Mark,
@@ -21,7 +22,7 @@ from holdfast.store.files_lines import (
 )
 from holdfast.store.files_logs import Span, append, lines_in, read_spans, sync_file, sync_folder
 from holdfast.store.judge import StreamRow
-from holdfast.store.tables import Tables
+from holdfast.store.tables import Moves, Tables
 
 logger = logging.getLogger("holdfast")
 
@@ -124,15 +125,7 @@ class Logs:
         return records
 
     def _head(self, stream: str) -> int:
-        heads = [0]
-        for _, text in lines_in(self.path(stream)):
-            try:
-                line = event_in(text)
-            except ValueError:
-                continue
-            if line is not None:
-                heads.append(line.holdfast.seq)
-        return max(heads)
+        return max((line.holdfast.seq for line in _own_lines(self.path(stream))), default=0)
 
     def _set_aside(self, path: Path) -> None:
         """Keep what somebody else wrote under this name: the log of a stream begins with it."""
@@ -167,44 +160,70 @@ class Spans:
         self.numbers.extend(more.numbers)
 
 
+def replayed(lines: Iterable[JournalLine]) -> tuple[Tables, int, dict[str, int]]:
+    """Where the journal has come to: rows, the highest position, and the holders' processes."""
+    tables, pos, processes = Tables(), 0, dict[str, int]()
+    for line in lines:
+        pos = max(pos, line.pos)
+        for stream, row in line.streams.items():
+            tables.set_stream(stream, row)
+        for stream in line.erased:
+            for entry in tables.entries_of(stream):
+                tables.drop_entry(entry.kind, entry.key)
+        for one in line.entries:
+            _take_entry(tables, one, "")
+        for holder, known in line.holders.items():
+            until, processes[holder] = known or (None, 0)
+            tables.move(Moves({}, {holder: until}))
+    return tables, pos, processes
+
+
 def rebuilt(base: Path) -> tuple[Tables, int]:
     """Streams and entries as the logs alone tell them, and the highest position.
 
     Nobody holds a stream then, and each is due: whoever drives it finds out what it needs.
     """
-    tables, top = Tables(), 0
-    for path in all_logs(base):
-        stream, row = "", StreamRow("")
-        for _, text in lines_in(path):
-            try:
-                line = event_in(text)
-            except ValueError:
-                continue
-            if line is None:
-                continue
-            mark = line.holdfast
-            if mark.seq == 1:
-                stream, row = mark.stream, StreamRow(mark.kind, due=line.timestamp)
-            if not stream or mark.seq != row.head + 1:
-                break
-            row = row._replace(head=mark.seq, epoch=max(row.epoch, mark.epoch + 1))
-            top = max(top, mark.pos)
-            _take_entries(tables, line, stream)
-        if stream:
-            tables.set_stream(stream, row)
-    return tables, top
+    tables = Tables()
+    return tables, max((_rebuild(tables, path) for path in all_logs(base)), default=0)
 
 
-def _take_entries(tables: Tables, line: EventLine, stream: str) -> None:
-    for entry in line.holdfast.entries:
+def _rebuild(tables: Tables, path: Path) -> int:
+    """Take in one log, up to the first record that is not there; the highest position in it."""
+    stream, row, top = "", StreamRow(""), 0
+    for line in _own_lines(path):
+        mark = line.holdfast
+        if mark.seq == 1:
+            stream, row = mark.stream, StreamRow(mark.kind, due=line.timestamp)
+        if not stream or mark.seq != row.head + 1:
+            break
+        row = row._replace(head=mark.seq, epoch=max(row.epoch, mark.epoch + 1))
+        top = max(top, mark.pos)
+        for entry in mark.entries:
+            _take_entry(tables, entry, stream)
+    if stream:
+        tables.set_stream(stream, row)
+    return top
+
+
+def _own_lines(path: Path) -> Iterator[EventLine]:
+    for _, text in lines_in(path):
         try:
-            found = entry_in(entry, stream)
+            line = event_in(text)
         except ValueError:
             continue
-        if found is None:
-            tables.drop_entry(entry.kind, entry.key)
-        else:
-            tables.set_entry(found)
+        if line is not None:
+            yield line
+
+
+def _take_entry(tables: Tables, line: EntryLine, stream: str) -> None:
+    try:
+        found = entry_in(line, stream)
+    except ValueError:
+        return
+    if found is None:
+        tables.drop_entry(line.kind, line.key)
+    else:
+        tables.set_entry(found)
 
 
 def _event(text: bytes) -> EventLine:

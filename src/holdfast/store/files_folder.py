@@ -9,14 +9,13 @@ from typing import NamedTuple
 from msgspec import Raw
 
 from holdfast.store.base import Entry, Record, Unavailable
-from holdfast.store.files_applied import Logs, Spans, rebuilt
+from holdfast.store.files_applied import Logs, Spans, rebuilt, replayed
 from holdfast.store.files_journal import Damaged, Journal, state_lines
 from holdfast.store.files_layout import OWN, Layout
 from holdfast.store.files_lines import (
     EntryLine,
     JournalLine,
     Mark,
-    entry_in,
     entry_line,
     event_line,
 )
@@ -94,8 +93,7 @@ class Folder:
             self.tables, self.pos = rebuilt(self._base)
             self.compact()
             return
-        for line in lines:
-            self._take(line)
+        self.tables, self.pos, self._processes = replayed(lines)
         self.logs.catch_up(lines)
 
     def _keep_damaged(self, where: str) -> None:
@@ -107,23 +105,6 @@ class Folder:
             where,
             kept.name,
         )
-
-    def _take(self, line: JournalLine) -> None:
-        self.pos = max(self.pos, line.pos)
-        for stream, row in line.streams.items():
-            self.tables.set_stream(stream, row)
-        for stream in line.erased:
-            for entry in self.tables.entries_of(stream):
-                self.tables.drop_entry(entry.kind, entry.key)
-        for one in line.entries:
-            found = entry_in(one)
-            if found is None:
-                self.tables.drop_entry(one.kind, one.key)
-            else:
-                self.tables.set_entry(found)
-        for holder, known in line.holders.items():
-            until, self._processes[holder] = known or (None, 0)
-            self.tables.move(Moves({}, {holder: until}))
 
     def _bury(self, now: int) -> None:
         """Whoever had the folder before us is gone, however long its lease would last."""

@@ -37,10 +37,19 @@ class Journal:
         self.state_size = 0  # of what it began with
 
     def load(self) -> list[JournalLine]:
-        """Every line; a last one that was never finished is left out. Raises Damaged."""
+        """Every line; a last one that was never finished is cut off. Raises Damaged."""
+        lines, whole, is_torn = self.read()
+        self.size, self.state_size = whole, 0
+        if is_torn:
+            logger.warning("%s: its last line was never finished and is cut", self.path)
+            os.truncate(self.path, whole)
+        return lines
+
+    def read(self) -> tuple[list[JournalLine], int, bool]:
+        """Every whole line, how many bytes they take, and whether there is more. Raises Damaged."""
         lines: list[JournalLine] = []
         bad: int | None = None
-        self.size = self.state_size = 0
+        size = 0
         for number, (span, text) in enumerate(lines_in(self.path), 1):
             try:
                 line = journal_in(text)
@@ -50,12 +59,9 @@ class Journal:
             if bad is not None:
                 raise Damaged(f"line {bad}")
             lines.append(line)
-            self.size = span.offset + span.length + 1
+            size = span.offset + span.length + 1
         _check_format(lines, self.path)
-        if bad is not None:
-            logger.warning("%s: its last line was never finished and is cut", self.path)
-            os.truncate(self.path, self.size)
-        return lines
+        return lines, size, bad is not None
 
     def add(self, line: JournalLine, *, sync: bool) -> None:
         """Write a line; what is not synced is lost with the machine, not with the process."""

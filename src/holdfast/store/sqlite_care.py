@@ -5,12 +5,17 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+
 from holdfast.errors import Corrupt, Refused, StoreError
 from holdfast.store.base import Store
+from holdfast.store.care import Due, Seen, Sizes, StreamLook, Vitals, free_name
+from holdfast.store.files_logs import append
+from holdfast.store.files_names import name_of
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite_open import (
     BUSY_S,
@@ -48,6 +53,13 @@ _RECORDS = """
     SELECT (SELECT id FROM stream WHERE stream.sid = record.sid), seq, type, data
     FROM record ORDER BY pos
 """
+_STREAMS = "SELECT id FROM stream WHERE gone = 0 ORDER BY sid"
+_STREAM = """
+    SELECT sid, kind, epoch, gone, holder, (SELECT until FROM holder WHERE name = stream.holder)
+    FROM stream WHERE id = ?
+"""
+_LOG = "SELECT seq, type, at, data FROM record WHERE sid = ? ORDER BY seq"
+_OF_STREAM = "SELECT kind, key, version, data FROM entry WHERE sid = ? ORDER BY kind, key"
 _ENTRIES = "SELECT key, data FROM entry WHERE kind = ? AND (?2 IS NULL OR state = ?2) ORDER BY key"
 
 
@@ -63,38 +75,6 @@ class Linked:
     def has_wal_reset_bug(self) -> bool:
         """Whether two checkpoints at the same time could damage a file (sqlite.org/wal.html)."""
         return self.number < (3, 51, 3)
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """What a database takes, and what is left, in bytes."""
-
-    file: int
-    wal: int
-    pages: int
-    page_size: int
-    free_pages: int
-    records: int
-    disk_free: int
-
-
-@dataclass(frozen=True, slots=True)
-class Due:
-    """Sessions that could go on: how many, and the longest waiting."""
-
-    count: int = 0
-    streams: tuple[tuple[str, str, int], ...] = ()  # stream, kind, since
-
-
-@dataclass(frozen=True, slots=True)
-class Vitals:
-    """Where a database stands at one moment."""
-
-    schema: int
-    counts: dict[tuple[str, str], int] = field(default_factory=dict)  # by kind and state of entries
-    holders: tuple[tuple[str, int, int], ...] = ()  # name, until, sessions held
-    due: Due = field(default_factory=Due)
-    newest: int | None = None  # the latest instant among the newest records
 
 
 def path_of(store: Store) -> Path | None:
@@ -152,6 +132,22 @@ class Examination:
     def entries(self, look: Callable[[str, Any], None], kind: str, state: str | None) -> None:
         """Show the entries of a kind (in one state), as (key, data)."""
         self._ask(lambda connection: _each(connection, look, _ENTRIES, kind, state))
+
+    def streams(self) -> list[str]:
+        """Every stream that is not gone."""
+        return [name for (name,) in self._ask(lambda one: one.execute(_STREAMS).fetchall())]
+
+    def stream(self, stream: str) -> StreamLook | None:
+        """One stream with its records; None if there never was one."""
+        return self._ask(lambda connection: _stream(connection, stream))
+
+    def keep_original(self, stream: str) -> Path:
+        """Write the records of a stream, as they are, to a file beside the database."""
+        found = self.stream(stream)
+        stem = f"{self.path.name}.{name_of(stream)}.damaged"
+        target = free_name(self.path.parent, stem)
+        append(target, [_line(seen) for seen in (found.seen if found else ())], sync=True)
+        return target
 
     def _ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
         with _reading(self.path) as connection:
@@ -216,6 +212,28 @@ def _vitals(connection: sqlite3.Connection, path: Path, now: int) -> Vitals:
         Due(due[0][3] if due else 0, tuple((stream, kind, at) for stream, kind, at, _ in due)),
         connection.execute(_NEWEST_INSTANT, (_NEWEST,)).fetchone()[0],
     )
+
+
+def _stream(connection: sqlite3.Connection, stream: str) -> StreamLook | None:
+    row = connection.execute(_STREAM, (stream,)).fetchone()
+    if row is None:
+        return None
+    sid, kind, epoch, gone, holder, until = row
+    seen = tuple(Seen(*values) for values in connection.execute(_LOG, (sid,)))
+    head = seen[-1].seq if seen else 0
+    entries = tuple(connection.execute(_OF_STREAM, (sid,)).fetchall())
+    return StreamLook(stream, kind, head, epoch, bool(gone), holder, until, seen, entries=entries)
+
+
+def _line(seen: Seen) -> bytes:
+    """A record as a line; data that is no JSON stands there as text."""
+    data = seen.data if isinstance(seen.data, bytes) else str(seen.data).encode()
+    try:
+        shown: Any = msgspec.Raw(msgspec.json.encode(msgspec.json.decode(data)))
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        shown = data.decode("utf-8", "replace")
+    line = {"type": seen.type, "timestamp": seen.at, "data": shown, "seq": seen.seq}
+    return msgspec.json.encode(line)
 
 
 def _sizes(connection: sqlite3.Connection, path: Path) -> Sizes:

@@ -6,15 +6,19 @@ from holdfast.cli.settings import Settings, shared, with_settings
 
 
 @click.command()
+@click.argument("session", required=False)
 @click.option("--full", is_flag=True, help="Also compare every index with its table; slower.")
+@click.option("--fix", is_flag=True, help="Do what the findings say; originals are kept.")
 @shared
 @with_settings
-def doctor(settings: Settings, *, full: bool) -> int:
-    """Say what is wrong with the database and what waits in it, and what to type.
+def doctor(settings: Settings, session: str | None, *, full: bool, fix: bool) -> int:
+    """Say what is wrong with the store and what waits in it, or with one SESSION; what to type.
 
-    Changes nothing, and may run beside workers. Exits with 1 if it finds something, with 7 if
-    the database is damaged.
+    Changes nothing without --fix, and may run beside workers. Exits with 1 if it finds something,
+    with 7 if something is damaged.
     """
-    from holdfast.cli import caring
+    from holdfast.cli import caring, doctoring
 
-    return caring.doctor(settings, full=full)
+    if session is not None:
+        return doctoring.doctor_of_session(settings, session, fix=fix)
+    return doctoring.doctor_fix(settings, full=full) if fix else caring.doctor(settings, full=full)
