@@ -90,7 +90,6 @@ def test_its_missing_parts_are_all_named(
     assert [line.split(": ")[0] + ": " + line.split(": ")[1] for line in lines] == [
         "holdfast.yaml:4: llms.main.provider",
         "holdfast.yaml:5: mcp_servers",
-        "holdfast.yaml:15: agents.assistant.task.timeout",
         "holdfast.yaml:19: agents.assistant.tools[2].mcp",
         "holdfast.yaml:21: agents.assistant.sub_agents",
     ]
@@ -122,8 +121,6 @@ PARTS = {
             f"4: agents.a.{shown}",
         )
         for path, said, shown in (
-            ("task.worker_pool", "task: {worker_pool: 4}", "task.worker_pool"),
-            ("task.timeout", "task: {timeout: 1h}", "task.timeout"),
             ("tools.*=execute_command", "tools: [wait, execute_command]", "tools[1]"),
             ("sub_agents", "sub_agents: [a]", "sub_agents"),
             ("budget.seconds", "budget: {seconds: 1.5}", "budget.seconds"),

@@ -268,13 +268,16 @@ def held(kind: events.CallKind = "approval", epoch: int = 2, until: int = 5_000)
 def test_a_person_is_waited_for_in_place_until_the_deadline(kind: events.CallKind) -> None:
     """S4.42"""
     state = held(kind)
-    assert plan(state, SEAT, NOW) == Idle(5_000)
-    assert plan(state, SEAT, 4_999) == Idle(5_000)
+    assert plan(state, SEAT, NOW) == Idle(5_000, in_place=True)
+    assert plan(state, SEAT, 4_999) == Idle(5_000, in_place=True)
     (call,) = state.open_calls
     assert plan(state, SEAT, 5_000) == effects.GiveUpUnanswered((call,))
 
 
-@pytest.mark.parametrize("grace, at_once, at_last", [(100, Idle(5_100), 5_100), (None, Idle(), 0)])
+@pytest.mark.parametrize(
+    "grace, at_once, at_last",
+    [(100, Idle(5_100, in_place=True), 5_100), (None, Idle(in_place=True), 0)],
+)
 def test_a_deadline_in_place_acts_after_its_grace_or_never(
     grace: int | None, at_once: Idle, at_last: int
 ) -> None:

@@ -50,6 +50,8 @@ def _agent(said: AgentConfig, config: Config) -> Agent[Any]:
             model_settings=said.model.settings,
             max_turns=said.max_turns,
             show_thinking=said.show_thinking,
+            worker_pool=said.task.worker_pool,
+            timeout=said.task.timeout,
             budget=said.budget,
             hitl="blocking" if said.waits == "blocking" else said.task.hitl,
             input_timeout=said.task.input_timeout,

@@ -21,8 +21,6 @@ NOT_BUILT: Final[Mapping[str, str]] = {
     "llms.*.provider=google": _PROVIDER,
     "llms.*.provider=ollama": _PROVIDER,
     "mcp_servers": _MCP,
-    "agents.*.task.worker_pool": "this version bounds no runs",
-    "agents.*.task.timeout": "limit a run with budget: {turns, tokens}",
     "agents.*.tools.*=execute_command": "this version runs no commands",
     "agents.*.tools.*.mcp": _MCP,
     "agents.*.sub_agents": "this version runs no agents in the background",

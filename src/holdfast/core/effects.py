@@ -54,6 +54,7 @@ class Fail:
     hint: str
     limit: str | None = None
     value: float = 0
+    stops: bool = False  # what runs is called off, and what is open closed
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class Idle:
     """Nothing to decide now: effects in flight will report, or a person; or the instant comes."""
 
     until: int | None = None
+    in_place: bool = False  # only a person is waited for
 
 
 @dataclass(frozen=True, slots=True)

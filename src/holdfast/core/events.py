@@ -159,6 +159,7 @@ class AgentStart(Struct, frozen=True, kw_only=True, omit_defaults=True):
     digest: str = ""
     worker: str = ""
     tools: dict[str, str] | None = None
+    since: int = 0  # when the drive began, where its time is limited
 
 
 class AgentComplete(Struct, frozen=True, kw_only=True, omit_defaults=True):

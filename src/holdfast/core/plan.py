@@ -6,6 +6,7 @@ from typing import Final
 
 from holdfast.core import effects
 from holdfast.core.calls import Call, CallStatus
+from holdfast.core.durations import format_ms
 from holdfast.core.effects import Effect
 from holdfast.core.sessions import State
 
@@ -20,6 +21,7 @@ class Limits:
 
     max_turns: int = 100
     budget: Mapping[str, float] = field(default_factory=dict)
+    running_ms: int | None = None  # without the time in which it waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class Seat:
     stuck: Collection[str] = ()  # calls that this process cannot start
     limits: Limits = field(default_factory=Limits)
     grace: int | None = 0  # ms after a deadline for people in place; None: it never acts
+    until: int | None = None  # when the running time is up
 
 
 def plan(state: State, seat: Seat, now: int) -> Effect:
@@ -47,9 +50,11 @@ def plan(state: State, seat: Seat, now: int) -> Effect:
     if seat.tries > MAX_TRIES:
         return _drivers_die(seat)
     waiting = state.open_calls
-    if waiting:
-        return _calls(waiting, seat, now) or _rest(state, seat, waiting)
-    return _model(state, seat, now) or _rest(state, seat)
+    if seat.until is not None and seat.until <= now:
+        effect: Effect | None = _overrun(seat.limits)
+    else:
+        effect = _calls(waiting, seat, now) if waiting else _model(state, seat, now)
+    return effect or _rest(state, seat, waiting)
 
 
 def _calls(waiting: Sequence[Call], seat: Seat, now: int) -> Effect | None:
@@ -127,6 +132,18 @@ def _limit(state: State, limits: Limits) -> Effect | None:
     return None
 
 
+def _overrun(limits: Limits) -> Effect:
+    most = limits.running_ms or 0
+    return effects.Fail(
+        f"the run reached its limit: timeout {format_ms(most)}",
+        "SAFETY_LIMIT",
+        "raise the limit on the agent, then resume the session",
+        "timeout",
+        most / 1_000,
+        stops=True,
+    )
+
+
 def _drivers_die(seat: Seat) -> Effect:
     return effects.Fail(
         f"drivers keep dying: {seat.tries} workers took this session and wrote nothing",
@@ -137,7 +154,7 @@ def _drivers_die(seat: Seat) -> Effect:
 
 def _rest(state: State, seat: Seat, waiting: Sequence[Call] = ()) -> Effect:
     if seat.in_flight or seat.asking:
-        return effects.Idle()
+        return effects.Idle(seat.until)
     if state.run is None or state.run.end is not None:
         return effects.Park()  # a timer of a run that is over wakes nobody
     timers = [
@@ -148,5 +165,5 @@ def _rest(state: State, seat: Seat, waiting: Sequence[Call] = ()) -> Effect:
     held = [c for c in waiting if c.held is not None and c.holder is not None]
     if held:  # a person is waited for in place
         ends = [end for c in held if (end := _end(c, seat)) is not None]
-        return effects.Idle(min([*timers, *ends], default=None))
+        return effects.Idle(min([*timers, *ends], default=None), in_place=True)
     return effects.Park(min(timers, default=None))

@@ -40,6 +40,8 @@ class Agent(Generic[T_co]):
     sub_agents: Sequence[Any] = ()
     model_settings: Mapping[str, Any] = field(default_factory=dict)
     max_turns: int = 100
+    worker_pool: int | None = None  # how many of its runs are driven at one time, in a process
+    timeout: Duration | None = None  # of a run, without the time in which it waits
     show_thinking: bool = False  # to who watches a run on the command line
     budget: Mapping[str, float] = field(default_factory=dict)
     hitl: Literal["auto", "blocking", "async"] = "auto"
@@ -64,12 +66,18 @@ class Agent(Generic[T_co]):
         _one_of(self, "hitl", ("auto", "blocking", "async"))
         if self.sub_agents:
             raise _later(self.name, "sub_agents")
-        if not isinstance(self.max_turns, int) or self.max_turns < 1:
-            raise _invalid(self.name, f"max_turns is {self.max_turns!r}, and must be 1 or more")
+        for name in ("max_turns", "worker_pool"):
+            most = getattr(self, name)
+            if (most is not None or name == "max_turns") and not _is_count(most):
+                raise _invalid(self.name, f"{name} is {most!r}, and must be 1 or more")
+        for limit in (self.timeout, self.expire_grace, self.input_timeout):
+            if limit is not None:
+                parse_duration(limit)
         _check_budget(self.name, self.budget)
-        if self.input_timeout is not None:
-            parse_duration(self.input_timeout)
-        parse_duration(self.expire_grace)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _one_of(agent: Agent[Any], name: str, allowed: Sequence[str]) -> None:
@@ -122,7 +130,8 @@ class ReadyAgent:
         for item in agent.tools:
             self._add(resolve_tool(item))
         self.output = OutputShape(agent.output_type, agent.name)
-        self.limits = Limits(agent.max_turns, dict(agent.budget))
+        limit = None if agent.timeout is None else parse_duration(agent.timeout) or None
+        self.limits = Limits(agent.max_turns, dict(agent.budget), limit)
         self.permissions = permissions_of(agent, self.tool)
 
     def _add(self, tool: Tool[..., Any]) -> None:

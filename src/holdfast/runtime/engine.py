@@ -33,6 +33,7 @@ from holdfast.runtime.perform import (
     StartReturned,
     ToolReturned,
 )
+from holdfast.runtime.running_time import RunningTime
 from holdfast.store.base import Fenced, Gone, HeadMoved, Lease, Lost, Unknown, VersionMoved
 
 logger = logging.getLogger("holdfast")
@@ -67,6 +68,7 @@ class Driver:
         self._launched: set[tuple[str, int]] = set()  # effect id, attempt
         self._looked_at: State | None = None  # for what to launch
         self._foreseen: tuple[State, Effect] | None = None  # what follows from the last commit
+        self._time = RunningTime(agent.limits.running_ms)
         self._stuck: dict[str, HoldfastError] = {}
         self._stopping = False
         self._moved = False  # somebody wrote to the stream since we last read it
@@ -159,6 +161,7 @@ class Driver:
             stuck=frozenset(self._stuck),
             limits=self._agent.limits,
             grace=self._agent.patience_ms,
+            until=self._time.until(self._log, self._desk.store.now()),
         )
 
     async def _do(self, effect: Effect) -> bool:
@@ -170,9 +173,10 @@ class Driver:
         match effect:
             case effects.AskModel():
                 self._ask()
-                await self._wait(None)
+                until = self._time.until(self._log, self._desk.store.now())
+                await self._wait(effects.Idle(until))
             case effects.Idle():
-                await self._wait(effect.until)
+                await self._wait(effect)
             case Park():
                 await self._park(effect)
                 return True
@@ -221,14 +225,17 @@ class Driver:
             case _:
                 assert_never(effect)
 
-    async def _wait(self, until: int | None) -> None:
-        if until is None:
+    async def _wait(self, idle: effects.Idle) -> None:
+        began = self._desk.store.now()
+        if idle.until is None:
             await self._news.wait()
         else:  # the store's clock says when it is time, and need not run as ours does
-            left_s = max(0, until - self._desk.store.now()) / 1_000
+            left_s = max(0, idle.until - began) / 1_000
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), min(left_s, LOOK_S))
         self._news.clear()
+        if idle.in_place:
+            self._time.waited(self._desk.store.now() - began)
 
     async def _park(self, rest: Park) -> None:
         problem = next(iter(self._stuck.values()), None)
@@ -294,7 +301,12 @@ class Driver:
             task = state.run.id if state.run is not None else None
             limit = events.SafetyLimit(limit=effect.limit, value=effect.value, task_id=task)
             facts.insert(0, limit)
-        return Draft(facts)
+        draft = Draft()
+        if effect.stops:
+            self._flight.stop()
+            draft = turns.close(state, self._desk.store.now())
+        draft.facts += facts
+        return draft
 
     async def _take(self, outcome: Outcome) -> bool:
         self._foreseen = None

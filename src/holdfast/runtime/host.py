@@ -10,6 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -40,6 +41,7 @@ class Drive:
     """One session that is driven here, and how that ended."""
 
     lease: Lease
+    agent: ReadyAgent | None = None
     driver: Driver | None = None
     task: asyncio.Task[None] | None = None
     done: asyncio.Event = field(default_factory=asyncio.Event)
@@ -72,6 +74,7 @@ class Host:
         self._tasks: anyio.abc.TaskGroup | None = None
         self._main: asyncio.Task[None] | None = None
         self._driving: set[asyncio.Task[None]] = set()
+        self._places: dict[str, asyncio.Lock] = {}  # of agents: who looks for a free one
         self._fell: BaseException | None = None  # what no drive can survive, and we neither
         self._starting = anyio.Lock()
         self._joining = anyio.Lock()
@@ -85,6 +88,7 @@ class Host:
         self._closing = False
         # New ones: the old belong to the event loop of then.
         self._ended, self._over = asyncio.Event(), asyncio.Event()
+        self._places.clear()
         self._desk.near.clear()
 
     async def start(self) -> None:
@@ -273,9 +277,11 @@ class Host:
         drives: list[Drive] = []
         try:
             only = None if known is None else known.stream
-            for lease in await self.claim(index.stream_kind(name), limit, only):
-                drive = self.drives[lease.stream] = Drive(lease)
-                drives.append(drive)
+            async with self._counted(agent):
+                free = self._free(agent, limit)
+                for lease in await self.claim(index.stream_kind(name), free, only) if free else ():
+                    drive = self.drives[lease.stream] = Drive(lease, agent)
+                    drives.append(drive)
         except Exception as error:  # noqa: BLE001 - it is the caller's, not the host's
             if not begun.done():
                 begun.set_exception(error)
@@ -287,6 +293,19 @@ class Host:
         for drive in drives[:1]:
             drive.task = asyncio.current_task()
             await self._drive(drive, agent, known)
+
+    def _counted(self, agent: ReadyAgent) -> AbstractAsyncContextManager[Any]:
+        """One after the other, where it counts how many are under way."""
+        if agent.agent.worker_pool is None:
+            return nullcontext()
+        return self._places.setdefault(agent.name, asyncio.Lock())
+
+    def _free(self, agent: ReadyAgent, limit: int) -> int:
+        """How many sessions of an agent may be begun: its runs at one time may be bounded."""
+        pool = agent.agent.worker_pool
+        if pool is None:
+            return limit
+        return max(0, min(limit, pool - sum(one.agent is agent for one in self.drives.values())))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
