@@ -1,0 +1,145 @@
+"""The two servers of the HTTP benchmark, each a process: `python -m bench.http_servers WHICH DIR`.
+
+`holdfast` takes results for calls that wait. `reference` is what one would write by hand: a
+FastAPI endpoint that puts a row into SQLite, one durable commit for all requests that wait.
+"""
+
+import asyncio
+import os
+import queue
+import sys
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+import uvicorn
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+from holdfast import Agent, PendingCall, Principal, Runtime, tool
+from holdfast.serve.http import application
+from holdfast.serve.limits import Rate
+from holdfast.serve.rules import Rules
+from holdfast.serve.tokens import by_tokens
+from holdfast.store.sqlite_open import python_connect, settled
+from holdfast.testing import ScriptedModel
+
+TOKEN: Final = "bench"  # noqa: S105 - nobody's
+CALLS: Final = 32  # of one session
+UNLIMITED: Final = Rate(10**9, 10**9)
+
+
+@tool(deferred=True, timeout=None)
+def ask(n: int, call: PendingCall) -> str:
+    """Ask somebody."""
+    return f"job-{n}"
+
+
+def agent() -> Agent[str]:
+    """One that waits for many results at once."""
+    calls = [{"tool": "ask", "args": {"n": n}} for n in range(CALLS)]
+    return Agent("bench", model=ScriptedModel([{"calls": calls}, {"text": "done"}]), tools=[ask])
+
+
+async def parked(folder: Path, calls: int) -> list[str]:
+    """A store where so many calls wait, perhaps some more; their ids."""
+    async with Runtime(f"sqlite:///{folder / 'holdfast.db'}", agents=[agent()]) as rt:
+        sessions = [rt.session(f"s{n}", agent="bench") for n in range(-(-calls // CALLS))]
+        await asyncio.gather(*(session.run("Go") for session in sessions))
+        return [call.id async for call in rt.pending()]
+
+
+def holdfast_app(folder: Path) -> Any:
+    """Ours, under its usual guard: a token, host and origin, counting, the size of bodies."""
+    rt = Runtime(f"sqlite:///{folder / 'holdfast.db'}", agents=[agent()])
+    auth = by_tokens({TOKEN: Principal("bench", "submitter")})
+    inner = application(rt, auth, Rules(per_source=UNLIMITED, per_id=UNLIMITED))
+    opened = asyncio.Lock()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await receive()
+            async with opened, rt:
+                await send({"type": "lifespan.startup.complete"})
+                await receive()
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+        await inner(scope, receive, send)
+
+    return app
+
+
+class Outcome(BaseModel):
+    """As ours takes it."""
+
+    output: str
+
+
+class Body(BaseModel):
+    """As ours takes it."""
+
+    pendingID: str  # noqa: N815 - as on the wire
+    result: Outcome
+
+
+class Commits:
+    """One thread, one connection; what queued up during the last sync is the next commit."""
+
+    def __init__(self, path: Path) -> None:
+        self._queue: queue.SimpleQueue[tuple[tuple[str, str], asyncio.Future[None]]] = (
+            queue.SimpleQueue()
+        )
+        self._db = settled(python_connect(str(path)))
+        self._db.execute("CREATE TABLE result (id TEXT PRIMARY KEY, output TEXT NOT NULL)")
+        self._loop = asyncio.get_running_loop()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    async def add(self, pending_id: str, output: str) -> None:
+        """Keep it, durably."""
+        done = self._loop.create_future()
+        self._queue.put(((pending_id, output), done))
+        await done
+
+    def _run(self) -> None:
+        while True:
+            group = [self._queue.get()]
+            while not self._queue.empty():
+                group.append(self._queue.get())
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.executemany("INSERT INTO result VALUES (?, ?)", [row for row, _ in group])
+            self._db.execute("COMMIT")
+            self._loop.call_soon_threadsafe(_settle, [done for _, done in group])
+
+
+def _settle(group: list[asyncio.Future[None]]) -> None:
+    for done in group:
+        done.set_result(None)
+
+
+def reference_app(folder: Path) -> FastAPI:
+    """The least that FastAPI and SQLite can do."""
+    app = FastAPI()
+    commits: list[Commits] = []
+
+    @app.post("/async-tool/result")
+    async def result(body: Body) -> dict[str, Any]:
+        if not commits:
+            commits.append(Commits(folder / "reference.db"))
+        await commits[0].add(body.pendingID, body.result.output)
+        return {"success": True}
+
+    return app
+
+
+APPS: Final = {"holdfast": holdfast_app, "reference": reference_app}
+
+
+def main() -> None:
+    """Serve on a socket that is handed over as a file descriptor, until killed."""
+    which, folder, descriptor = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    uvicorn.run(APPS[which](folder), fd=descriptor, log_level="error", access_log=False, ws="none")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    main()
