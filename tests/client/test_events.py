@@ -88,11 +88,20 @@ async def test_after_a_break_it_goes_on_behind_the_last_event() -> None:
 
 
 async def test_the_feed_goes_by_position_and_begins_now() -> None:
-    server = Server([Cut(sse(event(1))), Cut(sse(event(1)) + sse(event(2, "assistant")))])
+    server = Server(
+        [
+            Cut(
+                ": hello\nretry: 1000\n\nid: 7\n\n"
+            ),  # where it began: what comes then is not missed
+            Cut(sse(event(1))),
+            Cut(sse(event(1)) + sse(event(2, "assistant")) + "id: 42\n\n"),
+            Cut(sse(event(5))),
+        ]
+    )
     async with server.client() as client:
-        found = await seen(client.stream(), 2)
-    assert [one["pos"] for one in found] == [10, 20]
-    assert server.asked == [None, "10"]
+        found = await seen(client.stream(), 3)
+    assert [one["pos"] for one in found] == [10, 20, 50]
+    assert server.asked == [None, "7", "10", "42"]
 
 
 async def test_the_feed_can_be_narrowed() -> None:

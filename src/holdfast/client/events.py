@@ -25,15 +25,12 @@ async def follow(
     and StoreError once it has been away for longer than our patience.
     """
     patience = Patience(wire.patience_s)
-    seen = after
+    seen = _Seen(place, after)
     while True:
         try:
-            async for event in _connected(wire, path, params, seen):
+            async for reached, event in _connected(wire, path, params, seen.at):
                 patience.renew()
-                if event["type"] == DELTA:
-                    yield event
-                elif seen is None or event[place] > seen:
-                    seen = event[place]
+                if seen.is_new(reached, event) and event is not None:
                     yield event
             error: HoldfastError | None = None
         except httpx2.TransportError as broken:
@@ -42,6 +39,24 @@ async def follow(
             error = away.error
         if not await patience.pause():
             raise error or unreachable(wire.url, ConnectionError("the stream ended"))
+
+
+class _Seen:
+    """How far one has come."""
+
+    def __init__(self, place: Place, at: int | None) -> None:
+        self._place = place
+        self.at = at
+
+    def is_new(self, reached: int, event: Mapping[str, Any] | None) -> bool:
+        """Whether it was not seen yet; from now on it was."""
+        if event is not None and event["type"] == DELTA:
+            return True
+        there = reached if event is None else int(event[self._place])
+        if self.at is not None and there <= self.at:
+            return False
+        self.at = there
+        return True
 
 
 class _Away(Exception):
@@ -54,7 +69,8 @@ class _Away(Exception):
 
 async def _connected(
     wire: Wire, path: str, params: Mapping[str, Any], seen: int | None
-) -> AsyncIterator[dict[str, Any]]:
+) -> AsyncIterator[tuple[int, dict[str, Any] | None]]:
+    """What comes on one connection: each event, or None where only its place is told."""
     headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
     if seen is not None:
         headers["Last-Event-ID"] = str(seen)
@@ -68,6 +84,9 @@ async def _connected(
                 raise _Away(refusal(response))
             raise refusal(response)
         async for sent in httpx2.EventSource(response, max_event_size=LARGEST):
-            if sent.data:
-                data = sent.json()
-                yield {"type": DELTA, "data": data} if sent.event == DELTA else data  # type: ignore[misc]
+            reached = int(sent.id) if sent.id.isdecimal() else 0
+            if not sent.data:
+                yield reached, None
+                continue
+            data: Any = sent.json()
+            yield reached, {"type": DELTA, "data": data} if sent.event == DELTA else data

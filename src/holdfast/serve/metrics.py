@@ -11,6 +11,8 @@ from typing import Final, Literal, get_args
 import anyio
 import msgspec
 
+from holdfast.core.deliveries import KIND as DELIVERY
+from holdfast.core.deliveries import Status as DeliveryStatus
 from holdfast.core.events import CallKind
 from holdfast.core.pending import OPEN, PendingStatus
 from holdfast.core.sessions import RunState
@@ -24,7 +26,7 @@ PAGE: Final = 500
 
 SESSION_STATES: Final = (*get_args(RunState), STUCK)
 ENDS: Final = tuple(str(status) for status in PendingStatus if status not in OPEN)
-COUNTED: Final = ("session", "pending", "delivery")
+COUNTED: Final = ("session", "pending", DELIVERY)
 
 Labels = Mapping[str, str]
 
@@ -141,7 +143,7 @@ async def walk(store: Store) -> Waits:
 def metrics_of(census: Census, waits: Waits, now: int) -> list[Metric]:
     """Everything that is told, in its order; what there is none of is told as 0."""
     entries = census.entries
-    delivered = {state: n for (kind, state), n in entries.items() if kind == "delivery"}
+    delivered = {str(one): entries.get((DELIVERY, str(one)), 0) for one in DeliveryStatus}
     wait = 0 if waits.oldest is None else max(now - waits.oldest, 0) / 1000
     build = {"version": version("holdfast"), "python": platform.python_version()}
     return [
