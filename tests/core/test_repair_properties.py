@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final, get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.core.histories import (
     MODEL,
@@ -34,6 +34,7 @@ from holdfast.testing.provider_rules import check
 
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
 OURS: Final = (LOST_START, SAID_NOTHING)  # what repair may put where something is missing
+SLOW_IS_FINE: Final = (HealthCheck.too_slow,)  # the machine's business
 TOOL: Final = {"name": "read", "input_schema": {"type": "object"}}
 
 
@@ -174,14 +175,14 @@ messages = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=600)
+@settings(max_examples=600, suppress_health_check=SLOW_IS_FINE)
 @given(st.lists(messages | things, max_size=6))
 def test_arbitrary_objects_are_repaired(given_messages: list[Any]) -> None:
     """S2.49 S2.58"""
     holds(History(given_messages, is_log=False))
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, suppress_health_check=SLOW_IS_FINE)
 @given(things)
 def test_what_is_no_list_of_messages_is_taken_for_an_empty_one(thing: Any) -> None:
     """S2.47"""
@@ -192,7 +193,7 @@ def test_what_is_no_list_of_messages_is_taken_for_an_empty_one(thing: Any) -> No
         assert refusals(thing, wanted) == []
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, suppress_health_check=SLOW_IS_FINE)
 @given(
     st.lists(
         st.fixed_dictionaries(
