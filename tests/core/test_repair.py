@@ -102,6 +102,14 @@ def test_a_result_goes_to_the_latest_call_with_its_id_that_waits() -> None:
     assert repaired.messages[2]["content"][0]["input"] == {"n": 2}
 
 
+def test_calls_of_one_turn_with_one_id_get_their_results_in_order() -> None:
+    asked = [use("a", input={"n": 1}), use("a", input={"n": 2})]
+    repaired = repair([HI, turn(*asked), told(result("a", "1"), result("a", "2"))])
+    first, second = repaired.messages[1]["content"]
+    assert (first["input"], second["input"]) == ({"n": 1}, {"n": 2})
+    assert pairs(repaired.messages) == [(first["id"], "1"), (second["id"], "2")]
+
+
 def test_calls_and_results_in_messages_of_the_wrong_side_are_put_right() -> None:
     history = [HI, told(use("a"), {"type": "text", "text": "and"}), turn(result("a"))]
     assert repair(history).messages == [
@@ -179,6 +187,12 @@ def test_damaged_thinking_takes_all_thinking_of_its_turn_with_it(spoiled: dict[s
         turn(THOUGHT, said),
         {"role": "assistant", "content": "so"},
     ]
+
+
+def test_thinking_of_answers_that_were_joined_is_dropped() -> None:
+    """S2.33"""
+    parted = [HI, turn(THOUGHT, use("a")), turn(THOUGHT, use("b")), told(result("a"), result("b"))]
+    assert repair(parted).messages == [HI, turn(use("a"), use("b")), parted[-1]]
 
 
 def test_thinking_that_led_to_nothing_any_more_is_dropped() -> None:

@@ -14,6 +14,7 @@ from tests.core.histories import (
     SHARES,
     Evil,
     History,
+    Hostile,
     random_history,
     signed,
     valid_history,
@@ -65,7 +66,8 @@ def holds(history: History) -> None:
         kept = [text for text in texts_of_messages(repaired.messages) if text not in OURS]
         assert "\n\n".join(kept) == "\n\n".join(texts_of_messages(messages))
         unchanged = len(messages) == len(repaired.messages) and all(
-            one is other for one, other in zip(messages, repaired.messages, strict=True)
+            one is other or isinstance(one, Hostile)  # which comes back as the object it hides
+            for one, other in zip(messages, repaired.messages, strict=True)
         )
         assert unchanged == (not repaired.issues)
         for wanted in FORMATS:
