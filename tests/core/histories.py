@@ -381,12 +381,17 @@ def openai_responses(step: Step) -> list[Any]:
     made: list[Any] = []
     if step.user is not None:
         made.append({"role": "user", "content": [{"type": "input_text", "text": step.user}]})
+    origin = {"provider": "openai", "model": step.model} if step.thinking else {}
+    for thought in step.thinking:
+        sealed = thought.get("signature", "sealed")
+        item = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": sealed}
+        made.append({**item, **origin})
     if step.text is not None:
         part = {"type": "output_text", "text": step.text}
-        made.append({"type": "message", "role": "assistant", "content": [part]})
+        made.append({"type": "message", "role": "assistant", "content": [part], **origin})
     for call_id, name, value in step.calls:
         call = {"type": "function_call", "call_id": call_id, "name": name}
-        made.append({**call, "arguments": _json(value)})
+        made.append({**call, "arguments": _json(value), **origin})
     for call_id, said in step.results:
         made.append({"type": "function_call_output", "call_id": call_id, "output": said})
     return made

@@ -161,6 +161,28 @@ def test_encrypted_reasoning_goes_back_without_its_id_to_the_model_that_reasoned
     assert "reasoning" not in [item["type"] for item in elsewhere]
 
 
+def test_reasoning_without_what_it_led_to_is_left_out() -> None:
+    """S2.33"""
+    told = {"role": "user", "content": [RESULT]}
+    for blocks in ([REASONING, REASONING, USE], [REASONING, SAID, USE, {**USE, "id": "cut"}]):
+        items = render([HI, turn(*blocks), told], "openai-responses")["input"]
+        assert "reasoning" not in [item["type"] for item in items]
+
+
+def test_the_items_of_an_answer_are_one_turn() -> None:
+    call = {"type": "function_call", "call_id": "a", "name": "read", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "a", "output": "ok"}
+    said = {"role": "assistant", "content": [{"type": "output_text", "text": "I look"}]}
+    items = render([HI, REASONING, said, REASONING, call, output], "openai-responses")["input"]
+    assert [item["type"] for item in items[1:]] == [
+        "reasoning",
+        "message",
+        "reasoning",
+        "function_call",
+        "function_call_output",
+    ]
+
+
 def test_our_own_answers_are_sent_as_their_provider_sent_them() -> None:
     """S2.33"""
     blocks = [THOUGHT, USE, {**THOUGHT, "thinking": "again"}, {**USE, "id": "b"}]

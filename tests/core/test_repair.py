@@ -243,15 +243,19 @@ def test_a_call_of_ours_that_was_cut_off_is_told_of() -> None:
 
 def test_a_reused_id_of_ours_is_told_apart() -> None:
     again = AssistantMessage("again", (AskedCall("a", "read", {}),))
-    messages: list[Any] = [UserMessage("hi"), ASKED, *DONE, again, ToolMessage("a", "read", "C")]
-    history = OwnHistory()
-    assert history.repaired(messages[:4]) == messages[:4]
-    repaired = history.repaired(messages)
-    assert repaired[:4] == messages[:4]
-    renamed = repaired[4]
-    assert isinstance(renamed, AssistantMessage)
-    assert renamed.calls[0].id not in ("a", "b")
-    assert repaired[5] == ToolMessage(renamed.calls[0].id, "read", "C")
+    said = [UserMessage("and?"), AssistantMessage("this")]
+    messages: list[Any] = [UserMessage("hi"), ASKED, *DONE, *said]
+    messages += [again, ToolMessage("a", "read", "C")]
+    for known in ([], [4], [4, 5], [4, 5, 6]):  # as far as it was looked at before
+        history = OwnHistory()
+        for length in known:
+            assert history.repaired(messages[:length]) == messages[:length]
+        repaired = history.repaired(messages)
+        assert repaired[:6] == messages[:6]
+        renamed = repaired[6]
+        assert isinstance(renamed, AssistantMessage)
+        assert renamed.calls[0].id not in ("a", "b")
+        assert repaired[7] == ToolMessage(renamed.calls[0].id, "read", "C")
 
 
 @pytest.mark.parametrize(

@@ -244,7 +244,8 @@ def _redacted(block: Block) -> Part:
 
 
 def _reasoning(block: Block) -> Part:
-    if type(block.get("encrypted_content")) is not str or not is_plain(block):
+    sealed = block.get("encrypted_content")
+    if type(sealed) is not str or not sealed or not is_plain(block):
         raise Unreadable("a reasoning item without its encrypted content", private=True)
     return Part("private", block)
 

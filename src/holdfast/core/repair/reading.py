@@ -79,7 +79,7 @@ class Reader:
             return
         self._made_whole(part.same)
         role: Role = "user" if part.kind == "result" else "assistant"
-        self.turns.append(Turn(role, [part], self._at, "responses", more=_origin(item)))
+        self._add(Turn(role, [part], self._at, "responses", more=_origin(item)))
 
     def _tool(self, message: dict[Any, Any]) -> None:
         """A tool's answer in OpenAI chat."""
@@ -122,9 +122,19 @@ class Reader:
         for natural, parts in runs:
             turn = Turn(natural, parts, self._at, shape, given, _origin(message))
             turn.changed = given is None
-            self.turns.append(turn)
+            self._add(turn)
 
     # --- what is told of them -----------------------------------------------------------------
+
+    def _add(self, turn: Turn) -> None:
+        """A turn; the items of one answer of OpenAI Responses are one."""
+        last = self.turns[-1] if self.turns else turn
+        items = last.shape == turn.shape == "responses" and last is not turn
+        if items and last.role == turn.role == "assistant" and last.more == turn.more:
+            last.parts += turn.parts
+            last.changed = last.changed or turn.changed
+        else:
+            self.turns.append(turn)
 
     def _keep(self, turn: Turn) -> None:
         self._made_whole(not turn.changed and all(part.same for part in turn.parts))
