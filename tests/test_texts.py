@@ -7,6 +7,7 @@ import pytest
 from holdfast.core import decide, index
 from holdfast.core.commands import Approve, CancelCall, Command, Deny, SubmitResult
 from holdfast.core.pending import PendingRecord, PendingStatus, PendingTime
+from holdfast.core.todos import check_todos
 from holdfast.errors import Conflict, Refused
 from holdfast.sessions import (
     format_sanitization_issues,
@@ -87,6 +88,12 @@ def refusal_of_an_id() -> str:
     return caught.value.message
 
 
+def refusal_of_todos() -> str:
+    with pytest.raises(Refused) as caught:
+        check_todos([{"content": one, "status": "in_progress"} for one in "ab"])
+    return caught.value.message
+
+
 # checklist id, who says it, the sentence
 TEXTS = [
     ("S0.62", error_of_an_expired_call, "Tool execution timed out"),
@@ -114,6 +121,7 @@ TEXTS = [
         refusal_of_a_wrong_verb,
         "a call of kind 'tool' cannot take 'approve'; it takes cancel, error, result",
     ),
+    ("S2.61", refusal_of_todos, "Invalid todo update: only one todo can be in_progress"),
     ("ID_INVALID", refusal_of_an_id, "'' cannot be a session id"),
     ("S2.35 S2.57", issue_of_an_incomplete_call, SANITIZED),
     ("S2.57", lambda: format_sanitization_issues([]), "No issues found"),

@@ -195,4 +195,6 @@ def test_stats_count_files_too(files: Shop) -> None:
     assert numbers["sessions"] == {"waiting": 1}
     assert numbers["records"] == len(LOG.read_text().splitlines())
     shutil.rmtree("files")
-    assert files.run("doctor", *FILES, app=None).exit_code == 2
+    for words in (["doctor"], ["sessions", "list"]):
+        assert files.run(*words, *FILES, app=None).exit_code == 2
+    assert not Path("files").exists()

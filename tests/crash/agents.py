@@ -1,11 +1,12 @@
 """The agents of the crash tests: every tool writes down what it does, and may be killed there."""
 
+import itertools
 import json
 import os
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ class Place:
     die_after_s: float | None = None  # once armed
     hold: Callable[[], Awaitable[None]] | None = None  # what a tool that holds on waits for
     store: str = "sqlite"
+    die_at_call: int | None = None  # of the system, once armed
 
     @property
     def url(self) -> str:
@@ -45,6 +47,23 @@ class Place:
         """Die at any moment from now on, whatever is being done then."""
         if self.die_after_s is not None:
             threading.Thread(target=self._die, args=[self.die_after_s], daemon=True).start()
+        if self.die_at_call is not None:
+            calls = itertools.count(1)
+            for name in ("write", "fsync", "rename", "ftruncate"):
+                setattr(os, name, self._mortal(getattr(os, name), calls))
+
+    def _mortal(self, real: Callable[..., Any], calls: Iterator[int]) -> Callable[..., Any]:
+        """A call of the system at which this process may die: before it, or halfway through."""
+
+        def call(*arguments: Any) -> Any:
+            number = next(calls)
+            if self.die_at_call is not None and number >= self.die_at_call:
+                if real.__name__ == "write" and number % 2:
+                    real(arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2])
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*arguments)
+
+        return call
 
     def _die(self, after_s: float) -> None:
         time.sleep(after_s)

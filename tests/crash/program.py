@@ -122,6 +122,7 @@ async def do(job: dict[str, Any]) -> None:
         job.get("kill_at"),
         die_after_s=job.get("die_after_s"),
         store=job.get("store", "sqlite"),
+        die_at_call=job.get("die_at_call"),
     )
     os.environ["HOLDFAST_LEASE"] = job.get("lease", LEASE)
     os.environ["HOLDFAST_SCRIPT_LOG"] = str(place.folder / "requests")

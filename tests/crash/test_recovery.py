@@ -96,6 +96,29 @@ async def test_a_submitter_killed_at_any_instant_has_changed_all_or_nothing(
     assert seen[-1], "nobody killed the last one"
 
 
+async def test_a_submitter_killed_at_each_call_of_the_system_has_changed_all_or_nothing(
+    tmp_path: Path, forker: Forker
+) -> None:
+    """S0.34, S0.76, S2.9: in the files store also halfway through a line."""
+    seen = []
+    status, number = KILLED, 0
+    while status == KILLED:
+        number += 1
+        place = Place(tmp_path / f"{number}", store="files")
+        assert forker.run(place.folder, "begin", "deploy look", store="files") == 0
+        job = {"store": "files", "die_at_call": number}
+        status = forker.run(place.folder, "settle", "", **job)
+        seen.append(await settled_whole(place))
+        async with successor(place, "deploy look") as (rt, session):
+            async for call in rt.pending():
+                await rt.submit_result(call.id, "deploy is ready")
+            assert (await session.run()).output == "all done"
+        assert [line["tool"] for line in place.effects()] == ["deploy", "look"]
+    assert status == 0
+    assert seen == sorted(seen), "what was written once is there ever after"
+    assert (seen[0], seen[-1], len(seen) > 8) == (False, True, True)
+
+
 async def test_at_the_start_the_overdue_are_expired_and_the_others_wait(
     place: Place, forker: Forker
 ) -> None:

@@ -47,7 +47,7 @@ def shell(folder: Path, command: str, code: int = 0) -> str:
 
 def test_every_command_of_the_page_works(folder: Path) -> None:
     commands = [line for block in blocks("sh") for line in block.splitlines()]
-    assert len(commands) == 7
+    assert len(commands) == 9
     said = {command: shell(folder, command) for command in commands}
     assert said["holdfast doctor"].endswith("All is well.\n")
     assert shell(folder, "holdfast approve @last --store sqlite:///other.db --no-run")

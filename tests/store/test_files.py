@@ -330,6 +330,49 @@ async def test_a_damaged_event_is_named_and_those_before_it_can_be_read(tmp_path
         assert [r.data for r in (await store.read(S, 0, 1)).records] == [USER.data]
 
 
+class Disk:
+    """What of a folder would survive a power cut: files as they were last synced, and renames."""
+
+    def __init__(self, base: Path, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.base, self.disk = base, disk
+        self._sync, self._rename = os.fsync, os.rename
+        monkeypatch.setattr(os, "fsync", self.sync)
+        monkeypatch.setattr(os, "rename", self.rename)
+
+    def sync(self, fd: int) -> None:
+        self._sync(fd)
+        path = Path(f"/proc/self/fd/{fd}").readlink()
+        if path.is_file() and path.is_relative_to(self.base):
+            target = self._on_disk(path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._rename(source, target)
+        if self._on_disk(source).exists():
+            self._rename(self._on_disk(source), self._on_disk(target))
+
+    def _on_disk(self, path: Path) -> Path:
+        return self.disk / path.relative_to(self.base)
+
+
+async def test_what_was_acknowledged_survives_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G1, S2.10: after every commit, with compactions in between."""
+    monkeypatch.setattr(FilesStore, "journal_limit", 3000)
+    disk = Disk(tmp_path / "base", tmp_path / "disk", monkeypatch)
+    async with opened(disk.base) as store:
+        await store.commit([Write(S, [USER], create="session:shop", head=0)], [session_put()])
+        for number in range(1, 25):
+            await store.commit([Write(S, [REPLY])], [session_put(number, f"state{number}")])
+            after = tmp_path / f"after{number}"
+            shutil.copytree(disk.disk, after)
+            async with opened(after) as survivor:
+                assert (await survivor.read(S)).records == (await store.read(S)).records
+                assert await survivor.get("session", "/s1") == await store.get("session", "/s1")
+
+
 # --- growing --------------------------------------------------------------------------------------
 
 

@@ -121,9 +121,9 @@ def _of_app(settings: Settings, target: str) -> Runtime:
 
 def _check_exists(url: str | None, need: Need) -> None:
     """A mistyped name must not become an empty database that answers 'nothing there'."""
-    if url is None or need != "existing" or not url.startswith("sqlite:///"):
+    if url is None or need != "existing" or not url.startswith(("sqlite:///", "files:")):
         return
-    path = url.removeprefix("sqlite:///")
+    path = url.removeprefix("sqlite:///").removeprefix("files:")
     if not Path(path).exists():
         raise ConfigError(
             f"there is no database {path!r}",
