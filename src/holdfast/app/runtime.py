@@ -109,6 +109,7 @@ class Runtime:
             public_url=loaded.public_url,
             webhook_secret=loaded.webhook_secret,
         )
+        runtime._service.resumes_running = loaded.resumes_running
         runtime._service.keep_settled_ms = parse_duration(loaded.settled_calls)
         tell(runtime._service.desk.outbox, loaded.server)
         runtime._service.desk.former_secrets = loaded.server.former_secrets

@@ -54,6 +54,7 @@ def build(
         agents=_frozen(built),
         server=server,
         lines=MappingProxyType({key: entry.line for key, entry in entries.items()}),
+        resumes_running=data.get("recovery", {}).get("running", "resume") == "resume",
         **retention,
     )
     return config, notes

@@ -176,6 +176,7 @@ class Config:
     agents: Mapping[str, AgentConfig] = field(default_factory=_nothing)
     server: ServerConfig = field(default_factory=ServerConfig)
     settled_calls: timedelta = timedelta(days=7)  # retention
+    resumes_running: bool = True  # recovery
     lines: Mapping[Key, int] = field(default_factory=_nothing, repr=False)
 
     @property

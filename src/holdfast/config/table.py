@@ -167,5 +167,6 @@ TABLE: Final = Block(
         "agents": Named(_AGENT),
         "server": _SERVER,
         "retention": Block({"settled_calls": DURATION}),
+        "recovery": Block({"running": choice("recovery.running", "resume", "fail")}),
     }
 )

@@ -17,7 +17,7 @@ from holdfast.core import decide, events, index, pending
 from holdfast.core.commands import CancelCall
 from holdfast.core.index import KeyRecord, SessionRecord
 from holdfast.core.redaction import MASK
-from holdfast.errors import Conflict, Refused
+from holdfast.errors import Conflict, HoldfastError, Refused
 from holdfast.runtime.entries import (
     Address,
     Known,
@@ -241,6 +241,25 @@ class Outside:
             except (HeadMoved, VersionMoved):
                 continue
             return
+
+    async def fail(self, found: Known, error: HoldfastError) -> bool:
+        """End a run as failed that nobody drives; False if somebody does, or it has moved."""
+        at = await self._store.read(found.stream, limit=0)
+        if at.holder is not None:
+            return False
+        waiting = [entry async for entry in open_calls(self._store, found.stream)]
+        facts, puts = self._cancelled(waiting, CancelCall())
+        run, now = found.record.task_id or "", self._store.now()
+        facts.append(
+            events.AgentError(run=run, error=error.message, code=error.code, hint=error.hint)
+        )
+        puts.append(found.put(state="failed", updated_at=now, problem=None))
+        records = [as_record(fact, now) for fact in facts]
+        try:
+            await self._commit(Write(found.stream, records, head=at.head, wake=now), puts)
+        except (HeadMoved, VersionMoved, Gone):
+            return False
+        return True
 
     async def start_again(self, found: Known) -> None:
         """A failed run is followed by a new one from the recorded prefix; of n callers one wins."""

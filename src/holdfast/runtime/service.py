@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import anyio
@@ -55,6 +55,8 @@ class Service:
     desk: Desk
     agents: Agents
     host: Host
+    resumes_running: bool = True  # at a start: go on with what was running, or fail it
+    running_before: dict[str, Known] = field(default_factory=dict)  # by stream, when we started
     keep_settled_ms: int = KEEP_MS  # how long settled calls can be asked for by their id
     worked_at: float | None = None  # monotonic; the last round of the worker here, if there is one
 
@@ -382,9 +384,9 @@ def _check_approved(agent: ReadyAgent, tool: Tool[..., Any], args: dict[str, Any
 
 
 def _check_command(command: Command) -> None:
-    for field in fields(command):
-        name, value = field.name, getattr(command, field.name)
-        if value is None and field.default is None:
+    for one in fields(command):
+        name, value = one.name, getattr(command, one.name)
+        if value is None and one.default is None:
             continue
         if name in ("args", "metadata"):
             _check_object(name, value)

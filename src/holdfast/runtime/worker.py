@@ -12,6 +12,7 @@ from holdfast.core.pending import PendingRecord
 from holdfast.errors import StoreError
 from holdfast.runtime.courier import Courier
 from holdfast.runtime.entries import readable
+from holdfast.runtime.giving_up import fail_left_alone, note_running
 from holdfast.runtime.posting import Post
 from holdfast.runtime.retention import Retention
 from holdfast.runtime.service import Service
@@ -34,6 +35,7 @@ class Recovery:
     waiting: list[PendingRecord] = field(default_factory=list)
     expired: list[PendingRecord] = field(default_factory=list)
     more: bool = False
+    failed: list[str] = field(default_factory=list)  # sessions that were running; see `recovery`
 
     def lines(self) -> list[str]:
         """The report, a line each."""
@@ -46,6 +48,10 @@ class Recovery:
         if self.more:
             waits = f"at least {len(sessions)} sessions wait ({what} and more)"
         told = [f"{waits}; {len(self.expired)} calls had expired"]
+        if self.failed:
+            told.append(
+                f"{len(self.failed)} runs were under way when their process stopped: failed"
+            )
         told += [
             f"{one.session_id}: {one.tool} was being started when its process stopped "
             f"({one.id}, START_INTERRUPTED)"
@@ -70,7 +76,11 @@ class Worker:
         expired = await self._service.desk.settling.expire_due()
         page = await self._service.desk.store.find("pending", state="open", limit=MOST_TOLD)
         waiting = list(readable(page.entries, lambda entry: pending.decode(entry.data)))
-        report = Recovery(waiting, expired, more=page.next is not None)
+        failed: list[str] = []
+        if not self._service.resumes_running:
+            await note_running(self._service)
+            failed = await fail_left_alone(self._service)
+        report = Recovery(waiting, expired, more=page.next is not None, failed=failed)
         for line in report.lines():
             logger.info("%s", line)
         return report
@@ -109,6 +119,9 @@ class Worker:
     async def _round(self) -> int:
         host, names = self._service.host, self._service.agents.names()
         await self._service.desk.settling.expire_due()
+        if self._service.running_before:
+            for session_id in await fail_left_alone(self._service):
+                logger.info("%s was running when its process stopped: failed", session_id)
         await self._retention.step()
         begun = await self._courier.begin()
         self._rounds += 1
