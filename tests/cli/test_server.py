@@ -184,3 +184,21 @@ def test_the_token_is_never_an_argument(here: Here) -> None:
     assert "--token-file" in shown
     assert re.search(r"--token\b(?!-file)", shown) is None
     assert os.environ["HOLDFAST_TOKEN"] not in here.remote("sessions show s1").output
+
+
+def test_where_no_worker_drives_it_the_run_says_what_to_start(
+    here: Here, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """G9"""
+    monkeypatch.setattr("holdfast.client.session.NOBODY_S", 0.3)
+    make_project(tmp_path, "sqlite")
+    idle = Server(tmp_path, ("--no-worker",))
+    anyio.run(idle.started)
+    try:
+        words = ["run", "shop", "Hello", "-s", "alone", "--server", idle.url]
+        told = CliRunner().invoke(cli, words)
+    finally:
+        idle.kill()
+    assert told.exit_code == 8, told.output
+    assert "Session alone is due, and nobody drives it (NO_WORKER)." in told.stdout
+    assert "start one   holdfast worker" in told.stdout

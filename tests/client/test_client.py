@@ -117,6 +117,19 @@ async def test_a_tenant_sees_its_own(rt: Runtime) -> None:
             await acme.tenant(None).session("theirs").get()
 
 
+async def test_deliveries_are_listed_and_sent_again(client: Client) -> None:
+    assert [one async for one in client.deliveries(status="dead", session="s")] == []
+    for ask in (client.delivery, client.redeliver):
+        with pytest.raises(errors.NotFound):
+            await ask("d_nobody")
+
+
+async def test_what_takes_longer_than_one_waits_is_answered_as_it_is() -> None:
+    async with Runtime(MemoryStore(), agents=[agent()]) as idle, client_of(idle) as client:
+        session = await client.session("s", agent="shop").run("Go", timeout=0)
+    assert session["state"] == "pending"
+
+
 async def test_an_unknown_session_is_not_resumed(client: Client) -> None:
     with pytest.raises(errors.NotFound):
         await client.session("nobody").run()

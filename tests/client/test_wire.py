@@ -105,6 +105,7 @@ ONCE: dict[str, Callable[[Client], Any]] = {
     "cancel": lambda one: one.session("s").cancel(),
     "delete": lambda one: one.session("s").delete(),
     "fork": lambda one: one.session("s").fork(),
+    "redeliver": lambda one: one.redeliver("d_1"),
     "resume": lambda one: one.session("s").resume(),
     "set metadata": lambda one: one.session("s").set_metadata({"a": 1}),
 }

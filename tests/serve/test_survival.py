@@ -71,6 +71,24 @@ async def test_a_session_survives_the_kill_of_its_server(
     assert [event["seq"] for event in log] == list(range(1, len(log) + 1))
 
 
+async def test_a_run_is_followed_over_the_death_of_its_server(make_server: MakeServer) -> None:
+    """S0.52: no event is missed, none comes twice."""
+    server = await make_server().started()
+    seen: list[int] = []
+    last: dict[str, Any] = {}
+    async with server.client() as client:
+        async for item in client.session("s", agent="shop").stream("Go"):
+            if "state" in item:
+                last = item
+            elif item["type"] != "delta":
+                seen.append(item["seq"])
+            if len(seen) == 1:
+                server.kill()
+                server.start()
+    assert last["state"] == "waiting"
+    assert seen == list(range(1, last["seq"] + 1))
+
+
 # --- a thousand clients -----------------------------------------------------------------------
 
 

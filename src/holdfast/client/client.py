@@ -180,9 +180,20 @@ class Client:
         """The agents that the server knows."""
         return list((await self._ask("GET", "/agents"))["agents"])
 
-    def deliveries(self, *, status: str | None = None) -> AsyncIterator[Json]:
+    def deliveries(
+        self, *, status: str | None = None, session: str | None = None
+    ) -> AsyncIterator[Json]:
         """Webhooks that were or are to be delivered."""
-        return self._pages("/deliveries", "deliveries", {"status": status})
+        wanted = {"status": status, "sessionID": session}
+        return self._pages("/deliveries", "deliveries", wanted)
+
+    async def delivery(self, delivery_id: str) -> Json:
+        """One delivery, with its body and the log of its attempts. Raises NotFound."""
+        return await self._ask("GET", path_of("deliveries", delivery_id))
+
+    async def redeliver(self, delivery_id: str) -> Json:
+        """Send it (again), under the same id, as soon as a worker can."""
+        return await self._ask("POST", path_of("deliveries", delivery_id, "redeliver"))
 
     @property
     def _scope(self) -> dict[str, Any]:

@@ -50,8 +50,9 @@ class RemoteSession:
         After `timeout` seconds it is answered as it is, and nothing is interrupted. Without a
         message the session is resumed, also after it failed.
         """
-        until = anyio.current_time() + (float("inf") if timeout is None else timeout)
-        begun = await self._begin(message, key, min(LONGEST_WAIT_S, timeout or LONGEST_WAIT_S))
+        limit = float("inf") if timeout is None else timeout
+        until = anyio.current_time() + limit
+        begun = await self._begin(message, key, min(LONGEST_WAIT_S, limit))
         if begun.status == 200 and _rests(begun.body):
             return _object(begun.body)
         return await self._rested(until)
