@@ -9,8 +9,8 @@ import sqlite3
 from itertools import chain
 from typing import Any
 
-from holdfast.store.base import Entry, Write
-from holdfast.store.judge import Changes, Commit, Rows, StreamRow
+from holdfast.store.base import Entry, Lease, Write
+from holdfast.store.judge import Changes, Commit, Rows, StreamRow, claimed
 
 _LOAD_STREAM = """
     SELECT sid, kind, (SELECT max(seq) FROM record WHERE record.sid = stream.sid),
@@ -106,6 +106,20 @@ class Ledger:
             self._new_records.append((sid, head, record.type, record.at or now, record.data))
         self.streams[write.stream] = StreamRow(kind, head, epoch, holder, due, tries, gone)
         return head
+
+    def claim(self, stream: str, kind: str, holder: str, now: int) -> Lease | None:
+        """The lease of a stream of that kind, if it is due and nobody has it."""
+        if stream not in self.streams:
+            self._load_stream(stream)
+        row = self.streams[stream]
+        if row is None or row.gone or row.kind != kind or row.holder is not None:
+            return None
+        if row.due is None or row.due > now:
+            return None
+        taken = claimed(row, holder)
+        self._old_streams.setdefault(stream, row)
+        self.streams[stream] = taken
+        return Lease(stream, taken.epoch, holder, taken.head, taken.tries, now)
 
     def load(self, commit: Commit) -> Rows:
         """Rows that have everything that the commit names, and perhaps more."""

@@ -15,13 +15,11 @@ _NOTHING_TO_CLAIM = """
        AND NOT EXISTS (SELECT 1 FROM holder WHERE until <= ?)
        AND NOT EXISTS (SELECT 1 FROM stream WHERE kind = ? AND holder IS NULL AND due <= ?)
 """
-_CLAIMABLE = """
+_CLAIM_OLDEST = """
     SELECT sid, id, (SELECT max(seq) FROM record WHERE record.sid = stream.sid), epoch, tries
-    FROM stream {index} WHERE kind = ? AND holder IS NULL AND due <= ? {only}
+    FROM stream INDEXED BY stream_due WHERE kind = ? AND holder IS NULL AND due <= ?
     ORDER BY due LIMIT ?
 """
-_CLAIM_OLDEST = _CLAIMABLE.format(index="INDEXED BY stream_due", only="")
-_CLAIM_ONLY = _CLAIMABLE.format(index="", only="AND id = ?")
 _TAKE = """
     UPDATE stream SET holder = ?, epoch = epoch + 1, due = NULL, tries = tries + 1 WHERE sid = ?
 """
@@ -59,9 +57,16 @@ class WriteRows:
         self._execute = connection.execute
         self._executemany = connection.executemany
         self._ledger = Ledger(connection)
-        self.begin = self._ledger.begin
+        self._alive: set[str] = set()  # holders seen in this transaction
+        self._has_reaped = False
         self.flush = self._ledger.flush
         self.forget = self._ledger.forget
+
+    def begin(self) -> None:
+        """Forget what may no longer be so; the first thing in every transaction."""
+        self._alive.clear()
+        self._has_reaped = False
+        self._ledger.begin()
 
     def perform(self, work: Work, now: int) -> Answer:
         """Do one piece of work; a refusal is an answer, and has written nothing."""
@@ -97,18 +102,16 @@ class WriteRows:
     # --- leases ---
 
     def _claim(self, claim: Claim, now: int) -> Answer:
-        self.flush()
-        over = self._execute("SELECT name FROM holder WHERE until <= ?", (now,)).fetchall()
-        self._look_for_dead()
-        self._reap({*(name for (name,) in over), *self._dead}, now)
-        self._dead = []
+        if not self._has_reaped:
+            self._reap_dead(now)
         if not self._is_alive(claim.holder):
             return Lost(f"{claim.holder} is not alive here, so it can hold nothing")
         limit = max(claim.limit, 0)  # a negative one is no limit to SQLite
-        if claim.only is None:
-            due = self._execute(_CLAIM_OLDEST, (claim.kind, now, limit)).fetchall()
-        else:
-            due = self._execute(_CLAIM_ONLY, (claim.kind, now, claim.only, limit)).fetchall()
+        if claim.only is not None:
+            taken = self._ledger.claim(claim.only, claim.kind, claim.holder, now) if limit else None
+            return [] if taken is None else [taken]
+        self.flush()
+        due = self._execute(_CLAIM_OLDEST, (claim.kind, now, limit)).fetchall()
         self._executemany(_TAKE, [(claim.holder, sid) for sid, *_ in due])
         for _, stream, *_ in due:
             self._ledger.forget_stream(stream)
@@ -116,6 +119,16 @@ class WriteRows:
             Lease(stream, epoch + 1, claim.holder, head or 0, tries + 1, now)
             for _, stream, head, epoch, tries in due
         ]
+
+    def _reap_dead(self, now: int) -> None:
+        """Once in a transaction, which has one instant."""
+        self._has_reaped = True
+        over = self._execute("SELECT name FROM holder WHERE until <= ?", (now,)).fetchall()
+        self._look_for_dead()
+        if over or self._dead:
+            self.flush()
+            self._reap({*(name for (name,) in over), *self._dead}, now)
+        self._dead = []
 
     def _look_for_dead(self) -> bool:
         """Whether there are holders whose process is known to have ended."""
@@ -141,11 +154,16 @@ class WriteRows:
         return until
 
     def _is_alive(self, holder: str) -> bool:
+        if holder in self._alive:
+            return True
         found = self._execute("SELECT 1 FROM holder WHERE name = ?", (holder,)).fetchone()
+        if found is not None:
+            self._alive.add(holder)
         return found is not None
 
     def _reap(self, holders: Iterable[str], now: int) -> None:
         for holder in holders:
+            self._alive.discard(holder)
             held = self._execute(_HELD, (holder,)).fetchall()
             given_back = [(due_after_reaping(tries, now), sid) for sid, _, tries in held]
             self._executemany(_GIVE_BACK, given_back)
