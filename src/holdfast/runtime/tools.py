@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import EllipsisType
 from typing import (
     Any,
@@ -131,7 +132,7 @@ class Tool(Generic[P, R]):
         """What becomes of a call that a crash interrupted."""
         return self.on_crash or ("retry" if self.idempotent else "tell")
 
-    @property
+    @cached_property
     def hidden(self) -> frozenset[str]:
         """The arguments that are shown to nobody: named in `redact`, or typed as a secret."""
         return secret_arguments(self.parameters) | frozenset(self.redact)
