@@ -147,6 +147,33 @@ def test_sigterm_ends_it_answers_who_waits_and_gives_the_leases_back(tmp_path: P
     assert json.loads(stats.stdout)["workers"] == 0
 
 
+def test_sigterm_closes_streams(tmp_path: Path) -> None:
+    """Nobody who reads a stream keeps the server from ending, or is left hanging."""
+    with Server(tmp_path) as server:
+        headers = {"Accept": "text/event-stream"}
+        with server.client().stream("GET", "/events?after=0", headers=headers) as stream:
+            assert stream.is_success
+            assert server.stop() == 0
+            assert "event:" not in "".join(stream.iter_text())
+        assert "Traceback" not in server.log()
+
+
+def test_no_secret_is_in_what_the_server_says_or_keeps(tmp_path: Path) -> None:
+    """SX.7 G11"""
+    secrets = {"OPS_TOKEN": "ops-0451-token", "HOLDFAST_WEBHOOK_SECRET": "hook-0451-secret"}
+    (tmp_path / "holdfast.yaml").write_text(YAML.replace("5/s", "500/s"))
+    with Server(tmp_path, "--config", "holdfast.yaml", "-v", **secrets) as server:
+        for token in ("ops-0451-token", "wrong-0451-token", "see-token"):
+            client = server.client(token)
+            said = [client.get(path) for path in ("/", "/agents", "/pending/p_1", "/metrics")]
+            said.append(client.post("/async-tool/webhook", content=b"{}"))
+            assert not [one.text for one in said if "0451" in one.text]
+        assert server.stop() == 0
+        assert "0451" not in server.said + server.log()
+    kept = b"".join(one.read_bytes() for one in tmp_path.glob("h.db*"))
+    assert b"0451" not in kept
+
+
 def test_ctrl_c_is_130(tmp_path: Path) -> None:
     with Server(tmp_path) as server:
         assert server.stop(signal.SIGINT) == 130
