@@ -27,12 +27,12 @@ from holdfast.serve.rules import Rules
 from holdfast.serve.tokens import Authenticate, by_tokens
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
+    submitting.router,  # routes are tried in order, and this one is in a hurry
     openapi.router,
     agents.router,
     health.router,
     deliveries.router,
     pending.router,
-    submitting.router,
     sessions.router,
     messages.router,
     events.router,

@@ -9,7 +9,7 @@ from fastapi.routing import APIRoute
 
 from holdfast.serve import docs_page
 from holdfast.serve.answers import ERROR, answers, reply, shape
-from holdfast.serve.door import Needs
+from holdfast.serve.door import TENANT, Needs
 
 router = APIRouter(tags=["about"])
 
@@ -69,6 +69,7 @@ def _finish(operation: dict[str, Any], route: APIRoute) -> None:
         parameter["schema"] = _sendable(parameter["schema"])
     if needs_of(route) is not None:
         operation["security"] = [{"token": []}]
+        operation["parameters"] = [*operation.get("parameters", ()), TENANT]
 
 
 def _sendable(schema: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What a server allows before it looks who asks."""
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 from urllib.parse import urlsplit
@@ -42,6 +43,7 @@ class Rules:
         return found is not None and any(found in network for network in self.trusted_proxies)
 
 
+@lru_cache(256)
 def host_of(authority: str) -> str:
     """The name in `name:port`; empty if there is none."""
     try:
@@ -55,6 +57,7 @@ def networks(texts: tuple[str, ...]) -> tuple[Network, ...]:
     return tuple(ip_network(text, strict=False) for text in texts)
 
 
+@lru_cache(4096)
 def _address(text: str) -> IPv4Address | IPv6Address | None:
     try:
         found = ip_address(text)

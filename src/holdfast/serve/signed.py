@@ -12,7 +12,7 @@ from msgspec import Struct
 from holdfast.core import webhooks
 from holdfast.core.access import Permit
 from holdfast.errors import NotAllowed
-from holdfast.serve.door import Door, Needs, Shared, Tenant, shared_of
+from holdfast.serve.door import Door, Needs, Shared, shared_of
 from holdfast.serve.tokens import SIGNED
 
 logger = logging.getLogger("holdfast")
@@ -31,7 +31,7 @@ class Signs(Needs):
     permit: Permit = Permit.SUBMIT
     always: bool = False
 
-    async def __call__(self, request: Request, tenant: Tenant = None) -> Door:
+    async def __call__(self, request: Request) -> Door:
         """The door, or the refusal that says why not."""
         shared = shared_of(request)
         is_signed = any(name in request.headers for name in _HEADERS)
@@ -39,7 +39,7 @@ class Signs(Needs):
             await _check_signature(request, shared)
             return Door(request, shared, SIGNED, None)
         # `super()` does not find its class in one with slots.
-        return await Needs.__call__(self, request, tenant)
+        return await Needs.__call__(self, request)
 
 
 async def _must_sign(request: Request, shared: Shared) -> bool:
