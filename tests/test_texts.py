@@ -4,11 +4,17 @@ from typing import Any
 
 import pytest
 
+from holdfast import Result, hitl
+from holdfast.config.kinds import Scalar, Wrong
+from holdfast.config.modes import waits_of
+from holdfast.config.settings import StoreConfig
+from holdfast.config.table import TABLE
 from holdfast.core import decide, index
 from holdfast.core.commands import Approve, CancelCall, Command, Deny, SubmitResult
 from holdfast.core.pending import PendingRecord, PendingStatus, PendingTime
 from holdfast.core.todos import check_todos
 from holdfast.errors import Conflict, Refused
+from holdfast.runtime.results import instant
 from holdfast.sessions import (
     format_sanitization_issues,
     sanitize_recovered_messages,
@@ -94,8 +100,79 @@ def refusal_of_todos() -> str:
     return caught.value.message
 
 
+def refusal_of_a_lost_call() -> str:
+    lost = PendingRecord(
+        **{
+            **{f: getattr(RECORD, f) for f in RECORD.__struct_fields__},
+            "status": PendingStatus.FAILED,
+            "error": decide.LOST,
+        }
+    )
+    return _refusal(lost, Approve("ana", "ui"))
+
+
+def refusal_of(mode: str, store: str | None, *, durable: bool = False) -> str:
+    """What is said of a mode at load."""
+    named = (
+        None
+        if store is None
+        else StoreConfig(name=store, backend="sql" if durable else "memory", url="")
+    )
+    with pytest.raises(Wrong) as caught:
+        waits_of(mode, store, named)  # type: ignore[arg-type]
+    return caught.value.text
+
+
+def refusal_of_a_mode() -> str:
+    spec = TABLE.keys["agents"].item.keys["task"].keys["hitl"].keys["mode"]  # type: ignore[union-attr]
+    with pytest.raises(Wrong) as caught:
+        spec.parse(Scalar("sync", "sync"))  # type: ignore[union-attr]
+    return caught.value.text
+
+
+def refusal_without_a_session() -> str:
+    with pytest.raises(Refused) as caught:
+        hitl.capture_execution_state("task", "", "", hitl.ReasoningStateSnapshot())
+    return caught.value.message
+
+
+def text_of_a_pause() -> str:
+    at = instant(1)
+    result = Result(
+        session_id="s", tenant="", agent="a", state="waiting", created_at=at, updated_at=at
+    )
+    return hitl.InputRequired(result).message
+
+
 # checklist id, who says it, the sentence
 TEXTS = [
+    (
+        "S4.40 no store",
+        lambda: refusal_of("async", None),
+        "async HITL requires session_store to be configured",
+    ),
+    (
+        "S4.48 memory",
+        lambda: refusal_of("async", "mem"),
+        "async HITL requires a durable session_store ('mem' is memory)",
+    ),
+    (
+        "S4.40 mode",
+        refusal_of_a_mode,
+        "invalid hitl.mode: sync (must be 'auto', 'blocking', or 'async')",
+    ),
+    ("S4.5 session", refusal_without_a_session, "session ID required for async HITL"),
+    (
+        "S4.5 task",
+        lambda: hitl.denied_untracked(None),
+        "Tool requires approval but task tracking not enabled, denying",
+    ),
+    ("S4.2", text_of_a_pause, "input required - task paused for user approval"),
+    (
+        "S4.46",
+        refusal_of_a_lost_call,
+        ("refund (p_1): lost at restart: the process that waited in place for a decision is gone"),
+    ),
     ("S0.62", error_of_an_expired_call, "Tool execution timed out"),
     ("S0.40", error_of_a_cancelled_call, "Cancelled by user"),
     (

@@ -7,6 +7,8 @@ import pytest
 from holdfast import Agent, HoldfastError, Runtime
 from holdfast.errors import ConfigError
 from holdfast.runtime.models.scripted import ScriptedModel
+from holdfast.store.base import Store
+from holdfast.store.memory import MemoryStore
 
 
 def agent() -> Agent[str]:
@@ -48,3 +50,16 @@ def test_a_store_that_cannot_be_had_is_refused_in_one_line(url: str, why: str) -
 def test_an_agent_with_a_real_provider_is_refused_in_one_line() -> None:
     with pytest.raises(ConfigError, match="'anthropic:claude-x' is not built yet"):
         Runtime("memory:", agents=[Agent("a", model="anthropic:claude-x")])
+
+
+def test_async_waiting_needs_a_store_that_outlives_the_process() -> None:
+    """S4.48: never a silent fall-back."""
+    one = Agent("a", model=ScriptedModel([]), hitl="async")
+    Runtime("sqlite:///nowhere.db", agents=[one])
+    stores: list[str | Store] = ["memory:", MemoryStore()]
+    for store in stores:
+        with pytest.raises(ConfigError) as caught:
+            Runtime(store, agents=[one])
+        assert caught.value.message == (
+            "agent 'a': async HITL requires a durable session_store ('memory:' is memory)"
+        )

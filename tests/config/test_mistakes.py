@@ -41,7 +41,7 @@ TOOLS = f"{A}    tools:\n      - wait\n"
         (
             f"{A}    task: {{on_expire: keeep}}",
             ("4: agents.a.task.on_expire: invalid on_expire: keeep "
-            "(must be 'fail', 'cancel', or 'keep'); did you mean 'keep'?"),
+            "(must be 'fail', 'cancel', or 'keep')"),
         ),
         (
             f"{A}    instructions: x\n    instructions_file: y",

@@ -78,6 +78,13 @@ async def test_a_structured_decision_comes_first(rt: Runtime, client: Client) ->
     assert (done["state"], ran) == ("completed", [("refund", 1, 4)])
 
 
+async def test_a_decision_may_be_remembered(rt: Runtime, client: Client) -> None:
+    task = await paused(rt)
+    await said(client, {**task, "decision": {"kind": "approve", "remember": "refund"}})
+    (kept,) = await rt.session("s").permissions()
+    assert kept.text == "refund"
+
+
 async def test_a_denied_call_is_not_run_and_the_model_is_told(rt: Runtime, client: Client) -> None:
     """S4.26"""
     task = await paused(rt)

@@ -10,7 +10,7 @@ from typing import Any, Final, Self, TypeVar
 
 import anyio
 
-from holdfast.app.stores import around_store, open_store
+from holdfast.app.stores import around_store, is_in_memory, open_store
 from holdfast.core import index
 from holdfast.core.commands import (
     Approve,
@@ -79,6 +79,8 @@ class Runtime:
             near=near,
         )
         known = Agents(agents)
+        for agent in agents:
+            _check_mode(agent, store)
         self._service = Service(desk, known, Host(desk, known, lease_ms))
         self._deps = deps
         self._with_worker = worker
@@ -340,6 +342,15 @@ async def _entered(stack: AsyncExitStack, deps: Any) -> Any:
             hint="pass the value itself, or a function with @asynccontextmanager",
         )
     return await stack.enter_async_context(made)
+
+
+def _check_mode(agent: Agent[Any], store: str | Store) -> None:
+    if agent.hitl == "async" and is_in_memory(store):
+        raise ConfigError(
+            f"agent {agent.name!r}: async HITL requires a durable session_store "
+            "('memory:' is memory)",
+            hint="use sqlite:///holdfast.db, or leave hitl out",
+        )
 
 
 def _check_deps(agent: ReadyAgent, deps: Any) -> None:

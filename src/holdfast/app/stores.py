@@ -41,6 +41,15 @@ def open_store(store: str | Store, clock: Clock | None = None) -> Store:
     )
 
 
+def is_in_memory(store: str | Store) -> bool:
+    """Whether what a store keeps ends with the process."""
+    if isinstance(store, str):
+        return store == "memory:"
+    from holdfast.store.memory import MemoryStore
+
+    return isinstance(store, MemoryStore)
+
+
 def _without_password(url: str) -> str:
     head, at, tail = url.rpartition("@")
     return f"{head.split('//')[0]}//…@{tail}" if at else url

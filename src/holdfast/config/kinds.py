@@ -99,7 +99,8 @@ def choice(label: str, *words: str, empty: str | None = None) -> Plain:
             return scalar.text
         shown = "" if scalar.expanded else f": {scalar.text}"
         near = "" if scalar.expanded else did_you_mean(scalar.text, words)
-        raise Wrong(f"invalid {label}{shown} (must be {listed(words)}){near}")
+        text = f"invalid {label}{shown} (must be {listed(words)})"
+        raise Wrong(text, hint=near.removeprefix("; ") or None)
 
     return Plain(parse, {"enum": list(words)})
 

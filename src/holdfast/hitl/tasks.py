@@ -97,6 +97,17 @@ async def recover_waiting_tasks(rt: Runtime) -> list[TaskStatus]:
     return waiting
 
 
+def denied_untracked(task_id: str | None) -> str | None:
+    """What a loop of one's own tells the model, instead of asking, where a call has no task id.
+
+    Sessions of holdfast always have one. None where there is one.
+    """
+    if task_id:
+        return None
+    logger.warning(NOT_TRACKED)
+    return NOT_TRACKED
+
+
 def approval_request(record: PendingRecord) -> dict[str, Any]:
     """What a person is asked about a call, as a message: a text and the same as data."""
     data: dict[str, Any] = {

@@ -30,6 +30,7 @@ class Decided:
     reason: str | None = None
     note: str | None = None
     output: str | None = None
+    remember: bool | str = False  # for the rest of the session
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,7 @@ def _decides(record: PendingRecord, reply: Reply) -> Command | None:
 def _command(decided: Decided, reply: Reply) -> Command:
     match decided.kind:
         case "approve" | "edit":
-            return Approve(reply.by, reply.via, decided.args, decided.note)
+            return Approve(reply.by, reply.via, decided.args, decided.note, decided.remember)
         case "deny":
             return Deny(reply.by, reply.via, decided.reason or reply.text or None)
         case "respond":

@@ -37,6 +37,7 @@ class DecisionIn(Struct, forbid_unknown_fields=True):
     reason: str | None = None
     note: str | None = None
     output: str | None = None
+    remember: bool | str = False
 
 
 class MessageBody(Struct, forbid_unknown_fields=True):
@@ -112,6 +113,7 @@ async def _answered(door: Door, known: Known, body: MessageBody, task_id: str) -
             decision.reason,
             decision.note,
             decision.output,
+            decision.remember,
         )
     said = Reply(task_id, text, decided, door.by(body.by), door.via)
     return await answer(door.service, known, said) is not None
