@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from tests.serve.conftest import Client, MakeClient
 from tests.serve.shop import TOKENS
 
-from holdfast import Principal, Refused, Runtime, asgi
+from holdfast import HoldfastError, Principal, Refused, Runtime, asgi
 from holdfast.core.access import ROLES, Permit, may
 from holdfast.serve import http
 from holdfast.serve.answers import answers, reply
@@ -90,9 +90,9 @@ async def test_what_nobody_foresaw_is_answered_without_internals(
 
     @router.get("/broken", responses=answers({200: {}}))
     async def broken(code: int = 0) -> Any:
-        if code:
+        if code == 1:
             raise Refused("too long", code="TOO_LARGE")
-        raise RuntimeError("the password is hunter2")
+        raise (RuntimeError, HoldfastError)[code // 2]("the password is hunter2")
 
     @router.get("/fine")
     async def fine(n: int) -> Any:
@@ -100,10 +100,12 @@ async def test_what_nobody_foresaw_is_answered_without_internals(
 
     monkeypatch.setattr(http, "ROUTERS", (router,))
     one = client_of(asgi(rt, auth=TOKENS))
-    answer = await one.get("/broken")
-    refusal(answer, 500, "INTERNAL")
-    assert "hunter2" not in answer.text
-    assert "hunter2" in caplog.text
+    for path in ("/broken", "/broken?code=2"):
+        caplog.clear()
+        answer = await one.get(path)
+        refusal(answer, 500, "INTERNAL")
+        assert "hunter2" not in answer.text
+        assert "hunter2" in caplog.text
     refusal(await one.get("/broken?code=1"), 413, "TOO_LARGE")
     told = refusal(await one.get("/fine?n=x"), 400, "PARAMETER_INVALID")
     assert told["error"].startswith("n: ")

@@ -129,5 +129,7 @@ async def test_a_body_that_is_too_large_is_refused_with_and_without_a_length(
     for body in (b"x" * 1001, chunks()):
         answer = await client.post("/async-tool/result", content=body)
         assert "server.max_body" in refusal(answer, 413, "TOO_LARGE")["hint"]
+    unread = await client.request("GET", "/agents", content=b"x" * 1001)
+    refusal(unread, 413, "TOO_LARGE")
     fits = await client.post("/async-tool/result", content=b" " * 1000)
     refusal(fits, 400, "BODY_INVALID")
