@@ -143,6 +143,16 @@ def test_an_unanswered_call_is_removed_and_what_was_said_with_it_kept(
     assert not any("tool_calls" in message for message in done.messages)
 
 
+def test_thinking_in_raw_content_is_kept_when_a_call_is_removed() -> None:
+    """S2.51"""
+    saved = asked("a", "b", content="I look")
+    saved["raw_content"] = [THOUGHT, text("I look"), use("a"), use("b")]
+    kept = sanitize_recovered_messages([HI, saved, tool("b")])
+    assert kept.messages[1]["raw_content"][:2] == [THOUGHT, text("I look")]
+    assert [call["id"] for call in kept.messages[1]["tool_calls"]] == ["b"]
+    assert sanitize_recovered_messages(kept.messages).issues == []
+
+
 def test_of_calls_in_parallel_the_answered_ones_are_kept() -> None:
     """S2.51"""
     done = sanitize_recovered_messages(

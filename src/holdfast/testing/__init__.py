@@ -1,7 +1,7 @@
 """What users and backends test with: a scripted model, a clock, crashes on purpose.
 
 `survives` plays a story with a crash after each of its commits; `holdfast.testing.contract` is
-the suite for a store of your own.
+the suite for a store of your own, `holdfast.testing.provider_rules` what model providers refuse.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from typing import Final
 
 from holdfast.core.repair.ids import Ids
-from holdfast.core.repair.parts import Issue, Part, Turn
+from holdfast.core.repair.parts import Action, Issue, Part, Turn
 
 LOST_START: Final = "[The beginning of this conversation is missing.]"
 _RESULT_IS_MESSAGE: Final = frozenset({"openai", "own"})
@@ -110,11 +110,11 @@ class Mender:
         self._incomplete(turn, tuple(part.id for part in calls))
 
     def _incomplete(self, turn: Turn, ids: tuple[str, ...]) -> None:
-        done = "Removed" if self._interrupted is None else "Closed"
+        dropped = self._interrupted is None
+        action: Action = "removed_tool_calls" if dropped else "skipped"
+        done = "Removed" if dropped else "Closed"
         details = f"{done} {len(ids)} incomplete tool call(s): {', '.join(ids)}"
-        self.issues.append(
-            Issue("incomplete_tool_call", turn.at, "removed_tool_calls", details, ids)
-        )
+        self.issues.append(Issue("incomplete_tool_call", turn.at, action, details, ids))
 
     def _name(self, turn: Turn, call: Part, result: Part) -> None:
         given = self._ids.take(call.id)

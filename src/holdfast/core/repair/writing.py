@@ -53,6 +53,8 @@ def _answer(turn: Turn) -> dict[str, Any]:
             }
             for call in calls
         ]
+    if any(part.kind == "private" for part in turn.parts):
+        message["raw_content"] = [part.block for part in turn.parts]
     return {**message, **turn.more}
 
 
