@@ -120,6 +120,11 @@ async def test_what_cannot_be_made_is_said(client: Client) -> None:
 # --- messages -------------------------------------------------------------------------------------
 
 
+async def test_what_the_worker_here_is_about_to_take_has_no_problem(client: Client) -> None:
+    answer = await client.post("/sessions", json={"agent": "greets", "message": "Hi"})
+    assert (answer.status_code, answer.json()["problem"]) == (201, None)
+
+
 async def test_a_message_is_recorded_and_not_waited_for(idle: Client) -> None:
     """Without a worker nothing is lost: it is recorded."""
     await made(idle, "s")

@@ -87,8 +87,9 @@ PRIVATE: Final = ("onExpire", "epoch", "grace", "twin", "hooks", "redact")
 
 def pending_json(record: PendingRecord, callback_url: str | None = None) -> dict[str, Any]:
     """A pending call as every door shows it; `webhookURL` is another name of `callbackURL`."""
-    shown: dict[str, Any] = dict.fromkeys(_ALWAYS)
-    shown |= msgspec.to_builtins(record.shown)
+    shown: dict[str, Any] = msgspec.to_builtins(record.shown)
+    for name in _ALWAYS:
+        shown.setdefault(name)
     shown["tenant"] = record.tenant
     shown["status"] = str(record.status)
     shown["late"] = record.late

@@ -45,6 +45,7 @@ from holdfast.runtime.tools import Tool
 from holdfast.store.base import Write
 
 NO_KIND = "nothing"  # no stream is of this kind
+PATIENCE_MS = 5_000  # what is due may wait so long for a worker that is there
 FOLLOW_S = 0.25  # how often a session that another process drives is looked at
 
 
@@ -109,6 +110,8 @@ class Service:
                 code="AGENT_UNKNOWN",
                 hint="start a worker that has it",
             )
+        if self.worked_at is not None and now - log.at.due < PATIENCE_MS:
+            return None  # the worker here is about to take it
         return HoldfastError(
             "it is due, and nobody drives it",
             code="NO_WORKER",
