@@ -295,6 +295,54 @@ async def test_a_damaged_journal_is_kept_and_made_again(tmp_path: Path) -> None:
     assert (tmp_path / ".holdfast" / "journal.damaged.jsonl").exists()
 
 
+async def test_a_last_line_that_was_damaged_later_is_not_taken_for_a_torn_one(
+    tmp_path: Path,
+) -> None:
+    """What the logs have was acknowledged once."""
+    whole = await fill(tmp_path)
+    journal = tmp_path / ".holdfast" / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:-2]) + b"\x00" * len(lines[-2]))
+    async with opened(tmp_path) as store:
+        assert (await store.read(S)).records == whole.records
+        assert await store.commit([Write(S, [REPLY], head=2)]) == {S: 3}
+
+
+async def test_a_last_line_of_garbage_is_cut_also_if_it_has_an_end(tmp_path: Path) -> None:
+    """S2.9"""
+    whole = await fill(tmp_path)
+    journal = tmp_path / ".holdfast" / "journal.jsonl"
+    journal.write_bytes(journal.read_bytes() + b"\x00\x00{oops\n")
+    for head in (whole.head, whole.head + 1):
+        async with opened(tmp_path) as store:
+            assert (await store.read(S)).head == head
+            await store.commit([Write(S, [REPLY], head=head)])
+    assert not (tmp_path / ".holdfast" / "journal.damaged.jsonl").exists()
+
+
+async def test_a_disk_that_stays_full_is_unavailable_until_it_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G9: nobody has to open the store again."""
+    await fill(tmp_path)
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with opened(tmp_path) as store:
+        monkeypatch.setattr(os, "write", full)
+        monkeypatch.setattr(os, "open", full)
+        with pytest.raises(Unknown):
+            await store.commit([Write(S, [USER])])
+        with pytest.raises(Unavailable):
+            await store.commit([Write(S, [USER])])
+        with pytest.raises(Unavailable, match="No space left"):
+            await store.read(S)
+        monkeypatch.undo()
+        head = (await store.commit([Write(S, [USER])]))[S]
+        assert len((await store.read(S)).records) == head
+
+
 async def test_a_full_disk_is_an_unknown_outcome_and_the_store_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ import os
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
@@ -79,6 +80,7 @@ class FilesStore:
         self._signal = Signal()
         self._writing = anyio.Lock()
         self._opened: _Open | None = None
+        self._lost: str | None = None  # why it is not open, though nobody closed it
         self._commits = 0
 
     @property
@@ -117,13 +119,15 @@ class FilesStore:
         """Let the folder go; idempotent."""
         with anyio.CancelScope(shield=True):
             async with self._writing:
-                opened, self._opened = self._opened, None
+                opened, self._opened, self._lost = self._opened, None, None
                 if opened is not None:
                     await to_thread.run_sync(opened.folder.close)
                     self._signal.ring()
 
     def _ready(self) -> _Open:
         opened = self._opened
+        if opened is None and self._lost is not None:
+            raise Unavailable(self._lost, hint="the next write tries to open it again")
         if opened is None:
             raise StoreError(
                 f"the store in {self._base} is not open",
@@ -144,10 +148,9 @@ class FilesStore:
     ) -> dict[str, int]:
         """Write everything durably and answer the new heads, or raise and write nothing."""
         commit = checked(writes, puts, checks)
-        self._ready()
         with anyio.CancelScope(shield=True):  # cancelling who waits does not withdraw it
             async with self._writing:
-                heads = await self._commit(self._ready(), commit)
+                heads = await self._commit(await self._writable(), commit)
                 self._commits += 1
         self._signal.ring()
         return heads
@@ -187,28 +190,32 @@ class FilesStore:
             return await to_thread.run_sync(write)
         except OSError as error:
             # What is on the disk now is not known here: only a new start can tell.
-            self._opened = None
+            self._opened, self._lost = None, f"{self._base} failed: {error.strerror}"
             await to_thread.run_sync(opened.folder.close)
-            await self._open_again()
+            with suppress(StoreError):  # the next one tries again
+                await self._writable()
             raise Unknown(
                 f"whether it was written is not known: {error.strerror} in {self._base}",
                 hint="read before writing again",
             ) from error
 
-    async def _open_again(self) -> None:
-        try:
-            self._opened = await to_thread.run_sync(self._open)
-        except StoreError as error:
-            logger.warning("%s", error.message)
+    async def _writable(self) -> _Open:
+        """The folder, opened again if it failed before. Raises Unavailable."""
+        if self._opened is None and self._lost is not None:
+            try:
+                self._opened = await to_thread.run_sync(self._open)
+            except StoreError as error:
+                raise Unavailable(error.message, hint=error.hint) from error
+            self._lost = None
+        return self._ready()
 
     async def claim(
         self, holder: str, kind: str, limit: int, *, only: str | None = None
     ) -> list[Lease]:
         """Take up to `limit` due streams, oldest first, after reaping dead holders."""
-        self._ready()
         with anyio.CancelScope(shield=True):
             async with self._writing:
-                opened = self._ready()
+                opened = await self._writable()
                 now = self.now()
                 moves, leases = opened.folder.tables.claim(holder, kind, limit, only, now)
                 await self._move(opened, moves)
@@ -218,10 +225,9 @@ class FilesStore:
 
     async def renew(self, holder: str, ttl_ms: int, *, join: bool = False) -> int:
         """Extend the holder's row and answer until when; ttl 0 leaves."""
-        self._ready()
         with anyio.CancelScope(shield=True):
             async with self._writing:
-                opened = self._ready()
+                opened = await self._writable()
                 moves, until = opened.folder.tables.renew(holder, ttl_ms, join, self.now())
                 await self._move(opened, moves)
         return until

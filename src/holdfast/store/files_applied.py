@@ -65,7 +65,7 @@ class Logs:
     def _add_again(self, stream: str, line: bytes, heads: dict[str, int]) -> None:
         seq = _event(line).holdfast.seq
         if stream not in heads:
-            heads[stream] = self._head(stream)
+            heads[stream] = self.head(stream)
         if seq > heads[stream]:
             self.append(stream, seq, [line])
             heads[stream] = seq
@@ -124,7 +124,8 @@ class Logs:
                 raise _corrupt(stream, seq, str(error)) from error
         return records
 
-    def _head(self, stream: str) -> int:
+    def head(self, stream: str) -> int:
+        """The highest seq that its log has."""
         return max((line.holdfast.seq for line in _own_lines(self.path(stream))), default=0)
 
     def _set_aside(self, path: Path) -> None:

@@ -73,7 +73,10 @@ class Folder:
             )
         self._load()
         self._bury(now)
-        self._views.restore(self.tables)
+        try:
+            self._views.restore(self.tables)
+        except OSError as error:  # they only show what is in the journal
+            logger.warning("%s: its files are behind: %s", self._base, error)
 
     def close(self) -> None:
         """Let the folder go."""
@@ -85,7 +88,10 @@ class Folder:
 
     def _load(self) -> None:
         try:
-            lines = self.journal.load()
+            lines, is_torn = self.journal.load()
+            if is_torn:
+                self._check_logs(lines)
+                self.journal.cut()
         except Damaged as damage:
             self._keep_damaged(str(damage))
             lines = []
@@ -95,6 +101,13 @@ class Folder:
             return
         self.tables, self.pos, self._processes = replayed(lines)
         self.logs.catch_up(lines)
+
+    def _check_logs(self, lines: list[JournalLine]) -> None:
+        """A line is in the logs only once it was whole: one that is there was damaged since."""
+        tables, _, _ = replayed(lines)
+        for stream, row in tables.streams.items():
+            if not row.gone and self.logs.head(stream) > row.head:
+                raise Damaged(f"its end: {stream} goes on")
 
     def _keep_damaged(self, where: str) -> None:
         kept = self.journal.path.with_name("journal.damaged.jsonl")

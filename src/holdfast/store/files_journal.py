@@ -36,14 +36,16 @@ class Journal:
         self.size = 0
         self.state_size = 0  # of what it began with
 
-    def load(self) -> list[JournalLine]:
-        """Every line; a last one that was never finished is cut off. Raises Damaged."""
-        lines, whole, is_torn = self.read()
-        self.size, self.state_size = whole, 0
-        if is_torn:
-            logger.warning("%s: its last line was never finished and is cut", self.path)
-            os.truncate(self.path, whole)
-        return lines
+    def load(self) -> tuple[list[JournalLine], bool]:
+        """Every whole line, and whether there is more. Raises Damaged."""
+        lines, self.size, is_torn = self.read()
+        self.state_size = 0
+        return lines, is_torn
+
+    def cut(self) -> None:
+        """Cut off what was never finished."""
+        logger.warning("%s: its last line was never finished and is cut", self.path)
+        os.truncate(self.path, self.size)
 
     def read(self) -> tuple[list[JournalLine], int, bool]:
         """Every whole line, how many bytes they take, and whether there is more. Raises Damaged."""
