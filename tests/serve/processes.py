@@ -22,7 +22,7 @@ from holdfast.client import Client
 STORES: Final[dict[str, Callable[[Path], dict[str, Any]]]] = {
     "sqlite": lambda _: {"backend": "sql", "sql": {"driver": "sqlite", "database": "holdfast.db"}},
 }
-READY_S: Final = 30.0
+READY_S: Final = 60.0
 MANY: Final = 50  # calls of one session of the agent `many`
 
 TOOLS: Final = '''
