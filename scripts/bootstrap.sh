@@ -7,8 +7,9 @@ cd "$(dirname "$0")/.."
 python=${1:-python3}
 
 # System components the tests use, one per line: the command to look for, and Debian's package for it.
-# None is required yet.
 components='
+curl curl
+openssl openssl
 '
 
 say() { echo "bootstrap: $*" >&2; }

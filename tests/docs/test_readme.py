@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,36 @@ def test_the_commands_in_the_readme_lead_from_waiting_to_completed(examples: Pat
     assert printed[0].startswith("waiting")
     assert printed[-2].startswith("completed")
     assert "refunded 4000 cents" in printed[-1]
+
+
+SHELL = """
+up() { until curl -sf $URL/healthz > up.txt; do sleep 0.1; done; }
+waiting() {  # the id of the call of a kind, once it waits
+  until ID=$(curl -s "$URL/pending?kind=$1" | grep -o 'p_[0-9A-Z]*' | head -1) && [ -n "$ID" ]
+  do sleep 0.1; done; echo $ID
+}
+trap 'kill -9 $(jobs -p)' EXIT
+"""
+
+
+def test_the_story_over_http_survives_its_kill(examples: Path) -> None:
+    """G11"""
+    (block,) = re.findall(r"```sh\n(holdfast --app refund:rt serve.*?)```", README, re.DOTALL)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    script = [SHELL]
+    for line in block.replace(" serve &", f" serve --port {port} > log.txt 2>&1 &").splitlines():
+        script.append(line.replace("4747", port))
+        if line.startswith("URL") or "kill" in line:
+            script.append("up")
+        if "/sessions " in line:
+            script += ["PARCEL_ID=$(waiting tool)", "APPROVAL_ID=$(waiting approval)"]
+    out = run(examples, "timeout", "60", "bash", "-c", "\n".join(script))
+    *_, story = out.splitlines()[-1].partition('{"events":')
+    told = json.loads('{"events":' + story)["events"]
+    assert [one["type"] for one in told].count("agent_complete") == 1
+    assert "collected at 14:02" in story
+    assert story.count("refunded 4200 cents") == 1
 
 
 def test_the_example_test_passes(examples: Path) -> None:
