@@ -32,6 +32,7 @@ async def save_execution_state_to_session(
     rt: Runtime, session_id: str, task_id: str, state: ExecutionState
 ) -> None:
     """Store a state with its session; others that are stored there stay. Raises NotFound."""
+    check_size(serialize_execution_state(state), "the execution state")
     stored = stored_state(state)
 
     def add(metadata: Metadata) -> Metadata:
@@ -102,9 +103,7 @@ def computed(service: Service, log: Log, session_id: str) -> ExecutionState | No
 
 def stored_state(state: ExecutionState, **checkpoint: Any) -> Metadata:
     """A state as session metadata keeps it."""
-    text = serialize_execution_state(state)
-    check_size(text, "the execution state")
-    said = msgspec.json.decode(text)
+    said = msgspec.json.decode(serialize_execution_state(state))
     return {
         "execution_state": said,
         "pending_tool_call": said["pending_tool_call"],
