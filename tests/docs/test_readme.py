@@ -99,7 +99,9 @@ def test_the_example_test_passes(examples: Path) -> None:
     assert "2 passed" in out
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/guide.md", "docs/configuration.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/guide.md", "docs/configuration.md", "docs/human-in-the-loop.md"]
+)
 def test_every_link_and_named_test_exists(page: str) -> None:
     text = (ROOT / page).read_text()
     for target in re.findall(r"\]\(([^)#:]+)\)", text) + re.findall(r"`(tests/[^`]+)`", text):
