@@ -12,6 +12,7 @@ from holdfast.config.table import TABLE
 from holdfast.core import decide, index
 from holdfast.core.commands import Approve, CancelCall, Command, Deny, SubmitResult
 from holdfast.core.pending import PendingRecord, PendingStatus, PendingTime
+from holdfast.core.permissions import NOT_TRACKED
 from holdfast.core.todos import check_todos
 from holdfast.errors import Conflict, Refused
 from holdfast.runtime.results import instant
@@ -164,7 +165,7 @@ TEXTS = [
     ("S4.5 session", refusal_without_a_session, "session ID required for async HITL"),
     (
         "S4.5 task",
-        lambda: hitl.denied_untracked(None),
+        lambda: NOT_TRACKED,
         "Tool requires approval but task tracking not enabled, denying",
     ),
     ("S4.2", text_of_a_pause, "input required - task paused for user approval"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from bench import bench_crash, bench_cycles, bench_resume, envs, machine, report
+from bench import bench_crash, bench_cycles, bench_hitl, bench_resume, envs, machine, report
 from bench.contenders import ALL
 from bench.peers import common, floor_peer, holdfast_peer
 from bench.svg import Bars, chart
@@ -98,3 +98,15 @@ def test_a_page_has_its_facts_its_tables_and_its_pictures(tmp_path: Path) -> Non
 def test_numbers_have_the_digits_that_are_worth_reading() -> None:
     shown = [report.number(value) for value in (None, 0.512, 41.94, 14_496.2)]
     assert shown == ["-", "0.51", "41.9", "14,496"]
+
+
+@pytest.mark.parametrize("way", ["_saved", "_elsewhere", "_in_place"])
+def test_pauses_are_counted_and_timed(way: str, tmp_path: Path) -> None:
+    """S4.60: p50 and p99 of a pause that is saved, that goes on elsewhere, and that is in place."""
+    took = anyio.run(getattr(bench_hitl, way), tmp_path / "h.db", 1_000, 3)
+    assert 0 < took.p50 <= took.p99
+
+
+def test_the_bytes_of_pauses_are_counted(tmp_path: Path) -> None:
+    """S4.61"""
+    assert 0 < anyio.run(bench_hitl._growth, tmp_path / "h.db") < 100_000

@@ -19,6 +19,7 @@ from holdfast.errors import Refused
 
 Effect = Literal["deny", "allow", "ask"]
 
+NOT_TRACKED: Final = "Tool requires approval but task tracking not enabled, denying"
 EFFECTS: Final[tuple[Effect, ...]] = ("deny", "allow", "ask")  # in the order in which they count
 _RULE: Final = re.compile(r"([^:=\s]+)(?::(?:\*|([^:=\s]+)=(.*)))?", re.DOTALL)
 _PATTERN: Final = re.compile(r"[*?\[]")

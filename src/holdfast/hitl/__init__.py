@@ -28,7 +28,6 @@ from holdfast.hitl.tasks import (
     InputRequired,
     TaskStatus,
     approval_request,
-    denied_untracked,
     get_tasks_by_state,
     recover_waiting_tasks,
 )
@@ -42,7 +41,6 @@ __all__ = [
     "approval_request",
     "capture_execution_state",
     "clear_execution_state_from_session",
-    "denied_untracked",
     "deserialize_execution_state",
     "get_session_metadata",
     "get_tasks_by_state",

@@ -15,7 +15,6 @@ from holdfast.runtime.service import Service
 logger = logging.getLogger("holdfast")
 
 INPUT_REQUIRED: Final = "INPUT_REQUIRED"
-NOT_TRACKED: Final = "Tool requires approval but task tracking not enabled, denying"
 PAUSED: Final = "input required - task paused for user approval"
 _PREFIX: Final = "TASK_STATE_"
 _STATES: Final = {  # the names of states elsewhere, and ours
@@ -95,17 +94,6 @@ async def recover_waiting_tasks(rt: Runtime) -> list[TaskStatus]:
     waiting = await get_tasks_by_state(rt, INPUT_REQUIRED)
     logger.info("Found %d tasks waiting for input", len(waiting))
     return waiting
-
-
-def denied_untracked(task_id: str | None) -> str | None:
-    """What a loop of one's own tells the model, instead of asking, where a call has no task id.
-
-    Sessions of holdfast always have one. None where there is one.
-    """
-    if task_id:
-        return None
-    logger.warning(NOT_TRACKED)
-    return NOT_TRACKED
 
 
 def approval_request(record: PendingRecord) -> dict[str, Any]:

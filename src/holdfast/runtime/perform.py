@@ -13,7 +13,7 @@ from holdfast.core import events, webhooks
 from holdfast.core.calls import NOT_THIS_CALL, Call
 from holdfast.core.messages import Answer, AskedCall, Message
 from holdfast.core.pending import PendingRecord
-from holdfast.core.permissions import denial
+from holdfast.core.permissions import NOT_TRACKED, denial
 from holdfast.core.policy import Defer, Gate, Reject, Start, Verdict, Wait
 from holdfast.core.sessions import State
 from holdfast.errors import HoldfastError, ModelError, Refused
@@ -53,6 +53,7 @@ class Desk:
     webhook_secret: str | None = field(default=None, repr=False)
     former_secrets: tuple[str, ...] = field(default=(), repr=False)  # still good for checking
     threads: anyio.CapacityLimiter | None = None
+    tracked: bool = True  # sessions are kept, so that somebody can be asked and answer
     near: Near = field(default_factory=Near)
 
     @property
@@ -268,7 +269,7 @@ class Performer:
         ):
             return self.begin(tool)
         if effect == "ask" or await needs_approval(tool, ctx):
-            return self.gate(tool, dict(call.params))
+            return self._asked(tool, call)
         return self.begin(tool)
 
     def _waits(self, tool: Tool[..., Any], args: dict[str, Any]) -> Wait:
@@ -277,6 +278,12 @@ class Performer:
             return Wait(*ids, "timer", until=self.desk.store.now() + wait_ms(args))
         prompt = prompt_for(tool, args)
         return Wait(*ids, "question", prompt, self._deadline_for_people(None))
+
+    def _asked(self, tool: Tool[..., Any], call: AskedCall) -> Gate | Reject:
+        if self.desk.tracked:
+            return self.gate(tool, dict(call.params))
+        logger.warning("%s: %s", call.tool, NOT_TRACKED)
+        return Reject(NOT_TRACKED)
 
     def gate(self, tool: Tool[..., Any] | None, params: dict[str, Any]) -> Gate:
         """A person must decide; without a deadline unless the tool or the agent states one."""

@@ -39,7 +39,9 @@ class AgentExecutor:
         self._todos = todos
         self._turn = anyio.Lock()
         is_own_store = isinstance(storage, FilesystemStorage | StoreStorage)
-        self._copies = not is_own_store and not isinstance(storage, NoOpStorage)
+        is_kept = not isinstance(storage, NoOpStorage)
+        self._copies = not is_own_store and is_kept
+        service_of(runtime).desk.tracked = is_kept
 
     async def execute(self, agent: str | Agent[Any], prompt: Content) -> Result[Any]:
         """Say something to the agent and follow it until it rests.
