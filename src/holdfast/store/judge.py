@@ -109,66 +109,52 @@ def due_after_reaping(tries: int, now: int) -> int:
 
 
 def _check_write(write: Write) -> None:
-    _check_names([write.stream], "a stream's id")
-    if write.records:
-        _check_records(write.records)
+    _check_text(write.stream, "a stream's id")
+    for record in write.records:
+        if not isinstance(record.data, bytes):
+            raise ValueError(f"the data of a record is bytes, not {type(record.data).__name__}")  # noqa: TRY004
+        _check_text(record.type, "a record's type")
+        _check_int(record.at)
     if write.fence is not None and write.fence.stream != write.stream:
         raise ValueError("a fence is the lease of the stream it guards")
     if write.wake is not None:
-        _check_instants([write.wake])
+        _check_int(write.wake)
     if write.release is not None:
-        _check_instants([write.release.due or 0])
+        _check_int(write.release.due)
         if write.fence is None or write.head is None:
             raise ValueError("a release needs fence and head: one parks at a head one has seen")
     if write.erase and (write.records or write.create or write.release or write.wake is not None):
         raise ValueError("an erased stream takes nothing else")
 
 
-def _check_records(records: Sequence[Record]) -> None:
-    for record in records:
-        if not isinstance(record.data, bytes):
-            raise ValueError(f"the data of a record is bytes, not {type(record.data).__name__}")  # noqa: TRY004
-    _check_names([record.type for record in records], "a record's type")
-    _check_instants([record.at for record in records])
-
-
 def _check_entries(commit: Commit) -> None:
     if len({(put.kind, put.key) for put in commit.puts}) != len(commit.puts):
         raise ValueError("an entry may appear only once in the puts of a commit")
     erased = {write.stream: write.erase for write in commit.writes}
-    items = commit.conditions()
-    for item in items:
+    for item in commit.conditions():
         if item.stream not in erased:
             raise ValueError("the stream of every put and check must be among the writes")
-    _check_names([item.kind for item in items], "an entry's kind")
-    _check_names([item.key for item in items], "an entry's key")
-    _check_characters("".join([put.state for put in commit.puts]))
-    _check_instants([put.due or 0 for put in commit.puts])
+        _check_text(item.kind, "an entry's kind")
+        _check_text(item.key, "an entry's key")
     for put in commit.puts:
         if erased[put.stream]:
             raise ValueError("an erased stream takes nothing else")
         if isinstance(put.data, str):
             raise ValueError("the data of an entry is bytes, not str")  # noqa: TRY004
+        _check_text(put.state, "an entry's state", empty=True)
+        _check_int(put.due)
 
 
-# All of a commit at once: each look by itself would cost more than the look.
-
-
-def _check_names(names: list[str], what: str) -> None:
-    if not all(names):
+def _check_text(text: str, what: str, *, empty: bool = False) -> None:
+    if not text and not empty:
         raise ValueError(f"{what} must not be empty")
-    _check_characters("".join(names))
-
-
-def _check_characters(text: str) -> None:
     if not text.isascii():
         text.encode()  # a lone surrogate is a UnicodeEncodeError, hence a ValueError
 
 
-def _check_instants(instants: list[int]) -> None:
-    for number in (min(instants, default=0), max(instants, default=0)):
-        if not -_INT_LIMIT <= number < _INT_LIMIT:
-            raise ValueError(f"{number} is no instant: it does not fit into 64 bits")
+def _check_int(number: int | None) -> None:
+    if number is not None and not -_INT_LIMIT <= number < _INT_LIMIT:
+        raise ValueError(f"{number} is no instant: it does not fit into 64 bits")
 
 
 def _refusal(commit: Commit, rows: Rows) -> StoreRefusal | None:
