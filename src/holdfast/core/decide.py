@@ -1,9 +1,9 @@
 """What a command makes of a pending call: its new record and the facts to append, or a refusal."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.core import events
@@ -44,8 +44,7 @@ LOST_CODE: Final = "LOST_AT_RESTART"
 LOST_HINT: Final = "give the agent a session_store, and what it waits for outlives the process"
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(Struct, frozen=True):
     """What to write, if the record is still the one that was looked at."""
 
     record: PendingRecord

@@ -1,52 +1,45 @@
 """What a driver must do next, as values."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from holdfast.core.calls import Call
 
 
-@dataclass(frozen=True, slots=True)
-class AskModel:
+class AskModel(Struct, frozen=True):
     """Request the next turn."""
 
     turn: int
 
 
-@dataclass(frozen=True, slots=True)
-class StartCalls:
+class StartCalls(Struct, frozen=True):
     """Intend and run these calls."""
 
     calls: tuple[Call, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Interrupted:
+class Interrupted(Struct, frozen=True):
     """Decide about calls that an earlier driver intended."""
 
     calls: tuple[Call, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FireTimers:
+class FireTimers(Struct, frozen=True):
     """Settle timers whose instant has come."""
 
     calls: tuple[Call, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CloseCalls:
+class CloseCalls(Struct, frozen=True):
     """Stop what runs and settle the open calls of a cancelled run."""
 
 
-@dataclass(frozen=True, slots=True)
-class CloseStrays:
+class CloseStrays(Struct, frozen=True):
     """Close pending records whose call is already settled."""
 
     calls: tuple[Call, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Fail:
+class Fail(Struct, frozen=True):
     """End the run as failed."""
 
     error: str
@@ -57,28 +50,24 @@ class Fail:
     stops: bool = False  # what runs is called off, and what is open closed
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUpLost:
+class GiveUpLost(Struct, frozen=True):
     """End a run as failed whose driver waited in place for a person, and is gone."""
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUpUnanswered:
+class GiveUpUnanswered(Struct, frozen=True):
     """End a run for which these calls were not answered in time."""
 
     calls: tuple[Call, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Idle:
+class Idle(Struct, frozen=True):
     """Nothing to decide now: effects in flight will report, or a person; or the instant comes."""
 
     until: int | None = None
     in_place: bool = False  # only a person is waited for
 
 
-@dataclass(frozen=True, slots=True)
-class Park:
+class Park(Struct, frozen=True):
     """Give the lease back; `due` is the next instant at which something happens by itself."""
 
     due: int | None = None

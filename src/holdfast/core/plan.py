@@ -1,8 +1,9 @@
 """What a driver does next: one pure function of the folded log."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from holdfast.core import effects
 from holdfast.core.calls import Call, CallStatus
@@ -15,8 +16,7 @@ SLOTS: Final = 16  # calls of one turn that run at one time
 _READY: Final = (CallStatus.NEW, CallStatus.APPROVED)
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Where a run of this agent is stopped."""
 
     max_turns: int = 100
@@ -24,8 +24,7 @@ class Limits:
     running_ms: int | None = None  # without the time in which it waits
 
 
-@dataclass(frozen=True, slots=True)
-class Seat:
+class Seat(Struct, frozen=True):
     """Who plans: the driver's epoch, its claims that led to nothing, what it has in flight."""
 
     epoch: int

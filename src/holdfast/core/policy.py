@@ -1,20 +1,19 @@
 """What is to become of a call: the verdicts that the runtime asks tools for and the log keeps."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 OnCrash = Literal["tell", "retry", "ask"]
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True):
     """Run it now."""
 
     effect_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
+class Gate(Struct, frozen=True):
     """Ask a person first."""
 
     pending_id: str
@@ -23,8 +22,7 @@ class Gate:
     expires_at: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Defer:
+class Defer(Struct, frozen=True):
     """Start it now; its result comes from outside."""
 
     pending_id: str
@@ -32,8 +30,7 @@ class Defer:
     expires_at: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True):
     """Nothing runs: an answer or an instant settles it."""
 
     pending_id: str
@@ -43,8 +40,7 @@ class Wait:
     until: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Reject:
+class Reject(Struct, frozen=True):
     """It cannot run; the model is told why."""
 
     text: str
@@ -53,22 +49,19 @@ class Reject:
 Verdict = Start | Gate | Defer | Wait | Reject
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(Struct, frozen=True):
     """The answer ends the run with this output (JSON)."""
 
     output: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Correct:
+class Correct(Struct, frozen=True):
     """The answer does not fit the output type; the model is told how."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUp(Struct, frozen=True):
     """The answer ends the run as failed."""
 
     error: str

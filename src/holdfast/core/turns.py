@@ -1,10 +1,9 @@
 """What a driver writes: each function turns what happened into the facts of one commit."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import assert_never
 
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, Struct, field
 from msgspec.structs import replace
 
 from holdfast.core import events
@@ -40,8 +39,7 @@ from holdfast.core.sessions import CORRECTION, State
 Change = Callable[[PendingRecord], PendingRecord]
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(Struct, frozen=True):
     """Whose session is driven, and under which epoch."""
 
     session_id: str
@@ -54,8 +52,7 @@ class Scope:
     blocks: bool = False  # people are waited for in place
 
 
-@dataclass(slots=True)
-class Draft:
+class Draft(Struct):
     """The facts of one commit, the pending records it opens and those it changes."""
 
     facts: list[events.Event] = field(default_factory=list)
@@ -64,8 +61,7 @@ class Draft:
     at: int = 0  # the instant that its records and facts share; 0: that of writing
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """A model answer, the head of the log it was asked at, and what becomes of its calls."""
 
     answer: Answer
@@ -74,8 +70,7 @@ class Turn:
     redact: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by call, what is hidden
 
 
-@dataclass(frozen=True, slots=True)
-class _Pen:
+class _Pen(Struct, frozen=True):
     """Writes a draft: for one run, at one instant."""
 
     task: str

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.core import index, pending
@@ -39,8 +40,7 @@ class Address:
         return index.session_key(self.tenant, self.session_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(Struct, frozen=True):
     """A session's entry and what it says."""
 
     entry: Entry

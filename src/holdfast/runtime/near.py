@@ -7,8 +7,9 @@ guess, good for a write that the store refuses if it is wrong, and never for an 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from holdfast.core.events import Event
 from holdfast.runtime.entries import Known, Waiting
@@ -21,8 +22,7 @@ MOST_BYTES: Final = 8 * 1024 * 1024  # of their records
 Heard = Callable[[int], None]
 
 
-@dataclass(slots=True)
-class Rested:
+class Rested(Struct):
     """A session as it was when it last moved here; `waits` has all its open calls, or is None."""
 
     log: Log

@@ -7,10 +7,10 @@ import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.core import decide, events, index, pending
@@ -44,8 +44,7 @@ from holdfast.store.base import (
 logger = logging.getLogger("holdfast")
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(Struct, frozen=True):
     """A message to record."""
 
     content: events.Content
@@ -59,8 +58,7 @@ class Said:
         return MASK if self.redact else title_of(self.content)
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(Struct, frozen=True):
     """Where a message stands; the seq is not looked up for one that was sent before."""
 
     known: "Known"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.core import events, webhooks
@@ -126,8 +127,7 @@ class Desk:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ToolReturned:
+class ToolReturned(Struct, frozen=True):
     """A tool came back, well or not."""
 
     call_id: str
@@ -135,27 +135,24 @@ class ToolReturned:
     is_error: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StartReturned:
+class StartReturned(Struct, frozen=True):
     """The start of a deferred tool came back."""
 
     call_id: str
     news: events.Progress
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Struct, frozen=True):
     """A model answered a request made at this head."""
 
     turn: int
     request_head: int
     answer: Answer
     verdicts: tuple[Verdict, ...]
-    redact: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by call
+    redact: Mapping[str, tuple[str, ...]] = {}  # by call
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFailed:
+class ModelFailed(Struct, frozen=True):
     """A model did not answer."""
 
     turn: int
@@ -167,15 +164,14 @@ Outcome = ToolReturned | StartReturned | Answered | ModelFailed
 Checked = tuple[Tool[..., Any], Mapping[str, Any], dict[str, Any]]  # tool, as given, as it takes it
 
 
-@dataclass(frozen=True, slots=True)
-class Performer:
+class Performer(Struct, frozen=True):
     """One session's hands: everything here may be interrupted at any await without harm."""
 
     desk: Desk
     agent: ReadyAgent
     tenant: str
     session_id: str
-    checked: dict[str, Checked] = field(default_factory=dict)  # arguments, by call
+    checked: dict[str, Checked] = {}  # arguments, by call
 
     # --- the model ----------------------------------------------------------------------------
 
