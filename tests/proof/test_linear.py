@@ -10,7 +10,7 @@ from holdfast import Agent, Runtime, tool
 from holdfast.testing import ScriptedModel
 
 CONTENT = 2000  # bytes of each turn: text, arguments and result
-OF_JSON, OF_CONTENT = 1.3, 1.6  # the file's bytes; a fifth of the latter are names and ids
+OF_JSON, OF_CONTENT = 1.3, 1.45  # the file's bytes; a fifth of the latter are names and ids
 
 _results: list[str] = []
 

@@ -1,7 +1,7 @@
 """What a process remembers of sessions that rest: going on reads nothing, and is never wrong."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from holdfast.runtime import near
 from holdfast.runtime.entries import Known, Waiting
 from holdfast.runtime.log import Log
 from holdfast.runtime.near import Near, Rested
-from holdfast.store.base import Entry, Page, Slice
+from holdfast.store.base import Check, Entry, Page, Put, Slice, Write
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock, ScriptedModel
 
@@ -36,6 +36,7 @@ class Counting(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.asked: Counter[str] = Counter()
+        self.commits = 0
 
     async def read(self, stream: str, after: int = 0, limit: int | None = None) -> Slice:
         self.asked["read"] += 1
@@ -49,6 +50,12 @@ class Counting(MemoryStore):
         self.asked["find"] += 1
         return await super().find(kind, **conditions)
 
+    async def commit(
+        self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
+    ) -> dict[str, int]:
+        self.commits += 1
+        return await super().commit(writes, puts, checks)
+
 
 async def test_a_pause_and_resume_reads_only_whether_the_session_is_new() -> None:
     store, one = Counting(), agent()
@@ -59,6 +66,26 @@ async def test_a_pause_and_resume_reads_only_whether_the_session_is_new() -> Non
         await rt.submit_result(call.id, "ok")
         assert (await session.run()).output == "Done."
     assert store.asked == {"get": 1}
+
+
+@pytest.mark.parametrize("call, commits", [("ask_user", 4), ("start", 5)])
+async def test_a_pause_and_resume_is_four_commits_and_one_more_if_something_starts(
+    call: str, commits: int
+) -> None:
+    """E5: message, turn, answer, last turn; that a start returned can be known only after it."""
+    asked = {"tool": call, "args": {"question": "Which?"} if call == "ask_user" else {}}
+    script = ScriptedModel([{"calls": [asked]}, {"text": "Done."}])
+    store, one = Counting(), Agent("helper", model=script, tools=[start, "ask_user"])
+    async with Runtime(store, agents=[one]) as rt:
+        store.commits = 0
+        session = rt.session("s", agent=one)
+        (waits,) = (await session.run("Go", key="k")).pending
+        if call == "ask_user":
+            await rt.respond(waits.id, "This one", by="ana")
+        else:
+            await rt.submit_result(waits.id, "ok")
+        assert (await session.run()).output == "Done."
+        assert store.commits == commits
 
 
 async def test_what_another_process_wrote_meanwhile_is_seen(memory: MemoryStore) -> None:

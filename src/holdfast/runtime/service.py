@@ -110,7 +110,8 @@ class Service:
                 code="AGENT_UNKNOWN",
                 hint="start a worker that has it",
             )
-        if self.worked_at is not None and now - log.at.due < PATIENCE_MS:
+        is_ours = self.worked_at is not None and self.agents.find(record.agent) is not None
+        if is_ours and now - log.at.due < PATIENCE_MS:
             return None  # the worker here is about to take it
         return HoldfastError(
             "it is due, and nobody drives it",

@@ -15,6 +15,7 @@ Connect = Callable[[str], sqlite3.Connection]
 APPLICATION_ID = 0x686F6C64  # "hold": what makes a SQLite file ours
 BUSY_S = 10.0  # for programs that write the file without our lock
 WAL_LIMIT_BYTES = 16 * 1024 * 1024
+PAGE_BYTES = 8192  # of new files: events of some hundred bytes leave less of a page unused
 
 # NORMAL would lose acknowledged commits at power loss. Checkpoints are the writer's, under the
 # lock: concurrent ones can corrupt the file in SQLite before 3.51.3.
@@ -100,6 +101,8 @@ def check_ours(connection: sqlite3.Connection, path: Path, *, new: bool) -> int:
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
     """Bring the schema up to date, in one transaction; the caller holds the write lock."""
     version = check_ours(connection, path, new=True)
+    if version == 0:
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise StoreError(f"{path} cannot have a write-ahead log", hint="put it on a local disk")
