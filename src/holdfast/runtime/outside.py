@@ -85,7 +85,8 @@ class Outside:
         """The session as it was when it last moved here, if that is not long ago: a guess."""
         stream = index.stream_of(address.tenant, address.session_id)
         rested = self._near.resting(stream)
-        return None if rested is None else _checked(address, rested.known)
+        # Whose it is now, if not that agent's, is not for a guess to say.
+        return None if rested is None or not _is_of(address, rested.known) else rested.known
 
     async def known(self, address: Address) -> Known:
         """The session. Raises NotFound."""
@@ -305,11 +306,14 @@ class Outside:
         self._near.tell(write.stream, heads[write.stream])
 
 
+def _is_of(address: Address, known: Known) -> bool:
+    return not address.agents or known.record.agent in address.agents
+
+
 def _checked(address: Address, known: Known) -> Known:
-    agent = known.record.agent
-    if address.agents and agent not in address.agents:
+    if not _is_of(address, known):
         raise Conflict(
-            f"session {address.session_id!r} belongs to agent {agent!r}, "
+            f"session {address.session_id!r} belongs to agent {known.record.agent!r}, "
             f"not to {address.agents[0]!r}",
             code="SESSION_OF_OTHER_AGENT",
             hint="use another session id, or that agent",

@@ -365,7 +365,8 @@ class Service:
     async def expire(self, known: Known) -> None:
         """Settle the overdue calls of one session, where no worker does it."""
         now, rested = self.desk.store.now(), self.desk.near.resting(known.stream)
-        waits = None if rested is None else rested.waits
+        # An entry that was looked up may be newer than what is remembered, and so may the calls.
+        waits = None if rested is None or rested.known is not known else rested.waits
         if waits is not None and not any(is_overdue(one.record, now) for one in waits.values()):
             return
         async for entry in open_calls(self.desk.store, known.stream):
