@@ -7,7 +7,7 @@ import pytest
 from tests.serve.conftest import Client, MakeClient
 from tests.serve.shop import TOKENS, agent, parked, ran
 
-from holdfast import Agent, Runtime, asgi
+from holdfast import Agent, File, Runtime, asgi
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock, ScriptedModel
 
@@ -203,6 +203,24 @@ async def test_a_file_is_only_there_for_sessions_that_name_it(
     refusal(await client.get("/sessions/s/files/sha256:zz"), 400, "PARAMETER_INVALID")
 
 
+async def test_what_a_tool_calls_its_file_makes_no_header(
+    client_of: MakeClient, clock: ManualClock
+) -> None:
+    def draw() -> File:
+        """Draw a page."""
+        return File("text/html\r\n\r\n<script>", data=b"page")
+
+    model = ScriptedModel([{"calls": [{"tool": "draw", "args": {}}]}, {"text": "Done."}])
+    draws = Agent("draws", model=model, tools=[draw])
+    async with Runtime(MemoryStore(clock), agents=[draws]) as rt:
+        await rt.session("s", agent=draws).run("Go")
+        events = await rt.session("s").events()
+        (blob,) = [e.data["result"][0]["blob"] for e in events if e.type == "tool_result"]
+        file = await client_of(asgi(rt, auth=TOKENS)).get(f"/sessions/s/files/{blob}")
+    assert (file.status_code, file.content) == (200, b"page")
+    assert file.headers["content-type"] == "application/octet-stream"
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -211,6 +229,7 @@ async def test_a_file_is_only_there_for_sessions_that_name_it(
         [{"type": "file", "mediaType": "image/png", "data": "not base64!"}],
         [{"type": "file", "mediaType": "image/png", "data": "", "url": "x"}],
         [{"type": "file", "mediaType": "a\r\nSet-Cookie: x/y", "url": "x"}],
+        [{"type": "file", "mediaType": "text/html\n", "url": "x"}],
         [{"type": "video", "text": "x"}],
     ],
 )

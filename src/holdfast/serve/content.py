@@ -35,6 +35,11 @@ class FileIn(Struct, tag="file", tag_field="type", forbid_unknown_fields=True, k
     url: str | UnsetType = UNSET
     blob: str | UnsetType = UNSET
 
+    def __post_init__(self) -> None:
+        """Say no to a line's end, which a pattern lets pass behind what it describes."""
+        if self.media_type.endswith("\n"):
+            raise ValueError("mediaType is one line")
+
 
 ContentIn = str | list[TextIn | FileIn]
 
@@ -114,6 +119,12 @@ def _parts(event: events.Event) -> list[events.Part]:
     elif isinstance(event, events.ToolResult):
         content = event.result
     return content if isinstance(content, list) else []
+
+
+def header_of(media_type: str) -> str:
+    """The type of a file as a header may say it: tools, unlike messages, may call it anything."""
+    fits = media_type.isascii() and media_type.isprintable()
+    return media_type if fits else "application/octet-stream"
 
 
 def no_file(digest: str) -> NotFound:

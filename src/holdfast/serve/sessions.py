@@ -18,7 +18,7 @@ from holdfast.runtime.ids import new_id
 from holdfast.runtime.listing import Wanted, page_of
 from holdfast.runtime.outside import Said
 from holdfast.serve.answers import answers, reply, taking
-from holdfast.serve.content import ContentIn, file_of, no_file, stored
+from holdfast.serve.content import ContentIn, file_of, header_of, no_file, stored
 from holdfast.serve.cursors import Cursor, cursor_of, place_of
 from holdfast.serve.door import Administers, Door, Id, Operates, Reads
 from holdfast.serve.shapes import By, IdText
@@ -234,7 +234,7 @@ async def file(door: Reads, session_id: Id, digest: Digest) -> Response:
         data,
         media_type=None,
         headers={
-            "Content-Type": str(part["mediaType"]),
+            "Content-Type": header_of(str(part["mediaType"])),
             "Content-Disposition": f"attachment; filename*=UTF-8''{name}",
             "Content-Security-Policy": "sandbox",
             "ETag": f'"{digest}"',
