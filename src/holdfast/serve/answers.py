@@ -116,7 +116,15 @@ def decoded(raw: bytes, shape: type[T]) -> T:
 
 def _unknown_keys(raw: bytes, shape: Any) -> list[str]:
     """Every key that the shape does not have: the decoder only names the first."""
-    value, names = msgspec.json.decode(raw), list[str]()
+    names: list[str] = []
+    try:
+        value = msgspec.json.decode(raw)
+    except (
+        msgspec.DecodeError,
+        UnicodeDecodeError,
+        RecursionError,
+    ) as error:  # behind the key that was found
+        raise Refused(f"the body is no JSON: {error}", code="BODY_INVALID") from error
     while len(names) < _MOST_NAMED:
         try:
             msgspec.convert(value, shape)
