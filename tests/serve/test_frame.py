@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 from fastapi import APIRouter
 from tests.serve.conftest import Client, MakeClient
-from tests.serve.shop import TOKENS
+from tests.serve.shop import TOKENS, parked
 
 from holdfast import HoldfastError, Principal, Refused, Runtime, asgi
+from holdfast.core import webhooks
 from holdfast.core.access import ROLES, Permit, may
 from holdfast.serve import http
 from holdfast.serve.answers import answers, reply
@@ -78,6 +79,20 @@ async def test_a_foreign_tenant_is_not_there(rt: Runtime, client_of: MakeClient)
     one = client_of(asgi(rt, auth=TOKENS), as_="acme-viewer")
     assert (await one.get("/agents?tenant=acme")).is_success
     refusal(await one.get("/agents?tenant=other"), 404, "TENANT_NOT_FOUND")
+
+
+async def test_a_runtime_of_one_tenant_shows_and_takes_nothing_of_others(
+    rt: Runtime, client_of: MakeClient
+) -> None:
+    ids, body = await parked(rt), b'{"pendingID": "%s", "result": {"output": "x"}}'
+    app = asgi(rt.tenant("acme"), auth=TOKENS)
+    refusal(await client_of(app).get("/metrics"), 403, "NOT_ALLOWED")
+    said = body % ids["tool"].encode()
+    headers = webhooks.sign(said, "hush", "m1", rt._service.desk.store.now())
+    signed = await client_of(app, as_=None).post(
+        "/async-tool/result", content=said, headers=headers
+    )
+    refusal(signed, 404, "PENDING_NOT_FOUND")
 
 
 async def test_what_nobody_foresaw_is_answered_without_internals(

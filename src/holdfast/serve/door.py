@@ -91,6 +91,11 @@ class Door:
         return self.tenant or ""
 
     @property
+    def is_scoped(self) -> bool:
+        """Whether who asks can see no more than one tenant, whatever it asks for."""
+        return self.principal.tenant is not None or tenant_of(self.shared.rt) is not None
+
+    @property
     def via(self) -> str:
         """Through which door this came, as decisions record it."""
         by_token = f"http:{self.principal.name}"

@@ -81,7 +81,7 @@ def _worker(service: Service) -> str:
 @router.get("/metrics", responses={**answers({}), 200: _TEXT})
 async def metrics(door: Reads) -> Response:
     """Numbers of the whole store, for principals that see all of it."""
-    if door.principal.tenant is not None:
+    if door.is_scoped:
         raise NotAllowed(
             "metrics are about all tenants",
             hint="use a token without a tenant",

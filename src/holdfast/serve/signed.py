@@ -9,6 +9,7 @@ import msgspec
 from fastapi import Depends, Request
 from msgspec import Struct
 
+from holdfast.app import tenant_of
 from holdfast.core import webhooks
 from holdfast.core.access import Permit
 from holdfast.errors import NotAllowed
@@ -37,7 +38,7 @@ class Signs(Needs):
         is_signed = any(name in request.headers for name in _HEADERS)
         if is_signed or (self.always and await _must_sign(request, shared)):
             await _check_signature(request, shared)
-            return Door(request, shared, SIGNED, None)
+            return Door(request, shared, SIGNED, tenant_of(shared.rt))
         # `super()` does not find its class in one with slots.
         return await Needs.__call__(self, request)
 
