@@ -148,6 +148,12 @@ async def test_a_malformed_body_is_400(client: Client, path: str, body: bytes) -
     refusal(answer, 400, "BODY_INVALID")
 
 
+@pytest.mark.parametrize("body", [b'{"a": ' * 5000, b'{"a": 1', b'{"a": 1, "b": 1e999}'])
+async def test_a_body_that_breaks_behind_an_unknown_key_is_400(client: Client, body: bytes) -> None:
+    """S0.51"""
+    refusal(await client.post("/async-tool/result", content=body), 400, "BODY_INVALID")
+
+
 async def test_unknown_keys_are_all_named(rt: Runtime, client: Client) -> None:
     """S0.7"""
     ids = await parked(rt)
@@ -247,6 +253,8 @@ async def test_progress_is_kept_and_settles_nothing(
     assert [(one.type, one.data["percent"]) for one in told] == [("progress", 40)]
     await client.post(path, json={"result": {"output": "x"}})
     refusal(await client.post(path, json=news), 409, "ALREADY_DECIDED")
+    path = f"/async-tool/webhook/{ids['approval']}"  # which a submitter does not see
+    refusal(await client.post(path, json=news), 404, "PENDING_NOT_FOUND")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Giving a call its outcome over HTTP: the same steps for results, errors and decisions."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from holdfast.core.access import Permit
@@ -16,8 +18,15 @@ from holdfast.serve.waiting import Wait, rested, seconds_of
 async def settled(door: Door, pending_id: str, command: Command) -> Settlement:
     """Give the call its outcome, if it is there for who asks."""
     door.shared.count(pending_id)
-    try:
+    with unseen_is_not_there(door, pending_id):
         return await door.service.settle(pending_id, command, door.tenant)
+
+
+@contextmanager
+def unseen_is_not_there(door: Door, pending_id: str) -> Iterator[None]:
+    """Who may not read a call of another kind is not told that there is one."""
+    try:
+        yield
     except Conflict as error:
         if error.code == "WRONG_KIND" and not door.may(Permit.READ):
             raise pending_not_found(pending_id) from error

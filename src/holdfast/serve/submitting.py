@@ -12,7 +12,7 @@ from holdfast.core.pending import PendingRecord, Verb
 from holdfast.errors import Refused
 from holdfast.serve.answers import answers, reply, schema_of, taking
 from holdfast.serve.door import Door, Id
-from holdfast.serve.outcomes import settled, waited
+from holdfast.serve.outcomes import settled, unseen_is_not_there, waited
 from holdfast.serve.shapes import ACCEPTED, By, IdText
 from holdfast.serve.signed import CallsBack, Sends
 from holdfast.serve.waiting import Wait
@@ -162,7 +162,8 @@ async def _progressed(door: Door, pending_id: str, body: Callback) -> Response:
     door.shared.count(pending_id)
     settling = door.service.desk.settling
     record = await settling.pending(pending_id, door.tenant)
-    decide.check_takes(record, Verb.RESULT)
+    with unseen_is_not_there(door, pending_id):
+        decide.check_takes(record, Verb.RESULT)
     if not _is_known(record, body):
         at = door.service.desk.store.now()
         told = {"percent": body.percent, "message": body.message, "at": at}
