@@ -55,6 +55,17 @@ async def test_an_id_runs_into_the_default_limit_and_others_do_not(
     refusal(await post(ids["tool"]), 400, "RESULT_INVALID")
 
 
+async def test_a_session_runs_into_its_limit_by_whichever_door_messages_come(
+    rt: Runtime, client: Client
+) -> None:
+    """S0.80"""
+    body = {"agent": "shop", "sessionID": "s", "message": "Hi"}
+    for _ in range(50):
+        assert (await client.post("/sessions", json=body)).is_success
+    refusal(await client.post("/sessions", json=body), 429, "RATE_LIMITED")
+    refusal(await client.post("/sessions/s/messages", json={"content": "Hi"}), 429, "RATE_LIMITED")
+
+
 async def test_sources_are_counted_apart(rt: Runtime, client_of: MakeClient) -> None:
     app = application(rt, by_tokens(TOKENS), Rules(per_source=Rate(1, 1)))
     one, two = (client_of(app, transport={"client": (peer, 1)}) for peer in ("1.1.1.1", "2.2.2.2"))

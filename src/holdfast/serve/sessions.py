@@ -107,6 +107,7 @@ async def create(door: Operates, key: Key = None) -> Response:
     if body.message is None:
         made = await service.desk.outside.create(address)
     else:
+        door.shared.count(f"{door.home}/{name}")
         known = await service.desk.outside.find(address)
         content = await stored(service, known, body.message)
         said = Said(content, None if key is None else check_id(key, "key"), door.by(body.by))
