@@ -102,4 +102,5 @@ async def test_what_belongs_to_another_tenant_or_to_nobody_is_not_there(
             acme.post(f"/deliveries/{ours[0]}/redeliver"),
             acme.get("/deliveries/nope"),
         ):
-            refusal(await call, 404, "DELIVERY_NOT_FOUND")
+            told = refusal(await call, 404, "DELIVERY_NOT_FOUND")
+            assert told["hint"] == "GET /deliveries"

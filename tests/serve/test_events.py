@@ -89,6 +89,8 @@ async def test_the_feed_has_the_events_of_all_sessions(
             break
         after = page["next"]
     assert found == events
+    seen = {"Last-Event-ID": str(events[-2]["pos"])}
+    assert (await client.get("/events", headers=seen)).json()["events"] == events[-1:]
     own = (await client_of(app, as_="acme-viewer").get("/events")).json()["events"]
     assert {one["sessionID"] for one in own} == {"b"}
 

@@ -31,6 +31,7 @@ _UNEXPECTED: Final = HoldfastError(
 # Hints are commands; who came over HTTP is told the request instead.
 _REQUESTS: Final = (
     (re.compile(r"holdfast (pending|sessions) list"), r"GET /\1"),
+    (re.compile(r"holdfast webhook list"), "GET /deliveries"),
     (re.compile(r"holdfast (pending|sessions) show (\S+)"), r"GET /\1/\2"),
     (re.compile(r"holdfast sessions resume (\S+)"), r"POST /sessions/\1/resume"),
 )

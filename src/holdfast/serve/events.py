@@ -95,7 +95,8 @@ async def all_events(door: Reads, asked: From) -> Response:
     if asked.as_stream:
         place = await _start(door, asked.after, asked.last)
         return Stream(of_all(door, place, Telling(door.tenant)))
-    store, cursor, more = door.service.desk.store, str(asked.after or 0), True
+    store, more = door.service.desk.store, True
+    cursor = str(_place(asked.last).pos if asked.last else asked.after or 0)
     found: list[dict[str, Any]] = []
     for _ in range(PAGES):
         feed = await store.tail(cursor, asked.limit - len(found))
