@@ -216,6 +216,24 @@ async def test_if_several_wait_the_answer_names_one(rt: Runtime, client: Client)
     assert [call.kind for call in left.pending] == ["tool"]
 
 
+async def test_a_late_decision_is_about_the_call_that_it_names(rt: Runtime, client: Client) -> None:
+    """S4.23"""
+    task = await paused(rt, "thrice")
+    calls = []
+    for kind in ("deny", "approve", "approve"):
+        (call,) = (await rt.session("s").get()).pending
+        calls.append(call.call_id)
+        await said(client, {**task, "decision": {"kind": kind}, "wait": True}, status=200)
+    wrong = {"kind": "approve", "callID": calls[0]}
+    told = await said(client, {**task, "decision": wrong}, status=409)
+    assert (told["code"], told["details"]["winner"]["kind"]) == ("ALREADY_DECIDED", "deny")
+    await said(client, {**task, "decision": {"kind": "deny", "callID": calls[0]}})
+    wrong = {"kind": "approve", "callID": "call_9"}
+    assert (await said(client, {**task, "decision": wrong}, status=404))["code"] == (
+        "PENDING_NOT_FOUND"
+    )
+
+
 async def test_a_decision_that_does_not_fit_consumes_nothing(rt: Runtime, client: Client) -> None:
     task = await paused(rt)
     wrong = {"kind": "approve", "args": {"cents": "many"}}

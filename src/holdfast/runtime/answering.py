@@ -137,17 +137,21 @@ async def _answered_before(service: Service, log: Log, reply: Reply) -> Settleme
 
 async def _last_answered(service: Service, log: Log, reply: Reply) -> PendingRecord | None:
     """The call that is named, else the one of this run that was decided last."""
-    named = None if reply.decision is None else reply.decision.pending_id
+    named = Decided("approve") if reply.decision is None else reply.decision
     decided = [
         one.event.pending_id
         for one in log.events
-        if isinstance(one.event, Decision) and one.event.task_id == reply.task_id
+        if isinstance(one.event, Decision)
+        and one.event.task_id == reply.task_id
+        and named.call_id in (None, one.event.call_id)
     ]
-    wanted = named or (decided[-1] if decided else None)
+    wanted = named.pending_id or (decided[-1] if decided else None)
     entry = None if wanted is None else await service.desk.store.get("pending", wanted)
-    if named is not None and (entry is None or entry.stream != log.stream):
-        raise _no_such_call(named)
-    return None if entry is None else pending.decode(entry.data)
+    if entry is not None and entry.stream == log.stream:
+        return pending.decode(entry.data)
+    if call := named.pending_id or named.call_id:
+        raise _no_such_call(call)
+    return None
 
 
 def _chosen(waiting: list[PendingRecord], decision: Decided | None) -> PendingRecord | None:
