@@ -137,6 +137,8 @@ async def test_an_unknown_session_is_not_resumed(client: Client) -> None:
         await client.session("s", agent="robot").run("Hello")
 
 
-async def test_ids_may_hold_slashes_and_more(client: Client) -> None:
-    await waiting(client, "a/b %?é")
-    assert (await client.session("a/b %?é").get())["sessionID"] == "a/b %?é"
+@pytest.mark.parametrize("name", ["a/b %?é", "report.json", ".json", ".", ".."])
+async def test_ids_may_hold_slashes_and_more(client: Client, name: str) -> None:
+    await waiting(client, name)
+    assert (await client.session(name).get())["sessionID"] == name
+    assert (await client.session(name).cancel())["state"] == "cancelled"

@@ -9,7 +9,7 @@ import httpx2
 
 from holdfast.client.events import follow
 from holdfast.client.session import Json, RemoteSession, new_session_id
-from holdfast.client.wire import Ask, Wire, path_of
+from holdfast.client.wire import Ask, Wire, page_of, path_of
 
 R = TypeVar("R")
 
@@ -120,7 +120,7 @@ class Client:
 
     async def pending_call(self, pending_id: str) -> Json:
         """One pending call, settled or not. Raises NotFound."""
-        return await self._ask("GET", path_of("pending", pending_id))
+        return await self._ask("GET", page_of("pending", pending_id))
 
     async def approve(
         self,

@@ -9,7 +9,7 @@ from uuid import uuid4
 import anyio
 
 from holdfast.client.events import follow
-from holdfast.client.wire import Answer, Ask, Wire, path_of
+from holdfast.client.wire import Answer, Ask, Wire, page_of, path_of
 from holdfast.errors import NotFound, StoreError
 
 Json = dict[str, Any]
@@ -131,7 +131,7 @@ class RemoteSession:
 
     async def get(self) -> Json:
         """The session as it stands. Raises NotFound."""
-        return _object((await self._ask("GET", path_of("sessions", self.id))).body)
+        return _object((await self._ask("GET", page_of("sessions", self.id))).body)
 
     async def events(self, *, after: int = 0, limit: int | None = None) -> list[Json]:
         """Its events after a seq, oldest first; all of them unless there is a limit."""

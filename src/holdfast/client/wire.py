@@ -52,8 +52,15 @@ class _Failed(NamedTuple):
 
 
 def path_of(*parts: str) -> str:
-    """A path whose parts may hold anything."""
-    return "".join(f"/{quote(part, safe='')}" for part in parts)
+    """A path whose parts may hold anything, also dots alone, which would lead elsewhere."""
+    dots = {".": "%2E", "..": "%2E%2E"}
+    return "".join(f"/{dots.get(part) or quote(part, safe='')}" for part in parts)
+
+
+def page_of(*parts: str) -> str:
+    """The path of what has a page for people: there, a last `.json` is none of the id's."""
+    path = path_of(*parts)
+    return f"{path}.json" if path.endswith(".json") else path
 
 
 class Wire:
