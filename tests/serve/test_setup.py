@@ -1,11 +1,14 @@
 """From a configuration to what protects a server."""
 
 import pytest
+from tests.serve.conftest import MakeClient
 
+from holdfast import Runtime
 from holdfast.config import ServerConfig
 from holdfast.config.settings import TokenConfig
 from holdfast.core.access import Principal
 from holdfast.errors import ConfigError
+from holdfast.serve.http import application
 from holdfast.serve.limits import Rate
 from holdfast.serve.setup import is_loopback, setup
 
@@ -33,6 +36,27 @@ def test_nobody_but_this_machine_reaches_a_server_without_a_token(host: str) -> 
 def test_this_machine_needs_no_token(host: str) -> None:
     assert is_loopback(host)
     assert setup(ServerConfig(host=host), None, None).principals == {}
+
+
+@pytest.mark.parametrize(
+    "headers, status",
+    [
+        ({}, 200),
+        ({"Host": "localhost:4747"}, 200),
+        ({"Host": "agents.example"}, 401),
+        ({"X-Forwarded-For": "8.8.8.8"}, 401),
+        ({"X-Forwarded-Host": "agents.example"}, 401),
+        ({"Forwarded": "for=8.8.8.8"}, 401),
+    ],
+)
+async def test_what_a_tunnel_passes_on_is_not_from_this_machine(
+    rt: Runtime, client_of: MakeClient, headers: dict[str, str], status: int
+) -> None:
+    """S0.61 G11"""
+    made = setup(ServerConfig(), None, "https://agents.example")
+    app = application(rt, made.authenticate, made.rules)
+    client = client_of(app, as_=None, headers={"Host": "127.0.0.1:4747", **headers})
+    assert (await client.get("/sessions")).status_code == status
 
 
 def test_the_known_hosts_are_loopback_the_public_one_and_the_configured_one() -> None:

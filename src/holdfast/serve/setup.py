@@ -13,7 +13,7 @@ from holdfast.core.access import Principal
 from holdfast.errors import ConfigError
 from holdfast.serve.limits import Rate
 from holdfast.serve.rules import LOOPBACK, PER_ID, PER_SOURCE, Rules, networks
-from holdfast.serve.tokens import Authenticate, anybody, by_tokens
+from holdfast.serve.tokens import Authenticate, by_tokens, on_this_machine
 
 _EVERY: Final = ("0.0.0.0", "::")  # noqa: S104 - to be recognised, not to be used
 
@@ -30,8 +30,10 @@ class Setup:
 
     @property
     def authenticate(self) -> Authenticate:
-        """Who asks; on a server without tokens everybody who reaches it."""
-        return by_tokens(self.principals) if self.principals else anybody
+        """Who asks; on a server without tokens everybody on this machine."""
+        if self.principals:
+            return by_tokens(self.principals)
+        return on_this_machine(LOOPBACK | {self.host.lower()})
 
     @property
     def protection(self) -> str:

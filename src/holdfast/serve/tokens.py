@@ -2,23 +2,34 @@
 
 import hashlib
 import hmac
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final
 
 from fastapi import Request
 
 from holdfast.core.access import Principal
 from holdfast.errors import ConfigError
+from holdfast.serve.rules import host_of
 
 Authenticate = Callable[[Request], Awaitable[Principal | None]]
 
 LOCAL: Final = Principal("local", "admin", on_behalf=True)  # on a server that needs no token
 SIGNED: Final = Principal("webhook", "submitter")  # who has signed what it sends
+_PASSED_ON: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 
 
-async def anybody(_: Request) -> Principal:
-    """Everyone who reaches a server that only this machine can reach."""
-    return LOCAL
+def on_this_machine(hosts: Collection[str]) -> Authenticate:
+    """Whoever comes from this machine, to a server that only this machine can reach.
+
+    What a proxy or a tunnel passes on comes from elsewhere, though the proxy is here.
+    """
+
+    async def authenticate(request: Request) -> Principal | None:
+        is_passed_on = any(name in request.headers for name in _PASSED_ON)
+        is_local = host_of(request.headers.get("host", "")) in hosts
+        return LOCAL if is_local and not is_passed_on else None
+
+    return authenticate
 
 
 def by_tokens(tokens: Mapping[str, Principal]) -> Authenticate:
