@@ -1,10 +1,10 @@
-"""What a process remembers of a session is a guess: others have moved it, and the answer is true."""
+"""What a process remembers of a session is a guess: others may have moved it since."""
 
 from typing import Any
 
 import anyio
 
-from holdfast import Agent, PendingCall, Runtime, tool
+from holdfast import Agent, Runtime, tool
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock, ScriptedModel
 

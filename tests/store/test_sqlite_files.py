@@ -1,6 +1,7 @@
 """The files beside a database: the lock in turn, the doorbell that may be missing."""
 
 import os
+import shutil
 import socket
 import threading
 from pathlib import Path
@@ -92,6 +93,12 @@ async def test_a_commit_rings_the_bells_of_others(store: SqliteStore, database: 
     await store.commit([Write("s", create="session")])
     assert bell.wait(5)
     bell.close()
+
+
+async def test_who_removes_the_bells_stops_nobody(store: SqliteStore, database: Path) -> None:
+    shutil.rmtree(f"{database}.bell")
+    with anyio.fail_after(5):
+        assert await store.commit([Write("a", [Record("x", b"")], create="k")]) == {"a": 1}
 
 
 def test_the_lock_says_who_has_it(tmp_path: Path) -> None:

@@ -88,8 +88,11 @@ class Host:
         self._closing = False
         # New ones: the old belong to the event loop of then.
         self._ended, self._over = asyncio.Event(), asyncio.Event()
+        self._fell = None
         self._places.clear()
+        self._debts.clear()
         self._desk.near.clear()
+        self.watch.start_over()
 
     async def start(self) -> None:
         """Begin the background task, once. Raises StoreError after a close."""
@@ -389,12 +392,15 @@ class Host:
 
     async def _pay_debts(self, wanted: str | None = None) -> None:
         for debt in tuple(self._debts.values()):
+            if self._debts.get(debt.lease.stream) is not debt:
+                continue  # somebody else has paid it meanwhile
             asked = debt.due is not None and debt.lease.stream == wanted  # no need to wait
             await self._pay(replace(debt, due=self._desk.store.now()) if asked else debt)
 
     async def _pay(self, debt: Debt) -> None:
+        # Owed until we know better: who pays may be called off in between.
         lease, store = debt.lease, self._desk.store
-        self._debts.pop(lease.stream, None)
+        self._debts[lease.stream] = debt
         try:
             head = (await store.read(lease.stream, limit=0)).head
             records, puts = [], []
@@ -410,8 +416,13 @@ class Host:
         except StoreError as refused:
             # We are alive and hold it: nobody else would ever look. So it is tried again.
             logger.info("%s: the lease could not be given back: %s", lease.stream, refused)
-            self._debts[lease.stream] = debt
+            return
+        if self._debts.get(lease.stream) is debt:
+            del self._debts[lease.stream]
 
     async def _failed_entry(self, lease: Lease) -> list[Put]:
-        known = await self._known(lease)
+        try:
+            known = await self._known(lease)
+        except Corrupt:  # its log can still say so, and the lease must go back
+            return []
         return [] if known.record.is_over else [known.put(state="failed", problem=None)]

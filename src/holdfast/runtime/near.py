@@ -5,6 +5,7 @@ reads nothing, if it still ends where it did: records never change. What is kept
 guess, good for a write that the store refuses if it is wrong, and never for an answer.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -54,6 +55,11 @@ class Near:
         """A stream has come as far as this."""
         for heard in tuple(self._listeners.get(stream, ())):
             heard(seq)
+
+    def tell_all(self) -> None:
+        """Any stream may have come further."""
+        for stream in tuple(self._listeners):
+            self.tell(stream, sys.maxsize)
 
     # --- sessions that rest -------------------------------------------------------------------
 

@@ -40,6 +40,10 @@ class Watch:
         """Be told of one stream."""
         return self._near.listening(stream, heard)
 
+    def start_over(self) -> None:
+        """Read from now on: the store was closed, and what is behind its name may be another."""
+        self._cursor = END
+
     async def begin(self) -> None:
         """Fix from where on the feed is read: all that is recorded after this, readers get."""
         if self._cursor == END:
@@ -50,6 +54,7 @@ class Watch:
     async def run(self) -> None:
         """Read the feed from now on, or from where a failure ended that, for ever."""
         await self.begin()
+        self._near.tell_all()  # what was recorded before that nobody is told of later
         while True:
             await self._store.changed(POLL_S)
             if not self._readers:

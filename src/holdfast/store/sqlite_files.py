@@ -125,7 +125,11 @@ class Doorbell:
         """Tell the others; never waits, never fails."""
         if self._mouth is None:
             return
-        for name in self._listeners():
+        try:
+            names = self._listeners()
+        except OSError:  # somebody removed the directory: then there is only the polling
+            return
+        for name in names:
             try:
                 self._mouth.sendto(b"!", self._address(name))
             except (ConnectionRefusedError, FileNotFoundError):  # its process is dead
