@@ -248,6 +248,26 @@ async def test_streams_end_when_the_server_is_told_to_stop(rt: Runtime) -> None:
             await late.ended.wait()
 
 
+async def test_a_reader_that_takes_nothing_does_not_hold_up_a_server_that_stops(
+    rt: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sse, "LAST_S", 0)
+    closing = anyio.Event()
+    app = application(rt, by_tokens(TOKENS), Rules(), closing)
+    await rt.session("s", agent=GREETS).run("Hi")
+    over = anyio.Event()
+
+    async def served(*given: Any) -> None:
+        await app(*given)
+        over.set()
+
+    async with reading(served, "/sessions/s/events", room=1) as reader:
+        await reader.next()
+        closing.set()
+        with anyio.fail_after(5):
+            await over.wait()
+
+
 async def test_who_leaves_is_forgotten(rt: Runtime, app: Any) -> None:
     await rt.session("s", agent=GREETS).run("Hi")
     async with reading(app, "/sessions/s/events") as reader:

@@ -80,7 +80,7 @@ async def session_events(
     known = await known_to(door, session_id)
     place = _place(asked.last).pos if asked.last else asked.after or 0
     if asked.as_stream:
-        return Stream(of_session(door, known, place, deltas=deltas))
+        return Stream(of_session(door, known, place, deltas=deltas), door.shared.closing)
     with still_there(session_id):
         read = await door.service.desk.store.read(known.stream, place, asked.limit)
     names = (known.record.tenant, known.record.id)
@@ -94,7 +94,7 @@ async def all_events(door: Reads, asked: From) -> Response:
     """The logs of all sessions; places are `pos`. Streams without a place begin now."""
     if asked.as_stream:
         place = await _start(door, asked.after, asked.last)
-        return Stream(of_all(door, place, Telling(door.tenant)))
+        return Stream(of_all(door, place, Telling(door.tenant)), door.shared.closing)
     store, more = door.service.desk.store, True
     cursor = str(_place(asked.last).pos if asked.last else asked.after or 0)
     found: list[dict[str, Any]] = []
@@ -134,7 +134,8 @@ async def call_events(
         check_id(sessionID)
     only_tools = not door.may(Permit.READ)
     telling = TellingCalls(door.service, door.tenant, sessionID, only_tools=only_tools)
-    return Stream(of_all(door, await _start(door, after, last), telling))
+    place = await _start(door, after, last)
+    return Stream(of_all(door, place, telling), door.shared.closing)
 
 
 async def _start(door: Door, after: int | None, last: str | None) -> Place:

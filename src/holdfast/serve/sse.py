@@ -28,6 +28,7 @@ KEEP_ALIVE_S: Final = 15.0
 START_S: Final = 5.0
 ROOM: Final = 256  # records that may wait for one reader
 ROOM_BYTES: Final = 1024 * 1024
+LAST_S: Final = 3.0  # for who still takes what is sent when the server is told to stop
 OPENING: Final = b": holdfast\nretry: 1000\n\n"
 
 
@@ -45,15 +46,30 @@ def keep_alive(place: str | None = None) -> bytes:
 class Stream(StreamingResponse):
     """The answer that goes on until its reader leaves or the server stops."""
 
-    def __init__(self, frames: AsyncGenerator[bytes, None]) -> None:
+    def __init__(self, frames: AsyncGenerator[bytes, None], closing: anyio.Event) -> None:
         headers = {"X-Accel-Buffering": "no", "Vary": "Accept"}
         super().__init__(frames, media_type=MEDIA_TYPE, headers=headers)
         self._frames = frames
+        self._closing = closing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it; who leaves is forgotten at once, and not when somebody collects it."""
-        async with aclosing(self._frames):
-            await super().__call__(scope, receive, send)
+        failed: list[Exception] = []
+        async with aclosing(self._frames), anyio.create_task_group() as tasks:
+            tasks.start_soon(self._give_up, tasks.cancel_scope)
+            try:
+                await super().__call__(scope, receive, send)
+            except Exception as error:  # noqa: BLE001 - raised below, and not in a group
+                failed.append(error)
+            tasks.cancel_scope.cancel()
+        if failed:
+            raise failed[0]
+
+    async def _give_up(self, scope: anyio.CancelScope) -> None:
+        """Do not wait for one who takes nothing, once the server is told to stop."""
+        await self._closing.wait()
+        await anyio.sleep(LAST_S)
+        scope.cancel()
 
 
 def wants_stream(accept: str | None) -> bool:
