@@ -30,7 +30,12 @@ _NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
 _UNSAFE: Final = re.compile(r"[\x00-\x20\x7f-\x9f\\]")
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 # Not public, which the ipaddress of older Pythons does not know, or calls by another name.
-_ALSO_SPECIAL: Final = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "fec0::/10")))
+_ALSO_SPECIAL: Final = tuple(
+    map(
+        ipaddress.ip_network,
+        ("192.0.0.0/24", "192.88.99.0/24", "64:ff9b:1::/48", "3fff::/20", "fec0::/10"),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
