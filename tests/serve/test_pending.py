@@ -157,6 +157,9 @@ async def test_by_is_somebody_else_only_with_on_behalf(rt: Runtime, client_of: M
     path = f"/pending/{ids['approval']}/deny"
     as_approver = client_of(app, as_="approver")
     refusal(await as_approver.post(path, json={"by": "ana"}), 403, "NOT_ALLOWED")
+    for odd in ("", "a" * 201, "ana\n", "\x1b[2Jana"):  # a name stands in logs and on terminals
+        answer = await client_of(app, as_="bot").post(path, json={"by": odd})
+        assert answer.status_code == 400, odd
     told = (await client_of(app, as_="bot").post(path, json={"by": "ana"})).json()
     assert (told["decision"]["by"], told["decision"]["via"]) == ("ana", "http:bot")
 

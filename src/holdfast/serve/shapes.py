@@ -17,7 +17,7 @@ OBJECT: Final[Schema] = {"type": "object"}
 # An id, as `core.index.check_id` takes it; and who does something.
 ID_PATTERN: Final = "^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
 IdText = Annotated[str, Meta(min_length=1, max_length=MAX_ID, pattern=ID_PATTERN)]
-By = Annotated[str, Meta(min_length=1)]
+By = IdText
 
 
 def _pending() -> Schema:
