@@ -240,6 +240,11 @@ async def test_content_that_is_none_is_refused(client: Client, content: Any) -> 
     assert answer.json()["code"] in ("CONTENT_INVALID", "BODY_INVALID")
 
 
+async def test_to_be_told_nowhere_is_refused(client: Client) -> None:
+    answer = await client.post("/sessions", json={"agent": "greets", "notify_url": ""})
+    refusal(answer, 400, "BODY_INVALID")
+
+
 # --- listing --------------------------------------------------------------------------------------
 
 

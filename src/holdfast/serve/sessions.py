@@ -53,7 +53,7 @@ class NewSession(Struct, forbid_unknown_fields=True):
     session_id: IdText | None = field(default=None, name="sessionID")
     message: ContentIn | None = None
     metadata: dict[str, Any] | None = None
-    notify_url: Annotated[str, Meta(max_length=2000)] | None = None
+    notify_url: Annotated[str, Meta(min_length=1, max_length=2000)] | None = None
     by: By | None = None
 
 
