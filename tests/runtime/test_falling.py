@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Agent, Runtime, tool
 from holdfast.errors import StoreError
-from holdfast.store.base import Check, Feed, Put, Slice, Unavailable, Write
+from holdfast.store.base import Check, Feed, Put, Record, Slice, Unavailable, Write
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock, ScriptedModel
 
@@ -78,10 +78,17 @@ async def test_a_cancellation_is_heard_in_a_store_that_is_younger_than_the_runti
     file, endless = tmp_path / "h.db", Endless()
     one = Agent("first", model=ScriptedModel([{"text": "Hello."}]))
     rt = Runtime(f"sqlite:///{file}", agents=[one, endless.agent])
+    read = anyio.Event()
+
+    def taken(records: Sequence[Record]) -> None:
+        if any(one.stream.endswith("/s4") and one.seq > 3 for one in records):
+            read.set()
+
     async with rt:
-        for n in range(5):
-            await rt.session(f"s{n}", agent=one).run("Hi")
-        await rt._service.host.watch.begin()
+        with rt._service.host.watch.reading(taken):
+            for n in range(5):
+                await rt.session(f"s{n}", agent=one).run("Hi")
+            await read.wait()
     file.unlink()
     async with rt, Runtime(f"sqlite:///{file}") as other:
         assert await cancelled_by(other, rt, endless) == "cancelled"
