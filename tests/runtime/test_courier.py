@@ -1,9 +1,11 @@
 """Deliveries are sent, signed, tried again and given up; with a clock that only the test moves."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import anyio
 import anyio.lowlevel
 import msgspec
 import pytest
@@ -17,6 +19,8 @@ from holdfast.runtime.courier import Courier
 from holdfast.runtime.deliveries import Deliveries
 from holdfast.runtime.outbox import Target, notify_secret
 from holdfast.runtime.retention import Retention
+from holdfast.store.base import Lease
+from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock
 
 MakeRuntime = Callable[..., Runtime]
@@ -340,3 +344,30 @@ async def test_settled_deliveries_are_forgotten_with_settled_calls_and_waiting_o
         assert [one.occasion for one in await made(rt)] == ["decided"]
         with pytest.raises(NotFound):
             await Deliveries(rt._service.desk.outbox).details(sent.id)
+
+
+async def test_a_courier_who_leaves_while_a_claim_is_answered_leaves_no_delivery_held(
+    memory: MemoryStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cancelling does not withdraw the claim, and our heartbeat would keep it for ever."""
+    claimed, may_answer, claim = anyio.Event(), anyio.Event(), memory.claim
+
+    async def slow(holder: str, kind: str, limit: int, *, only: str | None = None) -> list[Lease]:
+        leases = await claim(holder, kind, limit, only=only)
+        if leases and not claimed.is_set():
+            claimed.set()
+            await may_answer.wait()
+        return leases
+
+    async with Runtime(memory, agents=[SHOP]) as rt:
+        wire = wired(rt, clock, ENDS)
+        await completed(rt)
+        monkeypatch.setattr(memory, "claim", slow)
+        task = asyncio.ensure_future(wire.round())
+        await claimed.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        may_answer.set()
+        await anyio.wait_all_tasks_blocked()
+        await wire.round()
+        assert len(wire.sent) == 1

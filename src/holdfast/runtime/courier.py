@@ -4,9 +4,11 @@ A delivery is sent at least once, each time with its id as key. What was sent an
 the process ended in between, is sent again; the receiver knows it by its id.
 """
 
+import asyncio
 import logging
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
 from holdfast.core import deliveries, pending, webhooks
@@ -69,12 +71,26 @@ class Courier:
         begun = 0
         for kind in kinds:
             free = MOST - self.under_way
-            leases = await self._host.claim(kind, free) if free > 0 else []
+            if free > 0:
+                taken: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+                await self._host.also(partial(self._take, kind, free, taken))
+                begun += await taken
+        return begun
+
+    async def _take(self, kind: str, free: int, taken: "asyncio.Future[int]") -> None:
+        """Claim, as a task of the host: who asks for it may leave, which withdraws nothing."""
+        leases: list[Lease] = []
+        try:
+            leases = await self._host.claim(kind, free)
             for lease in leases:
                 self.under_way += 1
-                begun += 1
-                await self._host.also(lambda lease=lease: self._carried(lease))  # type: ignore[misc]
-        return begun
+                await self._host.also(partial(self._carried, lease))
+        except Exception as error:  # noqa: BLE001 - it is the caller's, not the host's
+            if not taken.done():
+                taken.set_exception(error)
+        finally:
+            if not taken.done():
+                taken.set_result(len(leases))
 
     async def _carried(self, lease: Lease) -> None:
         try:
