@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import anyio
 import msgspec
 import pytest
 from tests.runtime.shop import agent, clerk, paused, refund
@@ -220,3 +221,37 @@ async def test_a_large_fact_is_told_without_its_large_parts(in_memory: MakeRunti
         (done,) = await made(rt)
         data = (await body_of(rt, done))["data"]
         assert (data["output"], data["truncated"], data["sessionID"]) == (None, ["output"], "s")
+
+
+async def test_who_comes_with_a_message_is_told_of_the_calls_after_it(memory: MemoryStore) -> None:
+    """Also by a process that remembers the session from before."""
+    asks = [{"calls": [{"tool": "start"}]}] * 2
+    ours, theirs = agent(*asks, tools=[start]), agent(*asks, tools=[start])
+    async with Runtime(memory, agents=[ours]) as rt, Runtime(memory, agents=[theirs]) as other:
+        outbox_of(other)
+        first = await paused(rt, ours)
+        await other.session("s", notify_url=OPS.url).send("Hurry")
+        await other.submit_result(first.pending[0].id, "ok")
+        (call,) = (await rt.session("s", agent=ours).run()).pending
+        assert {one.pending_id for one in await made(rt)} == {call.id}
+
+
+async def test_who_comes_while_a_call_runs_is_told_of_the_next_one(runtime: MakeRuntime) -> None:
+    begun, may_end = anyio.Event(), anyio.Event()
+
+    @tool
+    async def slow() -> str:
+        begun.set()
+        await may_end.wait()
+        return "slow is done"
+
+    one = agent({"calls": [{"tool": "slow"}]}, {"calls": [{"tool": "start"}]}, tools=[slow, start])
+    async with runtime(one) as rt:
+        outbox_of(rt)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(rt.session("s", agent=one).run, "Go")
+            await begun.wait()
+            await rt.session("s", notify_url=OPS.url).send("Hurry")
+            may_end.set()
+        (call,) = (await rt.session("s").get()).pending
+        assert {told.pending_id for told in await made(rt)} == {call.id}

@@ -61,8 +61,6 @@ class Driver:
         self._log = rested.log
         self._ledger = Ledger(desk, lease, rested, agent)
         self._performer = Performer(desk, agent, record.tenant, record.id)
-        policy = (agent.agent.on_expire, agent.grace_ms, record.hooks, agent.blocks)
-        self._scope = Scope(record.id, record.tenant, agent.name, lease.epoch, *policy)
         self._news = asyncio.Event()
         self._flight = Flight(self._news.set)
         self._launched: set[tuple[str, int]] = set()  # effect id, attempt
@@ -114,6 +112,13 @@ class Driver:
             self._moved = True
             self._news.set()
 
+    @property
+    def _scope(self) -> Scope:
+        """Whose session this is; with a message somebody may have come who is to be told."""
+        record, agent = self._ledger.known.record, self._agent
+        policy = (agent.agent.on_expire, agent.grace_ms, record.hooks, agent.blocks)
+        return Scope(record.id, record.tenant, agent.name, self._lease.epoch, *policy)
+
     async def _step(self) -> bool:
         if self._moved:
             self._moved = False
@@ -139,7 +144,7 @@ class Driver:
         return parked
 
     async def _catch_up(self) -> None:
-        await self._log.catch_up()
+        await self._ledger.catch_up()
         holder = self._log.at.holder
         if holder != self._lease.holder:
             raise Fenced(f"{self._lease.holder} lost it to {holder or 'nobody'}")

@@ -265,7 +265,8 @@ class Host:
             if not begun.done():  # it was called off, perhaps before it began
                 begun.set_result([])
 
-        self._spawn(self._take(agent, name, limit, known, begun)).add_done_callback(over)
+        only = None if known is None else known.stream
+        self._spawn(self._take(agent, name, limit, only, begun)).add_done_callback(over)
         return await begun
 
     async def _take(
@@ -273,13 +274,12 @@ class Host:
         agent: ReadyAgent,
         name: str,
         limit: int,
-        known: Known | None,
+        only: str | None,
         begun: "asyncio.Future[list[Drive]]",
     ) -> None:
         """Claim, say so to who asked if that one still waits, and drive."""
         drives: list[Drive] = []
         try:
-            only = None if known is None else known.stream
             async with self._counted(agent):
                 free = self._free(agent, limit)
                 for lease in await self.claim(index.stream_kind(name), free, only) if free else ():
@@ -292,10 +292,10 @@ class Host:
         if not begun.done():
             begun.set_result(drives)
         for drive in drives[1:]:
-            drive.task = self._spawn(self._drive(drive, agent, None))
+            drive.task = self._spawn(self._drive(drive, agent))
         for drive in drives[:1]:
             drive.task = asyncio.current_task()
-            await self._drive(drive, agent, known)
+            await self._drive(drive, agent)
 
     def _counted(self, agent: ReadyAgent) -> AbstractAsyncContextManager[Any]:
         """One after the other, where it counts how many are under way."""
@@ -326,10 +326,10 @@ class Host:
         """Set when the next drive ends."""
         return self._ended
 
-    async def _drive(self, drive: Drive, agent: ReadyAgent, known: Known | None) -> None:
+    async def _drive(self, drive: Drive, agent: ReadyAgent) -> None:
         lease = drive.lease
         try:
-            await self._driven(drive, agent, known)
+            await self._driven(drive, agent)
         except Lost as error:
             logger.info("%s: %s", lease.stream, error.message)
             self._lose(lease.holder)
@@ -352,13 +352,13 @@ class Host:
         ended, self._ended = self._ended, asyncio.Event()
         ended.set()
 
-    async def _driven(self, drive: Drive, agent: ReadyAgent, known: Known | None) -> None:
-        """Drive until it rests; an entry that is known need not be current."""
+    async def _driven(self, drive: Drive, agent: ReadyAgent) -> None:
+        """Drive until it rests."""
         lease, near = drive.lease, self._desk.near
         rested = near.forget(lease.stream)
         if rested is None or rested.log.state.head != lease.head:
             log = Log(self._desk.store, lease.stream)
-            rested = Rested(log, known or await self._known(lease), None)
+            rested = Rested(log, await self._known(lease), None)
 
         def is_alive() -> bool:
             return self._holder == lease.holder and time.monotonic() < self._deadline

@@ -49,6 +49,14 @@ class Ledger:
         self._began = desk.store.now()
         self._waits = dict(rested.waits or {})  # calls that wait, as they were last written here
 
+    async def catch_up(self) -> None:
+        """Read what is new; with a message somebody may have come who is to be told."""
+        new = await self.log.catch_up()
+        if any(isinstance(e, events.User) and seq > self.lease.head for seq, _, e in new):
+            entry = await self._store.get("session", self.known.entry.key)
+            if entry is not None and entry.stream == self.lease.stream:
+                self.known = Known.of(entry)
+
     async def fact(self, draft: Draft, rest: Rest) -> bool:
         """Append what happened, wherever the log ends; True if that parked the session.
 
@@ -131,7 +139,7 @@ class Ledger:
         if heads[stream] == head + len(page.facts):
             self.log.adopt(page.after, records)
         else:
-            await self.log.catch_up()  # somebody wrote in between
+            await self.catch_up()  # somebody wrote in between
         if rest is not None:
             self.log.at = Slice((), self.log.state.head, None, rest.due)
             self._near.keep(Rested(self.log, self.known, self.waits()))
