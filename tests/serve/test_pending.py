@@ -7,8 +7,9 @@ from tests.serve.conftest import Client, MakeClient
 from tests.serve.shop import TOKENS, parked
 from tests.serve.test_frame import refusal
 
-from holdfast import Runtime, asgi
-from holdfast.testing import ManualClock
+from holdfast import Agent, Runtime, asgi, tool
+from holdfast.store.memory import MemoryStore
+from holdfast.testing import ManualClock, ScriptedModel
 
 SEED_KEYS = {
     *("id", "sessionID", "messageID", "callID", "tool", "input", "status", "externalRef"),
@@ -149,6 +150,27 @@ async def test_a_decision_records_who_made_it_and_through_which_door(
     assert again.json()["duplicate"] is True
     lost = refusal(await client.post(f"/pending/{ids['approval']}/deny"), 409, "ALREADY_DECIDED")
     assert lost["details"]["winner"]["by"] == "approver"
+
+
+async def test_a_rule_finds_out_nothing_about_a_secret_argument(
+    client_of: MakeClient, clock: ManualClock
+) -> None:
+    """SX.7"""
+
+    @tool(requires_approval=True, redact=["card"])
+    def pay(card: str, cents: int) -> str:
+        """Pay."""
+        return f"{cents} by {card}"
+
+    call = {"tool": "pay", "args": {"card": "4111", "cents": 5}}
+    pays = Agent("pays", model=ScriptedModel([{"calls": [call]}]), tools=[pay])
+    async with Runtime(MemoryStore(clock), agents=[pays]) as rt:
+        (waits,) = (await rt.session("s", agent=pays).run("Go")).pending
+        client = client_of(asgi(rt, auth=TOKENS), as_="approver")
+        for guess in ("pay:card=4*", "pay:card=5*"):
+            body = {"remember": guess, "args": {"cents": "many"}}  # which decides nothing
+            answer = await client.post(f"/pending/{waits.id}/approve", json=body)
+            refusal(answer, 400, "PERMISSION_INVALID")
 
 
 async def test_by_is_somebody_else_only_with_on_behalf(rt: Runtime, client_of: MakeClient) -> None:

@@ -29,6 +29,7 @@ from holdfast.core.pending import (
     winner,
 )
 from holdfast.core.permissions import check_remembered
+from holdfast.core.redaction import masked
 from holdfast.errors import Conflict
 
 TIMED_OUT: Final = "Tool execution timed out"
@@ -184,7 +185,8 @@ def _decided(record: PendingRecord, command: Approve | Deny | Respond, now: int)
         case Approve():
             if isinstance(command.remember, str):
                 changed = {**record.input, **(decision.args or {})}
-                check_remembered(command.remember, record.tool, changed)
+                seen = masked(changed, record.redact)  # else rules could find out what is hidden
+                check_remembered(command.remember, record.tool, seen)
             return Settlement(record, (fact,))
         case Respond():
             return Settlement(record, (fact, tool_result(record, command.output)))
