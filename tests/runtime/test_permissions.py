@@ -111,6 +111,19 @@ async def test_what_is_remembered_stays_in_its_session(in_memory: MakeRuntime) -
         assert ran == [("refund", 1, 5)] * 2
 
 
+async def test_a_fork_remembers_nothing(in_memory: MakeRuntime) -> None:
+    one = agent(refunds(5), {"text": "Done."}, refunds(5), {"text": "Done."})
+    async with in_memory(one) as rt:
+        session = rt.session("s", agent=one)
+        (call,) = (await session.run("Go")).pending
+        await rt.approve(call.id, by="ana", remember="refund")
+        await session.run()
+        fork = await session.fork(id="f")
+        assert await fork.permissions() == ()
+        assert (await fork.run("Again")).state == "waiting"
+        assert (await session.run("Again")).state == "completed"
+
+
 async def test_a_remembered_permission_is_revoked(in_memory: MakeRuntime) -> None:
     one = agent(refunds(5), {"text": "Done."}, refunds(5), {"text": "Done."})
     async with in_memory(one) as rt:
