@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench import machine, report
 
-ORDER = ("cycles", "crash", "growth", "resume", "http", "store", "repair", "import")
+ORDER = ("cycles", "crash", "growth", "resume", "http", "hitl", "store", "repair", "import")
 
 
 def main() -> int:
