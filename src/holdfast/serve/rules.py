@@ -67,13 +67,18 @@ def _address(text: str) -> IPv4Address | IPv6Address | None:
     return mapped or found
 
 
+def _portless(text: str) -> str:
+    host = host_of(text) if _address(text) is None else text
+    return text if _address(host) is None else host
+
+
 def source_of(peer: str, forwarded: list[str], rules: Rules) -> str:
     """Where a request comes from: the nearest address that no trusted proxy has.
 
-    What stands further left in X-Forwarded-For anybody may have written. Of IPv6 the /64 counts,
-    for that is what one customer has.
+    What stands further left in X-Forwarded-For anybody may have written. A port, which some
+    proxies add, makes no other source. Of IPv6 the /64 counts, for that is what one customer has.
     """
-    way = [part.strip() for line in forwarded for part in line.split(",")]
+    way = [_portless(part.strip()) for line in forwarded for part in line.split(",")]
     source = peer
     while way and rules.trusts(source):
         source = way.pop()
