@@ -10,6 +10,7 @@ import pytest
 
 from holdfast import Agent, Runtime, tool
 from holdfast.errors import StoreError
+from holdfast.runtime import engine
 from holdfast.store.base import Check, Feed, Put, Record, Slice, Unavailable, Write
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock, ScriptedModel
@@ -164,3 +165,45 @@ async def test_a_runtime_that_fell_and_is_opened_again_lets_its_calls_finish(
     await asyncio.wait([running])
     async with Runtime(store) as other:
         assert "tool_result" in [event.type for event in await other.session("t").events()]
+
+
+async def test_a_call_that_cannot_be_stopped_keeps_no_lease_that_a_failing_drive_gives_back(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor whoever waits for that drive."""
+    monkeypatch.setattr(engine, "STUBBORN_S", 0)
+    may_end = anyio.Event()
+
+    class Full(MemoryStore):
+        is_full = True
+
+        async def commit(
+            self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
+        ) -> dict[str, int]:
+            types = {record.type for write in writes for record in write.records}
+            if self.is_full and "tool_result" in types:
+                raise Unavailable("disk full")
+            return await super().commit(writes, puts, checks)
+
+    @tool
+    async def shielded() -> str:
+        with anyio.CancelScope(shield=True):
+            await may_end.wait()
+        return "too late"
+
+    @tool
+    async def act() -> str:
+        return "acted"
+
+    store = Full(clock)
+    one = agent(calls("shielded", "act"), {"text": "Done."}, tools=[shielded, act])
+    async with Runtime(store, agents=[one]) as rt:
+        session = rt.session("s", agent=one)
+        try:
+            with anyio.fail_after(8):
+                with pytest.raises(StoreError, match="disk full"):
+                    await session.run("Go")
+                store.is_full = False
+                assert (await session.run()).output == "Done."
+        finally:
+            may_end.set()

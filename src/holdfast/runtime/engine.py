@@ -39,6 +39,7 @@ from holdfast.store.base import Fenced, Gone, HeadMoved, Lease, Lost, Unknown, V
 logger = logging.getLogger("holdfast")
 
 LOOK_S: Final = 1.0  # how often a driver that waits for an instant looks at the clock
+STUBBORN_S: Final = 2.0  # how long a drive that ends waits for a call that was called off
 STUCK_RETRY_MS: Final = 60_000  # how often a worker looks whether it has the missing code now
 
 
@@ -87,7 +88,7 @@ class Driver:
     async def run(self, parked: Callable[[], None]) -> None:
         """Drive until the session is parked, and say so; a call that cannot be stopped may go on.
 
-        Raises Fenced, Gone or Lost if the lease went.
+        Raises Fenced, Gone or Lost if the lease went. `gone` waits for such a call.
         """
         if self._log.state.head != self._lease.head:
             await self._catch_up()
@@ -97,7 +98,11 @@ class Driver:
             parked()
         finally:
             self._flight.stop()
-            await self._flight.gone()
+            await self._flight.gone(STUBBORN_S)
+
+    async def gone(self) -> None:
+        """Until nothing runs any more."""
+        await self._flight.gone()
 
     def stop(self) -> None:
         """Begin nothing new; park as soon as nothing runs."""

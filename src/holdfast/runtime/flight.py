@@ -59,13 +59,16 @@ class Flight:
         if self._fell is not None:
             raise self._fell
 
-    async def gone(self) -> None:
-        """Until the last of it has ended, whoever cancels us meanwhile."""
+    async def gone(self, within_s: float | None = None) -> None:
+        """Until the last of it has ended, whoever cancels us meanwhile; or for so long."""
         while self._tasks:
             try:
-                await asyncio.wait(self._tasks)
+                await asyncio.wait(self._tasks, timeout=within_s)
             except asyncio.CancelledError:
                 self.stop()
+            else:
+                if within_s is not None:
+                    return
 
     def _begin(self, doing: Coroutine[Any, Any, Outcome | None]) -> _Task:
         task = asyncio.get_running_loop().create_task(doing)

@@ -344,6 +344,8 @@ class Host:
             await self._give_up(lease, drive.error, tell=True)
         finally:
             self._forget(drive)
+            if drive.driver is not None:
+                await drive.driver.gone()  # ours, so that a close can wait for it
 
     def _forget(self, drive: Drive) -> None:
         if self.drives.get(drive.lease.stream) is drive:
