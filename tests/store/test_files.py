@@ -1,11 +1,13 @@
 """The files store: what stands in its folder, and what becomes of it when a process dies there."""
 
+import asyncio
 import errno
 import json
 import os
 import shutil
 import subprocess
 import sys
+import threading
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from holdfast.core.index import stream_of
@@ -21,6 +24,7 @@ from holdfast.runtime.file_layout import SessionFiles
 from holdfast.store import files_logs
 from holdfast.store.base import DELETE, Put, Record, Slice, Unavailable, Unknown, Write
 from holdfast.store.files import FilesStore
+from holdfast.store.files_folder import Folder
 from holdfast.store.files_names import id_of, name_of, reversible_name
 
 S = stream_of("", "s1")
@@ -502,3 +506,38 @@ async def test_a_session_of_any_id_stays_in_the_folder(tmp_path: Path) -> None:
             assert (await store.read(stream_of(tenant, session))).head == 1
     assert names(tmp_path) == ["base"]
     assert len(list(base.glob("*/events.jsonl"))) == len(ids)
+
+
+@pytest.mark.parametrize("what", ["commit", "claim"])
+async def test_a_task_that_is_cancelled_while_it_writes_tears_nothing_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """By the event loop's own cancellation, which no cancel scope shields from."""
+    begun, may_write = threading.Event(), threading.Event()
+    name = "write" if what == "commit" else "note"
+    plain: Any = getattr(Folder, name)
+
+    def slow(self: Folder, work: Any) -> Any:
+        begun.set()
+        may_write.wait(5)
+        return plain(self, work)
+
+    async with opened(tmp_path / "f") as store:
+        await store.commit([Write(S, [USER], create="session", wake=0)])
+        await store.renew("w", 10_000, join=True)
+        monkeypatch.setattr(Folder, name, slow)
+        work: dict[str, Any] = {
+            "commit": lambda: store.commit([Write(S, [REPLY])]),
+            "claim": lambda: store.claim("w", "session", 1),
+        }
+        task = asyncio.ensure_future(work[what]())
+        assert await anyio.to_thread.run_sync(begun.wait, 5)
+        task.cancel()
+        await asyncio.wait([task])
+        may_write.set()
+        heads = await store.commit([Write(S, [REPLY])])
+        read = await store.read(S)
+        assert (heads[S], len(read.records)) == ((3, 3) if what == "commit" else (2, 2))
+        assert read.holder == (None if what == "commit" else "w")
+    async with opened(tmp_path / "f") as store:
+        assert [one.seq for one in (await store.read(S)).records] == list(range(1, heads[S] + 1))

@@ -4,15 +4,16 @@ One commit is one line in the journal, on the disk before it is answered. The lo
 the files of entries are brought up to it afterwards, and at every start again.
 """
 
+import asyncio
 import logging
 import os
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import anyio
 from anyio import to_thread
@@ -79,6 +80,7 @@ class FilesStore:
         self._clock = clock or WallClock()
         self._signal = Signal()
         self._writing = anyio.Lock()
+        self._under_way: set[asyncio.Task[Any]] = set()  # else nobody would keep them
         self._opened: _Open | None = None
         self._lost: str | None = None  # why it is not open, though nobody closed it
         self._commits = 0
@@ -148,12 +150,31 @@ class FilesStore:
     ) -> dict[str, int]:
         """Write everything durably and answer the new heads, or raise and write nothing."""
         commit = checked(writes, puts, checks)
-        with anyio.CancelScope(shield=True):  # cancelling who waits does not withdraw it
+
+        async def work(opened: _Open) -> dict[str, int]:
+            heads = await self._commit(opened, commit)
+            self._commits += 1
+            self._signal.ring()
+            return heads
+
+        return await self._whole(work)
+
+    async def _whole(self, work: Callable[[_Open], Awaitable[T]]) -> T:
+        """Do it, one after the other, in a task of its own.
+
+        Cancelling who waits does not withdraw it, and must not leave what is on the disk unknown
+        here. A cancel scope would shield it from other scopes only, not from the event loop.
+        """
+
+        async def in_turn() -> T:
             async with self._writing:
-                heads = await self._commit(await self._writable(), commit)
-                self._commits += 1
-        self._signal.ring()
-        return heads
+                return await work(await self._writable())
+
+        self._signal.look()
+        task = asyncio.get_running_loop().create_task(in_turn())
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return await asyncio.shield(task)
 
     async def _commit(self, opened: _Open, commit: Commit) -> dict[str, int]:
         folder = opened.folder
@@ -213,24 +234,26 @@ class FilesStore:
         self, holder: str, kind: str, limit: int, *, only: str | None = None
     ) -> list[Lease]:
         """Take up to `limit` due streams, oldest first, after reaping dead holders."""
-        with anyio.CancelScope(shield=True):
-            async with self._writing:
-                opened = await self._writable()
-                now = self.now()
-                moves, leases = opened.folder.tables.claim(holder, kind, limit, only, now)
-                await self._move(opened, moves)
-        if isinstance(leases, Lost):
-            raise leases
-        return leases
+
+        async def work(opened: _Open) -> list[Lease]:
+            now = self.now()
+            moves, leases = opened.folder.tables.claim(holder, kind, limit, only, now)
+            await self._move(opened, moves)
+            if isinstance(leases, Lost):
+                raise leases
+            return leases
+
+        return await self._whole(work)
 
     async def renew(self, holder: str, ttl_ms: int, *, join: bool = False) -> int:
         """Extend the holder's row and answer until when; ttl 0 leaves."""
-        with anyio.CancelScope(shield=True):
-            async with self._writing:
-                opened = await self._writable()
-                moves, until = opened.folder.tables.renew(holder, ttl_ms, join, self.now())
-                await self._move(opened, moves)
-        return until
+
+        async def work(opened: _Open) -> int:
+            moves, until = opened.folder.tables.renew(holder, ttl_ms, join, self.now())
+            await self._move(opened, moves)
+            return until
+
+        return await self._whole(work)
 
     async def _move(self, opened: _Open, moves: Moves) -> None:
         """Claims and heartbeats are forgotten with their process, so they need no sync."""
