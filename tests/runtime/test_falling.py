@@ -11,7 +11,7 @@ import pytest
 from holdfast import Agent, Runtime, tool
 from holdfast.errors import StoreError
 from holdfast.runtime import engine
-from holdfast.store.base import Check, Feed, Put, Record, Slice, Unavailable, Write
+from holdfast.store.base import DELETE, Check, Feed, Put, Record, Slice, Unavailable, Write
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock, ScriptedModel
 
@@ -207,3 +207,16 @@ async def test_a_call_that_cannot_be_stopped_keeps_no_lease_that_a_failing_drive
                 assert (await session.run()).output == "Done."
         finally:
             may_end.set()
+
+
+async def test_a_session_whose_entry_is_missing_is_not_held(memory: MemoryStore) -> None:
+    one = agent({"text": "Hello."})
+    async with Runtime(memory, agents=[one]) as rt:
+        await rt.session("s", agent=one).send("Hi")
+        (entry,) = (await memory.find("session")).entries
+        gone = Put("session", entry.key, entry.version, entry.stream, "", None, DELETE)
+        await memory.commit([Write(entry.stream)], [gone])
+        rt._service.desk.near.clear()
+        with anyio.fail_after(5):
+            await rt.work(once=True)
+        assert (await memory.read(entry.stream, limit=0)).holder is None

@@ -333,8 +333,11 @@ class Host:
         except Lost as error:
             logger.info("%s: %s", lease.stream, error.message)
             self._lose(lease.holder)
-        except (Fenced, Gone) as error:
+        except Fenced as error:
             logger.info("%s: %s", lease.stream, error.message)
+        except Gone as error:
+            logger.info("%s: %s", lease.stream, error.message)
+            await self.give_back(lease, None)  # perhaps only its entry is gone, and we hold it
         except HoldfastError as error:
             drive.error = error
             await self._give_up(lease, error)
