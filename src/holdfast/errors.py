@@ -7,6 +7,7 @@
     ├─ NotAllowed    the caller may not do this
     ├─ ConfigError   the configuration or the code it names is wrong
     ├─ ModelError    the model provider failed
+    │  └─ ModelUnavailable  it may answer later: the same request is sent again
     ├─ ToolError     a tool failed; raise it in a tool to tell the model why
     └─ StoreError    the store cannot be used now
        ├─ Corrupt       what is stored cannot be read
@@ -99,6 +100,18 @@ class ModelError(HoldfastError):
     """The model provider failed."""
 
     code = "MODEL_ERROR"
+
+
+class ModelUnavailable(ModelError):
+    """The model provider does not answer now and may do so later; the request is sent again."""
+
+    code = "MODEL_UNAVAILABLE"
+
+    def __init__(
+        self, message: str, *, retry_after_ms: int | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_ms = retry_after_ms  # as the provider asked; None: it did not say
 
 
 class ToolError(HoldfastError):
