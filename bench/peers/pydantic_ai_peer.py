@@ -32,8 +32,8 @@ class PydanticAi:
         self._agent = Agent(
             FunctionModel(self._model), output_type=[str, DeferredToolRequests], name="bench"
         )
-        self._agent.tool_plain(self._deploy, name="deploy")
-        self._agent.tool_plain(self._charge, name="charge")
+        self._agent.tool_plain(name="deploy")(self._deploy)
+        self._agent.tool_plain(name="charge")(self._charge)
 
     async def _model(self, messages: list[Any], _info: Any) -> Any:
         turn = sum(isinstance(message, ModelResponse) for message in messages)

@@ -16,14 +16,14 @@ _rule: Final = ANTHROPIC.rule
 
 _USER: Final = frozenset({"text", "image", "document", "tool_result", "search_result"})
 _ASSISTANT: Final = frozenset(
-    {"text", "thinking", "redacted_thinking", "tool_use", "server_tool_use"}
+    {"text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "mcp_tool_use"}
 )
 _BLOCK_KEYS: Final = {
     "text": {"type", "text", "citations", "cache_control"},
     "image": {"type", "source", "cache_control"},
     "document": {"type", "source", "title", "context", "citations", "cache_control"},
     "search_result": {"type", "source", "title", "content", "citations", "cache_control"},
-    "tool_use": {"type", "id", "name", "input", "cache_control"},
+    "tool_use": {"type", "id", "name", "input", "caller", "cache_control"},
     "tool_result": {"type", "tool_use_id", "content", "is_error", "cache_control"},
     "thinking": {"type", "thinking", "signature"},
     "redacted_thinking": {"type", "data"},
@@ -215,9 +215,8 @@ def _latest(asked: Asked) -> Iterator[str]:
     answers = [(n, one) for n, one in asked.messages() if one.get("role") == "assistant"]
     for place, message in answers[-1:]:
         for number, block in objects(message.get("content")):
-            emptied = block.get("type") == "thinking" and block.get("thinking") == ""
             known = block.get("type") in ("thinking", "redacted_thinking")
-            if known and asked.signed is not None and (emptied or not asked.signed(block)):
+            if known and asked.signed is not None and not asked.signed(block):
                 yield f"messages.{place}.content.{number}"
 
 

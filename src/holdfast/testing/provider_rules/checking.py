@@ -6,7 +6,7 @@ from typing import Final, get_args
 from holdfast.testing.provider_rules.anthropic import ANTHROPIC
 from holdfast.testing.provider_rules.openai_chat import CHAT
 from holdfast.testing.provider_rules.openai_responses import RESPONSES
-from holdfast.testing.provider_rules.rule import Asked, Format, Request, Rule, Signed
+from holdfast.testing.provider_rules.rule import Asked, Format, Led, Request, Rule, Signed
 
 RULES: Final[dict[Format, tuple[Rule, ...]]] = {
     "anthropic": tuple(ANTHROPIC.rules),
@@ -33,15 +33,17 @@ def check(
     *,
     strict: bool = True,
     signed: Signed | None = None,
+    led: Led | None = None,
 ) -> list[Finding]:
     """Every rule that the request breaks; empty if the provider would take it.
 
     `signed` says of a thinking block whether it is byte for byte what the model that is asked
-    issued; without it signatures are taken on trust.
+    issued; without it signatures are taken on trust. `led` says of an item with an id whether it
+    was issued with reasoning; without it every such item is taken for one.
     """
     if format not in RULES:
         raise ValueError(f"no format {format!r}; there are {', '.join(get_args(Format))}")
-    asked = Asked(request, strict, signed)
+    asked = Asked(request, strict, signed, led)
     return [
         Finding(rule.id, where, rule.says)
         for rule in RULES[format]

@@ -59,7 +59,7 @@ def _no_parts(asked: Asked) -> Iterator[str]:
 def _null(asked: Asked) -> Iterator[str]:
     for place, message in asked.messages():
         calls = message.get("role") == "assistant" and message.get("tool_calls")
-        if message.get("content") is None and not calls:
+        if message.get("content") is None and not calls and not message.get("refusal"):
             yield f"messages[{place}].content"
 
 

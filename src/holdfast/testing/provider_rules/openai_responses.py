@@ -10,7 +10,28 @@ RESPONSES: Final = Book()
 _rule: Final = RESPONSES.rule
 
 _TYPES: Final = frozenset(
-    {"message", "function_call", "function_call_output", "reasoning", "item_reference"}
+    {
+        "message",
+        "reasoning",
+        "compaction",
+        "item_reference",
+        "function_call",
+        "function_call_output",
+        "custom_tool_call",
+        "custom_tool_call_output",
+        "computer_call",
+        "computer_call_output",
+        "local_shell_call",
+        "local_shell_call_output",
+        "web_search_call",
+        "file_search_call",
+        "code_interpreter_call",
+        "image_generation_call",
+        "mcp_call",
+        "mcp_list_tools",
+        "mcp_approval_request",
+        "mcp_approval_response",
+    }
 )
 _PREFIXES: Final = {
     "function_call": "fc",
@@ -190,7 +211,7 @@ def _reasoned(asked: Asked) -> Iterator[str]:
     items = list(asked.items())
     following: list[dict[str, Any]] = [item for _, item in items[1:]]
     for (place, item), after in zip(items, [*following, {}], strict=False):
-        said = after.get("role") == "assistant" or _type(after) == "function_call"
+        said = after.get("role") == "assistant" or _type(after).endswith("_call")
         if _type(item) == "reasoning" and not said:
             yield f"input[{place}]"
 
@@ -210,10 +231,15 @@ def _answered(asked: Asked) -> Iterator[str]:
 def _reasoning_kept(asked: Asked) -> Iterator[str]:
     """An item that is named by its id wants the reasoning that it was stored with."""
     before: dict[str, Any] = {}
+    reasoned = False  # in this answer
     for place, item in asked.items():
         stored = _type(item) in _LED_TO and "id" in item and item.get("role") != "user"
-        if stored and _type(before) != "reasoning":
+        if stored and asked.led is None and _type(before) != "reasoning":
             yield f"input[{place}]"
+        if stored and asked.led is not None and asked.led(item) and not reasoned:
+            yield f"input[{place}]"
+        ours = item.get("role", "assistant") != "assistant" or _type(item).endswith("_output")
+        reasoned = not ours and (reasoned or _type(item) == "reasoning")
         before = item
 
 

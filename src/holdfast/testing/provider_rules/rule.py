@@ -7,6 +7,7 @@ from typing import Any, Literal
 Format = Literal["anthropic", "openai-chat", "openai-responses"]
 Request = Mapping[str, Any]
 Signed = Callable[[Mapping[str, Any]], bool]
+Led = Callable[[Mapping[str, Any]], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,7 @@ class Asked:
     body: Request
     strict: bool = True
     signed: Signed | None = None  # whether a thinking block is just as the provider issued it
+    led: Led | None = None  # whether an item was issued together with reasoning that led to it
 
     def messages(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """The messages that are objects, with their places."""
