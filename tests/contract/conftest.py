@@ -22,7 +22,7 @@ class MemoryHarness:
     """The reference: gone with its process, and one object is all its data."""
 
     clock: HandClock = field(default_factory=HandClock)
-    capabilities: frozenset[str] = frozenset()
+    capabilities: frozenset[str] = frozenset({"whispers"})
     store: MemoryStore | None = None
 
     async def open(self) -> Store:
@@ -38,7 +38,7 @@ class SqliteHarness:
     path: Path
     connect: Connect | None = None
     clock: HandClock = field(default_factory=HandClock)
-    capabilities: frozenset[str] = frozenset({"durable", "shared"})
+    capabilities: frozenset[str] = frozenset({"durable", "shared", "whispers"})
     stores: list[SqliteStore] = field(default_factory=list)
 
     async def open(self) -> Store:
@@ -54,7 +54,7 @@ class FilesHarness:
 
     base: Path
     clock: HandClock = field(default_factory=HandClock)
-    capabilities: frozenset[str] = frozenset({"durable"})
+    capabilities: frozenset[str] = frozenset({"durable", "whispers"})
     stores: list[FilesStore] = field(default_factory=list)
 
     async def open(self) -> Store:

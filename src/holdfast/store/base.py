@@ -6,12 +6,15 @@ have seen everything.
 """
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
 from msgspec import Struct
 
 from holdfast.errors import StoreError
+
+WHISPER_BYTES: Final = 6_000  # of data that every backend can carry at once
 
 
 class Clock(Protocol):
@@ -306,6 +309,18 @@ class Store(Protocol):
 
         A hint, never a promise: it may come late, twice or not at all.
         """
+        ...
+
+    def whisper(self, topic: str, data: bytes) -> None:
+        """Tell whoever overhears on this data at this moment, in any process; nothing is stored.
+
+        Never waits and never raises. It may get lost, and does if nobody listens; what is longer
+        than WHISPER_BYTES may always be. The topic is a short word, the data text in UTF-8.
+        """
+        ...
+
+    def overhear(self, heard: Callable[[str, bytes], None]) -> AbstractContextManager[None]:
+        """Be handed, in the event loop, what is whispered meanwhile; also by this store itself."""
         ...
 
     async def close(self) -> None:

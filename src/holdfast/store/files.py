@@ -10,7 +10,7 @@ import os
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -44,6 +44,7 @@ from holdfast.store.files_layout import Bare, Layout
 from holdfast.store.judge import Commit, checked, judge
 from holdfast.store.signal import Signal
 from holdfast.store.tables import Moves
+from holdfast.store.whispers import Listeners
 
 T = TypeVar("T")
 
@@ -79,6 +80,7 @@ class FilesStore:
         self._layout = layout or Bare()
         self._clock = clock or WallClock()
         self._signal = Signal()
+        self._listeners = Listeners()
         self._writing = anyio.Lock()
         self._under_way: set[asyncio.Task[Any]] = set()  # else nobody would keep them
         self._opened: _Open | None = None
@@ -354,6 +356,14 @@ class FilesStore:
     async def changed(self, timeout_s: float) -> None:
         """Return when something may have changed since this task last looked."""
         await self._signal.wait(timeout_s)
+
+    def whisper(self, topic: str, data: bytes) -> None:
+        """Tell whoever overhears now."""
+        self._listeners.tell(topic, data)
+
+    def overhear(self, heard: Callable[[str, bytes], None]) -> AbstractContextManager[None]:
+        """Be handed what is whispered meanwhile."""
+        return self._listeners.listening(heard)
 
 
 def _extend(places: OrderedDict[str, Spans], stream: str, added: Spans) -> None:

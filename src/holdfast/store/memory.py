@@ -4,7 +4,8 @@ Nothing is awaited inside an operation, so each one is atomic within its event l
 """
 
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from itertools import count
 from operator import attrgetter
 
@@ -29,6 +30,7 @@ from holdfast.store.cursors import END, position_of
 from holdfast.store.judge import Changes, checked, judge
 from holdfast.store.signal import Signal
 from holdfast.store.tables import Moves, Tables
+from holdfast.store.whispers import Listeners
 
 
 class MemoryStore:
@@ -37,6 +39,7 @@ class MemoryStore:
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or WallClock()
         self._signal = Signal()
+        self._listeners = Listeners()
         self._closed = False
         self._tables = Tables()
         self._records: dict[str, list[Record]] = {}
@@ -137,6 +140,14 @@ class MemoryStore:
     async def changed(self, timeout_s: float) -> None:
         """Return when something may have changed since this task last looked."""
         await self._signal.wait(timeout_s)
+
+    def whisper(self, topic: str, data: bytes) -> None:
+        """Tell whoever overhears now."""
+        self._listeners.tell(topic, data)
+
+    def overhear(self, heard: Callable[[str, bytes], None]) -> AbstractContextManager[None]:
+        """Be handed what is whispered meanwhile."""
+        return self._listeners.listening(heard)
 
     def _look(self) -> None:
         if self._closed:

@@ -2,7 +2,8 @@
 
 import os
 import sqlite3
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -41,6 +42,7 @@ from holdfast.store.sqlite_open import (
 )
 from holdfast.store.sqlite_rows import Claim, Renew
 from holdfast.store.sqlite_running import Running
+from holdfast.store.whispers import Listeners
 from holdfast.store.write_lock import WriteLock
 
 
@@ -67,6 +69,7 @@ class SqliteStore:
         self._clock = clock or WallClock()
         self._new_connection = connect or python_connect
         self._signal = Signal()
+        self._listeners = Listeners()
         self._opening = anyio.Lock()
         self._running: Running | None = None
         self._commits = 0
@@ -88,6 +91,7 @@ class SqliteStore:
                 running = Running(
                     self._path, self._clock, lock, self._connect, self._signal, self.lock_wait_s
                 )
+                running.overheard = self._listeners.tell
                 running.start()
                 self._running = running
 
@@ -161,6 +165,16 @@ class SqliteStore:
         """Return when something may have changed, here or in another process."""
         self._ready()
         await self._signal.wait(timeout_s)
+
+    def whisper(self, topic: str, data: bytes) -> None:
+        """Tell whoever overhears now, here or in another process on this machine."""
+        if self._running is not None and self._running.process == os.getpid():
+            self._running.whisper(topic, data)
+        self._listeners.tell(topic, data)
+
+    def overhear(self, heard: Callable[[str, bytes], None]) -> AbstractContextManager[None]:
+        """Be handed what is whispered meanwhile."""
+        return self._listeners.listening(heard)
 
     def _ready(self) -> Running:
         running = self._running

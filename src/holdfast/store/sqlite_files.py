@@ -11,9 +11,15 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from holdfast.store.whispers import Overheard
+
 _ADDRESS_LIMIT = 100  # bytes; a unix socket's address has 104 or 108, by system
 _LIST_AGAIN_S = 1.0
 _LOOK_AGAIN_S = 0.1
+_RING = b"!"
+_WHISPER = b"~"  # then the topic, a zero byte, and the data
+_LARGEST = 64 * 1024  # bytes of one whisper
+_IN_A_ROW = 64  # whispers that are taken before the watch looks around again
 
 
 class Pulse:
@@ -91,13 +97,16 @@ class Pulse:
 
 
 class Doorbell:
-    """Tells the other processes on one database that something was committed.
+    """Tells the other processes on one database that something was committed, and whispers.
 
     Each listener has a datagram socket in a directory beside the database. A ring may get lost:
-    whoever listens also polls. Where there can be no socket, there is only the polling.
+    whoever listens also polls. Where there can be no socket, there is only the polling. `overheard`
+    is called by the thread that waits.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, overheard: Overheard | None = None) -> None:
+        self._overheard = overheard
+        self._came = bytearray(_LARGEST)
         self._folder = folder
         self._where = str(folder)
         self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
@@ -123,7 +132,17 @@ class Doorbell:
 
     def ring(self) -> None:
         """Tell the others; never waits, never fails."""
-        if self._mouth is None:
+        self._send(_RING)
+
+    def whisper(self, topic: str, data: bytes) -> None:
+        """Tell the others something that may get lost; never waits, never fails."""
+        said = _WHISPER + topic.encode() + b"\0" + data
+        if len(said) <= _LARGEST:
+            self._send(said)
+
+    def _send(self, said: bytes) -> None:
+        mouth = self._mouth
+        if mouth is None:
             return
         try:
             names = self._listeners()
@@ -131,34 +150,42 @@ class Doorbell:
             return
         for name in names:
             try:
-                self._mouth.sendto(b"!", self._address(name))
+                mouth.sendto(said, self._address(name))
             except (ConnectionRefusedError, FileNotFoundError):  # its process is dead
                 self._remove(name)
             except OSError:  # its queue is full (then it is awake), or it is not ours to ring
                 continue
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it rang within this time."""
+        """Whether it rang within this time; at the latest it ends when something was whispered."""
         if self._ears is None:
             self._closing.wait(timeout_s)
             return False
-        try:
+        rang = False
+        with contextlib.suppress(OSError):  # timed out, or all was heard
             self._ears.settimeout(timeout_s)
-            self._ears.recv(1)
+            rang = self._took_ring(self._ears)
             self._ears.setblocking(False)
-            while True:
-                self._ears.recv(1)
-        except BlockingIOError:  # all rings heard
+            for _ in range(_IN_A_ROW):
+                rang = self._took_ring(self._ears) or rang
+        return rang
+
+    def _took_ring(self, ears: socket.socket) -> bool:
+        """Take what came; False if it was a whisper, which is handed on."""
+        size = ears.recv_into(self._came)
+        if not self._came.startswith(_WHISPER, 0, size):
             return True
-        except OSError:  # timed out
-            return False
+        topic, _, data = bytes(memoryview(self._came)[1:size]).partition(b"\0")
+        if self._overheard is not None:
+            self._overheard(topic.decode(errors="replace"), data)
+        return False
 
     def stop(self) -> None:
         """End a wait in another thread."""
         self._closing.set()
         if self._mouth is not None:
             with contextlib.suppress(OSError):
-                self._mouth.sendto(b"!", self._address(self._name))
+                self._mouth.sendto(_RING, self._address(self._name))
 
     def close(self) -> None:
         """Take the bell down, and the directory if nobody else has one in it."""

@@ -21,6 +21,7 @@ from holdfast.store.sqlite_open import explained, is_database_error
 from holdfast.store.sqlite_reads import Query, Readers
 from holdfast.store.sqlite_rows import Answer, Renew, Work
 from holdfast.store.sqlite_writer import Job, Outcome, Writer
+from holdfast.store.whispers import Overheard
 from holdfast.store.write_lock import WriteLock
 
 T = TypeVar("T")
@@ -57,7 +58,8 @@ class Running:
         self._connect = connect
         self._signal = signal
         self._loop = asyncio.get_running_loop()
-        self._doorbell = Doorbell(path.with_name(f"{path.name}.bell"))
+        self.overheard: Overheard | None = None  # called in the event loop
+        self._doorbell = Doorbell(path.with_name(f"{path.name}.bell"), self._hand_on)
         self._readers = Readers(lambda: connect(reader=True))
         self._asked = 0
         self._asking = 0
@@ -122,6 +124,10 @@ class Running:
             if not self._asking:
                 self._nobody_asks.set()
 
+    def whisper(self, topic: str, data: bytes) -> None:
+        """Tell the other processes; it may get lost."""
+        self._doorbell.whisper(topic, data)
+
     def _answer(self, query: Query[T]) -> T:
         try:
             return self._readers.run(query)
@@ -169,6 +175,11 @@ class Running:
                 self._tell_the_loop()
         if connection is not None:
             connection.close()
+
+    def _hand_on(self, topic: str, data: bytes) -> None:
+        if self.overheard is not None:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self.overheard, topic, data)
 
     def _tell_the_loop(self) -> None:
         with contextlib.suppress(RuntimeError):

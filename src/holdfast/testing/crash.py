@@ -1,7 +1,7 @@
 """Crashes inside one process: a store that after some commits behaves as if we had been killed."""
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 import anyio
 
@@ -140,6 +140,13 @@ class MortalStore:
         self._crash.look()
         await self._store.changed(timeout_s)
         self._crash.look()
+
+    def whisper(self, topic: str, data: bytes) -> None:
+        if not self._crash.is_over:
+            self._store.whisper(topic, data)
+
+    def overhear(self, heard: Callable[[str, bytes], None]) -> AbstractContextManager[None]:
+        return self._store.overhear(heard)
 
     async def close(self) -> None:
         await self._store.close()  # as the kernel closes the files of a killed process

@@ -10,7 +10,7 @@ optional capability; the required ones cannot be declared away.
 
 from dataclasses import dataclass
 
-from holdfast.testing.contract import commits, entries, leases, races, sharing
+from holdfast.testing.contract import commits, entries, leases, races, sharing, whispers
 from holdfast.testing.contract.harness import (
     OPTIONAL,
     REQUIRED,
@@ -33,7 +33,9 @@ __all__ = [
 ]
 
 CONTRACT: tuple[Case, ...] = tuple(
-    case for module in (commits, entries, leases, races, sharing) for case in module.cases.all
+    case
+    for module in (commits, entries, leases, races, sharing, whispers)
+    for case in module.cases.all
 )
 
 

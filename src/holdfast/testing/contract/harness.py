@@ -17,6 +17,7 @@ REQUIRED = {
 }
 OPTIONAL = {
     "durable": "what was acknowledged is there after closing and opening again",
+    "whispers": "what is whispered reaches those who listen then, unless it gets lost",
     "shared": "several stores may be open on the same data, as in several processes",
 }
 
