@@ -10,12 +10,40 @@ python=${1:-python3}
 components='
 curl curl
 openssl openssl
+postgres postgresql
+redis-server redis-server
+pgbouncer pgbouncer
 '
 
 say() { echo "bootstrap: $*" >&2; }
 fail() { say "$*"; exit 1; }
 can_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
+# Debian has PostgreSQL's programs beside the path, and some servers where only root looks.
+has() { (PATH=$PATH:/usr/sbin:/usr/local/sbin$(printf ':%s' /usr/lib/postgresql/*/bin /usr/pgsql-*/bin) && command -v "$1" >/dev/null); }
+install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
+has() { PATH=$looked_in command -v "$1" >/dev/null || ls /usr/lib/postgresql/*/bin/"$1" >/dev/null 2>&1; }
 install() { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null </dev/null; }
+
+# The tests start servers of their own and need the programs alone: what a package would start, now or
+# at the next boot, is not started, and PostgreSQL's makes no cluster. Both wishes are files that the
+# packages look for; one that is there already is left as it is, ours go again.
+no_start=/usr/sbin/policy-rc.d
+no_cluster=/etc/postgresql-common/createcluster.d/holdfast-bootstrap.conf
+ours=''
+trap '[ -z "$ours" ] || rm -f $ours' EXIT
+trap 'exit 130' HUP INT TERM
+install_quietly() {
+    if [ ! -e "$no_start" ]; then
+        ours="$ours $no_start"
+        printf '#!/bin/sh\nexit 101\n' >"$no_start" && chmod 755 "$no_start"
+    fi
+    if [ ! -e "$no_cluster" ]; then
+        ours="$ours $no_cluster"
+        mkdir -p "${no_cluster%/*}" && echo 'create_main_cluster = false' >"$no_cluster"
+    fi
+    install "$@" || return 1
+    ! command -v systemctl >/dev/null || systemctl --quiet disable "$@" >/dev/null 2>&1 || true
+}
 
 command -v "$python" >/dev/null || fail "no $python found: install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3"
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
@@ -37,13 +65,15 @@ fi
 PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 
-echo "$components" | while read -r command package; do
-    [ -n "$command" ] && ! command -v "$command" >/dev/null || continue
+while read -r command package; do
+    [ -n "$command" ] && ! has "$command" || continue
     if can_install; then
         say "installing $package"
-        install "$package" || true
+        install_quietly "$package" || true
     fi
-    command -v "$command" >/dev/null && continue
+    has "$command" && continue
     [ "${CI:-}" != true ] || fail "$command is missing (Debian: $package), and in CI nothing may be skipped"
     say "WARNING: $command is missing (Debian: $package): the tests that need it will be SKIPPED"
-done
+done <<END
+$components
+END

@@ -1,0 +1,48 @@
+"""A pgbouncer of our own before a PostgreSQL of our own, in transaction mode."""
+
+from tests.servers.components import program
+from tests.servers.kept import Kept
+from tests.servers.postgres import USER, PostgresServer
+
+# Plain defaults otherwise: what works here works at somebody who installed it and set the mode.
+_INI = """\
+[databases]
+* = host=127.0.0.1 port={server}
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = scram-sha-256
+auth_file = {folder}/users
+pool_mode = transaction
+default_pool_size = 10
+"""
+
+
+class Pgbouncer:
+    """Runs from the start until `end`; every database of the server can be reached through it."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self._password = server.password
+        self._kept = Kept(
+            "pgbouncer",
+            [program("pgbouncer", "pgbouncer"), "{folder}/pgbouncer.ini"],
+            files={
+                "pgbouncer.ini": _INI.replace("{server}", str(server.place.port)),
+                "users": f'"{USER}" "{server.password}"\n',
+            },
+            stop="SIGKILL",  # it has nothing to lose, and newer ones wait for their clients
+        )
+        self._port = self._kept.start().port
+
+    def url(self, database: str) -> str:
+        """Where a database is, through the pooler."""
+        return f"postgresql://{USER}:{self._password}@127.0.0.1:{self._port}/{database}"
+
+    def through(self, url: str) -> str:
+        """The same database as a URL of the server itself, through the pooler."""
+        return self.url(url.rpartition("/")[2])
+
+    def end(self) -> None:
+        """Stop it."""
+        self._kept.end()
