@@ -35,8 +35,7 @@ async def test_a_runtime_that_is_not_open_says_how_to_open_it(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "url, why",
     [
-        ("postgresql://ana:secret@db/x", "not built yet"),
-        ("mysql://x", "not known"),
+        ("mysql://ana:secret@db/x", "not known"),
         ("sqlite:holdfast.db", "not known"),
     ],
 )

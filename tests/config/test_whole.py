@@ -100,13 +100,6 @@ def test_its_missing_parts_are_all_named(
 
 # For each part that is not built: a configuration that is right but for it, and line and key.
 PARTS = {
-    "session_stores.*.sql.driver=postgres": (
-        (
-            "session_stores:\n  a:\n    backend: sql\n    sql:\n"
-            "      database: postgresql://h/d\n      driver: postgres"
-        ),
-        "6: session_stores.a.sql.driver",
-    ),
     **{
         f"llms.*.provider={provider}": (
             f"llms:\n  a: {{provider: {provider}, model: m}}",

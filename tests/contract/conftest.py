@@ -4,14 +4,17 @@ import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 import pytest
+from tests.servers.postgres import PostgresServer
 
 from holdfast.store.base import Store
 from holdfast.store.files import FilesStore
 from holdfast.store.memory import MemoryStore
+from holdfast.store.postgres import PostgresStore
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite_open import BUSY_S, Connect
 from holdfast.testing.contract import HandClock, Harness, MakeHarness
@@ -64,6 +67,32 @@ class FilesHarness:
         return store
 
 
+@dataclass
+class PostgresHarness:
+    """One schema of a database, as many stores as wanted."""
+
+    url: str
+    capabilities: frozenset[str]
+    clock: HandClock = field(default_factory=HandClock)
+    stores: list[PostgresStore] = field(default_factory=list)
+
+    async def open(self) -> Store:
+        store = PostgresStore(self.url, clock=self.clock)
+        self.stores.append(store)
+        await store.open()
+        return store
+
+
+async def empty(url: str) -> None:
+    """Leave nothing in the tables, which costs less than to make them anew."""
+    store = PostgresStore(url)
+    await store.open()
+    async with store._ready().readers.line() as line, line.transaction() as inside:
+        await inside.execute("DELETE FROM stream; DELETE FROM record; DELETE FROM entry")
+        await inside.execute("DELETE FROM holder")
+    await store.close()
+
+
 def newest_sqlite() -> Connect:
     """Connections of the newest SQLite that there is a wheel for; skips, saying so, without it."""
     module = pytest.importorskip(
@@ -79,7 +108,23 @@ def newest_sqlite() -> Connect:
     return connect
 
 
-BACKENDS = ("memory", "files", "sqlite", "sqlite-newest")
+POSTGRES = ("postgres", "pgbouncer")
+BACKENDS = ("memory", "files", "sqlite", "sqlite-newest", *POSTGRES)
+PLAIN = "listen=off&advisory=off"
+
+
+@asynccontextmanager
+async def postgres_harness(backend: str, url: str) -> AsyncIterator[PostgresHarness]:
+    """The database, emptied; through a pooler there is nothing beyond plain SQL."""
+    harness = PostgresHarness(url, frozenset({"durable", "shared", "whispers"}))
+    if backend == "pgbouncer":
+        harness = PostgresHarness(f"{url}?{PLAIN}", frozenset({"durable", "shared"}))
+    await empty(harness.url)
+    try:
+        yield harness
+    finally:
+        for store in harness.stores:
+            await store.close()
 
 
 def harness_maker(backend: str, folder: Path) -> MakeHarness:
@@ -108,6 +153,17 @@ def harness_maker(backend: str, folder: Path) -> MakeHarness:
     return make
 
 
+@pytest.fixture(scope="session")
+def contract_database(postgres: PostgresServer) -> str:
+    """One for all cases, emptied before each."""
+    return postgres.new_database()
+
+
 @pytest.fixture(params=BACKENDS)
 def make_harness(request: pytest.FixtureRequest, tmp_path: Path) -> MakeHarness:
-    return harness_maker(request.param, tmp_path)
+    if request.param not in POSTGRES:
+        return harness_maker(request.param, tmp_path)
+    url = request.getfixturevalue("contract_database")
+    if request.param == "pgbouncer":
+        url = request.getfixturevalue("pgbouncer").through(url)
+    return partial(postgres_harness, request.param, url)

@@ -33,7 +33,6 @@ from holdfast.runtime.near import Near
 from holdfast.runtime.outbox import Outbox
 from holdfast.runtime.outside import Outside
 from holdfast.runtime.perform import Desk
-from holdfast.runtime.prices import Prices
 from holdfast.runtime.results import Event, Result, event_of
 from holdfast.runtime.service import Service
 from holdfast.runtime.session import Session
@@ -63,7 +62,6 @@ class Runtime:
         public_url: str | None = None,
         webhook_secret: str | None = None,
         clock: Clock | None = None,
-        prices: Mapping[str, Mapping[str, float]] | None = None,
     ) -> None:
         opened = around_store.get()(open_store(store, clock))
         lease_ms = parse_duration(os.environ[LEASE]) if os.environ.get(LEASE) else LEASE_MS
@@ -79,7 +77,6 @@ class Runtime:
             public_url,
             webhook_secret,
             near=near,
-            prices=Prices(prices),
         )
         known = Agents(agents)
         for agent in agents:
@@ -113,7 +110,6 @@ class Runtime:
             worker=worker,
             public_url=loaded.public_url,
             webhook_secret=loaded.webhook_secret,
-            prices=loaded.prices,
         )
         runtime._service.resumes_running = loaded.resumes_running
         runtime._service.keep_settled_ms = parse_duration(loaded.settled_calls)

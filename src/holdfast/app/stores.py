@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Final
 
 from holdfast.errors import ConfigError
 from holdfast.store.base import Clock, Store
@@ -12,11 +11,9 @@ around_store: ContextVar[Callable[[Store], Store]] = ContextVar(
 )
 """A seam for tests: what a Runtime made in this context puts around its store."""
 
-_LATER: Final = ("postgresql", "postgres", "redis")
-
 
 def open_store(store: str | Store, clock: Clock | None = None) -> Store:
-    """The store behind a URL: `sqlite:///file.db`, `files:./folder` or `memory:`."""
+    """The store behind a URL: `sqlite:///…`, `postgresql://…`, `files:./folder` or `memory:`."""
     if not isinstance(store, str):
         return store
     scheme, _, rest = store.partition(":")
@@ -33,11 +30,14 @@ def open_store(store: str | Store, clock: Clock | None = None) -> Store:
         from holdfast.store.files import FilesStore
 
         return FilesStore(rest.removeprefix("//"), SessionFiles(), clock=clock)
-    later = " is not built yet" if scheme in _LATER else " is not known"
+    if scheme in {"postgresql", "postgres"}:
+        from holdfast.store.postgres import PostgresStore
+
+        return PostgresStore(store, clock=clock)
     raise ConfigError(
-        f"the store {_without_password(store)!r}{later}",
+        f"the store {_without_password(store)!r} is not known",
         code="STORE_UNKNOWN",
-        hint="use sqlite:///holdfast.db, files:./folder or memory:",
+        hint="use sqlite:///holdfast.db, postgresql://HOST/DATABASE, files:./folder or memory:",
     )
 
 

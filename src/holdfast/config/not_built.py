@@ -14,7 +14,6 @@ _BUDGET: Final = "this version counts turns and tokens"
 # A key, with * for any name or position, and perhaps the value that is meant; and why not.
 # Who builds one of these deletes its line.
 NOT_BUILT: Final[Mapping[str, str]] = {
-    "session_stores.*.sql.driver=postgres": "use sqlite",
     "llms.*.provider=anthropic": _PROVIDER,
     "llms.*.provider=openai": _PROVIDER,
     "llms.*.provider=openai-responses": _PROVIDER,

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from dataclasses import replace as vary
 from typing import Any
 
 import anyio
@@ -32,7 +31,6 @@ from holdfast.runtime.near import Near
 from holdfast.runtime.outbox import Outbox
 from holdfast.runtime.outputs import Deferred, parse_deferred, render_result
 from holdfast.runtime.outside import Outside
-from holdfast.runtime.prices import Prices
 from holdfast.runtime.results import decision_of, instant, problem_of
 from holdfast.runtime.settling import Settling
 from holdfast.runtime.tools import Tool
@@ -58,7 +56,6 @@ class Desk:
     threads: anyio.CapacityLimiter | None = None
     tracked: bool = True  # sessions are kept, so that somebody can be asked and answer
     near: Near = field(default_factory=Near)
-    prices: Prices = field(default_factory=Prices)
 
     @property
     def webhook_secrets(self) -> tuple[str, ...]:
@@ -233,12 +230,7 @@ class Performer(Struct, frozen=True):
                 self.desk.bus.publish(self.tenant, piece)
         if whole is None:
             raise ModelError(f"{self.agent.model.name} ended its answer without one")
-        return self._priced(whole)
-
-    def _priced(self, answer: Answer) -> Answer:
-        """What the answer cost at today's price is part of it."""
-        names = (f"{answer.provider}:{answer.model}", self.agent.model.name)
-        return vary(answer, usage=self.desk.prices.priced(answer.usage, *names))
+        return whole
 
     # --- what becomes of a call ---------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 from holdfast.errors import Corrupt
 from holdfast.store.base import Census, Entry, Feed, Gone, NoStream, Page, Record, Slice
 from holdfast.store.cursors import Place, cursor_of, place_of
+from holdfast.store.whole import check_whole
 
 T = TypeVar("T")
 
@@ -21,12 +22,12 @@ _RECORDS = f"""
     SELECT type, {_DATA}, at, seq, pos FROM record WHERE sid = ? AND seq > ? AND seq <= ?
     ORDER BY seq
 """  # noqa: S608 - no value in it
-ENTRY = f"""
+_ENTRY = f"""
     SELECT kind, key, (SELECT id FROM stream WHERE stream.sid = entry.sid),
            version, state, due, {_DATA}
     FROM entry
 """  # noqa: S608 - no value in it
-_GET = f"{ENTRY} WHERE kind = ? AND key = ?"
+_GET = f"{_ENTRY} WHERE kind = ? AND key = ?"
 _FEED = f"""
     SELECT type, {_DATA}, at, seq, pos, (SELECT id FROM stream WHERE stream.sid = record.sid)
     FROM record WHERE pos > ? ORDER BY pos LIMIT ?
@@ -146,14 +147,14 @@ def read(
     if last > after:
         found = connection.execute(_RECORDS, (bounds.bytes, sid, after, last)).fetchall()
         records = tuple(_record((*values, stream), bounds) for values in found)
-        _check_whole(records, stream, after, last)
+        check_whole(records, stream, after, last)
     return Slice(records, head, holder, due)
 
 
 def get(connection: sqlite3.Connection, bounds: Bounds, kind: str, key: str) -> Entry | None:
     """One entry by its key."""
     row = connection.execute(_GET, (bounds.bytes, kind, key)).fetchone()
-    return None if row is None else entry_of(row, bounds)
+    return None if row is None else _entry(row, bounds)
 
 
 def find(
@@ -178,7 +179,7 @@ def find(
     rows = connection.execute(sql, (*values, most)).fetchall()
     if len(rows) == most <= limit:
         raise TooLong
-    entries = tuple(entry_of(row, bounds) for row in rows[:limit])
+    entries = tuple(_entry(row, bounds) for row in rows[:limit])
     more = bool(entries) and len(rows) > limit
     return Page(entries, cursor_of(_place(entries[-1], by_due=by_due)) if more else None)
 
@@ -241,7 +242,7 @@ def _find(wanted: tuple[str, ...], *, is_first: bool) -> str:
     if not is_first:
         where.append("(due, key) > (?, ?)" if by_due else "key > ?")
     return (
-        f"{ENTRY} {_index(wanted)} WHERE {' AND '.join(where)} "
+        f"{_ENTRY} {_index(wanted)} WHERE {' AND '.join(where)} "
         f"ORDER BY {'due, key' if by_due else 'key'} LIMIT ?"
     )
 
@@ -270,15 +271,6 @@ def _check_few(connection: sqlite3.Connection, bounds: Bounds, wanted: dict[str,
         raise TooLong
 
 
-def _check_whole(records: tuple[Record, ...], stream: str, after: int, last: int) -> None:
-    there = {record.seq for record in records}
-    for seq in range(after + 1, last + 1):
-        if seq not in there:
-            raise Corrupt(
-                f"record {seq} of {stream} is missing", hint="restore a backup of the database"
-            )
-
-
 def _record(row: tuple[Any, ...], bounds: Bounds) -> Record:
     record = Record(*row)
     if not isinstance(record.data, bytes):
@@ -286,8 +278,7 @@ def _record(row: tuple[Any, ...], bounds: Bounds) -> Record:
     return record
 
 
-def entry_of(row: tuple[Any, ...], bounds: Bounds) -> Entry:
-    """The entry of a row that `ENTRY` selects; Corrupt, or TooLong where it was left out."""
+def _entry(row: tuple[Any, ...], bounds: Bounds) -> Entry:
     entry = Entry(*row)
     if not isinstance(entry.data, bytes):
         raise _misfit(entry.data, bounds, f"{entry.kind} {entry.key}")

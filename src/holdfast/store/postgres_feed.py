@@ -1,0 +1,88 @@
+"""The feed of a store whose positions become visible out of order and have holes.
+
+Shown is the run without holes after the cursor. At a hole the highest visible position and the next
+transaction id are remembered: once every transaction below that id has ended, all there will ever
+be up to that position is visible, and the holes are for good.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import anyio
+
+from holdfast.store.base import Feed, Record
+from holdfast.store.postgres_lines import Lines
+from holdfast.store.postgres_sql import statement, unpacked
+
+_LOOKS: Final = 20  # how often to look again for what is just being committed
+_PAUSE_S: Final = 0.005
+_END_S: Final = 2.0
+_NEWEST: Final = 1000
+
+
+class Follower:
+    """Reads the feed; what it remembers of holes serves everybody who asks."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+        self._marks: list[tuple[int, int]] = []  # a visible position, the next transaction id then
+
+    async def after(self, position: int, limit: int) -> Feed:
+        """Records after a position, each exactly once."""
+        shown: list[Record] = []
+        for look in range(_LOOKS):
+            rows = await self._lines.ask(
+                lambda line: line.fetch(statement("feed"), position, max(limit, 0))
+            )
+            records = [_record(row) for row in rows if row[6] is not None]
+            shown = self._shown(records, position, *rows[0][:2]) if records else []
+            if shown or not records or look == _LOOKS - 1:
+                break
+            await anyio.sleep(_PAUSE_S)  # a commit is under way, as a rule
+        return Feed(tuple(shown), str(shown[-1].pos if shown else position))
+
+    async def end(self) -> Feed:
+        """Where the feed ends now, once nothing can appear before that any more."""
+        xmin, xmax, last = await self._ask("feed_end")
+        with anyio.move_on_after(_END_S):
+            while xmin < xmax:
+                await anyio.sleep(_PAUSE_S)
+                xmin, _, _ = await self._ask("feed_end")
+            return Feed((), str(last))
+        return Feed((), str(await self._before_holes(last)))
+
+    async def _ask(self, name: str) -> Any:
+        return await self._lines.ask(lambda line: line.fetchrow(statement(name)))
+
+    async def _before_holes(self, last: int) -> int:
+        """A place that nothing can come behind; some of what is after it may be older than now."""
+        rows = await self._lines.ask(
+            lambda line: line.fetch(statement("newest_positions"), _NEWEST)
+        )
+        newest = [pos for (pos,) in reversed(rows) if pos <= last]
+        for before, pos in pairwise(newest):
+            if pos != before + 1:
+                return int(before)
+        return last
+
+    def _shown(self, records: list[Record], position: int, xmin: int, xmax: int) -> list[Record]:
+        """The records that nothing can come between any more, by the snapshot they are from."""
+        if records[-1].pos - position == len(records):
+            return records
+        if not self._marks or records[-1].pos > self._marks[-1][0]:
+            self._marks.append((records[-1].pos, xmax))
+        settled = max((mark for mark, until in self._marks if until <= xmin), default=0)
+        self._marks = [mark for mark in self._marks if mark[0] >= settled]
+        shown: list[Record] = []
+        for record in records:
+            if record.pos != position + 1 and record.pos > settled:
+                break
+            shown.append(record)
+            position = record.pos
+        return shown
+
+
+def _record(row: Sequence[Any]) -> Record:
+    _, _, type_, data, at, seq, pos, stream = row
+    return Record(unpacked(type_), data, at, seq, pos, unpacked(stream))

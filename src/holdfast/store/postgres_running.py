@@ -1,0 +1,105 @@
+"""What runs while a PostgreSQL store is open: its connections, each kind for one use."""
+
+import os
+from typing import Final
+
+import anyio
+
+from holdfast.errors import StoreError
+from holdfast.store.base import Lease, Lost
+from holdfast.store.postgres_clock import ServerClock
+from holdfast.store.postgres_control import Control
+from holdfast.store.postgres_feed import Follower
+from holdfast.store.postgres_leases import Leases
+from holdfast.store.postgres_lines import Lines
+from holdfast.store.postgres_link import Dial
+from holdfast.store.postgres_schema import Schema
+from holdfast.store.postgres_sql import statement
+from holdfast.store.postgres_writer import Writer
+from holdfast.store.signal import Signal
+from holdfast.store.whispers import Overheard
+
+_READERS: Final = 4
+
+
+class Running:
+    """The connections of one open store; each is opened when it is first needed."""
+
+    def __init__(
+        self,
+        dial: Dial,
+        clock: ServerClock,
+        signal: Signal,
+        overheard: Overheard,
+        program: int,
+    ) -> None:
+        self.process = os.getpid()
+        self._dial = dial
+        self._clock = clock
+        self.readers = Lines(dial, _READERS)
+        self.feed = Follower(self.readers)
+        self.leases = Leases(dial, clock, program)
+        self.control = Control(dial, signal, overheard, self.leases.reap)
+        self.writer = Writer(dial, clock.now, self.control.tell)
+
+    async def start(self, schema: Schema) -> None:
+        """Connect and make the schema; raises StoreError."""
+        line = await self._dial.line()
+        try:
+            (encoding,) = await line.fetchrow("SHOW server_encoding")
+            if encoding != "UTF8":
+                raise StoreError(
+                    f"{self._dial.address.where} has the encoding {encoding}, and must have UTF8",
+                    hint="create the database with ENCODING 'UTF8' TEMPLATE template0",
+                )
+            await schema.make(line)
+            (now,) = await line.fetchrow(statement("now"))
+            self._clock.heard(now)
+        except BaseException:
+            line.connection.terminate()
+            raise
+        self.readers.keep(line)
+
+    async def close(self) -> None:
+        """Finish what is queued, say so, and close every connection."""
+        await self.writer.close()
+        await self.control.close()
+        async with anyio.create_task_group() as closing:
+            closing.start_soon(self.leases.close)
+            closing.start_soon(self.readers.close)
+
+    async def claim(self, holder: str, kind: str, limit: int, only: str | None) -> list[Lease]:
+        """The due streams that the holder gets; raises Lost."""
+        try:
+            return await self.leases.claim(holder, kind, limit, only)
+        except Lost:
+            await self.control.end_pulse(holder)
+            raise
+
+    async def join(self, holder: str, ttl_ms: int) -> int:
+        """Make the holder's row; raises Lost if the name is taken."""
+        was_ours = self.control.shows(holder)
+        pulse = await self.control.begin_pulse(holder)
+        try:
+            return await self.leases.join(holder, ttl_ms, pulse)
+        except Lost:
+            if not was_ours:
+                await self.control.end_pulse(holder)
+            raise
+
+    async def renew(self, holder: str, ttl_ms: int) -> int:
+        """Extend the holder's row; raises Lost if there is none."""
+        try:
+            return await self.leases.renew(holder, ttl_ms)
+        except Lost:
+            await self.control.end_pulse(holder)
+            raise
+
+    async def leave(self, holder: str, ttl_ms: int) -> int:
+        """Give everything back and remove the row; raises Lost if there is none."""
+        try:
+            until = await self.leases.leave(holder, ttl_ms)
+        finally:
+            await self.control.end_pulse(holder)
+        self.control.tell()
+        return until

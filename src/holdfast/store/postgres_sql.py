@@ -1,0 +1,40 @@
+"""The SQL of the PostgreSQL store, by name, and texts as PostgreSQL can keep them."""
+
+import re
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
+_NAME: Final = re.compile(r"^-- (\w+) --$", re.MULTILINE)
+_SPECIAL: Final = re.compile("[\x00\x01]")
+_KEPT: Final = {"\x00": "\x01\x01", "\x01": "\x01\x02"}  # in the order of what they stand for
+_READ: Final = re.compile("\x01[\x01\x02]")
+
+
+def statement(name: str) -> str:
+    """The statement of this name."""
+    return _statements()[name]
+
+
+@cache
+def _statements() -> dict[str, str]:
+    text = files("holdfast.store").joinpath("sql", "postgres", "statements.sql").read_text("utf-8")
+    _, *parts = _NAME.split(text)
+    return {
+        name: sql.strip().removesuffix(";")
+        for name, sql in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+def packed(text: str) -> str:
+    """The text without NUL, which PostgreSQL's texts cannot hold; the order of texts is kept."""
+    if "\x00" not in text and "\x01" not in text:
+        return text
+    return _SPECIAL.sub(lambda found: _KEPT[found[0]], text)
+
+
+def unpacked(text: str) -> str:
+    """The text as it was given."""
+    if "\x01" not in text:
+        return text
+    return _READ.sub(lambda found: "\x00" if found[0][1] == "\x01" else "\x01", text)

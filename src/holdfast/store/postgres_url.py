@@ -1,0 +1,64 @@
+"""What the URL of a PostgreSQL store says: where the database is, and what may be used of it."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+
+from holdfast.errors import ConfigError
+
+SCHEMA: Final = "holdfast"
+_OURS: Final[tuple[str, ...]] = ("listen", "advisory", "schema")
+_SWITCH: Final = {"on": True, "off": False}
+_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,50}")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A database, and the ways in which a store may use it."""
+
+    dsn: str  # without what is ours; it may hold a password
+    schema: str = SCHEMA
+    listen: bool = True  # hints by NOTIFY; else by looking
+    advisory: bool = True  # a worker's death is seen by its lock; else by its lease
+
+    @property
+    def where(self) -> str:
+        """The database as it may be shown: no user, no password, no options."""
+        parts = urlsplit(self.dsn)
+        host = parts.netloc.rpartition("@")[2] or "localhost"
+        return f"{host}/{unquote(parts.path.lstrip('/'))}"
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether each transaction may be on another connection of the server."""
+        return not (self.listen or self.advisory)
+
+
+def address_of(url: str) -> Address:
+    """The address in a URL; ConfigError says what is wrong with it, without its password."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"postgresql", "postgres"}:
+        raise ConfigError("the URL of a PostgreSQL store begins with postgresql://")
+    said = dict(parse_qsl(parts.query, keep_blank_values=True))
+    ours = {name: said.pop(name) for name in _OURS if name in said}
+    schema = ours.get("schema", SCHEMA)
+    if not _NAME.fullmatch(schema):
+        raise ConfigError(
+            f"schema={schema!r} is no name for a schema",
+            hint="use small letters, digits and _, at most 51",
+        )
+    rest = urlencode(said, quote_via=quote)
+    return Address(
+        urlunsplit(parts._replace(query=rest, fragment="")),
+        schema,
+        listen=_switch(ours, "listen"),
+        advisory=_switch(ours, "advisory"),
+    )
+
+
+def _switch(said: dict[str, str], name: str) -> bool:
+    value = said.get(name, "on")
+    if value not in _SWITCH:
+        raise ConfigError(f"{name}={value} in the store's URL is neither on nor off")
+    return _SWITCH[value]

@@ -1,0 +1,148 @@
+"""Group commit on PostgreSQL: what queued up while the last batch was under way is the next one.
+
+Several batches may be under way at once, on connections of their own, but never two that name the
+same stream: so the commits of a stream keep the order in which they were asked for, and none waits
+inside the database for another one of this process.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from holdfast.errors import StoreError
+from holdfast.store.base import Unavailable, Unknown
+from holdfast.store.judge import Commit
+from holdfast.store.postgres_batch import Batches, Outcome, Overtaken
+from holdfast.store.postgres_lines import Lines
+from holdfast.store.postgres_link import Dial, Line, is_broken, is_database_error, sqlstate
+
+AT_ONCE = 2
+_LARGEST_BATCH = 500
+_UNDONE = ("40001", "40P01")  # the server chose us to give way: the same again may go through
+_OF_A_ROW = (*_UNDONE, "55P03")  # a row stayed locked
+_TRIES = 5
+
+Job = tuple[Commit, asyncio.Future[dict[str, int]]]
+Ended = dict[str, int] | Exception
+
+
+class Writer:
+    """Takes commits from the tasks of one event loop, and answers once they are durable."""
+
+    def __init__(self, dial: Dial, now: Callable[[], int], told: Callable[[], None]) -> None:
+        self._dial = dial
+        self._now = now
+        self._told = told  # called after every batch that changed something
+        self._lines = Lines(dial, AT_ONCE)
+        self._batches = Batches(dial)
+        self._jobs: deque[Job] = deque()
+        self._under_way: set[str] = set()  # streams
+        self._writing: set[asyncio.Task[None]] = set()
+
+    def submit(self, commit: Commit) -> asyncio.Future[dict[str, int]]:
+        """The new heads, to be had once they are durable; an error is raised."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[dict[str, int]] = loop.create_future()
+        self._jobs.append((commit, answer))
+        self._start()
+        return answer
+
+    async def close(self) -> None:
+        """Finish what is queued."""
+        while self._writing:
+            await asyncio.wait(self._writing)
+        await self._lines.close()
+
+    def _start(self) -> None:
+        if len(self._writing) < AT_ONCE:
+            # A task of nobody's: whoever stops waiting for a commit does not withdraw it.
+            task = asyncio.get_running_loop().create_task(self._write())
+            self._writing.add(task)
+            task.add_done_callback(self._writing.discard)
+
+    async def _write(self) -> None:
+        while batch := self._take():
+            streams = _streams(commit for commit, _ in batch)
+            self._under_way |= streams
+            try:
+                ended = await self._outcomes([commit for commit, _ in batch])
+            finally:
+                self._under_way -= streams
+            _settle(batch, ended)
+            if any(isinstance(one, dict) for one in ended):
+                self._told()
+
+    def _take(self) -> list[Job]:
+        """The next batch: what waits, except behind what is under way."""
+        batch: list[Job] = []
+        left: list[Job] = []
+        blocked = set(self._under_way)
+        while self._jobs and len(batch) < _LARGEST_BATCH:
+            job = self._jobs.popleft()
+            streams = [write.stream for write in job[0].writes]
+            if blocked.isdisjoint(streams):
+                batch.append(job)
+            else:
+                left.append(job)
+                blocked.update(streams)
+        self._jobs.extendleft(reversed(left))
+        return batch
+
+    # --- one batch ---
+
+    async def _outcomes(self, commits: Sequence[Commit]) -> list[Ended]:
+        try:
+            return await self._in_one(commits)
+        except Exception as error:  # noqa: BLE001 - no commit may end this task
+            return await self._after_failure(commits, error)
+
+    async def _after_failure(self, commits: Sequence[Commit], error: Exception) -> list[Ended]:
+        """A commit that cannot be written must not take the others with it."""
+        told = self._explained(error)
+        is_theirs = sqlstate(error) in _OF_A_ROW or not isinstance(told, Unavailable | Unknown)
+        if len(commits) == 1 or not is_theirs:
+            return [self._explained(error) for _ in commits]
+        return [(await self._outcomes([commit]))[0] for commit in commits]
+
+    async def _in_one(self, commits: Sequence[Commit]) -> list[Ended]:
+        """The outcomes of one transaction, tried again where that can help."""
+        for left in reversed(range(_TRIES)):
+            try:
+                async with self._lines.line() as line:
+                    return [*await self._attempt(line, commits)]
+            except Overtaken:
+                continue
+            except Exception as error:
+                # A connection may have ended while nobody used it: nothing was written with it.
+                again = sqlstate(error) in _UNDONE or is_broken(error)
+                if not (again and left):
+                    raise
+        raise Unavailable("others keep writing the same entries", hint="try again")
+
+    async def _attempt(self, line: Line, commits: Sequence[Commit]) -> list[Outcome]:
+        try:
+            return await self._batches.write(line, commits, self._now())
+        except Unknown:
+            raise
+        except Exception:
+            await line.roll_back()
+            raise
+
+    def _explained(self, error: Exception) -> Exception:
+        if isinstance(error, StoreError) or is_database_error(error):
+            return self._dial.explained(error)
+        return error
+
+
+def _streams(commits: Iterable[Commit]) -> set[str]:
+    return {write.stream for commit in commits for write in commit.writes}
+
+
+def _settle(batch: Sequence[Job], ended: Sequence[Ended]) -> None:
+    for (_, answer), one in zip(batch, ended, strict=True):
+        if answer.done():  # its task was cancelled; the commit was written all the same
+            continue
+        if isinstance(one, Exception):
+            answer.set_exception(one)
+        else:
+            answer.set_result(one)

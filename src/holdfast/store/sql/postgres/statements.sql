@@ -1,0 +1,225 @@
+-- The statements of the PostgreSQL store, each under its name. Lock and look are never one statement:
+-- what has waited for a row's lock sees that row anew, and everything else as it was before.
+
+-- now --
+SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint;
+
+-- lock_streams --
+-- In the order of ids, so that no two batches wait for each other.
+SELECT sid, id, kind, head, epoch, holder, due, tries, gone
+FROM stream WHERE id = ANY ($1::text[]) ORDER BY id FOR NO KEY UPDATE;
+
+-- look_at_entries --
+SELECT e.kind, e.key, s.id, e.version, e.state, e.due, e.data
+FROM unnest($1::text[], $2::text[]) AS wanted (kind, key)
+JOIN entry e ON e.kind = wanted.kind AND e.key = wanted.key
+JOIN stream s ON s.sid = e.sid;
+
+-- take_sids --
+SELECT nextval('stream_sid') FROM generate_series(1, $1::integer);
+
+-- drop_streams --
+WITH entries AS (DELETE FROM entry WHERE sid = ANY ($1::bigint[]))
+DELETE FROM record WHERE sid = ANY ($1::bigint[]);
+
+-- drop_entries --
+DELETE FROM entry e USING unnest($1::text[], $2::text[]) AS dropped (kind, key)
+WHERE e.kind = dropped.kind AND e.key = dropped.key;
+
+-- write --
+-- All that a batch changes. How much of it could be written is answered: where somebody else has
+-- made a stream or an entry of the same name meanwhile, it is less, and nothing is committed.
+WITH made AS (
+    INSERT INTO stream (sid, id, kind, head, epoch, holder, due, tries, gone)
+    SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::bigint[],
+                         $6::text[], $7::bigint[], $8::bigint[], $9::boolean[])
+        AS new (sid, id, kind, head, epoch, holder, due, tries, gone)
+    ORDER BY new.id
+    ON CONFLICT (id) DO NOTHING RETURNING 1
+), moved AS (
+    UPDATE stream s
+    SET head = n.head, epoch = n.epoch, holder = n.holder, due = n.due, tries = n.tries,
+        gone = n.gone
+    FROM unnest($10::bigint[], $11::bigint[], $12::bigint[], $13::text[], $14::bigint[],
+                $15::bigint[], $16::boolean[]) AS n (sid, head, epoch, holder, due, tries, gone)
+    WHERE s.sid = n.sid RETURNING 1
+), appended AS (
+    INSERT INTO record (sid, seq, type, at, data)
+    SELECT n.sid, n.seq, n.type, n.at, n.data
+    FROM unnest($17::bigint[], $18::bigint[], $19::text[], $20::bigint[], $21::bytea[])
+        WITH ORDINALITY AS n (sid, seq, type, at, data, place)
+    ORDER BY n.place
+    RETURNING 1
+), put AS (
+    INSERT INTO entry (kind, key, sid, version, state, due, data)
+    SELECT * FROM unnest($22::text[], $23::text[], $24::bigint[], $25::bigint[], $26::text[],
+                         $27::bigint[], $28::bytea[])
+        AS n (kind, key, sid, version, state, due, data)
+    ORDER BY n.kind, n.key
+    ON CONFLICT (kind, key) DO UPDATE
+    SET version = excluded.version, state = excluded.state, due = excluded.due,
+        data = excluded.data
+    WHERE entry.sid = excluded.sid RETURNING 1
+)
+SELECT (SELECT count(*) FROM made) + (SELECT count(*) FROM moved)
+     + (SELECT count(*) FROM appended) + (SELECT count(*) FROM put);
+
+-- look_for_work --
+-- Whether the holder is alive, whether somebody is dead, whether something is due, and the time.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce($3::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now
+)
+SELECT EXISTS (SELECT 1 FROM holder WHERE name = $1 AND until > (SELECT now FROM clock)),
+       EXISTS (SELECT 1 FROM holder WHERE until <= (SELECT now FROM clock)),
+       EXISTS (SELECT 1 FROM stream
+               WHERE kind = $2 AND holder IS NULL AND due <= (SELECT now FROM clock)),
+       (SELECT now FROM clock);
+
+-- claim --
+-- The holder's own row is kept from being reaped, else its claims could never be.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce($4::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now
+), alive AS MATERIALIZED (
+    SELECT name FROM holder WHERE name = $1 AND until > (SELECT now FROM clock) FOR KEY SHARE
+), found AS MATERIALIZED (
+    SELECT sid, due FROM stream
+    WHERE kind = $2 AND holder IS NULL AND due <= (SELECT now FROM clock)
+      AND EXISTS (SELECT 1 FROM alive)
+    ORDER BY due LIMIT $3::bigint FOR NO KEY UPDATE SKIP LOCKED
+), taken AS (
+    UPDATE stream s
+    SET holder = $1, epoch = s.epoch + 1, due = NULL, tries = s.tries + 1
+    FROM found WHERE s.sid = found.sid
+    RETURNING s.id, s.epoch, s.head, s.tries, found.due
+)
+SELECT a.name, (SELECT now FROM clock), t.id, t.epoch, t.head, t.tries
+FROM alive a LEFT JOIN taken t ON true ORDER BY t.due;
+
+-- claim_one --
+WITH clock AS MATERIALIZED (
+    SELECT coalesce($4::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now
+), alive AS MATERIALIZED (
+    SELECT name FROM holder WHERE name = $1 AND until > (SELECT now FROM clock) FOR KEY SHARE
+), found AS MATERIALIZED (
+    SELECT sid FROM stream
+    WHERE id = $3 AND kind = $2 AND holder IS NULL AND due <= (SELECT now FROM clock)
+      AND EXISTS (SELECT 1 FROM alive)
+    FOR NO KEY UPDATE
+), taken AS (
+    UPDATE stream s
+    SET holder = $1, epoch = s.epoch + 1, due = NULL, tries = s.tries + 1
+    FROM found WHERE s.sid = found.sid
+    RETURNING s.id, s.epoch, s.head, s.tries
+)
+SELECT a.name, (SELECT now FROM clock), t.id, t.epoch, t.head, t.tries
+FROM alive a LEFT JOIN taken t ON true;
+
+-- join --
+WITH clock AS MATERIALIZED (
+    SELECT coalesce($5::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now
+)
+INSERT INTO holder (name, until, pulse, program)
+SELECT $1, now + $2::bigint, $3::bigint, $4::integer FROM clock
+ON CONFLICT DO NOTHING RETURNING until;
+
+-- renew --
+WITH clock AS MATERIALIZED (
+    SELECT coalesce($3::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now
+)
+UPDATE holder SET until = (SELECT now FROM clock) + $2::bigint WHERE name = $1 RETURNING until;
+
+-- lock_dead --
+SELECT name FROM holder WHERE until <= $1::bigint OR name = ANY ($2::text[])
+FOR UPDATE SKIP LOCKED;
+
+-- lock_leaving --
+SELECT name FROM holder WHERE name = $1 FOR UPDATE;
+
+-- give_back --
+-- Due at once, but later and later once drivers keep dying on the stream. What somebody is just
+-- writing to is left for the next round.
+WITH held AS MATERIALIZED (
+    SELECT sid FROM stream WHERE holder = ANY ($1::text[])
+    ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE stream s
+SET holder = NULL, epoch = s.epoch + 1,
+    due = $2::bigint + CASE WHEN s.tries < $3::bigint THEN 0
+                            ELSE least((1000 << least(s.tries, 20)::integer), $4::bigint) END
+FROM held WHERE s.sid = held.sid;
+
+-- give_back_all --
+WITH held AS MATERIALIZED (
+    SELECT sid FROM stream WHERE holder = ANY ($1::text[]) ORDER BY id FOR NO KEY UPDATE
+)
+UPDATE stream s
+SET holder = NULL, epoch = s.epoch + 1,
+    due = $2::bigint + CASE WHEN s.tries < $3::bigint THEN 0
+                            ELSE least((1000 << least(s.tries, 20)::integer), $4::bigint) END
+FROM held WHERE s.sid = held.sid;
+
+-- remove_holders --
+DELETE FROM holder h WHERE name = ANY ($1::text[])
+AND NOT EXISTS (SELECT 1 FROM stream s WHERE s.holder = h.name);
+
+-- without_pulse --
+-- Holders whose connection has ended; a frozen process keeps its connection.
+SELECT name FROM holder
+WHERE pulse IS NOT NULL AND NOT EXISTS (
+    SELECT 1 FROM pg_locks
+    WHERE locktype = 'advisory' AND granted AND objsubid = 1
+      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND ((classid::bigint << 32) | objid::bigint) = holder.pulse
+);
+
+-- read --
+SELECT s.head, s.holder, s.due, s.gone, r.type, r.data, r.at, r.seq, r.pos
+FROM stream s LEFT JOIN record r ON r.sid = s.sid AND r.seq > $2 AND r.seq <= $3
+WHERE s.id = $1 ORDER BY r.seq;
+
+-- get --
+SELECT e.kind, e.key, s.id, e.version, e.state, e.due, e.data
+FROM entry e JOIN stream s ON s.sid = e.sid WHERE e.kind = $1 AND e.key = $2;
+
+-- feed --
+-- Rows and snapshot of one statement, so that they belong together.
+SELECT pg_snapshot_xmin(snapshot)::text::bigint, pg_snapshot_xmax(snapshot)::text::bigint,
+       r.type, r.data, r.at, r.seq, r.pos, s.id
+FROM pg_current_snapshot() AS snapshot
+LEFT JOIN LATERAL (
+    SELECT * FROM record WHERE pos > $1 ORDER BY pos LIMIT $2
+) r ON true
+LEFT JOIN stream s ON s.sid = r.sid
+ORDER BY r.pos;
+
+-- feed_end --
+SELECT pg_snapshot_xmin(snapshot)::text::bigint, pg_snapshot_xmax(snapshot)::text::bigint,
+       coalesce((SELECT max(pos) FROM record), 0)
+FROM pg_current_snapshot() AS snapshot;
+
+-- newest_positions --
+SELECT pos FROM record ORDER BY pos DESC LIMIT $1;
+
+-- states --
+SELECT kind, state, count(*) FROM entry WHERE kind = ANY ($1::text[]) GROUP BY kind, state;
+
+-- overdue --
+SELECT kind, count(*) FROM entry WHERE kind = ANY ($1::text[]) AND due <= $2 GROUP BY kind;
+
+-- totals --
+SELECT (SELECT count(*) FROM stream WHERE holder IS NOT NULL),
+       (SELECT count(*) FROM stream WHERE holder IS NULL AND due IS NOT NULL AND due <= $1),
+       (SELECT count(*) FROM holder WHERE until > $1),
+       (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM record_pos_seq);
+
+-- snapshot --
+SELECT pg_current_snapshot()::text;
+
+-- notify --
+SELECT pg_notify($1, said) FROM unnest($2::text[]) AS said;
+
+-- keep_pulse --
+SELECT pg_try_advisory_lock($1::bigint);
+
+-- end_pulse --
+SELECT pg_advisory_unlock($1::bigint);

@@ -1,0 +1,175 @@
+"""What becomes of commits and workers when the server, a connection or a worker does not behave."""
+
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import anyio
+import asyncpg
+import pytest
+from tests.servers.fixtures import StartPostgres
+
+from holdfast.store.base import Fenced, Record, Unavailable, Unknown, VersionMoved, Write
+from holdfast.store.postgres import PostgresStore
+from holdfast.store.postgres_link import Line
+from holdfast.testing.contract.steps import drive, join, make, put, record, take, texts
+
+
+@pytest.fixture
+async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
+    one = PostgresStore(postgres_url)
+    await one.open()
+    yield one
+    await one.close()
+
+
+async def cut(url: str, pid: int | None = None) -> None:
+    """Cut every other connection to the database, or one, as an operator can."""
+    connection = await asyncpg.connect(url)
+    await connection.execute(
+        """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid() AND pid = coalesce($1, pid)
+        """,
+        pid,
+    )
+    await connection.close()
+
+
+async def test_connections_that_were_cut_while_idle_are_made_again_unnoticed(
+    store: PostgresStore, postgres_url: str
+) -> None:
+    await make(store, "s")
+    await join(store, "worker")
+    await store.changed(0.0)
+    await cut(postgres_url)
+    assert await store.commit([Write("s", [record("b")])]) == {"s": 2}
+    assert await texts(store, "s") == ["first", "b"]
+    assert (await take(store, "worker", "s")).head == 2
+
+
+async def test_a_server_that_is_down_is_unavailable_and_is_found_again(
+    start_postgres: StartPostgres,
+) -> None:
+    """G1: what was answered before is there."""
+    server = start_postgres()
+    store = PostgresStore(server.url())
+    await store.open()
+    await make(store, "s")
+    server.kill()
+    with pytest.raises(Unavailable):
+        await store.commit([Write("s", [record("lost")])])
+    with pytest.raises(Unavailable):
+        await store.read("s")
+    server.start()
+    assert await store.commit([Write("s", [record("b")])]) == {"s": 2}
+    assert await texts(store, "s") == ["first", "b"]
+    await store.close()
+
+
+async def test_a_commit_whose_answer_is_lost_is_unknown_and_not_repeated(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E8: the caller reads before it writes again."""
+    await make(store, "s")
+    real = Line.commit
+
+    async def lost(line: Line) -> str:
+        await real(line)
+        raise ConnectionResetError("the answer was lost")
+
+    monkeypatch.setattr(Line, "commit", lost)
+    with pytest.raises(Unknown):
+        await store.commit([Write("s", [record("once")])])
+    monkeypatch.undo()
+    assert await texts(store, "s") == ["first", "once"]
+
+
+async def test_an_entry_that_another_stream_gets_meanwhile_is_refused_as_any_other(
+    postgres_url: str,
+) -> None:
+    """The entry was not there when it was looked for: two streams, no lock in common."""
+    stores = [PostgresStore(postgres_url) for _ in range(4)]
+    for store in stores:
+        await store.open()
+    names = [f"s{n}" for n in range(len(stores))]
+    await make(stores[0], *names)
+    for turn in range(25):
+        won: list[str] = []
+
+        async def write(store: PostgresStore, name: str, key: str, won: list[str]) -> None:
+            puts = [put(key, stream=name), put(f"{key}!", stream=name)]
+            with suppress(VersionMoved):
+                await store.commit([Write(name)], puts)
+                won.append(name)
+
+        async with anyio.create_task_group() as group:
+            for store, name in zip(stores, names, strict=True):
+                group.start_soon(write, store, name, f"k{turn}", won)
+        assert len(won) == 1
+    for store in stores:
+        await store.close()
+
+
+async def test_a_stream_that_two_make_at_once_is_made_once(postgres_url: str) -> None:
+    stores = [PostgresStore(postgres_url) for _ in range(4)]
+    for store in stores:
+        await store.open()
+    for turn in range(25):
+        heads: list[int] = []
+
+        async def write(store: PostgresStore, name: str, heads: list[int]) -> None:
+            heads.append((await store.commit([Write(name, [record()], create="session")]))[name])
+
+        async with anyio.create_task_group() as group:
+            for store in stores:
+                group.start_soon(write, store, f"new-{turn}", heads)
+        assert sorted(heads) == [1, 2, 3, 4]
+    for store in stores:
+        await store.close()
+
+
+async def test_a_transaction_that_stands_still_loses_its_locks(
+    store: PostgresStore, postgres_url: str
+) -> None:
+    """A stopped process keeps nobody else from writing for longer than two seconds."""
+    await make(store, "s")
+    line = await store._dial.line()
+    await line.begin()
+    await line.connection.execute("UPDATE stream SET tries = 9 WHERE id = 's'")
+    with anyio.fail_after(10):
+        assert await store.commit([Write("s", [record("b")])]) == {"s": 2}
+    line.connection.terminate()
+
+
+async def test_a_dead_worker_is_taken_over_long_before_its_lease_is_over(
+    store: PostgresStore, postgres_url: str
+) -> None:
+    """Its connection has ended, and with it the lock that showed that it was alive."""
+    dead = PostgresStore(postgres_url)
+    await dead.open()
+    lease = await drive(dead, "dead", "s")
+    await join(store, "alive", 600_000)
+    control = dead._ready().control
+    assert control._line is not None
+    control._closing = True  # so that it does not come back
+    await cut(postgres_url, control._line.connection.get_server_pid())
+    with anyio.fail_after(5):
+        while not (taken := await store.claim("alive", "session", 1)):
+            await store.changed(0.1)
+    assert taken[0].epoch > lease.epoch
+    with pytest.raises(Fenced):
+        await dead.commit([Write("s", [Record("t", b"")], fence=lease)])
+    await dead.close()
+
+
+async def test_a_worker_whose_connection_was_cut_keeps_its_sessions(
+    store: PostgresStore, postgres_url: str
+) -> None:
+    """It shows that it is alive again before anybody has looked twice."""
+    other = PostgresStore(postgres_url)
+    await other.open()
+    lease = await drive(other, "other", "s")
+    await join(store, "worker")
+    await cut(postgres_url)
+    await anyio.sleep(1.0)  # four looks
+    assert await other.commit([Write("s", [record("b")], fence=lease)]) == {"s": 2}
+    await other.close()
