@@ -21,9 +21,11 @@ KILLED = -9
 class Child:
     """Another process, which talks in lines of JSON."""
 
+    program = "tests.crash.program"
+
     def __init__(self, *arguments: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.program", *arguments],
+            [sys.executable, "-m", self.program, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -53,14 +55,14 @@ class Child:
 class Forker(Child):
     """A process that does jobs in forks of its own, one after the other."""
 
-    def run(self, folder: Path, do: str, turns: str, **more: Any) -> int:
+    def run(self, folder: Path, do: str, turns: str = "", **more: Any) -> int:
         """Do a job; answers the status with which its process ended."""
         folder.mkdir(exist_ok=True)
         self.tell({"folder": str(folder), "do": do, "turns": turns, **more})
         status: int = self.says()["status"]
         return status
 
-    def kill(self, folder: Path, do: str, turns: str, at: str, **more: Any) -> None:
+    def kill(self, folder: Path, do: str, turns: str = "", *, at: str, **more: Any) -> None:
         """Do a job whose process is killed at that point; it must have been there."""
         died_at = folder / "died_at"
         died_at.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -69,7 +69,11 @@ async def answer(rt: Runtime, call: PendingCall) -> None:
 
 async def story(rt: Runtime, turns: str, place: Place) -> None:
     """A whole script, which may be started again at any time."""
-    session = rt.session(SESSION, agent=make_agent(place, turns))
+    await to_its_end(rt, rt.session(SESSION, agent=make_agent(place, turns)), place)
+
+
+async def to_its_end(rt: Runtime, session: Session[Any], place: Place) -> None:
+    """Start or resume a session, answer whatever it waits for, and say how it ended."""
     result = await session.run("Refund order 1", key="start")
     while True:
         async for call in rt.pending(session=SESSION, status="all"):
@@ -116,6 +120,9 @@ async def copy(rt: Runtime, turns: str, place: Place) -> None:
 JOBS = {"story": story, "begin": begin, "settle": settle, "work": work, "copy": copy}
 
 
+Do = Callable[[dict[str, Any]], Awaitable[None]]
+
+
 async def do(job: dict[str, Any]) -> None:
     place = Place(
         Path(job["folder"]),
@@ -134,7 +141,7 @@ async def do(job: dict[str, Any]) -> None:
     (place.folder / "points").write_text("\n".join(place.points))
 
 
-def fork(job: dict[str, Any]) -> int:
+def fork(job: dict[str, Any], do: Do) -> int:
     """Do the job in a process of its own and answer how that ended; -9: by SIGKILL."""
     pid = os.fork()
     if pid == 0:
@@ -203,14 +210,18 @@ def say(what: dict[str, Any]) -> None:
     print(json.dumps(what, default=str), flush=True)  # noqa: T201 - its voice
 
 
+def take_jobs(do: Do) -> None:
+    """Do what the input's lines say, each in a process of its own."""
+    for line in sys.stdin:
+        say({"status": fork(json.loads(line), do)})
+
+
 def main() -> None:
     roles = {"respond": respond, "drive": drive}
     if sys.argv[1:]:
         anyio.run(roles[sys.argv[1]])
         return
-    for line in sys.stdin:
-        job = json.loads(line)
-        say({"status": fork(job)})
+    take_jobs(do)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Anthropic's Messages: what was answered before, and how an answer is sent."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from holdfast.testing.endpoint.exact import same_block
@@ -45,7 +45,7 @@ def changes(answered: Answered, sent: list[Body], private: Private) -> Iterator[
     posted = [_bare(block) for block in answered.blocks]
     whole = _repeatable(sent)
     shared = [block for block in whole if block["type"] in _SHARED]
-    if private != "must" and _first_change(posted, shared) is None:
+    if private != "must" and _first_change(posted, shared, may_lack=["citations"]) is None:
         return
     found = _first_change(posted, whole)
     if found is None:
@@ -70,10 +70,12 @@ def _repeatable(sent: list[Body]) -> list[Body]:
     return kept
 
 
-def _first_change(posted: list[Any], sent: list[Body]) -> int | None:
+def _first_change(
+    posted: list[Any], sent: list[Body], *, may_lack: Sequence[str] = ()
+) -> int | None:
     for place, (theirs, ours) in enumerate(zip(posted, sent, strict=False)):
         direct = ours.get("caller") in (None, {"type": "direct"})
-        if not same_block(theirs, ours, may_lack=("caller",) if direct else ()):
+        if not same_block(theirs, ours, may_lack=[*may_lack, *(["caller"] if direct else [])]):
             return place
     return None if len(posted) == len(sent) else min(len(posted), len(sent))
 
