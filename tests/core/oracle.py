@@ -55,6 +55,8 @@ def texts_of_messages(messages: Any) -> list[str]:
             kind = block.get("type") if type(block) is dict else None
             if type(kind) is str and kind in SAID:
                 text = block.get("text")
+            elif kind == "refusal":
+                text = block.get("refusal")
             said += [text] if type(text) is str else []
     return [whole(text) for text in said if text.strip()]
 

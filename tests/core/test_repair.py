@@ -1,5 +1,6 @@
 """Repair, case by case: ids, order, what is damaged, and our own messages."""
 
+import json
 import re
 from itertools import pairwise
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from holdfast.core.decide import INTERRUPTED
 from holdfast.core.messages import AskedCall, AssistantMessage, ToolMessage, UserMessage
 from holdfast.core.render import render
-from holdfast.core.repair import LOST_START, OwnHistory, repair
+from holdfast.core.repair import LOST_START, OwnHistory, Repaired, repair
 from holdfast.core.repair.ids import Ids
 from holdfast.core.repair.plain import MAX_DEPTH, plain
 
@@ -159,7 +160,11 @@ def test_arguments_become_json() -> None:
 def test_arguments_of_openai_are_read_as_far_as_they_can(arguments: Any, read: Any) -> None:
     item = {"type": "function_call", "call_id": "a", "name": "read", "arguments": arguments}
     output = {"type": "function_call_output", "call_id": "a", "output": "ok"}
-    assert repair([HI, item, output]).messages[1]["content"][0]["input"] == read
+    told = render([HI, item, output], "anthropic")["messages"]
+    assert told[1]["content"][0]["input"] == read
+    again = repair([HI, item, output]).messages
+    assert json.loads(again[1]["arguments"]) == read
+    assert [repair(again).messages, repair(again).issues] == [again, ()]
 
 
 def test_what_nests_without_end_has_an_end() -> None:
@@ -215,6 +220,41 @@ def test_what_a_server_did_stays_only_with_its_result() -> None:
     assert repair([HI, turn(found, said)]).messages == [HI, plain_answer]
 
 
+# --- items of OpenAI Responses ----------------------------------------------------------------
+
+ASK = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}
+REASONED = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "Z2Vo"}
+CALLED = {"type": "function_call", "id": "fc_1", "call_id": "a", "name": "read", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "a", "output": "ok"}
+SAID = {
+    "type": "message",
+    "id": "msg_1",
+    "status": "completed",
+    "role": "assistant",
+    "content": [{"type": "output_text", "text": "so", "annotations": []}],
+}
+
+
+def test_a_plain_list_of_items_comes_back_equal() -> None:
+    """S2.53"""
+    items = [ASK, REASONED, CALLED, OUTPUT, SAID, {"role": "developer", "content": "be kind"}, ASK]
+    assert repair(items) == Repaired(items)
+
+
+def test_of_broken_items_the_whole_ones_stay_as_they_are() -> None:
+    """S2.53: and what was stored with reasoning that is gone is not named any more."""
+    lost = {**CALLED, "call_id": "lost", "id": "fc_2"}
+    assert repair([ASK, CALLED, OUTPUT, lost, SAID]).messages == [ASK, CALLED, OUTPUT, _bare(SAID)]
+    empty = {**REASONED, "encrypted_content": None}
+    assert repair([ASK, empty, CALLED, OUTPUT]).messages == [ASK, _bare(CALLED), OUTPUT]
+    again = repair([ASK, REASONED, CALLED, OUTPUT, ASK, REASONED, SAID]).messages
+    assert again[5] == {key: value for key, value in REASONED.items() if key != "id"}
+
+
+def _bare(item: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in item.items() if key != "id"}
+
+
 # --- our own messages -------------------------------------------------------------------------
 
 ASKED = AssistantMessage("", (AskedCall("a", "read", {"n": 1}), AskedCall("b", "read", {})))
@@ -226,6 +266,15 @@ def test_our_own_messages_that_are_valid_are_the_same_ones() -> None:
     assert OwnHistory().repaired(messages) is messages
     repaired = repair(messages)
     assert all(one is other for one, other in zip(repaired.messages, messages, strict=True))
+
+
+def test_a_result_of_ours_with_a_file_comes_back_equal() -> None:
+    """S2.53"""
+    file = {"type": "file", "mediaType": "image/png", "name": "x.png", "blob": "sha256:00"}
+    shown: list[Any] = [{"type": "text", "text": "here"}, file]
+    asked = AssistantMessage("", (AskedCall("a", "read", {}),))
+    messages: list[Any] = [UserMessage("hi"), asked, ToolMessage("a", "read", shown)]
+    assert repair(messages) == Repaired(messages)
 
 
 def test_a_call_of_ours_that_was_cut_off_is_told_of() -> None:

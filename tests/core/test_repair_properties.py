@@ -3,11 +3,13 @@
 import json
 from collections import Counter
 from collections.abc import Iterator
+from random import Random
 from typing import Any, Final, get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.core.accepted import MAKERS, accepted
 from tests.core.histories import (
     MODEL,
     OBJECTS,
@@ -234,3 +236,67 @@ def _plain(item: Any, depth: int) -> Any:
     if type(item) is list and depth:
         return [_plain(inner, depth - 1) for inner in item]
     return item if type(item) in (str, int, bool) else type(item).__name__
+
+
+# --- what one provider takes as it is -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("wanted", FORMATS)
+def test_what_a_provider_takes_comes_back_equal_in_its_own_shape(wanted: Format) -> None:
+    """S2.53 S2.58"""
+    seen, kinds = 0, set[str]()
+    for seed in range(600):
+        messages = accepted(seed, wanted)
+        if messages is None:
+            continue
+        seen += 1
+        kinds |= kinds_in(messages)
+        repaired = repair(messages)
+        assert (repaired.messages, repaired.issues) == (messages, ()), seed
+    assert seen > 500
+    assert kinds >= KINDS[wanted]
+
+
+# Of Anthropic the renderer makes a request. An empty list is nothing to send; and an answer that
+# was stored without reasoning, as older models give it, keeps its id.
+LICENCE: Final[dict[Format, set[str]]] = {
+    "openai-chat": {"C02"},
+    "openai-responses": {"R01", "R28"},
+}
+
+
+@pytest.mark.parametrize("wanted", LICENCE)
+def test_what_was_broken_stays_in_its_shape_and_becomes_what_the_provider_takes(
+    wanted: Format,
+) -> None:
+    """G6 S2.58"""
+    for seed in range(300):
+        messages = accepted(seed, wanted) or [{"role": "user", "content": "hi"}]
+        random = Random(seed)  # noqa: S311 - the same damage every time
+        place = random.randrange(len(messages))
+        broken = [*messages[:place], *messages[place + 1 :]]
+        broken.insert(random.randrange(len(broken) + 1), random.choice(messages))
+        holds(History(broken, is_log=False))
+        key, _ = MAKERS[wanted]
+        body = {"max_tokens": 2048, "tools": [TOOL], "store": False, key: repair(broken).messages}
+        told = {str(finding).split(maxsplit=1)[0] for finding in check(body, wanted)}
+        assert told <= LICENCE[wanted], seed
+
+
+KINDS: Final[dict[Format, set[str]]] = {
+    "anthropic": {"text", "image", "document", "search_result", "thinking", "redacted_thinking"}
+    | {"server_tool_use", "web_search_tool_result", "tool_use", "tool_result"},
+    "openai-chat": {"text", "image_url", "input_audio", "file", "refusal", "function"},
+    "openai-responses": {"message", "function_call", "function_call_output", "reasoning"}
+    | {"input_text", "input_image", "input_file", "output_text", "refusal"},
+}
+
+
+def kinds_in(value: Any) -> set[str]:
+    """Every `type` in a JSON value."""
+    if isinstance(value, list):
+        return {kind for inner in value for kind in kinds_in(inner)}
+    if not isinstance(value, dict):
+        return set()
+    own = {str(value["type"])} if "type" in value else set()
+    return own | kinds_in(list(value.values()))

@@ -96,8 +96,16 @@ def _file(block: Block, source: Block) -> Block:
         return {"type": "file", "file": {"file_id": source["file_id"]}}
     if source.get("type") != "base64":
         return missing(block)
+    if is_audio(source):
+        spoken = {"format": source["media_type"].removeprefix("audio/"), "data": source["data"]}
+        return {"type": "input_audio", "input_audio": spoken}
     name = block.get("title") or "document"
     return {"type": "file", "file": {"filename": name, "file_data": url_of(source)}}
+
+
+def is_audio(source: Block) -> bool:
+    """Whether it is a recording."""
+    return str(source.get("media_type")).startswith("audio/")
 
 
 def url_of(source: Block) -> str | None:

@@ -3,7 +3,7 @@
 import json
 from typing import Any, Final
 
-from holdfast.core.render.openai_chat import text_of, url_of
+from holdfast.core.render.openai_chat import is_audio, text_of, url_of
 from holdfast.core.render.target import EMPTY, Block, Message, Target, missing
 
 Item = dict[str, Any]
@@ -108,10 +108,11 @@ def _part(block: Block, target: Target) -> Block:
 def _file(block: Block, source: Block) -> Block:
     kind = source.get("type")
     if kind == "openai_file":
-        return {"type": "input_file", "file_id": source["file_id"]}
+        name = "input_image" if block["type"] == "image" else "input_file"
+        return {"type": name, "file_id": source["file_id"]}
     if kind == "url":
         return {"type": "input_file", "file_url": source["url"]}
-    if kind == "base64":
+    if kind == "base64" and not is_audio(source):
         name = block.get("title") or "document"
         return {"type": "input_file", "filename": name, "file_data": url_of(source)}
     return {"type": "input_text", "text": missing(block)["text"]}

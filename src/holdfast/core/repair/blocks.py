@@ -9,7 +9,8 @@ from holdfast.core.repair.parts import Block, Part, Role
 from holdfast.core.repair.plain import is_plain, plain, shown
 
 NO_REASON: Final = "[The tool failed and did not say why.]"
-_RESULT_MEDIA: Final = frozenset({"image", "document", "search_result"})
+RESULT_MEDIA: Final = frozenset({"image", "document", "search_result"})
+_OUTPUT: Final = frozenset({"input_text", "input_image", "input_file"})
 _SOURCES: Final = {
     "base64": ("media_type", "data"),
     "url": ("url",),
@@ -41,7 +42,7 @@ def text_part(text: object, block: Block | None = None) -> Part | None:
         return None
     if block is not None and said is text and is_plain(block):
         return Part("text", block)
-    return Part("text", {"type": "text", "text": said}, same=said is text)
+    return Part("text", {"type": "text", "text": said}, same=said is text and block is None)
 
 
 def call_part(call_id: object, name: object, arguments: object, block: Block | None = None) -> Part:
@@ -74,26 +75,39 @@ def result_part(
     given = id_of(call_id)
     if given is None:
         raise Unreadable("a tool result without id")
-    told = result_content(content)
+    told, same = _result_content(content)
     if is_error and not told:
-        told = NO_REASON
-    same = block is not None and is_plain(block) and (told is content or told == content)
-    if same and block is not None:
+        told, same = NO_REASON, False
+    if block is not None and is_plain(block) and (told is content or told == content):
         return Part("result", block, given)
-    made: Block = {"type": "tool_result", "tool_use_id": given, "content": told}
+    made: Block = {"type": "tool_result", "tool_use_id": given, "content": told or ""}
     if is_error:
         made["is_error"] = True
-    return Part("result", made, given, same=False)
+    return Part("result", made, given, same=same and block is None and type(call_id) is str)
 
 
-def result_content(content: object) -> str | list[Block]:
-    """What a tool said, as text or as a list of blocks that may stand in a result."""
+def is_made_of(kinds: frozenset[str], content: object) -> bool:
+    """Whether it is text, or a list of blocks of these kinds only."""
+    if type(content) is str:
+        return True
+    blocks = content if type(content) is list else []
+    return bool(blocks) and all(
+        type(block) is dict and type(block.get("type")) is str and block["type"] in kinds
+        for block in blocks
+    )
+
+
+def _result_content(content: object) -> tuple[str | list[Block], bool]:
+    """What a tool said, as text or as blocks for a result; and whether that is just what it is."""
     if content is None:
-        return ""
+        return "", False
     if type(content) is not list:
-        return shown(content)
-    told = [block for item in content if (block := _result_block(item)) is not None]
-    return content if is_plain(content) and told == content else told
+        text = shown(content)
+        return text, text is content
+    parts = [_result_block(item) for item in content]
+    told = [part.block for part in parts if part is not None]
+    same = is_plain(content) and all(part is not None and part.same for part in parts)
+    return (content if same and told == content else told), same
 
 
 def read_block(block: object, role: Role) -> Part | None:
@@ -132,23 +146,16 @@ def _is_object(arguments: str) -> bool:
     return type(value) is dict and is_plain(value)
 
 
-def _result_block(item: object) -> Block | None:
-    kind = item.get("type") if type(item) is dict else None
-    if (
-        type(item) is dict
-        and type(kind) is str
-        and kind in _TEXTS
-        and type(item.get("text")) is str
-    ):
-        part = text_part(item["text"], item if kind == "text" else None)
-        return None if part is None else part.block
+def _result_block(item: object) -> Part | None:
+    """A block of a result; what cannot stand in one is told as text."""
     try:
         part = read_block(item, "user")
     except Unreadable:
-        return {"type": "text", "text": shown(item)}
-    if part is not None and part.block["type"] in _RESULT_MEDIA:
-        return part.block
-    return None if part is None else {"type": "text", "text": shown(item)}
+        part = Part("private", {})
+    is_text = type(item) is dict and part is not None and part.kind == "text"
+    if part is None or is_text or part.block.get("type") in RESULT_MEDIA:
+        return part
+    return Part("text", {"type": "text", "text": shown(item)}, same=False)
 
 
 def _text(block: Block) -> Part | None:
@@ -157,7 +164,10 @@ def _text(block: Block) -> Part | None:
 
 def _said(block: Block) -> Part | None:
     """`input_text` and `output_text` of OpenAI, and `refusal`."""
-    return text_part(block.get("text", block.get("refusal")))
+    part = text_part(block.get("text", block.get("refusal")))
+    if part is not None:
+        part.same = part.same and is_plain(block)
+    return part
 
 
 def _tool_use(block: Block) -> Part:
@@ -168,6 +178,12 @@ def _tool_result(block: Block) -> Part:
     is_error = block.get("is_error") is True
     content = block.get("content", "")
     return result_part(block.get("tool_use_id"), content, is_error=is_error, block=block)
+
+
+def _output(item: Block) -> Part:
+    part = result_part(item.get("call_id"), item.get("output"))
+    part.same = part.same and is_plain(item) and is_made_of(_OUTPUT, item["output"])
+    return part
 
 
 def _media(block: Block) -> Part:
@@ -190,7 +206,28 @@ def _image_url(block: Block) -> Part:
     """`image_url` of OpenAI chat, `input_image` of OpenAI Responses."""
     image = block.get("image_url")
     url = image.get("url") if type(image) is dict else image
-    return Part("media", {"type": "image", "source": _of_url(url)})
+    file_id = block.get("file_id")
+    is_kept = type(file_id) is str and bool(file_id) and image is None
+    source = {"type": "openai_file", "file_id": file_id} if is_kept else _of_url(url)
+    return _foreign(block, {"type": "image", "source": source})
+
+
+def _audio(block: Block) -> Part:
+    """`input_audio` of OpenAI chat."""
+    audio = block.get("input_audio")
+    told = [audio.get(key) for key in ("format", "data")] if type(audio) is dict else [None]
+    if not all(type(one) is str and one for one in told):
+        raise Unreadable("a recording without its data")
+    source = {"type": "base64", "media_type": f"audio/{told[0]}", "data": told[1]}
+    return _foreign(block, {"type": "document", "source": source})
+
+
+def _foreign(block: Block, made: Block) -> Part:
+    """What is media to others, as a block of ours."""
+    if not is_plain(made):
+        raise Unreadable(f"a {shown(block['type'])} that cannot be read")
+    same = is_plain(block)
+    return Part("media", made, same=same, given=block if same else None)
 
 
 def _of_url(url: object) -> Block:
@@ -214,7 +251,7 @@ def _file(block: Block) -> Part:
     made: Block = {"type": kind, "source": _file_source(inner, media_type)}
     if kind == "document" and type(name) is str and name.strip():
         made["title"] = name
-    return Part("media", made)
+    return _foreign(block, made)
 
 
 def _file_source(inner: Block, media_type: str) -> Block:
@@ -259,7 +296,6 @@ def _private(block: Block, role: Role) -> Part:
     return Part("private", block, call_id)
 
 
-_TEXTS: Final = frozenset({"text", "input_text", "output_text"})
 _READERS: Final[dict[str, Callable[[Block], Part | None]]] = {
     "text": _text,
     "input_text": _said,
@@ -272,11 +308,12 @@ _READERS: Final[dict[str, Callable[[Block], Part | None]]] = {
     "search_result": _search_result,
     "image_url": _image_url,
     "input_image": _image_url,
+    "input_audio": _audio,
     "file": _file,
     "input_file": _file,
     "thinking": _thinking,
     "redacted_thinking": _redacted,
     "reasoning": _reasoning,
     "function_call": lambda item: function_call(item.get("call_id"), item),
-    "function_call_output": lambda item: result_part(item.get("call_id"), item.get("output")),
+    "function_call_output": _output,
 }

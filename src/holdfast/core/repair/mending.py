@@ -3,13 +3,14 @@
 import re
 from collections import deque
 from collections.abc import Generator, Iterator
+from itertools import pairwise
 from typing import Final
 
 from holdfast.core.repair.ids import Ids
-from holdfast.core.repair.parts import Action, Issue, Part, Turn
+from holdfast.core.repair.parts import OPENAI, OWN, RESPONSES, Action, Issue, Part, Shapes, Turn
 
 LOST_START: Final = "[The beginning of this conversation is missing.]"
-_RESULT_IS_MESSAGE: Final = frozenset({"openai", "own"})
+_RESULT_IS_MESSAGE: Final[Shapes] = OPENAI | RESPONSES | OWN
 _THOUGHT: Final = frozenset({"thinking", "redacted_thinking", "reasoning"})
 _SERVER_ID: Final = re.compile(r"srvtoolu_[A-Za-z0-9_]+", re.ASCII)
 
@@ -168,18 +169,18 @@ class Mender:
                 run[-1].at, f"{len(wanted)} tool result(s) not directly after their call: moved"
             )
             self._placed.update(id(part) for part in wanted)
-            yield Turn("user", wanted, run[-1].at, run[-1].shape, changed=True)
+            yield Turn("user", wanted, run[-1].at, run[-1].shapes, changed=True)
             return place
         self._placed.update(id(part) for part in wanted)
         turns = self._turns[place:end]
         if len(turns) == 1:
             yield turns[0]
-        elif all(turn.shape in _RESULT_IS_MESSAGE for turn in turns):
-            yield Turn("user", there, turns[0].at, turns[0].shape)
+        elif all(turn.shapes <= _RESULT_IS_MESSAGE for turn in turns):
+            yield Turn("user", there, turns[0].at, turns[0].shapes)
         else:
             self._report(turns[0].at, f"Results of one turn in {len(turns)} messages: joined")
             rest = [part for part in turns[-1].parts if part.kind != "result"]
-            yield Turn("user", wanted + rest, turns[0].at, turns[0].shape, changed=True)
+            yield Turn("user", wanted + rest, turns[0].at, turns[0].shapes, changed=True)
         return end
 
     def _in_place(self, place: int, wanted: set[int]) -> tuple[int, list[Part]]:
@@ -209,7 +210,8 @@ class Mender:
 
     def _check_private(self, turn: Turn) -> None:
         private = [part for part in turn.parts if part.kind == "private"]
-        if private and not _may_stay(turn.parts):
+        leads = turn.shapes != RESPONSES or _leads(turn.parts)
+        if private and not (leads and _may_stay(turn.parts)):
             _drop(turn, set(map(id, private)))
             self._report(turn.at, "Thinking without what it led to: dropped")
 
@@ -236,12 +238,19 @@ def _joined(turns: list[Turn]) -> Turn:
     """One turn of several; what is private to one answer has no place in it."""
     parts = [part for turn in turns for part in turn.parts if part.kind != "private"]
     first = turns[0]
-    return Turn("assistant", parts, first.at, first.shape, first.given, first.more, changed=True)
+    for part in parts:
+        part.item = None  # what others answered is written as this one's
+    return Turn("assistant", parts, first.at, first.shapes, first.given, first.more, changed=True)
 
 
 def _placeholder(before: Turn) -> Turn:
     part = Part("text", {"type": "text", "text": LOST_START})
-    return Turn("user", [part], before.at, before.shape, changed=True)
+    return Turn("user", [part], before.at, before.shapes, changed=True)
+
+
+def _leads(parts: list[Part]) -> bool:
+    """Whether each piece of reasoning stands directly before what it led to."""
+    return all(after.kind != "private" for part, after in pairwise(parts) if part.kind == "private")
 
 
 def _may_stay(parts: list[Part]) -> bool:

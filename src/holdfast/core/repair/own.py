@@ -13,12 +13,21 @@ from holdfast.core.messages import (
     ToolMessage,
     UserMessage,
 )
-from holdfast.core.repair.blocks import Unreadable, call_part, read_block, result_part, text_part
-from holdfast.core.repair.parts import Block, Part, Turn
+from holdfast.core.repair.blocks import (
+    RESULT_MEDIA,
+    Unreadable,
+    call_part,
+    is_made_of,
+    read_block,
+    result_part,
+    text_part,
+)
+from holdfast.core.repair.parts import OWN, Block, Part, Turn
 
 SAID_NOTHING: Final = "[no text]"  # a turn of ours keeps its place, also with nothing in it
 _GLUES: Final = ("", "\n", "\n\n")  # with which an answer's text may be made of its blocks
 _OWN: Final = (UserMessage, AssistantMessage, ToolMessage)
+_RESULT: Final = RESULT_MEDIA | {"text", "file"}
 
 
 def is_own(message: object) -> TypeGuard[Message]:
@@ -35,9 +44,9 @@ def read_own(message: Message, at: int) -> Turn:
             return _assistant(message, at)
         case ToolMessage():
             part = result_part(message.call_id, message.content, is_error=message.is_error)
-            part.same = part.block["content"] == message.content
+            part.same = part.same and is_made_of(_RESULT, message.content)
             part.given = message
-            return Turn("user", [part], at, "own")
+            return Turn("user", [part], at, OWN)
 
 
 def write_own(turn: Turn) -> list[Message]:
@@ -53,7 +62,7 @@ def write_own(turn: Turn) -> list[Message]:
 
 def _user(message: UserMessage, at: int) -> Turn:
     parts, same = _parts(message.content)
-    return Turn("user", parts or [_nothing()], at, "own", message, changed=not same)
+    return Turn("user", parts or [_nothing()], at, OWN, message, changed=not same)
 
 
 def _nothing() -> Part:
@@ -85,7 +94,7 @@ def _assistant(message: AssistantMessage, at: int) -> Turn:
     same = all(part.same for part in parts)
     origin = {"provider": message.provider, "model": message.model}
     more = {key: value for key, value in origin.items() if value is not None}
-    return Turn("assistant", parts, at, "own", message, more, changed=not same)
+    return Turn("assistant", parts, at, OWN, message, more, changed=not same)
 
 
 def _native(message: AssistantMessage, calls: list[Part]) -> list[Part]:

@@ -11,12 +11,19 @@ from typing import Any, Final, Literal
 Block = dict[str, Any]
 Kind = Literal["text", "media", "private", "call", "result"]
 Role = Literal["system", "user", "assistant"]
-Shape = Literal["plain", "anthropic", "openai", "responses", "own"]
+Shape = Literal["anthropic", "openai", "responses", "own"]
+Shapes = frozenset[Shape]
 IssueType = Literal[
     "incomplete_tool_call", "orphaned_tool_result", "invalid_message", "empty_message"
 ]
 NO_ORIGIN: Final[Mapping[str, Any]] = MappingProxyType({})
 Action = Literal["removed_tool_calls", "removed_message", "skipped"]
+
+ANTHROPIC: Final[Shapes] = frozenset({"anthropic"})
+OPENAI: Final[Shapes] = frozenset({"openai"})
+RESPONSES: Final[Shapes] = frozenset({"responses"})
+OWN: Final[Shapes] = frozenset({"own"})
+EVERY: Final[Shapes] = ANTHROPIC | OPENAI | RESPONSES  # plain text, which they all write alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +39,28 @@ class Issue:
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """A piece of a turn. `given` is its own message, for results that are messages themselves."""
+    """A piece of a turn. `given` is its own block, or its message if it is one by itself."""
 
     kind: Kind
     block: Block
     id: str = ""  # of a call or result, as given
     same: bool = True  # whether it says just what was given
     given: object = None
+    item: object = None  # of OpenAI Responses: the item that it is, or in which it stands first
     answer: "Part | None" = None  # of a call: its result
 
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """Parts that one side said together. `given` is the message, if the turn is just that."""
+    """Parts that one side said together. `given` is the message, if the turn is just that.
+
+    `shapes` are those in which it may stand as it was given.
+    """
 
     role: Role
     parts: list[Part]
     at: int
-    shape: Shape = "plain"
+    shapes: Shapes = EVERY
     given: object = None
     more: Mapping[str, Any] = field(
         default_factory=lambda: NO_ORIGIN

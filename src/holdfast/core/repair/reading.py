@@ -6,12 +6,27 @@ from typing import Any, Final
 from holdfast.core.repair.blocks import (
     Unreadable,
     function_call,
+    is_made_of,
     read_block,
     result_part,
     text_part,
 )
+from holdfast.core.repair.items import ItemIds, carry, is_said_as_item
 from holdfast.core.repair.own import is_own, read_own
-from holdfast.core.repair.parts import NO_ORIGIN, Action, Issue, IssueType, Part, Role, Shape, Turn
+from holdfast.core.repair.parts import (
+    ANTHROPIC,
+    EVERY,
+    NO_ORIGIN,
+    OPENAI,
+    RESPONSES,
+    Action,
+    Issue,
+    IssueType,
+    Part,
+    Role,
+    Shapes,
+    Turn,
+)
 from holdfast.core.repair.plain import is_plain, shown
 
 ROLES: Final[dict[str, Role]] = {
@@ -22,14 +37,18 @@ ROLES: Final[dict[str, Role]] = {
 }
 _LOOKED_AT: Final = {"role", "content"}  # what reading has made sure of by itself
 _ITEMS: Final = frozenset({"function_call", "function_call_output", "reasoning"})
-_SHAPES: Final[dict[str, Shape]] = {
-    "text": "plain",
-    "image_url": "openai",
-    "refusal": "openai",
-    "input_text": "responses",
-    "output_text": "responses",
-    "input_image": "responses",
-    "input_file": "responses",
+_NOWHERE: Final[Shapes] = frozenset()  # a file as we write it is no message of theirs
+_TEXT: Final[Shapes] = ANTHROPIC | OPENAI
+_TOLD: Final = frozenset({"text"})  # what a tool may say in OpenAI chat
+_SHAPES: Final[dict[str, Shapes]] = {
+    "text": _TEXT,
+    "image_url": OPENAI,
+    "input_audio": OPENAI,
+    "refusal": OPENAI | RESPONSES,
+    "input_text": RESPONSES,
+    "output_text": RESPONSES,
+    "input_image": RESPONSES,
+    "input_file": RESPONSES,
 }
 
 
@@ -40,6 +59,7 @@ class Reader:
         self.turns: list[Turn] = []
         self.issues: list[Issue] = []
         self._at = 0
+        self._items = ItemIds()
 
     def read(self, messages: Iterable[object]) -> None:
         """Take in a whole history."""
@@ -76,10 +96,14 @@ class Reader:
             part = _needed(read_block(item, "assistant"))
         except Unreadable as error:
             self._report("invalid_message", "removed_message", f"Removed {error}")
+            if error.private:
+                self._items.lose_reasoning()
             return
-        self._made_whole(part.same)
+        stays = self._items.takes(item) and part.same
+        part.item = item if stays else None
+        self._made_whole(stays)
         role: Role = "user" if part.kind == "result" else "assistant"
-        self._add(Turn(role, [part], self._at, "responses", more=_origin(item)))
+        self._add(Turn(role, [part], self._at, RESPONSES, more=_origin(item)))
 
     def _tool(self, message: dict[Any, Any]) -> None:
         """A tool's answer in OpenAI chat."""
@@ -91,12 +115,11 @@ class Reader:
                 "invalid_message", "removed_message", "Removed a tool message without tool_call_id"
             )
             return
-        is_text = type(message["tool_call_id"]) is str and is_plain(content)
-        part.same = is_text and part.block["content"] == content
+        part.same = part.same and is_made_of(_TOLD, content)
         whole = part.same and message["role"] == "tool" and is_plain(message)
         part.given = message if whole else None
         self._made_whole(whole)
-        self.turns.append(Turn("user", [part], self._at, "openai"))
+        self.turns.append(Turn("user", [part], self._at, OPENAI))
 
     def _said(self, message: dict[Any, Any], role: Role) -> None:
         heard = _Heard(role)
@@ -104,32 +127,38 @@ class Reader:
             alone = not any(map(_is_some, (message.get("content"), message.get("tool_calls"))))
             heard.raw(message["raw_content"], only_private=not alone)
         heard.content(message.get("content"))
-        shape = heard.shape
         if "tool_calls" in message:
             heard.calls(message["tool_calls"])
-            shape = "openai"
-        if message["role"] == "developer" or "raw_content" in message:
-            shape = "openai"
+        heard.stands_in(_shapes_of(message))
         for what in heard.wrong:
             self._report("invalid_message", "skipped", f"Skipped {what}")
         runs = _runs(heard.kept(), role)
         whole = heard.same and len(runs) == 1 and runs[0][0] == role
         whole = whole and (message.keys() == _LOOKED_AT or is_plain(message))
         given = message if whole and all(part.same for part in heard.parts) else None
+        given = given if self._may_be_item(message, heard.shapes) else None
         if not runs and not heard.wrong:
             self._report("empty_message", "removed_message", "Removed an empty message")
         self._made_whole(given is not None or not runs or bool(heard.wrong))
         for natural, parts in runs:
-            turn = Turn(natural, parts, self._at, shape, given, _origin(message))
+            turn = Turn(natural, parts, self._at, heard.shapes, given, _origin(message))
             turn.changed = given is None
             self._add(turn)
+
+    def _may_be_item(self, message: dict[Any, Any], shapes: Shapes) -> bool:
+        """Whether it could stand among items; of what may be none, only ids are looked at."""
+        if shapes == RESPONSES:
+            return self._items.takes(message) and is_said_as_item(message)
+        return "responses" not in shapes or not self._items.repeats(message)
 
     # --- what is told of them -----------------------------------------------------------------
 
     def _add(self, turn: Turn) -> None:
         """A turn; the items of one answer of OpenAI Responses are one."""
+        if type(turn.given) is dict and "responses" in turn.shapes:
+            carry(turn.parts, turn.given)
         last = self.turns[-1] if self.turns else turn
-        items = last.shape == turn.shape == "responses" and last is not turn
+        items = last.shapes == RESPONSES and "responses" in turn.shapes and last is not turn
         if items and last.role == turn.role == "assistant" and last.more == turn.more:
             last.parts += turn.parts
             last.changed = last.changed or turn.changed
@@ -157,7 +186,7 @@ class _Heard:
         self.parts: list[Part] = []
         self.wrong: list[str] = []
         self.same = True
-        self.shape: Shape = "plain"
+        self.shapes: Shapes = EVERY
         self._private_lost = False
 
     def content(self, content: object) -> None:
@@ -198,7 +227,7 @@ class _Heard:
             self.same = False
         for block in blocks:
             if type(block) is dict and type(block.get("type")) is str:
-                self.shape = _widest(self.shape, _shape_of(block))
+                self.stands_in(_shapes_of_block(block))
             self._block(block)
 
     def _block(self, block: object, *, only_private: bool = False) -> None:
@@ -215,6 +244,15 @@ class _Heard:
             self.same = False
         elif not only_private or part.kind == "private":
             self.parts.append(part)
+
+    def stands_in(self, shapes: Shapes) -> None:
+        """Take note in which shapes all of it may stand; if in none, it is written anew."""
+        both = self.shapes & shapes
+        if not both:
+            self.same = False
+            is_item = {self.shapes, shapes} == {RESPONSES, _TEXT}
+            both = RESPONSES if is_item else ANTHROPIC  # the second can say everything
+        self.shapes = both
 
     def kept(self) -> list[Part]:
         """All parts; a damaged private one has taken the others with it."""
@@ -234,14 +272,24 @@ _NOT_SAID_BY: Final[dict[Role, frozenset[str]]] = {
 }
 
 
-def _shape_of(block: dict[Any, Any]) -> Shape:
+def _shapes_of(message: dict[Any, Any]) -> Shapes:
+    """In which shapes a message may stand, by what it has beside its content."""
+    if "tool_calls" in message or "raw_content" in message:
+        return OPENAI
+    if type(message.get("content")) is str and _is_kind(message, "message"):
+        return RESPONSES
+    return OPENAI | RESPONSES if message["role"] == "developer" else EVERY
+
+
+def _shapes_of_block(block: dict[Any, Any]) -> Shapes:
     if block["type"] == "file":
-        return "openai" if type(block.get("file")) is dict else "responses"
-    return _SHAPES.get(block["type"], "anthropic")
+        return OPENAI if type(block.get("file")) is dict else _NOWHERE
+    return _SHAPES.get(block["type"], ANTHROPIC)
 
 
-def _widest(one: Shape, other: Shape) -> Shape:
-    return other if one in ("plain", other) else "anthropic"
+def _is_kind(message: dict[Any, Any], kind: str) -> bool:
+    given = message.get("type")
+    return type(given) is str and given == kind
 
 
 def _is_some(value: object) -> bool:

@@ -1,16 +1,17 @@
 """Repair as one call: look whether anything is wrong, and only then take the history apart."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from holdfast.core.decide import INTERRUPTED
 from holdfast.core.repair.mending import Mender
-from holdfast.core.repair.parts import Action, Issue, Shape, Turn
+from holdfast.core.repair.parts import EVERY, OWN, Action, Issue, Shape, Turn
 from holdfast.core.repair.reading import Reader
 from holdfast.core.repair.sound import is_sound
 from holdfast.core.repair.writing import WRITERS, write_anthropic
 
 Unanswered = Literal["drop", "tell"]
+_PREFERRED: Final[tuple[Shape, ...]] = ("anthropic", "openai", "responses", "own")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ def repair(messages: object, *, unanswered: Unanswered = "drop") -> Repaired:
         return Repaired(list(messages))
     turns, issues = mend(messages, unanswered)
     shape = shape_of(turns)
-    if shape == "anthropic" and any(turn.shape not in ("plain", shape) for turn in turns):
+    if any(shape not in turn.shapes for turn in turns):
         issues.append(_whole("Messages in several shapes: rewrote them in one", "skipped"))
     write = WRITERS[shape]
     return Repaired([message for turn in turns for message in write(turn)], tuple(issues))
@@ -63,10 +64,8 @@ def mend(messages: object, unanswered: Unanswered) -> tuple[list[Turn], list[Iss
 
 def shape_of(turns: list[Turn]) -> Shape:
     """The shape in which a repaired conversation is written."""
-    shapes = {turn.shape for turn in turns}
-    if shapes == {"own"}:
-        return "own"
-    return "openai" if shapes - {"plain"} == {"openai"} else "anthropic"
+    shapes = (EVERY | OWN).intersection(*(turn.shapes for turn in turns))
+    return next((shape for shape in _PREFERRED if shape in shapes), "anthropic")
 
 
 def _whole(details: str, action: Action = "removed_message") -> Issue:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
+from holdfast.core.repair.items import data_url, source_of, write_items
 from holdfast.core.repair.own import write_own
 from holdfast.core.repair.parts import Block, Part, Shape, Turn
 from holdfast.core.repair.plain import shown
@@ -37,7 +38,7 @@ def arguments_of(block: Block) -> str:
 
 
 def _is_whole(turn: Turn, shape: Shape) -> bool:
-    return turn.given is not None and not turn.changed and turn.shape in ("plain", shape)
+    return turn.given is not None and not turn.changed and shape in turn.shapes
 
 
 def _answer(turn: Turn) -> dict[str, Any]:
@@ -77,19 +78,33 @@ def text_of(blocks: list[Block]) -> str:
 def _content(parts: list[Part]) -> str | list[Block]:
     if len(parts) == 1 and parts[0].kind == "text":
         return str(parts[0].block["text"])
-    return [_chat_block(part.block) for part in parts]
+    return [_chat_block(part) for part in parts]
 
 
-def _chat_block(block: Block) -> Block:
-    if block["type"] != "image":
-        return block if block["type"] == "text" else {"type": "text", "text": shown(block)}
-    source = block["source"]
-    url = source.get("url") or f"data:{source.get('media_type')};base64,{source.get('data')}"
-    return {"type": "image_url", "image_url": {"url": url}}
+def _chat_block(part: Part) -> Block:
+    block, given = part.block, part.given
+    if block["type"] == "text":
+        return block
+    if isinstance(given, dict) and isinstance(given.get(str(given.get("type"))), dict):
+        return given  # as OpenAI itself writes images, recordings and files
+    source = source_of(block)
+    url = source.get("url") or data_url(source)
+    if block["type"] == "image" and url:
+        return {"type": "image_url", "image_url": {"url": url}}
+    if source.get("type") == "openai_file":
+        return {"type": "file", "file": {"file_id": source["file_id"]}}
+    if source.get("type") == "base64":
+        return {"type": "file", "file": {"filename": _name(block), "file_data": url}}
+    return {"type": "text", "text": shown(block)}
+
+
+def _name(block: Block) -> str:
+    return str(block.get("title") or "document")
 
 
 WRITERS: Final[dict[Shape, Callable[[Turn], list[Any]]]] = {
     "anthropic": write_anthropic,
     "openai": write_openai,
+    "responses": write_items,
     "own": write_own,
 }
