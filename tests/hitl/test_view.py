@@ -8,7 +8,7 @@ import pytest
 from tests.runtime.conftest import MakeRuntime
 from tests.runtime.shop import agent, clerk, paused, ran, refunds
 
-from holdfast import Agent, File, NotFound, Refused, Runtime, hitl
+from holdfast import Agent, File, NotFound, Refused, Runtime, hitl, tool
 from holdfast.errors import Conflict, StoreError
 from holdfast.hitl import (
     ExecutionState,
@@ -237,6 +237,81 @@ async def test_a_large_state_is_not_written_with_every_entry(in_memory: MakeRunt
         with pytest.raises(Refused, match="the execution state has 11,") as caught:
             await save_execution_state_to_session(rt, "s", "t", huge)
         assert caught.value.code == "TOO_LARGE"
+
+
+# --- secrets ----------------------------------------------------------------------------------
+
+CARD = "4111-1111"
+
+
+@tool(requires_approval=True, redact=["card"])
+def pay(card: str, cents: int) -> str:
+    """Pay."""
+    ran.append((card, cents))
+    return "paid"
+
+
+def payer() -> Agent[str]:
+    call = {"tool": "pay", "id": "c_pay", "args": {"card": CARD, "cents": 5}}
+    return agent({"text": "I pay.", "calls": [call]}, {"text": "Done."}, tools=[pay])
+
+
+async def everything_stored(rt: Runtime) -> str:
+    """All that the metadata of the session says, in its log and at every door."""
+    shown = [await get_session_metadata(rt, "s"), dict((await rt.session("s").get()).metadata)]
+    log = [event.data for event in await rt.session("s").events() if event.type == "metadata"]
+    return json.dumps([*shown, *log])
+
+
+async def test_a_state_holds_no_secret_argument(in_memory: MakeRuntime) -> None:
+    """G11 S4.12: computed, loaded and saved, also by a program that has the whole."""
+    one = payer()
+    async with in_memory(one) as rt:
+        task = (await paused(rt, one)).task_id or ""
+        assert CARD not in await everything_stored(rt)
+        state = await load_execution_state_from_session(rt, "s", task)
+        assert CARD not in hitl.serialize_execution_state(state).decode()
+        assert state.pending_tool_call is not None
+        assert state.pending_tool_call.args == {"card": "***", "cents": 5}
+        whole = await load_execution_state_from_session(rt, "s", task, secrets=True)
+        assert CARD in hitl.serialize_execution_state(whole).decode()
+        await save_execution_state_to_session(rt, "s", task, whole)
+        bare = hitl.ToolCall("other", "pay", {"card": CARD})  # no call of this session
+        said = {"role": "assistant", "native": [CARD], "parts": [_use("c_pay"), _use("other")]}
+        snapshot = hitl.ReasoningStateSnapshot(
+            agent_name="shop", history=(said,), first_iteration_tool_calls=(bare,)
+        )
+        made = hitl.capture_execution_state("t", "s", "Go", snapshot, bare)
+        await save_execution_state_to_session(rt, "s", "t", made)
+        assert CARD not in await everything_stored(rt)
+        assert made.history[0]["native"] == [CARD]  # what was given is not changed
+
+
+def _use(call_id: str) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call_id, "name": "pay", "input": {"card": CARD}}
+
+
+async def test_a_run_is_restored_only_with_its_secrets_and_hides_them_there_too(
+    in_memory: MakeRuntime,
+) -> None:
+    """G7 G11"""
+    one = payer()
+    async with in_memory(one) as rt:
+        task = (await paused(rt, one)).task_id or ""
+        state = await load_execution_state_from_session(rt, "s", task)
+        whole = await load_execution_state_from_session(rt, "s", task, secrets=True)
+    with pytest.raises(Refused, match="without the secret 'card' of 'pay'") as caught:
+        await elsewhere(state, payer())
+    assert caught.value.code == "STATE_REDACTED"
+    there = await elsewhere(whole, payer())
+    (call,) = (await there.session("s").get()).pending
+    assert call.args == {"card": "***", "cents": 5}
+    shown = [event.data for event in await there.session("s").events()]
+    assert CARD not in json.dumps(shown) + await everything_stored(there)
+    await there.approve(call.id, by="ana")
+    assert (await there.session("s").run()).state == "completed"
+    assert ran == [(CARD, 5)]
+    await there.__aexit__(None, None, None)
 
 
 # --- restored ---------------------------------------------------------------------------------

@@ -19,13 +19,16 @@ from holdfast.errors import Refused
 Said = dict[str, Any]
 
 
-def message_json(message: Message) -> Said:
-    """A message of a conversation, with everything that it takes to say it again."""
+def message_json(message: Message, redact: Mapping[str, tuple[str, ...]]) -> Said:
+    """A message of a conversation, with everything that it takes to say it again.
+
+    `redact` has the names of arguments that are shown to nobody, by call.
+    """
     match message:
         case UserMessage():
             return {"role": "user", "parts": _parts(message.content)}
         case AssistantMessage():
-            return _answer(message)
+            return _answer(message, redact)
         case ToolMessage():
             part: Said = {
                 "type": "tool_result",
@@ -41,16 +44,15 @@ def _parts(content: Content) -> list[Said]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
 
 
-def _answer(message: AssistantMessage) -> Said:
+def _answer(message: AssistantMessage, redact: Mapping[str, tuple[str, ...]]) -> Said:
     parts: list[Said] = []
     if message.thinking is not None:
         parts.append({"type": "thinking", "thinking": message.thinking})
     if message.text:
         parts.append({"type": "text", "text": message.text})
-    parts += [
-        {"type": "tool_use", "id": call.id, "name": call.tool, "input": dict(call.params)}
-        for call in message.calls
-    ]
+    for call in message.calls:
+        part = {"type": "tool_use", "id": call.id, "name": call.tool, "input": dict(call.params)}
+        parts.append({**part, "redact": list(redact[call.id])} if redact.get(call.id) else part)
     said: Said = {"role": "assistant", "parts": parts}
     for name in ("provider", "model"):
         if (value := getattr(message, name)) is not None:
@@ -101,6 +103,7 @@ def _answer_events(
         model=said.get("model"),
         native=_raw(said, "native"),
         output=_raw(said, "output"),
+        redact=any(part.get("redact") for part in parts),
     )
     for part in parts:
         if part.get("type") == "tool_use":
@@ -110,6 +113,7 @@ def _answer_events(
                 params=dict(part.get("input") or {}),
                 agent=agent,
                 task_id=task,
+                redact=tuple(map(str, part.get("redact") or ())),
             )
 
 

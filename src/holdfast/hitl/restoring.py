@@ -12,6 +12,7 @@ from holdfast.core.sessions import State, fold
 from holdfast.errors import Conflict, Refused
 from holdfast.hitl.behind import address_of, log_of, service_at
 from holdfast.hitl.messages import events_of
+from holdfast.hitl.secrets import check_whole, without_secrets
 from holdfast.hitl.state import ExecutionState, ToolCall
 from holdfast.runtime.agents import ReadyAgent
 from holdfast.runtime.entries import Address, Known
@@ -29,7 +30,8 @@ async def restore_reasoning_state(rt: Runtime, state: ExecutionState) -> Session
 
     Where there is no such session, it is made: with what was said, the call open, and turns and
     tokens counting on. Where the run is paused here, its counts become those of the state.
-    Raises Conflict if the session has another run, Refused if the agent lacks a sub-agent.
+    Raises Conflict if the session has another run, Refused if the agent lacks a sub-agent or the
+    state was saved without the secrets that its call needs.
     """
     service = service_at(rt)
     address = address_of(rt, state.context_id)
@@ -112,14 +114,24 @@ def _waiting(said: list[Event], state: ExecutionState, agent: ReadyAgent | None)
     if call is None:
         raise Refused("failed to load execution state: no call is pending", code="STATE_CORRUPT")
     told: list[Event] = []
-    asked = {one.id: ToolCall(one.id, one.tool, one.params) for one in _folded(said).open_calls}
+    asked = {
+        one.id: ToolCall(one.id, one.tool, one.params, one.redact)
+        for one in _folded(said).open_calls
+    }
     if call.id not in asked:
         asked = {call.id: call}
         told.append(events.Assistant(role="assistant", content="", agent=name, task_id=task))
-        params = dict(call.args)
         told.append(
-            events.ToolCall(id=call.id, tool=call.name, params=params, agent=name, task_id=task)
+            events.ToolCall(
+                id=call.id,
+                tool=call.name,
+                params=dict(call.args),
+                agent=name,
+                task_id=task,
+                redact=call.redact,
+            )
         )
+    check_whole(list(asked.values()))
     return told + [_pending(one, task, agent) for one in asked.values()]
 
 
@@ -138,11 +150,12 @@ def _pending(call: ToolCall, task: str, agent: ReadyAgent | None) -> events.Pend
         effect_id=secret_id("e"),
         prompt=None if tool is None else prompt_for(tool, call.args),
         task_id=task,
+        redact=call.redact,
     )
 
 
 def _counts(state: ExecutionState) -> events.Restored:
-    snapshot = state.reasoning_state
+    snapshot = without_secrets(state).reasoning_state
     return events.Restored(
         task_id=state.task_id,
         turns=snapshot.iteration,

@@ -4,15 +4,16 @@ Those of our own paused runs are computed from the log. What `save` wrote is sto
 until it is cleared or its run has ended.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from holdfast.app import Runtime
-from holdfast.core.events import PENDING_EXECUTIONS
+from holdfast.core.events import PENDING_EXECUTIONS, ToolCall
 from holdfast.errors import NotFound, Refused
 from holdfast.hitl.behind import address_of, log_of, service_at
+from holdfast.hitl.secrets import Hidden, without_secrets
 from holdfast.hitl.state import (
     ExecutionState,
     serialize_execution_state,
@@ -20,6 +21,7 @@ from holdfast.hitl.state import (
 )
 from holdfast.hitl.view import Settings, state_in
 from holdfast.runtime.content import check_size
+from holdfast.runtime.entries import Known
 from holdfast.runtime.log import Log
 from holdfast.runtime.service import Service
 
@@ -31,9 +33,14 @@ _CORRUPT: Final = "STATE_CORRUPT"
 async def save_execution_state_to_session(
     rt: Runtime, session_id: str, task_id: str, state: ExecutionState
 ) -> None:
-    """Store a state with its session; others that are stored there stay. Raises NotFound."""
+    """Store a state with its session, without secret arguments; others there stay.
+
+    Raises NotFound.
+    """
     check_size(serialize_execution_state(state), "the execution state")
-    stored = stored_state(state)
+    service, known = await _found(rt, session_id)
+    hidden = _hidden(service, await log_of(service, known), state.reasoning_state.agent_name)
+    stored = stored_state(without_secrets(state, hidden))
 
     def add(metadata: Metadata) -> Metadata:
         return {PENDING_EXECUTIONS: {**_stored(metadata), task_id: stored}}
@@ -42,10 +49,14 @@ async def save_execution_state_to_session(
 
 
 async def load_execution_state_from_session(
-    rt: Runtime, session_id: str, task_id: str
+    rt: Runtime, session_id: str, task_id: str, *, secrets: bool = False
 ) -> ExecutionState:
-    """The state of a task that is paused in a session. NotFound says what is missing."""
-    metadata = await get_session_metadata(rt, session_id)
+    """The state of a task that is paused in a session. NotFound says what is missing.
+
+    With `secrets` it has the arguments that are shown to nobody, which it takes to restore the
+    run in another store; a state that was saved has none.
+    """
+    metadata = await metadata_of(*await _found(rt, session_id), secrets=secrets)
     if not metadata:
         raise _missing(f"no execution state found for task {task_id}")
     if PENDING_EXECUTIONS not in metadata:
@@ -80,25 +91,42 @@ async def update_session_metadata(
 
 async def get_session_metadata(rt: Runtime, session_id: str) -> Metadata:
     """The metadata of a session, with the state of the run that is paused in it."""
-    service = service_at(rt)
-    known = await service.desk.outside.known(address_of(rt, session_id))
+    return await metadata_of(*await _found(rt, session_id))
+
+
+async def metadata_of(service: Service, known: Known, *, secrets: bool = False) -> Metadata:
+    """The same, of a session that was found."""
     log = await log_of(service, known)
     metadata = dict(log.state.metadata)
-    state = computed(service, log, session_id)
+    state = computed(service, log, known.record.id)
     if state is None:
         return metadata
+    state = state if secrets else without_secrets(state)
     stored = _stored(metadata)
     return {**metadata, PENDING_EXECUTIONS: {state.task_id: _shown(state, log), **stored}}
 
 
 def computed(service: Service, log: Log, session_id: str) -> ExecutionState | None:
-    """The state of the run that is paused in a log."""
+    """The state of the run that is paused in a log, with its secrets."""
     agent = service.agents.find(log.state.agent)
     settings = None
     if agent is not None:
         names = tuple(getattr(one, "name", one) for one in agent.agent.sub_agents)
         settings = Settings(names, agent.agent.show_thinking)
     return state_in(log.events, log.state, session_id, settings)
+
+
+def _hidden(service: Service, log: Log, name: str) -> Hidden:
+    """What calls do not show: as their session recorded it, and as the agent's tools say."""
+    calls = [one.event for one in log.events if isinstance(one.event, ToolCall)]
+    recorded = {call.id: call.redact for call in calls}
+    agent = service.agents.find(name or log.state.agent)
+
+    def hidden(call_id: str, tool_name: str) -> Collection[str]:
+        tool = None if agent is None else agent.tool(tool_name)
+        return {*recorded.get(call_id, ()), *(() if tool is None else tool.hidden)}
+
+    return hidden
 
 
 def stored_state(state: ExecutionState, **checkpoint: Any) -> Metadata:
@@ -134,6 +162,11 @@ def _stored(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def _missing(text: str) -> NotFound:
     return NotFound(text, code="STATE_NOT_FOUND", hint="the task is not paused, or has ended")
+
+
+async def _found(rt: Runtime, session_id: str) -> tuple[Service, Known]:
+    service = service_at(rt)
+    return service, await service.desk.outside.known(address_of(rt, session_id))
 
 
 async def _change(rt: Runtime, session_id: str, change: Callable[[Metadata], Metadata]) -> None:

@@ -23,6 +23,7 @@ class ToolCall:
     id: str
     name: str
     args: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    redact: tuple[str, ...] = ()  # names of arguments that are shown to nobody
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +105,11 @@ def checked_session(session_id: str) -> str:
 
 def serialize_execution_state(state: ExecutionState) -> bytes:
     """The state as JSON; what the snapshot holds is written once, inside it."""
-    return msgspec.json.encode({"version": VERSION, **msgspec.to_builtins(state)})
+    said = msgspec.to_builtins(state)
+    for call in (said["pending_tool_call"], *said["reasoning_state"]["first_iteration_tool_calls"]):
+        if call is not None and not call["redact"]:
+            del call["redact"]
+    return msgspec.json.encode({"version": VERSION, **said})
 
 
 def deserialize_execution_state(data: bytes | str) -> ExecutionState:

@@ -9,6 +9,7 @@ from holdfast.core import events
 from holdfast.core.calls import Call, CallStatus
 from holdfast.core.events import Content, Stamped
 from holdfast.core.messages import conversation
+from holdfast.core.redaction import MASK
 from holdfast.core.sessions import Run, State
 from holdfast.hitl.messages import message_json
 from holdfast.hitl.state import ExecutionState, ReasoningStateSnapshot, ToolCall
@@ -37,8 +38,9 @@ def state_in(
     """The execution state of the run that is paused in a log; None if none is.
 
     Without settings, which an agent that is not known here cannot give, those that a restored
-    run came with.
+    run came with. Secret arguments are in it, under the names that it says are secret.
     """
+    log = [one._replace(event=_said(one.event)) for one in log]
     run, call = state.run, paused_call(state)
     if run is None or call is None:
         return None
@@ -48,8 +50,14 @@ def state_in(
         context_id=session_id,
         query=query,
         reasoning_state=_snapshot(log, state, run, query, settings),
-        pending_tool_call=ToolCall(call.id, call.tool, dict(call.params)),
+        pending_tool_call=ToolCall(call.id, call.tool, dict(call.params), call.redact),
     )
+
+
+def _said(event: events.Event) -> events.Event:
+    """What a program said with secrets in it is of no use to a model, and told to nobody."""
+    hides = isinstance(event, events.User) and event.redact
+    return msgspec.structs.replace(event, content=MASK) if hides else event
 
 
 def _inputs(log: Sequence[Stamped], run: Run) -> list[tuple[int, events.User]]:
@@ -61,6 +69,7 @@ def _snapshot(
 ) -> ReasoningStateSnapshot:
     before = conversation(one for one in log if one.seq < run.since)
     current = conversation(log)[len(before) :]
+    redact = {e.id: e.redact for _, _, e in log if isinstance(e, events.ToolCall)}
     begun = _restored(log, run)
     after = run.since if begun is None else begun[0]
     said = [e.content for s, _, e in log if s > after and isinstance(e, events.Assistant)]
@@ -69,8 +78,8 @@ def _snapshot(
     return ReasoningStateSnapshot(
         iteration=run.turns,
         total_tokens=int(run.tokens),
-        history=tuple(message_json(one) for one in before),
-        current_turn=tuple(message_json(one) for one in current),
+        history=tuple(message_json(one, redact) for one in before),
+        current_turn=tuple(message_json(one, redact) for one in current),
         assistant_response=came.response + "".join(said),
         first_iteration_tool_calls=_first_calls(log, run, came),
         final_response_added=came.final,
@@ -96,7 +105,7 @@ def _first_calls(log: Sequence[Stamped], run: Run, came: events.Restored) -> tup
             continue
         answers += isinstance(event, events.Assistant)
         if isinstance(event, events.ToolCall) and answers == 1:
-            calls.append(ToolCall(event.id, event.tool, event.params))
+            calls.append(ToolCall(event.id, event.tool, event.params, event.redact))
     return tuple(calls)
 
 
