@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 from tests.cli.shop import Shop, until
 
+from holdfast.cli import doctoring
+from holdfast.runtime.mending import mend
 from holdfast.store.files_lines import event_in
+from holdfast.testing.crash import Crash
 
 FILES = ("--store", "files:./files")
 LOG = Path("files/s1/events.jsonl")
@@ -73,6 +76,22 @@ def test_a_session_with_a_damaged_event_is_made_anew_and_still_waits(waits: Shop
     assert waits.run("approve", call).exit_code == 0
     assert waits.effects() == ["refund 4200"]
     assert waits.json("sessions", "show", "s1")["state"] == "completed"
+
+
+def test_a_session_is_mended_whole_or_not_at_all(
+    waits: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G1: killed after any commit of `--fix`, the session is there, and still waits."""
+    edit("UPDATE record SET data = x'7b' WHERE type = 'tool_result'")
+    call = waits.pending("refund")
+    crash = Crash(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(doctoring, "mend", lambda store, *a: mend(crash.around(store), *a))
+        assert "killed after commit 1" in waits.run("doctor", "s1", "--fix").stderr
+    assert waits.pending("refund") == call
+    assert look(waits, "s1")[0] != 7
+    assert waits.run("approve", call).exit_code == 0
+    assert waits.effects() == ["refund 4200"]
 
 
 def test_lost_events_and_entries_are_made_good(waits: Shop) -> None:

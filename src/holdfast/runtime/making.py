@@ -27,6 +27,7 @@ class Making:
     calls: Sequence[PendingRecord] = ()
     wake: int | None = None
     epoch: int = 0
+    replaces: str | None = None  # the stream that goes in the same commit
 
 
 def listed(names: tuple[str, str, str], log: Sequence[Stamped], state: State) -> SessionRecord:
@@ -66,26 +67,39 @@ def going_on(names: tuple[str, str, str], log: Sequence[Stamped], now: int) -> M
 
 
 async def make(store: Store, making: Making) -> Known:
-    """Write it. Raises HeadMoved or VersionMoved if it exists, or one of its calls does."""
+    """Write it. Raises HeadMoved or VersionMoved if it exists, or one of its calls does.
+
+    Raises Gone if what it replaces was deleted meanwhile.
+    """
     record, generation = making.record, 1
     while True:
         stream = index.stream_of(record.tenant, record.id, generation)
+        generation += 1  # a stream's name is not used again
+        if stream == making.replaces:
+            continue
         entry = session_put(record, 0, stream)
-        write = Write(
-            stream,
-            making.records,
-            create=index.stream_kind(record.agent),
-            head=0,
-            wake=making.wake,
-            epoch=making.epoch,
-        )
         calls = [pending_put(one, 0, stream) for one in making.calls]
         try:
-            await store.commit([write], [entry, *calls, *_keys(making.log, stream)])
-        except Gone:
-            generation += 1  # deleted here once: a stream's name is not used again
-            continue
+            puts = [entry, *calls, *_keys(making.log, stream)]
+            await store.commit(_writes(making, stream), puts)
+        except Gone as error:
+            if error.stream == making.replaces:
+                raise
+            continue  # deleted here once
         return Known.put_as(entry)
+
+
+def _writes(making: Making, stream: str) -> list[Write]:
+    write = Write(
+        stream,
+        making.records,
+        create=index.stream_kind(making.record.agent),
+        head=0,
+        wake=making.wake,
+        epoch=making.epoch,
+    )
+    old = making.replaces
+    return [write] if old is None else [Write(old, erase=True), write]
 
 
 def _keys(log: Sequence[Stamped], stream: str) -> list[Put]:

@@ -1,13 +1,13 @@
 """Making a damaged session anew from what can be read of it; the original is kept in a file."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast.core.salvage import salvaged
 from holdfast.errors import Conflict
 from holdfast.runtime.checkup_session import SessionCheckup
 from holdfast.runtime.making import going_on, make
-from holdfast.store.base import Gone, Store, Write
+from holdfast.store.base import Gone, Store
 from holdfast.store.care import Look
 
 
@@ -23,7 +23,7 @@ class Mended:
 
 
 async def mend(store: Store, look: Look, found: SessionCheckup) -> Mended:
-    """Keep the original, then make the session anew under its name.
+    """Keep the original, then make the session anew under its name, in one commit.
 
     Conflict BEING_RESUMED if somebody drives it: what is being written cannot be looked at.
     """
@@ -45,8 +45,7 @@ async def mend(store: Store, look: Look, found: SessionCheckup) -> Mended:
     making = going_on((tenant, session_id, agent), log, now)
     original = look.keep_original(found.look.stream)
     try:
-        await store.commit([Write(found.look.stream, erase=True)])
+        await make(store, replace(making, replaces=found.look.stream))
     except Gone:  # deleted meanwhile: then nothing is to be made
         return Mended(session_id, tenant, 0, lost, original)
-    await make(store, making)
     return Mended(session_id, tenant, len(log), lost, original)

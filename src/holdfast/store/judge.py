@@ -4,7 +4,7 @@ A backend loads the rows that a commit names under a lock, asks `judge`, and wri
 Nothing here waits, reads a clock or knows a database.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -164,7 +164,8 @@ def _refusal(commit: Commit, rows: Rows) -> StoreRefusal | None:
             refusal = condition(write, row)
             if refusal is not None:
                 return refusal
-    return _version_moved(commit.conditions(), rows)
+    erased = {write.stream for write in commit.writes if write.erase}
+    return _version_moved(commit.conditions(), rows, erased)
 
 
 def _missing(write: Write, row: StreamRow | None) -> StoreRefusal | None:
@@ -200,9 +201,13 @@ def _head_moved(write: Write, row: StreamRow | None) -> StoreRefusal | None:
     )
 
 
-def _version_moved(items: Iterable[Put | Check], rows: Rows) -> StoreRefusal | None:
+def _version_moved(
+    items: Iterable[Put | Check], rows: Rows, erased: Container[str]
+) -> StoreRefusal | None:
     for item in items:
         entry = rows.entries.get((item.kind, item.key))
+        if entry is not None and entry.stream in erased:
+            entry = None  # it goes first, and its name is free for another stream
         version = entry.version if entry is not None else 0
         if version != item.expect or (entry is not None and entry.stream != item.stream):
             return VersionMoved(

@@ -264,6 +264,26 @@ async def an_erased_stream_takes_nothing_and_shows_nothing(harness: Harness) -> 
 
 
 @cases.of("erase")
+async def what_an_erased_stream_had_another_may_have_in_the_same_commit(harness: Harness) -> None:
+    """So that something is made anew whole, or not at all: its entries go before the puts."""
+    store = await harness.open()
+    await make(store, "s", "t")
+    await store.commit([Write("s"), Write("t")], [put("k", data=b"old"), put("mine", stream="t")])
+    instead = Write("s2", [record("anew")], create="session", head=0)
+    taken = put("mine", stream="s2")
+    both = [put("k", stream="s2", data=b"new"), taken]
+    await refused(VersionMoved, store.commit([Write("s", erase=True), instead], both))
+    await refused(VersionMoved, store.commit([instead], [put("k", stream="s2")]))
+    assert (await entry(store, "k")).data == b"old"
+    await store.commit([Write("s", erase=True), instead], [put("k", stream="s2", data=b"new")])
+    found = await entry(store, "k")
+    assert (found.stream, found.version, found.data) == ("s2", 1, b"new")
+    assert await texts(store, "s2") == ["anew"]
+    await refused(Gone, store.read("s"))
+    assert [e.key for e in (await store.find("pending", stream="s2")).entries] == ["k"]
+
+
+@cases.of("erase")
 async def positions_of_erased_records_are_not_used_again(harness: Harness) -> None:
     """A follower of the feed would miss what came at a place it has passed."""
     store = await harness.open()
