@@ -156,6 +156,31 @@ def test_of_codex_every_kind_of_call_is_taken() -> None:
     assert found.log[0][0] == instant("2026-02-03T11:00:01.100Z")
 
 
+def test_of_a_session_log_every_event_keeps_its_instant() -> None:
+    start = 1_700_000_000_000
+    lines: list[tuple[str, dict[str, Any]]] = [
+        ("user", {"role": "user", "content": "Go"}),
+        ("assistant", {"role": "assistant", "content": "I look.", "agent": "main"}),
+        ("tool_call", {"id": "a", "tool": "look", "params": {}, "agent": "main"}),
+        ("tool_call", {"id": "b", "tool": "look", "params": {}, "agent": "main"}),
+        ("tool_result", {"toolCallId": "a", "result": {"content": "A"}}),
+        ("tool_result", {"toolCallId": "b", "result": {"content": "B"}}),
+        ("assistant", {"role": "assistant", "content": "Done.", "agent": "main"}),
+    ]
+    text = "\n".join(
+        json.dumps({"type": kind, "timestamp": start + 1_000 * number, "data": data})
+        for number, (kind, data) in enumerate(lines)
+    )
+    found = told(parse(text.encode()), "main", start + 60_000)
+    told_at = [at - start for at, _ in found.log[: len(lines)]]
+    assert told_at == [1_000 * number for number in range(len(lines))]
+    late = told(parse(text.encode()), "main", start + 2_500)  # no instant is in the future
+    assert max(at for at, _ in late.log) == start + 2_500
+    odd = text.replace(str(start + 3_000), "NaN").replace(str(start + 4_000), "1e300")
+    times = [at for at, _ in told(parse(odd.encode()), "main", start + 60_000).log]
+    assert times == sorted(times)
+
+
 def test_encrypted_reasoning_stays_with_the_calls_it_led_to() -> None:
     """S2.33"""
     first = of(taken("codex.jsonl"), events.Assistant)[0]

@@ -19,12 +19,21 @@ Message = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
+class Times:
+    """The timestamps of one message: of its first event, and by id of its calls or results."""
+
+    at: float
+    by_id: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Conversations:
     """The messages of each agent, Anthropic-shaped and not yet repaired; `top` is who began."""
 
     by_agent: Mapping[str, list[Message]]
     top: str
     warnings: tuple[str, ...] = ()
+    times: Mapping[str, list[Times]] = field(default_factory=dict)  # as `by_agent`
 
     def of(self, agent: str | None = None) -> list[Message]:
         """One agent's messages, by default those of the agent that the log belongs to."""
@@ -39,7 +48,8 @@ def conversations(events: object) -> Conversations:
     for place, event in enumerate(events):
         recall.take(place, event)
     made = {agent: told.messages() for agent, told in recall.agents.items()}
-    return Conversations(made, recall.top, tuple(recall.warnings))
+    times = {agent: told.times for agent, told in recall.agents.items()}
+    return Conversations(made, recall.top, tuple(recall.warnings), times)
 
 
 def is_event(event: object) -> bool:
@@ -70,7 +80,7 @@ class _Recall:
         if kind == "agent_start":
             self._start(data)
         elif kind in _TOLD and SYSTEM not in (_word(data, "role"), _word(data, "agent")):
-            self._told(kind, data)
+            self._told(kind, data, event["timestamp"])
 
     def _start(self, data: dict[str, Any]) -> None:
         agent = _word(data, "agent")
@@ -81,17 +91,17 @@ class _Recall:
         self._started.pop(agent, None)
         self._started[agent] = None
 
-    def _told(self, kind: str, data: dict[str, Any]) -> None:
+    def _told(self, kind: str, data: dict[str, Any], at: float) -> None:
         if kind == "user":
-            self._of(self._addressee(data)).said(data)
+            self._of(self._addressee(data)).said(data, at)
         elif kind == "assistant":
-            self._of(self._speaker(data)).answered(data)
+            self._of(self._speaker(data)).answered(data, at)
         elif kind == "tool_call":
             speaker = self._speaker(data)
             self._callers.setdefault(_key(data.get("id")), []).append(speaker)
-            self._of(speaker).called(data)
+            self._of(speaker).called(data, at)
         else:
-            self._of(self._caller(data)).heard(data)
+            self._of(self._caller(data)).heard(data, at)
 
     def _caller(self, data: dict[str, Any]) -> str:
         """Who a result is for: the last who called with its id and still waits."""
@@ -124,19 +134,24 @@ class _Told:
     _messages: list[Message] = field(default_factory=list)
     _natives: dict[int, list[Any]] = field(default_factory=dict)
     _heard: list[int] = field(default_factory=list)  # the places of results
+    times: list[Times] = field(default_factory=list)
 
-    def said(self, data: dict[str, Any]) -> None:
-        self._messages.append({"role": "user", "content": _own(data.get("content"))})
+    def said(self, data: dict[str, Any], at: float) -> None:
+        self._add({"role": "user", "content": _own(data.get("content"))}, at)
 
-    def answered(self, data: dict[str, Any]) -> None:
+    def _add(self, message: Message, at: float) -> None:
+        self._messages.append(message)
+        self.times.append(Times(at))
+
+    def answered(self, data: dict[str, Any], at: float) -> None:
         origin = {key: data[key] for key in ("provider", "model") if type(data.get(key)) is str}
         for key in ("native", "raw_content"):
             if type(data.get(key)) is list:
                 self._natives[len(self._messages)] = data[key]
         content = _own(data.get("content"))
-        self._messages.append({"role": "assistant", "content": content, **origin})
+        self._add({"role": "assistant", "content": content, **origin}, at)
 
-    def called(self, data: dict[str, Any]) -> None:
+    def called(self, data: dict[str, Any], at: float) -> None:
         """A call stands with the text of its turn and the calls beside it."""
         block = {
             "type": "tool_use",
@@ -146,13 +161,14 @@ class _Told:
         }
         last = self._messages[-1] if self._messages else None
         if last is None or last["role"] != "assistant":
-            self._messages.append({"role": "assistant", "content": [block]})
+            self._add({"role": "assistant", "content": [block]}, at)
         elif type(last["content"]) is list:
             last["content"].append(block)
         else:
             last["content"] = [*_texts(last["content"]), block]
+        self.times[-1].by_id.setdefault(_key(data.get("id")), at)
 
-    def heard(self, data: dict[str, Any]) -> None:
+    def heard(self, data: dict[str, Any], at: float) -> None:
         """A result stands with those of the same turn."""
         block = {
             "type": "tool_result",
@@ -165,7 +181,8 @@ class _Told:
             self._messages[-1]["content"].append(block)
         else:
             self._heard.append(len(self._messages))
-            self._messages.append({"role": "user", "content": [block]})
+            self._add({"role": "user", "content": [block]}, at)
+        self.times[-1].by_id.setdefault(_key(data.get("toolCallId")), at)
 
     def messages(self) -> list[Message]:
         """All of it: results in the order of their calls, native answers as they came."""

@@ -1,15 +1,20 @@
 """What a foreign file holds."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One message, in the shape of whichever provider, and when it was said (0: not known)."""
+    """One message, in the shape of whichever provider, and when it was said (0: not known).
+
+    `by_id` has the instants of its calls or results, where they are known one by one.
+    """
 
     message: Any
     at: int = 0
+    by_id: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

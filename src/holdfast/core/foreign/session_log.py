@@ -1,9 +1,11 @@
 """Logs of events, `{type, timestamp, data}`, as `holdfast.sessions` and others write them."""
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from holdfast.core.foreign.found import Foreign, Said, text_in
-from holdfast.core.recovery import MAIN, conversations, is_event
+from holdfast.core.foreign.instants import instant
+from holdfast.core.recovery import MAIN, Conversations, Message, Times, conversations, is_event
 
 NAME: Final = "session-log"
 _TOLD: Final = frozenset({"user", "assistant", "tool_call", "tool_result", "agent_start"})
@@ -17,13 +19,21 @@ def fits(rows: list[Any]) -> bool:
 def read(rows: list[Any], agent: str | None = None) -> Foreign:
     """One agent's conversation: the named one's if it is in the log, else that of its own agent."""
     found = conversations(rows)
-    chosen = agent if agent in found.by_agent else found.top
-    at = next((int(row["timestamp"]) for row in rows if is_event(row)), 0)
+    chosen = agent if agent is not None and agent in found.by_agent else found.top
     others = tuple(name for name in found.by_agent if name not in (chosen, MAIN))
     return Foreign(
         NAME,
-        tuple(Said(message, at) for message in found.of(chosen)),
+        tuple(_said(message, times) for message, times in _timed(found, chosen)),
         agent=text_in(chosen),
         others=others,
         notes=found.warnings,
     )
+
+
+def _timed(found: Conversations, agent: str) -> Iterator[tuple[Message, Times]]:
+    return zip(found.of(agent), found.times.get(agent, []), strict=True)
+
+
+def _said(message: Message, times: Times) -> Said:
+    by_id = {call_id: instant(at) for call_id, at in times.by_id.items()}
+    return Said(message, instant(times.at), by_id)

@@ -1,6 +1,6 @@
 """Foreign messages as events of ours, repaired, so that the session can be gone on with."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -9,7 +9,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from holdfast.core import events
 from holdfast.core.decide import INTERRUPTED
-from holdfast.core.foreign.found import Foreign
+from holdfast.core.foreign.found import Foreign, Said
 from holdfast.core.repair.parts import Block, Issue, Part, Turn
 from holdfast.core.repair.plain import plain, shown
 from holdfast.core.repair.repairing import mend
@@ -28,7 +28,7 @@ class Told:
 def told(foreign: Foreign, agent: str, now: int) -> Told:
     """The session as its log begins here: complete, at rest, with what was wrong as an event."""
     turns, issues = mend([one.message for one in foreign.said], "tell")
-    writer = _Writer(agent, [one.at for one in foreign.said], now)
+    writer = _Writer(agent, foreign.said, now)
     for turn in turns:
         writer.take(turn)
     at = writer.at or now
@@ -50,18 +50,20 @@ def _shown(foreign: Foreign, issues: Sequence[Issue]) -> list[Any]:
 class _Writer:
     """Writes turns as events; instants never go back."""
 
-    def __init__(self, agent: str, times: Sequence[int], now: int) -> None:
+    def __init__(self, agent: str, said: Sequence[Said], now: int) -> None:
         self.log: list[tuple[int, events.Event]] = []
         self.at = 0
         self._agent = agent
-        self._times = times
+        self._said = said
+        self._by_id: Mapping[str, int] = {}
         self._now = now
         self._turn = 0
 
     def take(self, turn: Turn) -> None:
         """The next turn; what a system said is the agent's own business now."""
-        said = self._times[turn.at] if 0 <= turn.at < len(self._times) else 0
-        self.at = max(self.at, min(said, self._now))
+        said = self._said[turn.at] if 0 <= turn.at < len(self._said) else Said(None)
+        self._by_id = said.by_id
+        self._reach(said.at)
         if turn.role == "user":
             self._user(turn)
         elif turn.role == "assistant":
@@ -76,13 +78,18 @@ class _Writer:
         run = f"task_{begun[0]}"  # as the fold calls the run of a message that names none
         return [events.AgentComplete(run=run, output=events.raw(last.content), duration=0)]
 
-    def _write(self, event: events.Event) -> None:
+    def _reach(self, at: int) -> None:
+        self.at = max(self.at, min(at, self._now))
+
+    def _write(self, event: events.Event, part: Part | None = None) -> None:
+        if part is not None:
+            self._reach(self._by_id.get(part.id, 0))
         self.log.append((self.at or self._now, event))
 
     def _user(self, turn: Turn) -> None:
         for part in turn.parts:
             if part.kind == "result":
-                self._write(_result(part.block))
+                self._write(_result(part.block), part)
         said = [part.block for part in turn.parts if part.kind != "result"]
         if said:
             self._write(events.User(role="user", content=_content(said)))
@@ -106,7 +113,7 @@ class _Writer:
         )
         for part in turn.parts:
             if part.kind == "call":
-                self._write(self._call(part.block))
+                self._write(self._call(part.block), part)
 
     def _call(self, block: Block) -> events.ToolCall:
         params = plain(block["input"])
