@@ -16,6 +16,7 @@ from tests.serve.processes import CI, OPS, Server, effects, free_port, make_proj
 from holdfast.cli.root import cli
 
 SESSIONS = ("sessions list", "sessions show s1", "sessions events s1", "sessions show @last")
+PAUSES = ("sessions state s1", "sessions permissions s1", "sessions state nobody")
 PENDING = ("pending list", "pending show {refund}", "pending list --kind tool --session s1")
 WRONG = (
     "sessions show nobody",
@@ -72,6 +73,7 @@ class Here:
         text = text.replace(f" {shlex.join(self.through)}", "").replace(self.server.url, "URL")
         text = re.sub(r'"(callback|webhook)URL": [^,}]*', '"URL": 0', text)
         text = re.sub(r"\n  callbackURL .*", "", text)
+        text = re.sub(r'"age": \d+', '"age": 0', text)
         return re.sub(r"\b[\d.]+(s|m|h|m\d+s|h\d+m)\b", "AGE", text)
 
 
@@ -85,7 +87,7 @@ def s1(here: Here) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("as_json", ["--json", "-v"])
-@pytest.mark.parametrize("command", [*SESSIONS, *PENDING, *WRONG])
+@pytest.mark.parametrize("command", [*SESSIONS, *PAUSES, *PENDING, *WRONG])
 def test_it_prints_the_same_and_exits_the_same(
     here: Here, s1: dict[str, str], command: str, as_json: str
 ) -> None:
@@ -113,6 +115,19 @@ def test_a_session_goes_from_run_to_its_end(here: Here) -> None:
     lost = here.remote(f"deny {calls['refund']}")
     assert lost.exit_code == 5
     assert "was approved with changes by ops" in lost.stderr
+
+
+def test_what_was_allowed_is_revoked_through_the_server(here: Here) -> None:
+    """S4.66"""
+    calls = here.waiting("allowed")
+    rule = "refund:order_id=991"
+    assert here.remote(f"approve {calls['refund']} --remember-as {rule} --no-run").exit_code == 0
+    assert rule in here.remote("sessions permissions allowed").stdout
+    (kept,) = here.json("sessions permissions allowed")["permissions"]
+    assert (kept["rule"], kept["by"]) == (rule, "ops")
+    revoke = f"sessions permissions allowed --revoke {kept['number']}"
+    assert here.json(revoke)["permissions"] == []
+    assert here.remote(revoke).exit_code == 3
 
 
 def test_the_run_is_shown_as_it_happens(here: Here) -> None:

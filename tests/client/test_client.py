@@ -142,3 +142,20 @@ async def test_ids_may_hold_slashes_and_more(client: Client, name: str) -> None:
     await waiting(client, name)
     assert (await client.session(name).get())["sessionID"] == name
     assert (await client.session(name).cancel())["state"] == "cancelled"
+
+
+async def test_the_state_of_a_pause_and_what_was_allowed_in_it(client: Client) -> None:
+    """S4.12 S4.66"""
+    calls = await waiting(client)
+    session = client.session("s")
+    state = await session.state()
+    assert [call["id"] for call in state["pending"]] == [call["id"] for call in calls.values()]
+    (paused,) = state["pending_executions"].values()
+    assert paused["pending_tool_call"]["name"] == "refund"
+    assert await session.permissions() == []
+    await client.approve(calls["approval"]["id"], remember="refund:order=991")
+    (kept,) = await session.permissions()
+    assert (kept["rule"], kept["by"]) == ("refund:order=991", "admin")
+    assert await session.revoke(kept["number"]) == []
+    with pytest.raises(errors.NotFound, match="remembers no permission"):
+        await session.revoke(kept["number"])

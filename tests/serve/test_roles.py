@@ -11,7 +11,7 @@ import anyio
 import pytest
 from fastapi.routing import APIRoute
 from tests.serve.conftest import MakeClient
-from tests.serve.shop import ROLES, TOKENS, agent
+from tests.serve.shop import ROLES, TOKENS, TURNS, agent
 
 from holdfast import File, Runtime
 from holdfast.app import service_of
@@ -33,6 +33,8 @@ NOBODY: frozenset[str] = frozenset()
 FILE = b"a file"
 DIGEST = f"sha256:{hashlib.sha256(FILE).hexdigest()}"
 RESULT = {"output": "ok"}
+REFUND = {"calls": [{"tool": "refund", "args": {"order": 1, "cents": 2}}]}
+NUMBER = "permission"  # which is no name that could give anything away
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,9 @@ TABLE = {
     "POST /sessions/{session_id}/cancel": Row(OPERATORS),
     "POST /sessions/{session_id}/fork": Row(OPERATORS, status=201),
     "GET /sessions/{session_id}/files/{digest}": Row(READERS),
+    "GET /sessions/{session_id}/state": Row(READERS),
+    "GET /sessions/{session_id}/permissions": Row(READERS),
+    "DELETE /sessions/{session_id}/permissions/{number}": Row(DECIDERS),
 }
 
 
@@ -116,7 +121,8 @@ class Place:
 
 @asynccontextmanager
 async def opened() -> AsyncIterator[Place]:
-    async with Runtime(MemoryStore(ManualClock()), agents=[agent()]) as rt:
+    clerk = agent(REFUND, {"text": "Refunded."}, *TURNS)
+    async with Runtime(MemoryStore(ManualClock()), agents=[clerk]) as rt:
         ids = {tenant: await _parked(rt, tenant) for tenant in ("acme", "other")}
         closing = anyio.Event()
         closing.set()  # so that streams end where they would wait
@@ -131,12 +137,17 @@ async def place() -> AsyncIterator[Place]:
 
 async def _parked(rt: Runtime, tenant: str) -> dict[str, str]:
     session = rt.tenant(tenant).session(f"of-{tenant}", agent="shop", notify_url="http://1.1.1.1/")
+    asked = await session.run("Refund")
+    await rt.tenant(tenant).approve(asked.pending[0].id, by="ana", remember=True)
+    await session.run()
+    allowed = [one.seq for one in await session.events() if one.type == "decision"]
     result = await session.run(["Go", File("text/plain", data=FILE)])
     deliveries = [one async for one in Deliveries(service_of(rt).desk.outbox).all(tenant)]
     return {
         **{call.kind: call.id for call in result.pending},
         "session": session.id,
         "delivery": deliveries[0].id,
+        NUMBER: str(allowed[0]),
     }
 
 
@@ -147,6 +158,7 @@ def _request(route: str, row: Row, ids: dict[str, str]) -> dict[str, Any]:
         session_id=ids["session"],
         delivery_id=ids["delivery"],
         digest=DIGEST,
+        number=ids[NUMBER],
     )
     body = row.body
     if isinstance(body, dict) and "pendingID" in body:
@@ -189,7 +201,8 @@ async def test_what_is_another_tenants_is_not_there(
             expected = 403
         assert answer.status_code == expected, (role, answer.text)
         if row.foreign == "hidden" and answer.is_success:
-            assert not [one for one in other.values() if one in answer.text]
+            names = [one for name, one in other.items() if name != NUMBER]
+            assert not [one for one in names if one in answer.text]
 
 
 @pytest.mark.parametrize("route", TABLE)

@@ -40,6 +40,18 @@ class Handle(Protocol):
         """Record a message, and answer the session."""
         ...
 
+    async def state(self) -> Json:
+        """The states of the runs that are paused in it, its open calls, and for how long."""
+        ...
+
+    async def permissions(self) -> list[Json]:
+        """What people allowed for the rest of it."""
+        ...
+
+    async def revoke(self, number: int, by: str | None) -> None:
+        """Ask again about what that number allows. Raises NotFound."""
+        ...
+
     async def cancel(self, by: str | None, reason: str | None) -> Json:
         """End its run."""
         ...

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from holdfast.app import Runtime, service_of, tenant_of
 from holdfast.cli.backend import Given, Handle, Json
+from holdfast.cli.who import login_name
 from holdfast.core.commands import (
     Approve,
     CancelCall,
@@ -17,6 +18,7 @@ from holdfast.core.commands import (
 )
 from holdfast.core.pending import PendingRecord
 from holdfast.core.sessions import State
+from holdfast.hitl.showing import pause_json
 from holdfast.runtime.entries import Address, Known
 from holdfast.runtime.models.base import Delta
 from holdfast.runtime.results import (
@@ -24,6 +26,7 @@ from holdfast.runtime.results import (
     Result,
     Sight,
     pending_json,
+    permission_json,
     problem_of,
     session_json,
 )
@@ -170,6 +173,20 @@ class LocalSession:
         """Record a message."""
         await self.session.send(message, key=key)
         return await self.get()
+
+    async def state(self) -> Json:
+        """The states of its paused runs."""
+        return await pause_json(service_of(self.runtime), await self._known())
+
+    async def permissions(self) -> list[Json]:
+        """What people allowed for the rest of it."""
+        seen = await service_of(self.runtime).sight(await self._known())
+        return [permission_json(one) for one in seen.folded.allowed]
+
+    async def revoke(self, number: int, by: str | None) -> None:
+        """Ask again about what that number allows."""
+        known = await self._known()
+        await service_of(self.runtime).revoke(known, number, by or login_name(), VIA)
 
     async def cancel(self, by: str | None, reason: str | None) -> Json:
         """End its run."""

@@ -2,36 +2,31 @@
 
 from typing import Any
 
-from holdfast.app import Runtime, service_of
-from holdfast.cli.opening import known_session, opened
+from holdfast.cli import finding
+from holdfast.cli.backend import Backend, handle_of
+from holdfast.cli.opening import working
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, age, line
 from holdfast.cli.why import Picture, why
 from holdfast.core.events import PENDING_EXECUTIONS
-from holdfast.hitl import ExecutionState, get_session_metadata
+from holdfast.hitl import ExecutionState
 from holdfast.hitl.saving import state_of
 
 
 def state(settings: Settings, given: str) -> int:
     """Show it; --json has the whole state."""
 
-    async def main(runtime: Runtime) -> None:
-        known = await known_session(runtime, given)
-        service = service_of(runtime)
-        session = (await service.result(known)).to_json()
-        scoped = runtime.tenant(known.record.tenant)
-        metadata = await get_session_metadata(scoped, known.record.id)
-        paused = metadata.get(PENDING_EXECUTIONS, {})
-        now = service.desk.store.now()
-        since = min((call["time"]["created"] for call in session["pending"]), default=now)
-        told = {name: session[name] for name in ("sessionID", "state", "pending")}
+    async def main(backend: Backend) -> None:
+        handle = handle_of(backend, await finding.session(backend, given))
+        told = await handle.state()
         terminal = Terminal(settings)
-        terminal.either(
-            {**told, PENDING_EXECUTIONS: paused, "age": now - since},
-            lambda: _show(terminal, Picture(session, now), [state_of(p) for p in paused.values()]),
-        )
+        if settings.as_json:
+            terminal.answer(told)
+            return
+        paused = [state_of(one) for one in told[PENDING_EXECUTIONS].values()]
+        _show(terminal, Picture(await handle.get(), backend.now()), paused)
 
-    opened(settings, main)
+    working(settings, main)
     return 0
 
 

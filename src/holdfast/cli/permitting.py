@@ -1,50 +1,40 @@
 """What people allowed for the rest of a session: listed, and revoked."""
 
-from typing import Any
-
-from holdfast.app import Runtime, service_of
-from holdfast.cli.opening import known_session, opened
+from holdfast.cli import finding
+from holdfast.cli.backend import Backend, Json, handle_of
+from holdfast.cli.opening import working
 from holdfast.cli.settings import Settings
-from holdfast.cli.terminal import Terminal, age, line
-from holdfast.core.permissions import Allowed
+from holdfast.cli.terminal import Terminal, age, call_text, line
 
 
-def permissions(settings: Settings, given: str, revoked: int | None, by: str) -> int:
+def permissions(settings: Settings, given: str, revoked: int | None, by: str | None) -> int:
     """List what is remembered; with a number, revoke that first."""
 
-    async def main(runtime: Runtime) -> None:
-        service = service_of(runtime)
-        known = await known_session(runtime, given)
+    async def main(backend: Backend) -> None:
+        handle = handle_of(backend, await finding.session(backend, given))
         if revoked is not None:
-            await service.revoke(known, revoked, by, "cli")
-        allowed = (await service.sight(known)).folded.allowed
+            await handle.revoke(revoked, by)
+        allowed = await handle.permissions()
         terminal = Terminal(settings)
         terminal.either(
-            {"sessionID": known.record.id, "permissions": [_json(one) for one in allowed]},
-            lambda: _table(terminal, allowed, service.desk.store.now()),
+            {"sessionID": handle.id, "permissions": allowed},
+            lambda: _table(terminal, allowed, backend.now()),
         )
 
-    opened(settings, main)
+    working(settings, main)
     return 0
 
 
-def _table(terminal: Terminal, allowed: tuple[Allowed, ...], now: int) -> None:
+def _table(terminal: Terminal, allowed: list[Json], now: int) -> None:
     if not allowed:
         terminal.say("nothing is allowed beyond what the agent's own rules say")
         return
     rows = [
-        (str(one.number), line(one.text, 80), line(one.by), f"{age(now - one.at)} ago")
+        (str(one["number"]), line(_text(one), 80), line(one["by"]), f"{age(now - one['at'])} ago")
         for one in allowed
     ]
     terminal.table(("N", "ALLOWED", "BY", "SINCE"), rows)
 
 
-def _json(one: Allowed) -> dict[str, Any]:
-    return {
-        "number": one.number,
-        "tool": one.tool,
-        "rule": one.rule,
-        "args": None if one.rule else one.shown,
-        "by": one.by,
-        "at": one.at,
-    }
+def _text(one: Json) -> str:
+    return one["rule"] or call_text(one["tool"], one["args"])

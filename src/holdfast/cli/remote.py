@@ -26,6 +26,7 @@ PATIENCE_S: Final = 3.0  # somebody sits there and waits
 _COMMANDS: Final = (
     (re.compile(r"GET /(pending|sessions)"), r"holdfast \1 list"),
     (re.compile(r"GET /(pending|sessions)/(\S+)"), r"holdfast \1 show \2"),
+    (re.compile(r"GET /sessions/(\S+)/permissions"), r"holdfast sessions permissions \1"),
     (re.compile(r"POST /sessions/(\S+)/resume"), r"holdfast sessions resume \1"),
 )
 
@@ -179,6 +180,18 @@ class Served:
     async def send(self, message: Content, key: str | None) -> Json:
         """Record a message."""
         return await self.session.send(content_json(message), key=key)
+
+    async def state(self) -> Json:
+        """The states of its paused runs."""
+        return await self.session.state()
+
+    async def permissions(self) -> list[Json]:
+        """What people allowed for the rest of it."""
+        return await self.session.permissions()
+
+    async def revoke(self, number: int, by: str | None) -> None:
+        """Ask again about what that number allows."""
+        await self.session.revoke(number, by=by or self.by)
 
     async def cancel(self, by: str | None, reason: str | None) -> Json:
         """End its run."""

@@ -150,6 +150,14 @@ class RemoteSession:
         """The conversation in parts."""
         return _object((await self._ask("GET", self._path("messages"))).body)
 
+    async def state(self) -> Json:
+        """The states of the runs that are paused in it, its open calls, and for how long."""
+        return _object((await self._ask("GET", self._path("state"))).body)
+
+    async def permissions(self) -> list[Json]:
+        """What was allowed for the rest of it when a call was approved with `remember`."""
+        return list((await self._ask("GET", self._path("permissions"))).body["permissions"])
+
     def follow(self, *, after: int = 0, deltas: bool = False) -> AsyncIterator[Json]:
         """Its events after a seq and those to come, each once, for ever; watching drives nothing.
 
@@ -170,6 +178,11 @@ class RemoteSession:
         """Change metadata; None removes a key."""
         path = path_of("sessions", self.id)
         return _object((await self._ask("PATCH", path, body={"metadata": dict(changes)})).body)
+
+    async def revoke(self, number: int, *, by: str | None = None) -> list[Json]:
+        """Ask again about what that number allows; answers what is still allowed."""
+        path, who = self._path("permissions", str(number)), {} if by is None else {"by": by}
+        return list((await self._ask("DELETE", path, who)).body["permissions"])
 
     async def fork(self, *, at: int | None = None, id: str | None = None) -> "RemoteSession":  # noqa: A002 - the word users know
         """A session of its own with what this one had settled at an event; no effect re-runs."""

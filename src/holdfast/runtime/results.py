@@ -10,6 +10,7 @@ from typing_extensions import TypeVar
 
 from holdfast.core.index import SessionRecord
 from holdfast.core.pending import PendingDecision, PendingRecord
+from holdfast.core.permissions import Allowed
 from holdfast.core.redaction import shown_event
 from holdfast.core.sessions import State as Folded
 from holdfast.core.tasks import Projection, Standing, project
@@ -176,6 +177,18 @@ def error_of(folded: Folded) -> HoldfastError | None:
         return None
     failed = folded.run.error
     return HoldfastError(failed.error, code=failed.code, hint=failed.hint)
+
+
+def permission_json(one: Allowed) -> dict[str, Any]:
+    """What somebody allowed for the rest of a session."""
+    return {
+        "number": one.number,
+        "tool": one.tool,
+        "rule": one.rule,
+        "args": None if one.rule else one.shown,
+        "by": one.by,
+        "at": one.at,
+    }
 
 
 def session_json(sight: Sight) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from holdfast.serve import (
     health,
     messages,
     openapi,
+    pauses,
     pending,
     sessions,
     submitting,
@@ -35,6 +36,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     pending.router,
     sessions.router,
     messages.router,
+    pauses.router,
     events.router,
 )
 

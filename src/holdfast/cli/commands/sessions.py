@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from holdfast.cli.settings import Settings, shared, with_settings
-from holdfast.cli.who import login_name, who
+from holdfast.cli.who import who
 
 STATES = ("pending", "running", "waiting", "completed", "failed", "cancelled")
 
@@ -68,14 +68,14 @@ def state(settings: Settings, session_id: str) -> int:
 @sessions.command()
 @click.argument("session_id", metavar="ID")
 @click.option("--revoke", type=int, metavar="N", help="Ask again about what N allows.")
-@click.option("--by", default=login_name, show_default="login name", metavar="NAME")
+@click.option("--by", metavar="NAME", help="Who; else the login name, or the token's.")
 @shared
 @with_settings
-def permissions(settings: Settings, session_id: str, revoke: int | None, by: str) -> int:
+def permissions(settings: Settings, session_id: str, revoke: int | None, by: str | None) -> int:
     """List what was allowed for the rest of a session when a call was approved."""
     from holdfast.cli import permitting
 
-    return permitting.permissions(settings, session_id, revoke, by)
+    return permitting.permissions(settings, session_id, revoke, who(by, settings.server))
 
 
 @sessions.command()
