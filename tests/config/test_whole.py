@@ -55,8 +55,11 @@ def test_an_agent_is_understood(whole: Config) -> None:
     assert isinstance(refund, ToolRef)
     assert refund.options["requires_approval"] is True
     assert isinstance(github, McpTools)
-    assert github.only == ("search_issues", "create_issue")
-    assert github.requires_approval == ("create_issue",)
+    assert github.options == {
+        "only": ("search_issues", "create_issue"),
+        "requires_approval": ("create_issue",),
+        "prefix": "gh_",
+    }
     assert isinstance(ask, ToolRef)
     assert ask.is_built_in
 
@@ -89,8 +92,6 @@ def test_its_missing_parts_are_all_named(
     lines = caught.value.message.splitlines()
     assert [line.split(": ")[0] + ": " + line.split(": ")[1] for line in lines] == [
         "holdfast.yaml:4: llms.main.provider",
-        "holdfast.yaml:5: mcp_servers",
-        "holdfast.yaml:19: agents.assistant.tools[2].mcp",
         "holdfast.yaml:21: agents.assistant.sub_agents",
     ]
     assert all("is not built yet" in line for line in lines)
@@ -107,7 +108,6 @@ PARTS = {
         )
         for provider in ("anthropic", "openai", "openai-responses", "google", "ollama")
     },
-    "mcp_servers": ("mcp_servers:\n  a: {command: [x]}", "1: mcp_servers"),
     **{
         f"agents.*.{path}": (
             f"agents:\n  a:\n    llm: scripted:turns.json\n    {said}",
@@ -120,13 +120,6 @@ PARTS = {
             ("budget.children", "budget: {children: 3}", "budget.children"),
         )
     },
-    "agents.*.tools.*.mcp": (
-        (
-            "agents:\n  a:\n    llm: scripted:turns.json\n    tools:\n"
-            "      - {prefix: x, mcp: m}\nmcp_servers: {m: {url: http://h}}"
-        ),
-        "5: agents.a.tools[0].mcp",
-    ),
 }
 
 

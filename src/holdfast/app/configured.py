@@ -12,6 +12,7 @@ from holdfast.config.settings import ServerConfig
 from holdfast.errors import ConfigError
 from holdfast.runtime.addresses import Screen
 from holdfast.runtime.agents import Agent, two_tools
+from holdfast.runtime.mcp.values import MCPServer, MCPTools
 from holdfast.runtime.models.base import Model
 from holdfast.runtime.models.scripted import ScriptedModel
 from holdfast.runtime.outbox import Outbox, Target
@@ -21,6 +22,11 @@ from holdfast.runtime.tools import Tool, as_tool
 def agents_from(config: Config) -> list[Agent[Any]]:
     """The agents of a configuration; imports the user's modules. ConfigError says where."""
     return [_agent(agent, config) for agent in config.agents.values()]
+
+
+def mcp_servers_from(config: Config) -> list[MCPServer]:
+    """The MCP servers of a configuration, whether or not an agent of it uses them."""
+    return [_mcp_server(name, config) for name in config.mcp_servers]
 
 
 def tell(outbox: Outbox, said: ServerConfig) -> None:
@@ -66,9 +72,13 @@ def _agent(said: AgentConfig, config: Config) -> Agent[Any]:
         raise config.located(error, key) from error
 
 
-def _check_names(said: AgentConfig, tools: Sequence[Tool[..., Any] | str], config: Config) -> None:
+def _check_names(
+    said: AgentConfig, tools: Sequence[Tool[..., Any] | MCPTools | str], config: Config
+) -> None:
     seen: set[str] = set()
     for ref, tool in zip(said.tools, tools, strict=True):
+        if isinstance(tool, MCPTools):
+            continue  # their names are known when the server has told them
         name = tool if isinstance(tool, str) else tool.name
         if name in seen:
             raise config.located(two_tools(said.name, name), ref.key)
@@ -94,14 +104,29 @@ def _model(said: ModelRef, config: Config) -> str | Model:
         raise config.located(error, said.key) from error
 
 
-def _tool(said: ToolRef | McpTools, config: Config) -> Tool[..., Any] | str:
-    if isinstance(said, McpTools):  # not reached while load() refuses them
-        error = ConfigError("MCP tools are not built yet", code="NOT_BUILT_YET")
-        raise config.located(error, said.key)
-    if said.is_built_in:
-        return said.target
-    found = config.import_object(said.target, said.key)
+def _tool(said: ToolRef | McpTools, config: Config) -> Tool[..., Any] | MCPTools | str:
     try:
+        if isinstance(said, McpTools):
+            return MCPTools(_mcp_server(said.mcp, config), **said.options)
+        if said.is_built_in:
+            return said.target
+        found = config.import_object(said.target, said.key)
         return replace(as_tool(found), **said.options)
     except ConfigError as error:
         raise config.located(error, said.key) from error
+
+
+def _mcp_server(name: str, config: Config) -> MCPServer:
+    said = config.mcp_servers[name]
+    try:
+        return MCPServer(
+            name,
+            command=said.command,
+            env=said.env,
+            cwd=(said.cwd or config.base_dir) if said.command else None,
+            url=said.url,
+            headers=said.headers,
+            **said.options,
+        )
+    except ConfigError as error:
+        raise config.located(error, ("mcp_servers", name)) from error

@@ -29,6 +29,8 @@ from holdfast.runtime.bus import Bus
 from holdfast.runtime.entries import Address
 from holdfast.runtime.host import LEASE_MS, Host
 from holdfast.runtime.ids import new_id
+from holdfast.runtime.mcp.lines import Lines
+from holdfast.runtime.mcp.values import MCPServer
 from holdfast.runtime.near import Near
 from holdfast.runtime.outbox import Outbox
 from holdfast.runtime.outside import Outside
@@ -62,6 +64,7 @@ class Runtime:
         public_url: str | None = None,
         webhook_secret: str | None = None,
         clock: Clock | None = None,
+        mcp_servers: Sequence[MCPServer] = (),
     ) -> None:
         opened = around_store.get()(open_store(store, clock))
         lease_ms = parse_duration(os.environ[LEASE]) if os.environ.get(LEASE) else LEASE_MS
@@ -78,7 +81,7 @@ class Runtime:
             webhook_secret,
             near=near,
         )
-        known = Agents(agents)
+        known = Agents(agents, Lines(mcp_servers))
         for agent in agents:
             _check_mode(agent, store)
         self._service = Service(desk, known, Host(desk, known, lease_ms))
@@ -100,7 +103,7 @@ class Runtime:
     ) -> "Runtime":
         """The runtime that a YAML file describes; what is given here counts more."""
         from holdfast import config
-        from holdfast.app.configured import agents_from, tell
+        from holdfast.app.configured import agents_from, mcp_servers_from, tell
 
         loaded = config.load(Path(path))
         runtime = cls(
@@ -110,6 +113,7 @@ class Runtime:
             worker=worker,
             public_url=loaded.public_url,
             webhook_secret=loaded.webhook_secret,
+            mcp_servers=mcp_servers_from(loaded),
         )
         runtime._service.resumes_running = loaded.resumes_running
         runtime._service.keep_settled_ms = parse_duration(loaded.settled_calls)
@@ -132,6 +136,7 @@ class Runtime:
             for agent in self._service.agents.all():
                 _check_deps(agent, desk.deps)
             await desk.outbox.learn()
+            stack.push_async_callback(self._service.agents.lines.close)
             self._service.host.open()
             stack.push_async_callback(self._service.host.close)
             if self._with_worker:

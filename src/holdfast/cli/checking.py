@@ -18,7 +18,8 @@ def list_agents(settings: Settings) -> int:
     """Name, model and tools, with what is special about each."""
 
     async def main(runtime: Runtime) -> None:
-        found = [_agent_json(agent) for agent in service_of(runtime).agents.all()]
+        agents = service_of(runtime).agents
+        found = [_agent_json(await agents.listed(agent)) for agent in agents.all()]
         terminal = Terminal(settings)
         terminal.either({"agents": found}, lambda: _agent_lines(terminal, found))
 
@@ -32,6 +33,7 @@ def _agent_json(agent: ReadyAgent) -> dict[str, Any]:
         "model": agent.model.name,
         "description": agent.agent.description,
         "tools": [{"name": t.name, "flags": _flags(t)} for t in agent.tools.values()],
+        "problem": None if agent.problem is None else agent.problem.to_json(),
     }
 
 
@@ -52,6 +54,8 @@ def _agent_lines(terminal: Terminal, found: list[dict[str, Any]]) -> None:
         for tool in agent["tools"]:
             flags = f"  [{', '.join(tool['flags'])}]" if tool["flags"] else ""
             terminal.say(f"  {line(tool['name'])}{flags}")
+        if agent["problem"]:
+            terminal.say(f"  ✗ {line(agent['problem']['error'], 200)}")
 
 
 def check(settings: Settings) -> int:
@@ -83,7 +87,7 @@ async def _waiting(runtime: Runtime) -> AsyncIterator[dict[str, Any]]:
         if agent is None:
             problem: HoldfastError | None = _unknown(record.agent)
         elif record.kind == "approval":  # a result needs no tool to be accepted
-            problem = _unfit(agent, record.tool, record.input)
+            problem = _unfit(await service.agents.listed(agent), record.tool, record.input)
         else:
             continue
         if problem is not None:
@@ -105,7 +109,8 @@ async def _stuck(runtime: Runtime) -> AsyncIterator[dict[str, Any]]:
                 continue
             problem = _unknown(record.agent) if agent is None else None
             if agent is not None:
-                problem = _unfit(agent, call.tool, dict(call.params))
+                listed = await service.agents.listed(agent)
+                problem = _unfit(listed, call.tool, dict(call.params))
             if problem is not None:
                 yield _told(record.id, call.tool, call.shown, problem, None)
 
@@ -116,6 +121,8 @@ def _unknown(agent: str) -> HoldfastError:
 
 def _unfit(agent: ReadyAgent, name: str, args: dict[str, Any]) -> HoldfastError | None:
     tool = agent.tool(name)
+    if tool is None and agent.problem is not None:
+        return agent.problem
     if tool is None:
         return Refused(f"agent {agent.name!r} has no tool {name!r}", code="TOOL_MISSING")
     try:

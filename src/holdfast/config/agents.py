@@ -92,7 +92,7 @@ def _tool(said: Any, key: Key, around: Surroundings) -> ToolRef | McpTools:
         laid_over = MappingProxyType(options)
         return ToolRef(target=target, options=laid_over, key=key, target_key=(*key, "use"))
     around.notes.attempt((*key, "mcp"), _check_server, said["mcp"], around.mcp_servers)
-    return McpTools(**options, key=key)
+    return McpTools(mcp=options.pop("mcp"), options=MappingProxyType(options), key=key)
 
 
 def _check_server(name: str, servers: Mapping[str, Any]) -> None:

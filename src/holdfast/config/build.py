@@ -34,7 +34,7 @@ def build(
     folder, notes = Folder(file.absolute().parent), Notes(entries)
     stores = _each(data, "session_stores", notes, lambda name, said: store_of(name, said, folder))
     llms = _each(data, "llms", notes, lambda name, said: _model(name, said, folder, notes))
-    servers = _each(data, "mcp_servers", notes, _mcp_server)
+    servers = _each(data, "mcp_servers", notes, lambda name, said: _mcp_server(name, said, folder))
     agents = data.get("agents", {})
     around = Surroundings(folder, notes, stores, llms, servers, agents)
     built = {name: agent_of(name, said, around) for name, said in agents.items()}
@@ -90,17 +90,21 @@ def _model(name: str, said: Mapping[str, Any], folder: Folder, notes: Notes) -> 
     return model_of(said, key, script)
 
 
-def _mcp_server(name: str, said: Mapping[str, Any]) -> McpServerConfig:
+def _mcp_server(name: str, said: Mapping[str, Any], folder: Folder) -> McpServerConfig:
     if not said.get("command") and "url" not in said:
         raise Wrong("needs command: [PROGRAM, …] or url: URL")
-    other, way = ("env", "url") if "url" in said else ("headers", "command")
-    if other in said:
-        raise Wrong(f"a server with {way!r} takes no {other!r}")
+    others, way = (("env", "cwd"), "url") if "url" in said else (("headers",), "command")
+    for other in others:
+        if other in said:
+            raise Wrong(f"a server with {way!r} takes no {other!r}")
+    limits = ("idle_timeout", "connect_timeout")
     return McpServerConfig(
         name=name,
         command=tuple(said.get("command", ())),
         url=said.get("url"),
         env=MappingProxyType(said.get("env", {})),
+        cwd=folder.place(said["cwd"]) if "cwd" in said else None,
+        options=MappingProxyType({word: said[word] for word in limits if word in said}),
         headers=MappingProxyType(said.get("headers", {})),
     )
 

@@ -8,7 +8,6 @@ from holdfast.config.problems import NOT_BUILT_YET, Key, Problem
 from holdfast.config.reader import Entry
 
 _PROVIDER: Final = "this version runs the provider 'scripted' and Model objects given in Python"
-_MCP: Final = "this version cannot use MCP servers"
 _BUDGET: Final = "this version counts turns and tokens"
 
 # A key, with * for any name or position, and perhaps the value that is meant; and why not.
@@ -19,9 +18,7 @@ NOT_BUILT: Final[Mapping[str, str]] = {
     "llms.*.provider=openai-responses": _PROVIDER,
     "llms.*.provider=google": _PROVIDER,
     "llms.*.provider=ollama": _PROVIDER,
-    "mcp_servers": _MCP,
     "agents.*.tools.*=execute_command": "this version runs no commands",
-    "agents.*.tools.*.mcp": _MCP,
     "agents.*.sub_agents": "this version runs no agents in the background",
     "agents.*.budget.seconds": _BUDGET,
     "agents.*.budget.children": _BUDGET,

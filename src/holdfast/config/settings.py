@@ -66,24 +66,24 @@ class ToolRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpTools:
-    """The tools of an MCP server; without `only`, all of them."""
+    """The tools of an MCP server; `options` are in the words of `MCPTools`."""
 
     mcp: str
-    only: tuple[str, ...] | None = None
-    requires_approval: bool | tuple[str, ...] | None = None
-    prefix: str = ""
+    options: Mapping[str, Any] = field(default_factory=_nothing)
     key: Key = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpServerConfig:
-    """An MCP server: a program to start, or a URL."""
+    """An MCP server: a program to start, or a URL; `options` are in the words of `MCPServer`."""
 
     name: str
     command: tuple[str, ...] = field(default=(), repr=False)
     env: Mapping[str, str] = field(default_factory=_nothing, repr=False)
+    cwd: Path | None = None
     url: str | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=_nothing, repr=False)
+    options: Mapping[str, Any] = field(default_factory=_nothing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,8 +62,11 @@ _MCP_SERVER: Final = Block(
     {
         "command": Many(TEXT),
         "env": Named(TEXT, names=None),
+        "cwd": TEXT,
         "url": URL,
         "headers": Named(TEXT, names=None),
+        "idle_timeout": DURATION,
+        "connect_timeout": DURATION,
     },
     either=("command", "url"),
 )
@@ -100,6 +103,10 @@ _MCP_TOOLS: Final = Block(
         "mcp": TEXT,
         "only": Many(TEXT),
         "requires_approval": Either(FLAG, Many(TEXT)),
+        "approval_timeout": DURATION_OR_NONE,
+        "idempotent": Either(FLAG, Many(TEXT)),
+        "on_crash": choice("on_crash", "tell", "ask"),
+        "timeout": DURATION_OR_NONE,
         "prefix": TEXT,
     }
 )

@@ -11,8 +11,11 @@ import msgspec
 from typing_extensions import TypeVar
 
 from holdfast.core.plan import Limits
-from holdfast.errors import ConfigError, NotFound
+from holdfast.errors import ConfigError, HoldfastError, NotFound
 from holdfast.runtime.builtins import resolve_tool
+from holdfast.runtime.mcp.lines import Lines
+from holdfast.runtime.mcp.toolbox import tools_of
+from holdfast.runtime.mcp.values import Listed, MCPServer, MCPTools, check_library
 from holdfast.runtime.models.base import Model, ToolSpec
 from holdfast.runtime.models.resolve import resolve_model
 from holdfast.runtime.output_type import OutputShape
@@ -35,7 +38,7 @@ class Agent(Generic[T_co]):
     name: str
     model: str | Model = field(kw_only=True)
     instructions: str | Callable[[Context[Any]], str] = ""
-    tools: Sequence[Tool[..., Any] | Callable[..., Any] | str] = ()
+    tools: Sequence[Tool[..., Any] | Callable[..., Any] | str | MCPTools | MCPServer] = ()
     output_type: type[T_co] = str  # type: ignore[assignment]
     sub_agents: Sequence[Any] = ()
     model_settings: Mapping[str, Any] = field(default_factory=dict)
@@ -118,21 +121,48 @@ def two_tools(agent: str, name: str) -> ConfigError:
     )
 
 
-class ReadyAgent:
-    """An agent with its model and tools found, as the engine drives it."""
+def mcp_tools(agent: Agent[Any]) -> tuple[MCPTools, ...]:
+    """What an agent takes from MCP servers."""
+    given = (one.tools() if isinstance(one, MCPServer) else one for one in agent.tools)
+    return tuple(one for one in given if isinstance(one, MCPTools))
 
-    def __init__(self, agent: Agent[Any]) -> None:
+
+class ReadyAgent:
+    """An agent with its model and tools found, as the engine drives it.
+
+    `lists` is what its MCP servers have; until that is known it has a `problem`.
+    """
+
+    def __init__(
+        self,
+        agent: Agent[Any],
+        lines: Lines | None = None,
+        lists: Mapping[str, tuple[Listed, ...]] | None = None,
+        model: Model | None = None,
+    ) -> None:
         self.agent = agent
         self.name = agent.name
-        self.model = resolve_model(agent.model, agent.name)
+        self.model = model or resolve_model(agent.model, agent.name)
         self.tools: dict[str, Tool[..., Any]] = {}
         self._by_name: dict[str, Tool[..., Any]] = {}
+        self.chosen = mcp_tools(agent)
+        self.lists = lists
+        self.problem: HoldfastError | None = None
+        if self.chosen and lists is None:
+            self.problem = HoldfastError(
+                f"the tools of agent {agent.name!r} are not known yet", code="MCP_NOT_LISTED"
+            )
         for item in agent.tools:
-            self._add(resolve_tool(item))
+            if not isinstance(item, MCPTools | MCPServer):
+                self._add(resolve_tool(item))
+            elif lines is not None and lists is not None:
+                chosen = item if isinstance(item, MCPTools) else item.tools()
+                for one in tools_of(chosen, lists[chosen.server_name], lines):
+                    self._add(one)
         self.output = OutputShape(agent.output_type, agent.name)
         limit = None if agent.timeout is None else parse_duration(agent.timeout) or None
         self.limits = Limits(agent.max_turns, dict(agent.budget), limit)
-        self.permissions = permissions_of(agent, self.tool)
+        self.permissions = permissions_of(agent, self.tool, is_open=bool(self.chosen))
 
     def _add(self, tool: Tool[..., Any]) -> None:
         if tool.name in self.tools:
@@ -200,8 +230,9 @@ class ReadyAgent:
 class Agents:
     """The agents that this process knows, by name and former names."""
 
-    def __init__(self, agents: Sequence[Agent[Any]]) -> None:
+    def __init__(self, agents: Sequence[Agent[Any]], lines: Lines | None = None) -> None:
         self._ready: dict[str, ReadyAgent] = {}
+        self.lines = lines or Lines()
         for agent in agents:
             self.add(agent)
 
@@ -216,8 +247,17 @@ class Agents:
                 code="AGENT_NAME_CLASH",
                 hint="give one of them another name",
             )
-        ready = ReadyAgent(agent)
-        self._ready |= {name: ready for name in agent.aliases if name not in self._ready}
+        if chosen := mcp_tools(agent):
+            check_library()
+            self.lines.know(agent.name, chosen)
+        return self._put(ReadyAgent(agent))
+
+    def _put(self, ready: ReadyAgent) -> ReadyAgent:
+        agent = ready.agent
+        for name in agent.aliases:
+            taken = self._ready.setdefault(name, ready)
+            if taken.agent is agent:
+                self._ready[name] = ready
         self._ready[agent.name] = ready
         return ready
 
@@ -225,6 +265,28 @@ class Agents:
         """Make an agent known in the place of the one that has its name; drives keep theirs."""
         self._ready.pop(agent.name, None)
         return self.add(agent)
+
+    async def listed(self, ready: ReadyAgent) -> ReadyAgent:
+        """The agent with the tools that its MCP servers have now.
+
+        Where one cannot be reached and never could, or has what cannot be used, it has a
+        `problem`; what needs no tools it can do all the same.
+        """
+        if not ready.chosen:
+            return ready
+        known = self._ready.get(ready.name)
+        if known is not None and known.agent is ready.agent:
+            ready = known
+        try:
+            lists = await self.lines.lists({one.server_name for one in ready.chosen})
+            if lists == ready.lists:
+                return ready
+            made = ReadyAgent(ready.agent, self.lines, lists, ready.model)
+        except HoldfastError as error:
+            made = ReadyAgent(ready.agent, model=ready.model)
+            made.problem = error
+            return made
+        return self._put(made) if self._ready.get(ready.name) is ready else made
 
     def find(self, name: str) -> ReadyAgent | None:
         """The agent of that name, or that had it once."""

@@ -40,6 +40,7 @@ logger = logging.getLogger("holdfast")
 
 LOOK_S: Final = 1.0  # how often a driver that waits for an instant looks at the clock
 STUBBORN_S: Final = 2.0  # how long a drive that ends waits for a call that was called off
+_NEED_TOOLS: Final = (effects.AskModel, effects.StartCalls, effects.Interrupted)
 STUCK_RETRY_MS: Final = 60_000  # how often a worker looks whether it has the missing code now
 
 
@@ -177,6 +178,9 @@ class Driver:
     async def _do(self, effect: Effect) -> bool:
         if self._stopping and isinstance(effect, effects.AskModel | effects.StartCalls):
             effect = effects.Idle()
+        if self._agent.problem is not None and isinstance(effect, _NEED_TOOLS):
+            self._stuck[""] = self._agent.problem
+            effect = Park(None)
         is_busy = bool(self._flight.calls) or self._flight.asking is not None
         if self._stopping and isinstance(effect, effects.Idle) and not is_busy:
             effect = Park(self._desk.store.now())  # also where a person was waited for in place

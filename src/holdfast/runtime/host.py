@@ -41,7 +41,7 @@ class Drive:
     """One session that is driven here, and how that ended."""
 
     lease: Lease
-    agent: ReadyAgent | None = None
+    agent: str = ""
     driver: Driver | None = None
     task: asyncio.Task[None] | None = None
     done: asyncio.Event = field(default_factory=asyncio.Event)
@@ -283,7 +283,7 @@ class Host:
             async with self._counted(agent):
                 free = self._free(agent, limit)
                 for lease in await self.claim(index.stream_kind(name), free, only) if free else ():
-                    drive = self.drives[lease.stream] = Drive(lease, agent)
+                    drive = self.drives[lease.stream] = Drive(lease, agent.name)
                     drives.append(drive)
         except Exception as error:  # noqa: BLE001 - it is the caller's, not the host's
             if not begun.done():
@@ -308,7 +308,9 @@ class Host:
         pool = agent.agent.worker_pool
         if pool is None:
             return limit
-        return max(0, min(limit, pool - sum(one.agent is agent for one in self.drives.values())))
+        return max(
+            0, min(limit, pool - sum(one.agent == agent.name for one in self.drives.values()))
+        )
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -364,6 +366,8 @@ class Host:
         if rested is None or rested.log.state.head != lease.head:
             log = Log(self._desk.store, lease.stream)
             rested = Rested(log, await self._known(lease), None)
+
+        agent = await self._agents.listed(agent)
 
         def is_alive() -> bool:
             return self._holder == lease.holder and time.monotonic() < self._deadline

@@ -91,11 +91,13 @@ class Ledger:
         state, agent = self.log.state, self._agent
         if agent is None or not facts or state.run is None or self._is_introduced():
             return list(facts)
-        changed = state.digest != agent.digest
+        # Of an agent whose tools are not all known here nothing can be said to have changed.
+        digest = agent.digest if agent.problem is None else state.digest
+        changed = state.digest != digest
         start = events.AgentStart(
             run=state.run.id,
             agent=agent.name,
-            digest=agent.digest,
+            digest=digest,
             worker=self.lease.holder,
             tools=agent.tool_digests if changed else None,
             since=0 if agent.limits.running_ms is None else self._began,

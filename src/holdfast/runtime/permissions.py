@@ -17,23 +17,34 @@ class Ruled(Protocol):
     def permissions(self) -> Mapping[str, Sequence[str]]: ...
 
 
-def permissions_of(agent: Ruled, tool: Callable[[str], Tool[..., Any] | None]) -> Permissions:
+def permissions_of(
+    agent: Ruled, tool: Callable[[str], Tool[..., Any] | None], *, is_open: bool = False
+) -> Permissions:
     """The rules of an agent. ConfigError for one that could never be about a call of its tools.
 
-    A rule with a typing mistake would deny nothing, and nobody would see it.
+    A rule with a typing mistake would deny nothing, and nobody would see it. An agent whose tools
+    are listed elsewhere may yet get the tool that a rule names.
     """
     unknown = set(agent.permissions) - set(EFFECTS)
     if unknown:
         raise _wrong(agent, "", f"has {min(unknown)!r}, and takes deny, allow and ask")
     rules = {
-        effect: [_checked(agent, effect, text, tool) for text in agent.permissions.get(effect, ())]
+        effect: [
+            _checked(agent, effect, text, tool, is_open=is_open)
+            for text in agent.permissions.get(effect, ())
+        ]
         for effect in EFFECTS
     }
     return Permissions(rules)
 
 
 def _checked(
-    agent: Ruled, effect: str, text: str, tool: Callable[[str], Tool[..., Any] | None]
+    agent: Ruled,
+    effect: str,
+    text: str,
+    tool: Callable[[str], Tool[..., Any] | None],
+    *,
+    is_open: bool,
 ) -> Rule:
     try:
         rule = rule_of(text)
@@ -42,6 +53,8 @@ def _checked(
     if not rule.names_one_tool:
         return rule
     found = tool(rule.tool)
+    if found is None and is_open:
+        return rule
     if found is None:
         raise _wrong(agent, f".{effect}", f"{text!r} is about a tool that the agent does not have")
     known = found.parameters.get("properties", {})

@@ -251,7 +251,7 @@ class Service:
         async def inspect(record: PendingRecord) -> None:
             if record.epoch is not None and record.is_open:
                 await self._check_held(record)
-            self._inspect(record, command)
+            await self._inspect(record, command)
 
         return await self.desk.settling.settle(pending_id, command, tenant=tenant, inspect=inspect)
 
@@ -272,12 +272,16 @@ class Service:
             await self.host.claim(NO_KIND, 0)  # by which the store notices who is dead
             return (await self.desk.store.read(known.stream, limit=0)).holder is not None
 
-    def _inspect(self, record: PendingRecord, command: Command) -> None:
+    async def _inspect(self, record: PendingRecord, command: Command) -> None:
         """Refuse what could not work with the code that is here; without code, take it."""
         agent = self.agents.find(record.agent)
         if agent is None:
             return
+        if isinstance(command, Approve):
+            agent = await self.agents.listed(agent)
         tool = agent.tool(record.tool)
+        if tool is None and agent.problem is not None:
+            return
         match command:
             case Approve() if tool is None:
                 raise Refused(

@@ -95,6 +95,7 @@ class Worker:
                 if not looked:
                     await self._service.desk.outbox.publish()
                     await self._service.wake_stuck()
+                    await self._service.host.also(self._list_tools)
                     looked = True
                 begun = await self._round()
                 self._service.worked_at = time.monotonic()
@@ -111,6 +112,13 @@ class Worker:
                 await self._retention.round()
                 return
             await self._pause()
+
+    async def _list_tools(self) -> None:
+        """Ask the MCP servers for their tools at once, and say which cannot be reached."""
+        for agent in self._service.agents.all():
+            problem = (await self._service.agents.listed(agent)).problem
+            if problem is not None:
+                logger.warning("agent %s waits: %s", agent.name, problem.message)
 
     @property
     def _is_busy(self) -> bool:
