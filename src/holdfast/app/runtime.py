@@ -39,6 +39,7 @@ from holdfast.runtime.results import Event, Result, event_of
 from holdfast.runtime.service import Service
 from holdfast.runtime.session import Session
 from holdfast.runtime.settling import Settling
+from holdfast.runtime.telemetry import Telemetry
 from holdfast.runtime.values import PendingCall, parse_duration
 from holdfast.runtime.worker import Recovery, Worker
 from holdfast.store.base import Clock, Store
@@ -65,6 +66,7 @@ class Runtime:
         webhook_secret: str | None = None,
         clock: Clock | None = None,
         mcp_servers: Sequence[MCPServer] = (),
+        telemetry: Mapping[str, bool] | None = None,
     ) -> None:
         opened = around_store.get()(open_store(store, clock))
         lease_ms = parse_duration(os.environ[LEASE]) if os.environ.get(LEASE) else LEASE_MS
@@ -80,6 +82,7 @@ class Runtime:
             public_url,
             webhook_secret,
             near=near,
+            telemetry=Telemetry.of(telemetry or {}),
         )
         known = Agents(agents, Lines(mcp_servers))
         for agent in agents:
@@ -114,6 +117,7 @@ class Runtime:
             public_url=loaded.public_url,
             webhook_secret=loaded.webhook_secret,
             mcp_servers=mcp_servers_from(loaded),
+            telemetry=loaded.telemetry,
         )
         runtime._service.resumes_running = loaded.resumes_running
         runtime._service.keep_settled_ms = parse_duration(loaded.settled_calls)

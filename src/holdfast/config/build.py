@@ -55,6 +55,7 @@ def build(
         server=server,
         lines=MappingProxyType({key: entry.line for key, entry in entries.items()}),
         resumes_running=data.get("recovery", {}).get("running", "resume") == "resume",
+        telemetry=MappingProxyType(data.get("telemetry", {})),
         **retention,
     )
     return config, notes

@@ -174,6 +174,7 @@ TABLE: Final = Block(
         "agents": Named(_AGENT),
         "server": _SERVER,
         "retention": Block({"settled_calls": DURATION}),
+        "telemetry": Block({"enabled": FLAG, "content": FLAG}),
         "recovery": Block({"running": choice("recovery.running", "resume", "fail")}),
     }
 )

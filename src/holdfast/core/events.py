@@ -160,6 +160,7 @@ class AgentStart(Struct, frozen=True, kw_only=True, omit_defaults=True):
     worker: str = ""
     tools: dict[str, str] | None = None
     since: int = 0  # when the drive began, where its time is limited
+    trace: str = ""  # of the drive, where somebody collects traces
 
 
 class AgentComplete(Struct, frozen=True, kw_only=True, omit_defaults=True):

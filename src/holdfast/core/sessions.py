@@ -49,6 +49,7 @@ class State(Struct, frozen=True):
     digest: str = ""
     tools: Mapping[str, str] = field(default_factory=dict)
     worker: str = ""
+    trace: str = ""  # of the last drive that told one
     text: str = ""  # of the last answer
     usage: Mapping[str, float] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -133,6 +134,7 @@ def _agent_start(state: State, stamped: Stamped, event: events.AgentStart) -> St
         digest=event.digest,
         tools=tools,
         worker=event.worker,
+        trace=event.trace or state.trace,
     )
 
 

@@ -93,9 +93,13 @@ class Driver:
         """
         if self._log.state.head != self._lease.head:
             await self._catch_up()
+        session_id, before = self._ledger.known.record.id, self._log.state
         try:
-            while not await self._step():
-                pass
+            with self._desk.telemetry.drive(self._agent.name, session_id, before) as span:
+                self._ledger.trace = span.trace
+                while not await self._step():
+                    pass
+                span.ended(self._log.state)
             parked()
         finally:
             self._flight.stop()

@@ -46,6 +46,7 @@ class Ledger:
         self._outbox = desk.outbox
         # Said with the first thing written: who drives, and with which version of the agent.
         self._agent: ReadyAgent | None = agent
+        self.trace: str | None = None  # of this drive
         self._began = desk.store.now()
         self._waits = dict(rested.waits or {})  # calls that wait, as they were last written here
 
@@ -101,6 +102,7 @@ class Ledger:
             worker=self.lease.holder,
             tools=agent.tool_digests if changed else None,
             since=0 if agent.limits.running_ms is None else self._began,
+            trace=self.trace or "",
         )
         opening: list[Event] = [start]
         if state.digest and changed:

@@ -33,6 +33,7 @@ from holdfast.runtime.outputs import Deferred, parse_deferred, render_result
 from holdfast.runtime.outside import Outside
 from holdfast.runtime.results import decision_of, instant, problem_of
 from holdfast.runtime.settling import Settling
+from holdfast.runtime.telemetry import Telemetry
 from holdfast.runtime.tools import Tool
 from holdfast.runtime.values import Context, Decision, PendingCall
 from holdfast.store.base import Store
@@ -56,6 +57,7 @@ class Desk:
     threads: anyio.CapacityLimiter | None = None
     tracked: bool = True  # sessions are kept, so that somebody can be asked and answer
     near: Near = field(default_factory=Near)
+    telemetry: Telemetry = field(default_factory=Telemetry)
 
     @property
     def webhook_secrets(self) -> tuple[str, ...]:
@@ -223,13 +225,15 @@ class Performer(Struct, frozen=True):
         whole: Answer | None = None
         hides = any(tool.hidden for tool in self.agent.tools.values())
         tell(ModelAsked(self.tenant, self.session_id, request.turn))
-        async for piece in self.agent.model.answer(request):
-            if isinstance(piece, Answer):
-                whole = piece
-            elif piece.kind != "args" or not hides:
-                self.desk.bus.publish(self.tenant, piece)
-        if whole is None:
-            raise ModelError(f"{self.agent.model.name} ended its answer without one")
+        with self.desk.telemetry.chat(self.agent.model.name, request, hides=hides) as answered:
+            async for piece in self.agent.model.answer(request):
+                if isinstance(piece, Answer):
+                    whole = piece
+                elif piece.kind != "args" or not hides:
+                    self.desk.bus.publish(self.tenant, piece)
+            if whole is None:
+                raise ModelError(f"{self.agent.model.name} ended its answer without one")
+            answered(whole)
         return whole
 
     # --- what becomes of a call ---------------------------------------------------------------
@@ -424,7 +428,10 @@ class Performer(Struct, frozen=True):
         may_repeat = tool.crash_policy != "tell"
         run = (call.turn, call.id, call.effect_id, tool.name, may_repeat)
         tell(ToolRun(self.tenant, self.session_id, *run))
-        return await invoke(tool, ctx, limiter=self.desk.threads)
+        with self.desk.telemetry.tool(tool, call.id, self.session_id, ctx.args) as returned:
+            value = await invoke(tool, ctx, limiter=self.desk.threads)
+            returned(value)
+        return value
 
     async def _rendered(self, value: Any) -> events.Content:
         shown = render_result(value)
