@@ -35,6 +35,7 @@ from holdfast.runtime.near import Near
 from holdfast.runtime.outbox import Outbox
 from holdfast.runtime.outside import Outside
 from holdfast.runtime.perform import Desk
+from holdfast.runtime.prices import Prices
 from holdfast.runtime.results import Event, Result, event_of
 from holdfast.runtime.service import Service
 from holdfast.runtime.session import Session
@@ -67,6 +68,7 @@ class Runtime:
         clock: Clock | None = None,
         mcp_servers: Sequence[MCPServer] = (),
         telemetry: Mapping[str, bool] | None = None,
+        prices: Mapping[str, Mapping[str, float]] | None = None,
     ) -> None:
         opened = around_store.get()(open_store(store, clock))
         lease_ms = parse_duration(os.environ[LEASE]) if os.environ.get(LEASE) else LEASE_MS
@@ -83,6 +85,7 @@ class Runtime:
             webhook_secret,
             near=near,
             telemetry=Telemetry.of(telemetry or {}),
+            prices=Prices(prices),
         )
         known = Agents(agents, Lines(mcp_servers))
         for agent in agents:
@@ -118,6 +121,7 @@ class Runtime:
             webhook_secret=loaded.webhook_secret,
             mcp_servers=mcp_servers_from(loaded),
             telemetry=loaded.telemetry,
+            prices=loaded.prices,
         )
         runtime._service.resumes_running = loaded.resumes_running
         runtime._service.keep_settled_ms = parse_duration(loaded.settled_calls)

@@ -9,6 +9,7 @@ from holdfast.cli.backend import Backend, Given, Json, handle_of
 from holdfast.cli.opening import working
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, age, call_text, line, value_text
+from holdfast.cli.usage_text import usage_text
 from holdfast.cli.why import Picture, why
 from holdfast.core.durations import duration_ms
 from holdfast.runtime.results import instant
@@ -142,11 +143,12 @@ def _facts(terminal: Terminal, session: Json) -> None:
             shown = todo if isinstance(todo, Mapping) else {"content": todo}
             mark = marks.get(str(shown.get("status")), "·")
             terminal.say(f"  {mark} {line(str(shown.get('content', '')), _LONGEST)}")
-    usage = ", ".join(f"{amount:g} {name}" for name, amount in session["usage"].items())
     tenant = f", tenant {session['tenant']}" * bool(session["tenant"])
     terminal.say()
     terminal.say(f"Agent    {line(session['agent'])}{tenant}")
-    terminal.say(f"Usage    {usage or 'none yet'}")
+    terminal.say(f"Usage    {usage_text(session['usage'])}")
+    if "treeUsage" in session:
+        terminal.say(f"In all   {usage_text(session['treeUsage'])}, with its children")
     if session["metadata"]:
         terminal.say(f"Metadata {line(value_text(session['metadata']), _LONGEST)}")
     if session["permissions"]:

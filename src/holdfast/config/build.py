@@ -49,6 +49,7 @@ def build(
         store=store,
         session_stores=_frozen(stores),
         llms=_frozen(llms),
+        prices=MappingProxyType(data.get("prices", {})),
         mcp_servers=_frozen(servers),
         deps=data.get("deps"),
         agents=_frozen(built),

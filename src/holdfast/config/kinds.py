@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from math import inf
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -14,6 +15,7 @@ from holdfast.core.permissions import rule_of
 from holdfast.errors import Refused
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+MODEL_NAME: Final = re.compile(r"[^\s:]+:\S+")  # provider:model
 _OBJECT: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _SIZE: Final = re.compile(r"([0-9]+)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?")
 _HOST: Final = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9][A-Za-z0-9.-]*")
@@ -61,6 +63,7 @@ class Named:
 
     item: "Spec"
     names: re.Pattern[str] | None = NAME
+    hint: str = "letters, digits, '_', '-' and '.' are allowed, 64 at most"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,13 @@ def _positive(scalar: Scalar) -> float:
     value = scalar.value
     if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
         raise Wrong("must be a number above 0")
+    return value
+
+
+def _amount(scalar: Scalar) -> float:
+    value = scalar.value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
+        raise Wrong("must be a number, 0 or more")
     return value
 
 
@@ -246,18 +256,19 @@ def _rule(scalar: Scalar) -> str:
 
 
 _TEXT: Final = {"type": "string"}
-_AMOUNT: Final = {"type": ["number", "string"]}
+_NUMBER_OR_TEXT: Final = {"type": ["number", "string"]}
 TEXT: Final = Plain(_text, _TEXT)
 FLAG: Final = Plain(_flag, {"type": "boolean"})
+AMOUNT: Final = Plain(_amount, {"type": "number", "minimum": 0})
 POSITIVE: Final = Plain(_positive, {"type": "number", "exclusiveMinimum": 0})
-DURATION: Final = Plain(_duration, _AMOUNT)
+DURATION: Final = Plain(_duration, _NUMBER_OR_TEXT)
 DURATION_OR_NONE: Final = Plain(_duration_or_none, {"type": ["number", "string", "null"]})
 URL: Final = Plain(_url, {"type": "string", "format": "uri"})
 OPEN_URL: Final = Plain(_open_url, URL.schema)
 NETWORK: Final = Plain(_network, _TEXT)
 HOST_OR_NETWORK: Final = Plain(_host_or_network, _TEXT)
 SHARE: Final = Plain(_share, {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1})
-SIZE: Final = Plain(_size, _AMOUNT)
+SIZE: Final = Plain(_size, _NUMBER_OR_TEXT)
 RATE: Final = Plain(_rate, _TEXT)
 OBJECT: Final = Plain(_object, {"type": "string", "pattern": f"^{_OBJECT.pattern}$"})
 OUTPUT: Final = Plain(_output, _TEXT)

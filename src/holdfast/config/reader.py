@@ -110,8 +110,7 @@ class Reader:
         read = {}
         for name, value, line in self._pairs(node, key):
             if spec.names is not None and not spec.names.fullmatch(name):
-                hint = "letters, digits, '_', '-' and '.' are allowed, 64 at most"
-                self.problems.append(Problem(line, (*key, name), "is not a name", hint))
+                self.problems.append(Problem(line, (*key, name), "is not a name", spec.hint))
                 continue
             read[name] = self.read(spec.item, value, (*key, name), line)
         return read

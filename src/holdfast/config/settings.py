@@ -171,6 +171,7 @@ class Config:
     store: StoreConfig
     session_stores: Mapping[str, StoreConfig] = field(default_factory=_nothing)
     llms: Mapping[str, ModelRef] = field(default_factory=_nothing)
+    prices: Mapping[str, Mapping[str, float]] = field(default_factory=_nothing)  # by model
     mcp_servers: Mapping[str, McpServerConfig] = field(default_factory=_nothing)
     deps: str | None = None
     agents: Mapping[str, AgentConfig] = field(default_factory=_nothing)

@@ -3,10 +3,12 @@
 from typing import Final
 
 from holdfast.config.kinds import (
+    AMOUNT,
     DURATION,
     DURATION_OR_NONE,
     FLAG,
     HOST_OR_NETWORK,
+    MODEL_NAME,
     NETWORK,
     OBJECT,
     OPEN_URL,
@@ -57,6 +59,10 @@ _LLM: Final = Block(
         "settings": Free(),
     },
     required=("provider",),
+)
+_PRICE: Final = Block(  # US dollars for a million tokens
+    {"input": AMOUNT, "output": AMOUNT, "cache_read": AMOUNT, "cache_write": AMOUNT},
+    required=("input", "output"),
 )
 _MCP_SERVER: Final = Block(
     {
@@ -169,6 +175,7 @@ TABLE: Final = Block(
     {
         "session_stores": Named(_STORE),
         "llms": Named(_LLM),
+        "prices": Named(_PRICE, MODEL_NAME, hint="name a model as agents do: provider:model"),
         "mcp_servers": Named(_MCP_SERVER),
         "deps": OBJECT,
         "agents": Named(_AGENT),

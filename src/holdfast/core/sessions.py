@@ -11,6 +11,7 @@ from holdfast.core.calls import Call, CallStatus, Move
 from holdfast.core.events import PENDING_EXECUTIONS, Stamped
 from holdfast.core.permissions import Allowed
 from holdfast.core.todos import is_todo_tool
+from holdfast.core.usage import Usage, counted, tokens
 
 RunState = Literal["pending", "running", "waiting", "completed", "failed", "cancelled"]
 RunEnd = Literal["completed", "failed", "cancelled"]
@@ -51,7 +52,8 @@ class State(Struct, frozen=True):
     worker: str = ""
     trace: str = ""  # of the last drive that told one
     text: str = ""  # of the last answer
-    usage: Mapping[str, float] = field(default_factory=dict)
+    usage: Usage = field(default_factory=dict)
+    children: tuple[str, ...] = ()  # sessions that it has started
     metadata: Mapping[str, Any] = field(default_factory=dict)
     todos: tuple[Any, ...] = ()
     allowed: tuple[Allowed, ...] = ()  # what people said need not be asked about again
@@ -139,14 +141,10 @@ def _agent_start(state: State, stamped: Stamped, event: events.AgentStart) -> St
 
 
 def _assistant(state: State, stamped: Stamped, event: events.Assistant) -> State:
-    usage = dict(state.usage)
-    usage["requests"] = usage.get("requests", 0) + 1
-    for name, amount in (event.usage or {}).items():
-        usage[name] = usage.get(name, 0) + amount
     run = state.run
     if run is not None:
-        spent = sum((event.usage or {}).get(k, 0) for k in ("inputTokens", "outputTokens"))
-        run = replace(run, driven=True, turns=run.turns + 1, tokens=run.tokens + spent)
+        spent = run.tokens + tokens(event.usage)
+        run = replace(run, driven=True, turns=run.turns + 1, tokens=spent)
     return replace(
         state,
         run=run,
@@ -157,7 +155,7 @@ def _assistant(state: State, stamped: Stamped, event: events.Assistant) -> State
         resuming=False,
         retry=None,
         text=event.content,
-        usage=usage,
+        usage=counted(state.usage, event.usage),
     )
 
 
@@ -280,6 +278,12 @@ def _restored(state: State, _: Stamped, event: events.Restored) -> State:
     return replace(state, run=replace(state.run, turns=event.turns, tokens=event.tokens))
 
 
+def _delegation(state: State, _: Stamped, event: events.Delegation) -> State:
+    if event.session_id in state.children:
+        return state
+    return replace(state, children=(*state.children, event.session_id))
+
+
 def _metadata(state: State, _: Stamped, event: events.Metadata) -> State:
     merged = {**state.metadata, **event.changes}
     return replace(state, metadata={k: v for k, v in merged.items() if v is not None})
@@ -310,6 +314,7 @@ _FOLDS: Final[dict[type, Callable[[State, Stamped, Any], State]]] = {
     events.Cancelled: _cancelled,
     events.Metadata: _metadata,
     events.Restored: _restored,
+    events.Delegation: _delegation,
     events.Forked: _forked,
 }
 

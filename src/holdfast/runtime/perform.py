@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as vary
 from typing import Any
 
 import anyio
@@ -31,6 +32,7 @@ from holdfast.runtime.near import Near
 from holdfast.runtime.outbox import Outbox
 from holdfast.runtime.outputs import Deferred, parse_deferred, render_result
 from holdfast.runtime.outside import Outside
+from holdfast.runtime.prices import Prices
 from holdfast.runtime.results import decision_of, instant, problem_of
 from holdfast.runtime.settling import Settling
 from holdfast.runtime.telemetry import Telemetry
@@ -58,6 +60,7 @@ class Desk:
     tracked: bool = True  # sessions are kept, so that somebody can be asked and answer
     near: Near = field(default_factory=Near)
     telemetry: Telemetry = field(default_factory=Telemetry)
+    prices: Prices = field(default_factory=Prices)
 
     @property
     def webhook_secrets(self) -> tuple[str, ...]:
@@ -234,7 +237,12 @@ class Performer(Struct, frozen=True):
             if whole is None:
                 raise ModelError(f"{self.agent.model.name} ended its answer without one")
             answered(whole)
-        return whole
+        return self._priced(whole)
+
+    def _priced(self, answer: Answer) -> Answer:
+        """What the answer cost at today's price is part of it."""
+        names = (f"{answer.provider}:{answer.model}", self.agent.model.name)
+        return vary(answer, usage=self.desk.prices.priced(answer.usage, *names))
 
     # --- what becomes of a call ---------------------------------------------------------------
 

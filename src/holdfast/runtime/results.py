@@ -14,6 +14,7 @@ from holdfast.core.permissions import Allowed
 from holdfast.core.redaction import shown_event
 from holdfast.core.sessions import State as Folded
 from holdfast.core.tasks import Projection, Standing, project
+from holdfast.core.usage import Usage, shown_usage
 from holdfast.errors import HoldfastError, Refused
 from holdfast.runtime.log import unreadable
 from holdfast.runtime.values import Decision, PendingCall, State
@@ -114,6 +115,7 @@ class Result(Generic[T_co]):
     error: HoldfastError | None = None
     problem: HoldfastError | None = None
     usage: Mapping[str, float] = field(default_factory=dict, hash=False)
+    tree_usage: Mapping[str, float] = field(default_factory=dict, hash=False)  # with its children
     todos: tuple[Any, ...] = field(default=(), hash=False)
     metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
     parent: str | None = None
@@ -152,6 +154,7 @@ class Sight:
     due: int | None = None
     now: int = 0
     problem: HoldfastError | None = None
+    tree: Usage | None = None  # what it used with its children; None: it has none
 
     @property
     def state(self) -> State:
@@ -212,7 +215,8 @@ def session_json(sight: Sight) -> dict[str, Any]:
         "nextAt": sight.due,
         "pending": [pending_json(one, urls.get(one.id)) for one in sight.pending],
         "todos": list(folded.todos),
-        "usage": dict(folded.usage),
+        "usage": shown_usage(folded.usage),
+        **({} if sight.tree is None else {"treeUsage": shown_usage(sight.tree)}),
         "metadata": dict(folded.metadata),
         "title": record.title,
         "permissions": [

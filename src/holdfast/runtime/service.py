@@ -15,6 +15,7 @@ from holdfast.core.commands import Approve, Command, Expire, SubmitResult
 from holdfast.core.decide import Settlement, is_overdue, lost
 from holdfast.core.pending import PendingRecord
 from holdfast.core.sessions import State
+from holdfast.core.usage import shown_usage
 from holdfast.errors import Corrupt, HoldfastError, NotFound, Refused
 from holdfast.runtime.agents import Agents, ReadyAgent
 from holdfast.runtime.content import check_text
@@ -42,6 +43,7 @@ from holdfast.runtime.results import (
 )
 from holdfast.runtime.retention import KEEP_MS
 from holdfast.runtime.tools import Tool
+from holdfast.runtime.trees import tree_usage
 from holdfast.store.base import Write
 
 NO_KIND = "nothing"  # no stream is of this kind
@@ -85,6 +87,7 @@ class Service:
             None if log.at.holder else log.at.due,
             now,
             None if over else self._problem(known, log, records, now),
+            await tree_usage(self.desk, known, log.state),
         )
 
     async def _read(self, known: Known) -> Log:
@@ -148,7 +151,8 @@ class Service:
             pending=sight.calls,
             error=error_of(folded),
             problem=sight.problem,
-            usage=dict(folded.usage),
+            usage=shown_usage(folded.usage),
+            tree_usage=shown_usage(folded.usage if sight.tree is None else sight.tree),
             todos=folded.todos,
             metadata=dict(folded.metadata),
             parent=record.parent,

@@ -33,7 +33,7 @@ _SESSION: Final[dict[str, Any]] = {
     "parent": _MAYBE,
 }
 
-SESSION: Final = shape(_SESSION, **_SESSION)
+SESSION: Final = shape(_SESSION, **_SESSION, treeUsage=_SESSION["usage"])
 SESSIONS: Final = listing("sessions", SESSION)
 MESSAGES: Final = shape(("messages",), messages={"type": "array", "items": _OBJECT})
 DELETED: Final = shape(("sessionID", "deleted"), sessionID=_TEXT, deleted={"type": "boolean"})

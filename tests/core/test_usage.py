@@ -1,0 +1,56 @@
+"""Sums of what requests used, and what is told of their cost."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.usage import counted, shown_usage, summed, tokens
+
+AMOUNTS = st.floats(0, 1e6, allow_nan=False)
+USAGES = st.none() | st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(("inputTokens", "outputTokens", "cost"), AMOUNTS)
+)
+
+
+def test_a_request_more_is_counted_with_all_that_it_used() -> None:
+    once = counted({}, {"inputTokens": 10, "outputTokens": 2, "cost": 0.1})
+    twice = counted(once, {"inputTokens": 5, "reasoningTokens": 1, "cost": 0.2})
+    assert twice == {
+        "requests": 2,
+        "inputTokens": 15,
+        "outputTokens": 2,
+        "reasoningTokens": 1,
+        "cost": 0.3,
+    }
+
+
+def test_where_only_a_part_has_a_price_it_is_said_how_many_have_none() -> None:
+    partly = counted(counted({}, {"inputTokens": 1, "cost": 0.5}), {"inputTokens": 1})
+    assert shown_usage(partly) == {
+        "requests": 2,
+        "inputTokens": 2,
+        "cost": 0.5,
+        "unpricedRequests": 1,
+    }
+
+
+def test_without_any_price_there_is_no_cost_and_nothing_to_explain() -> None:
+    assert shown_usage(counted(counted({}, {"inputTokens": 1}), None)) == {
+        "requests": 2,
+        "inputTokens": 1,
+    }
+
+
+def test_what_went_in_and_came_out_is_what_a_budget_counts() -> None:
+    used = {"inputTokens": 10, "outputTokens": 2, "cacheReadTokens": 9, "reasoningTokens": 1}
+    assert (tokens(used), tokens(None)) == (12, 0)
+
+
+@given(st.lists(USAGES))
+def test_requests_and_unpriced_ones_add_up(usages: list[dict[str, float] | None]) -> None:
+    total: dict[str, float] = {}
+    for usage in usages:
+        total = counted(total, usage)
+    assert total.get("requests", 0) == len(usages)
+    priced = sum("cost" in (usage or {}) for usage in usages)
+    assert total.get("unpricedRequests", 0) == len(usages) - priced
+    assert summed([total]) == total
