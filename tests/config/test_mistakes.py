@@ -29,6 +29,24 @@ TOOLS = f"{A}    tools:\n      - wait\n"
         ("agents:\n  a:", "2: agents.a.llm: is missing"),
         ("agents: [a]", "1: agents: must be a block of keys, not a list"),
         ("agents:\n  a b: {llm: x}", "2: agents.a b: is not a name"),
+        (
+            f"{A}prices: {{large: {{input: 1, output: 1}}}}",
+            "4: prices.large: is not a name",
+        ),
+        (f"{A}prices: {{'a:b': {{input: 1}}}}", "4: prices.a:b.output: is missing"),
+        (
+            f"{A}prices: {{'a:b': {{input: -1, output: 1}}}}",
+            "4: prices.a:b.input: must be a number, 0 or more",
+        ),
+        (f"{A}    compaction: sometimes", "4: agents.a.compaction: must be true or false"),
+        (
+            f"{A}    compaction: {{keep: 0}}",
+            "4: agents.a.compaction.keep: must be a whole number, 1 or more",
+        ),
+        (
+            f"{A}    compaction: {{until: 1}}",
+            "4: agents.a.compaction.until: is not a known key",
+        ),
         ("agents:\n  ? [a]\n  : {llm: x}", "2: agents: has a key that is not text"),
         ("- agents", "1: must be a block of keys, not a list"),
         (f"{A}    max_turns: 0", "4: agents.a.max_turns: must be a whole number, 1 or more"),

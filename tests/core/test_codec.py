@@ -32,6 +32,7 @@ PUBLIC = {
     "agent_complete": {"run", "output", "duration"},
     "agent_error": {"run", "error"},
     "retry": {"attempt", "message", "next"},
+    "compacted": {"upTo", "summary", "first", "turn", "tokens", "model", "usage"},
     "agent_changed": {"added", "removed", "changed"},
     "cancelled": {"by", "reason"},
     "forked": {"from", "at"},

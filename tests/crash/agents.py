@@ -99,7 +99,15 @@ class Place:
 
     def asked(self) -> list[int]:
         """Which turns the model was asked for, in order; 0 is the first."""
-        return [line["turn"] for line in _lines(self.folder / "requests")]
+        return [line["turn"] for line in self._requests("turn")]
+
+    def summaries(self) -> list[int]:
+        """Before which turns the model was asked for a summary, in order."""
+        return [line["turn"] for line in self._requests("summary")]
+
+    def _requests(self, purpose: str) -> list[dict[str, Any]]:
+        lines = _lines(self.folder / "requests")
+        return [line for line in lines if line["purpose"] == purpose]
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
@@ -168,6 +176,7 @@ async def deploy_ask(ctx: Context[Place], call: PendingCall) -> str:
     return ctx.deps.act(ctx)
 
 
+SHORT = "short: "
 TOOLS: tuple[Tool[..., Any], ...] = (
     look,
     notify,
@@ -193,14 +202,22 @@ class MortalModel(ScriptedModel):
     async def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
         async for piece in super().answer(request):
             if isinstance(piece, Answer):
-                self._place.point(f"model:{request.turn}")
+                what = "model" if request.purpose == "turn" else "summary"
+                self._place.point(f"{what}:{request.turn}")
             yield piece
 
 
 def make_agent(place: Place, turns: str) -> Agent:
-    """An agent with all tools, whose turns each call what a word says, as in `look+notify pay`."""
+    """An agent with all tools, whose turns each call what a word says, as in `look+notify pay`.
+
+    After `short:` it summarises whatever it can before each turn.
+    """
+    more: dict[str, Any] = {}
+    if turns.startswith(SHORT):
+        turns, more["compaction"] = turns.removeprefix(SHORT), {"at": 2, "keep": 1}
     script: list[dict[str, Any]] = [
         {"text": f"turn {n}", "calls": [{"tool": name} for name in names.split("+")]}
         for n, names in enumerate(turns.split(), 1)
     ]
-    return Agent("a", model=MortalModel([*script, {"text": "all done"}], place), tools=TOOLS)
+    model = MortalModel([*script, {"text": "all done"}], place)
+    return Agent("a", model=model, tools=TOOLS, **more)

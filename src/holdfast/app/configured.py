@@ -59,6 +59,7 @@ def _agent(said: AgentConfig, config: Config) -> Agent[Any]:
             worker_pool=said.task.worker_pool,
             timeout=said.task.timeout,
             budget=said.budget,
+            compaction=said.compaction,
             hitl="blocking" if said.waits == "blocking" else said.task.hitl,
             input_timeout=said.task.input_timeout,
             on_expire=said.task.on_expire,

@@ -126,6 +126,9 @@ class Live:
         again = age(data["next"] - now)
         self._line(f"↻ the model could not be asked ({line(data['message'], 160)}); in {again}")
 
+    def _on_compacted(self, data: Mapping[str, Any], _: int) -> None:
+        self._line(f"  the model goes on from a summary up to event {data['upTo']}", dim=True)
+
     def _on_agent_changed(self, data: Mapping[str, Any], _: int) -> None:
         parts = [f"{kind} {', '.join(names)}" for kind, names in data.items() if names]
         said = f": {'; '.join(parts)}" if parts else ""

@@ -114,12 +114,18 @@ def _decision(data: Mapping[str, Any]) -> tuple[str, str]:
     return "decision", f"{data['kind']} by {data['by']} via {data['via']}{changed}"
 
 
+def _compacted(data: Mapping[str, Any]) -> tuple[str, str]:
+    said = f"up to {data['upTo']}, for the conversation had about {data['tokens']:,} tokens"
+    return "summary", f"{said}: {data['summary']}"
+
+
 _SAID: Final[dict[str, Callable[[Mapping[str, Any]], tuple[str, str]]]] = {
     "user": lambda data: ("user", _content(data["content"])),
     "assistant": lambda data: ("assistant", data.get("content") or "(calls only)"),
     "tool_call": lambda data: ("call", call_text(data["tool"], data.get("params") or {})),
     "tool_result": _result,
     "decision": _decision,
+    "compacted": _compacted,
     "agent_error": lambda data: ("failed", data["error"]),
     "cancelled": lambda data: ("cancelled", data.get("reason") or ""),
 }

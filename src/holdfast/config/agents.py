@@ -50,7 +50,8 @@ def agent_of(name: str, said: Mapping[str, Any], around: Surroundings) -> AgentC
     files = _files(said, key, around)
     if model is None or waits is None:
         return None
-    plain = ("description", "session_store", "max_turns", "show_thinking", "while_waiting")
+    plain = {"description", "session_store", "max_turns", "show_thinking", "while_waiting"}
+    plain |= {"compaction"}
     return AgentConfig(
         name=name,
         model=model,
@@ -61,7 +62,7 @@ def agent_of(name: str, said: Mapping[str, Any], around: Surroundings) -> AgentC
         sub_agents=tuple(said.get("sub_agents", ())),
         aliases=tuple(said.get("aliases", ())),
         budget=MappingProxyType(said.get("budget", {})),
-        **{word: said[word] for word in plain if word in said},
+        **{word: said[word] for word in plain & said.keys()},
         **files,
     )
 

@@ -64,5 +64,7 @@ def _alternatives(spec: Either) -> Iterator[Spec]:
     yield spec.plain
     if spec.many is not None:
         yield spec.many
+    if spec.block is not None:
+        yield spec.block
     for name, block in spec.blocks.items():
         yield Block(block.keys, (name, *block.required), block.either)

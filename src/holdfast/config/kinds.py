@@ -77,11 +77,12 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """A single value, or a list, or one of the blocks: the one whose key is there."""
+    """A single value, or a list, or one of the blocks: the one whose key is there, or `block`."""
 
     plain: Plain
     many: Many | None = None
     blocks: Mapping[str, Block] = field(default_factory=dict)
+    block: Block | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,6 +133,8 @@ class Reader:
     def _either(self, spec: Either, node: yaml.Node, key: Key) -> Any:
         if isinstance(node, yaml.SequenceNode) and spec.many is not None:
             return self._many(spec.many, node, key)
+        if isinstance(node, yaml.MappingNode) and spec.block is not None:
+            return self._block(spec.block, node, key)
         if not isinstance(node, yaml.MappingNode) or not spec.blocks:
             return self._read(spec.plain, node, key)
         there = {name.value for name, _ in node.value if isinstance(name, yaml.ScalarNode)}

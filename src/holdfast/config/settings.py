@@ -118,6 +118,7 @@ class AgentConfig:
     max_turns: int = 100
     show_thinking: bool = False
     budget: Mapping[str, float] = field(default_factory=_nothing)
+    compaction: Mapping[str, Any] | bool = True
     output_type: str | None = None  # module:Class
     output_schema: Path | None = None
     while_waiting: Literal["queue", "reject", "cancel_calls"] = "queue"

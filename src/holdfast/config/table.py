@@ -116,6 +116,9 @@ _MCP_TOOLS: Final = Block(
         "prefix": TEXT,
     }
 )
+_COMPACTION: Final = Block(
+    {"at": POSITIVE, "keep": _COUNT, "window": _COUNT, "first": FLAG, "instructions": TEXT}
+)
 _AGENT: Final = Block(
     {
         "llm": TEXT,
@@ -134,6 +137,7 @@ _AGENT: Final = Block(
         "budget": Block(
             {"turns": _COUNT, "tokens": _COUNT, "seconds": POSITIVE, "children": _COUNT}
         ),
+        "compaction": Either(FLAG, block=_COMPACTION),
         "output_type": OUTPUT,
         "while_waiting": choice("while_waiting", "queue", "reject", "cancel_calls"),
         "aliases": Many(TEXT),

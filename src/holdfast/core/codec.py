@@ -27,6 +27,7 @@ TYPES: dict[str, type[events.Event]] = {
     "agent_complete": events.AgentComplete,
     "agent_error": events.AgentError,
     "retry": events.Retry,
+    "compacted": events.Compacted,
     "agent_changed": events.AgentChanged,
     "cancelled": events.Cancelled,
     "forked": events.Forked,

@@ -189,6 +189,21 @@ class Retry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     task_id: str | None = field(default=None, name="taskID")
 
 
+class Compacted(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """From here on the model is told a summary in place of what was said up to an event."""
+
+    up_to: int = field(name="upTo")  # answers up to it, their results, and what they had seen
+    summary: str
+    first: bool = False  # the first message stays beside it, as it was
+    turn: int = 0  # the one that was to be asked for
+    tokens: int = 0  # what the next request would have had, as far as we could know
+    model: str | None = None
+    provider: str | None = None
+    usage: dict[str, float] | None = None
+    task_id: str | None = field(default=None, name="taskID")
+    redact: bool = False  # it may tell arguments that are not shown
+
+
 class AgentChanged(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The agent's code is not what it was when the session last ran."""
 
@@ -294,6 +309,7 @@ Event = (
     | AgentComplete
     | AgentError
     | Retry
+    | Compacted
     | AgentChanged
     | Cancelled
     | Forked

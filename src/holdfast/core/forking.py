@@ -73,6 +73,8 @@ def copied(log: Iterable[Stamped], at: int, rename: Rename) -> list[Stamped]:
             renamed = _renamed(event, rename)
             if isinstance(renamed, events.Assistant):
                 renamed = replace(renamed, request_head=places.get(renamed.request_head, 0))
+            elif isinstance(renamed, events.Compacted):
+                renamed = replace(renamed, up_to=places.get(renamed.up_to, 0))
             kept.append(Stamped(len(kept) + 1, when, renamed))
         places[seq] = len(kept)
     return kept

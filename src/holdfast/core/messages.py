@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
@@ -53,8 +53,20 @@ class ToolMessage:
 Message = UserMessage | AssistantMessage | ToolMessage
 
 
+_SUMMARY: Final = (
+    "The conversation so far was long. This is a summary of it, made for you; go on from it.\n\n"
+    "<summary>\n{}\n</summary>"
+)
+
+
+def summary_message(summary: str) -> UserMessage:
+    """The message that stands for what was said before."""
+    return UserMessage(_SUMMARY.format(summary))
+
+
 @dataclass(slots=True)
 class _Turn:
+    seq: int
     answer: events.Assistant
     asked: list[events.ToolCall] = field(default_factory=list)
     results: dict[str, events.ToolResult] = field(default_factory=dict)
@@ -65,8 +77,10 @@ class Conversation:
 
     def __init__(self) -> None:
         self._told: list[Message] = []
+        self._ends: list[tuple[int, int]] = []  # of closed turns: the answer, messages so far
         self._inputs: list[tuple[int, Content]] = []
         self._turn: _Turn | None = None
+        self._first: Message | None = None
 
     def take(self, stamped: Stamped) -> None:
         """Take in the next event."""
@@ -75,19 +89,52 @@ class Conversation:
             case events.User():
                 self._inputs.append((seq, event.content))
             case events.Assistant():
-                self._answer(event, event.request_head or seq)
+                self._answer(seq, event)
             case events.ToolCall() if self._turn is not None:
                 self._turn.asked.append(event)
             case events.ToolResult() if self._turn is not None:
                 self._turn.results.setdefault(event.tool_call_id, event)
+            case events.Compacted():
+                self._compact(event)
             case _:
                 pass
 
-    def _answer(self, event: events.Assistant, seen: int) -> None:
-        self._told += _closed(self._turn)
+    def _answer(self, seq: int, event: events.Assistant) -> None:
+        seen = event.request_head or seq
+        self._close()
         self._told += [UserMessage(text) for at, text in self._inputs if at <= seen]
         self._inputs = [(at, text) for at, text in self._inputs if at > seen]
-        self._turn = _Turn(event)
+        self._turn = _Turn(seq, event)
+        if self._first is None and self._told:
+            self._first = self._told[0]
+
+    def _close(self) -> None:
+        if self._turn is not None:
+            self._told += _closed(self._turn)
+            self._ends.append((self._turn.seq, len(self._told)))
+            self._turn = None
+
+    def _compact(self, event: events.Compacted) -> None:
+        if self._turn is not None and self._turn.seq <= event.up_to:
+            self._close()
+        end = self._end(event.up_to)
+        if not end:
+            return
+        first = [self._first] if event.first and self._first is not None else []
+        opening = [*first, summary_message(event.summary)]
+        self._told[:end] = opening
+        fewer = end - len(opening)
+        self._ends = [(seq, n - fewer) for seq, n in self._ends if seq > event.up_to]
+
+    def _end(self, up_to: int) -> int:
+        """How many messages there are up to the end of the last closed turn before a cut."""
+        return max([n for seq, n in self._ends if seq <= up_to], default=0)
+
+    def covered(self, up_to: int) -> list[Message]:
+        """What a summary up to that event would stand for."""
+        if self._turn is not None and self._turn.seq <= up_to:
+            return self._told + _closed(self._turn)
+        return self._told[: self._end(up_to)]
 
     def messages(self) -> list[Message]:
         """All of them: results in call order, an input after the answer that had not seen it."""

@@ -11,6 +11,8 @@ MASK: Final = "***"
 
 # In which field of an event the arguments are whose names `redact` lists.
 _ARGUMENTS: Final = {"tool_call": "params", "pending": "input", "decision": "args"}
+# In which field a text is that may hold such arguments anywhere.
+_TEXTS: Final = {"user": "content", "compacted": "summary"}
 
 
 def masked(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
@@ -25,8 +27,8 @@ def shown_event(kind: str, data: dict[str, Any]) -> dict[str, Any]:
         return data
     if kind == "assistant":  # what the provider sent holds the arguments once more
         return {name: value for name, value in data.items() if name != "native"}
-    if kind == "user":
-        return {**data, "content": MASK}
+    if kind in _TEXTS:
+        return {**data, _TEXTS[kind]: MASK}
     where = _ARGUMENTS.get(kind)
     if where is None or not isinstance(data.get(where), dict):
         return data

@@ -159,6 +159,13 @@ def _assistant(state: State, stamped: Stamped, event: events.Assistant) -> State
     )
 
 
+def _compacted(state: State, _: Stamped, event: events.Compacted) -> State:
+    run = state.run
+    if run is not None:
+        run = replace(run, driven=True, tokens=run.tokens + tokens(event.usage))
+    return replace(state, run=run, retry=None, usage=counted(state.usage, event.usage))
+
+
 def _tool_call(state: State, _: Stamped, event: events.ToolCall) -> State:
     turn = event.turn or state.turn
     place = (turn, len(state.calls))
@@ -311,6 +318,7 @@ _FOLDS: Final[dict[type, Callable[[State, Stamped, Any], State]]] = {
     events.AgentComplete: _agent_complete,
     events.AgentError: _agent_error,
     events.Retry: _retry,
+    events.Compacted: _compacted,
     events.Cancelled: _cancelled,
     events.Metadata: _metadata,
     events.Restored: _restored,

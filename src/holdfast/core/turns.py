@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from holdfast.core import events
 from holdfast.core.calls import Call, CallStatus
+from holdfast.core.compaction import Cut
 from holdfast.core.decide import (
     CANCELLED,
     INTERRUPTED,
@@ -243,6 +244,26 @@ def _assistant(said: Turn, agent: str, turn: int, task: str) -> events.Assistant
         native=UNSET if answer.native is None else Raw(answer.native),
         redact=any(said.redact.values()),
     )
+
+
+def compacted(state: State, cut: Cut, answer: Answer, now: int) -> Draft:
+    """The model has summarised what was said before the cut."""
+    pen = _pen(state, now)
+    pen.fact(
+        events.Compacted(
+            up_to=cut.up_to,
+            summary=answer.text,
+            first=cut.first,
+            turn=state.turn + 1,
+            tokens=cut.tokens,
+            model=answer.model,
+            provider=answer.provider,
+            usage=dict(answer.usage) if answer.usage else None,
+            task_id=pen.task,
+            redact=cut.redact,
+        )
+    )
+    return pen.draft
 
 
 def end_run(state: State, ending: Ending, now: int) -> list[events.Event]:

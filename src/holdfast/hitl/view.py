@@ -67,8 +67,9 @@ def _inputs(log: Sequence[Stamped], run: Run) -> list[tuple[int, events.User]]:
 def _snapshot(
     log: Sequence[Stamped], state: State, run: Run, query: str, settings: Settings | None
 ) -> ReasoningStateSnapshot:
-    before = conversation(one for one in log if one.seq < run.since)
-    current = conversation(log)[len(before) :]
+    told = [one for one in log if not isinstance(one.event, events.Compacted)]  # all of it
+    before = conversation(one for one in told if one.seq < run.since)
+    current = conversation(told)[len(before) :]
     redact = {e.id: e.redact for _, _, e in log if isinstance(e, events.ToolCall)}
     begun = _restored(log, run)
     after = run.since if begun is None else begun[0]

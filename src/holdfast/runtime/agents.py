@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, Literal
 import msgspec
 from typing_extensions import TypeVar
 
+from holdfast.core.compaction import policy_of
 from holdfast.core.plan import Limits
 from holdfast.errors import ConfigError, HoldfastError, NotFound
 from holdfast.runtime.builtins import resolve_tool
@@ -47,6 +48,7 @@ class Agent(Generic[T_co]):
     timeout: Duration | None = None  # of a run, without the time in which it waits
     show_thinking: bool = False  # to who watches a run on the command line
     budget: Mapping[str, float] = field(default_factory=dict)
+    compaction: Mapping[str, Any] | bool = True  # at, keep, window, first, instructions
     hitl: Literal["auto", "blocking", "async"] = "auto"
     input_timeout: Duration | None = None  # for people; None: no deadline (blocking: 600 s)
     on_expire: Literal["fail", "cancel", "keep"] = "fail"
@@ -77,6 +79,7 @@ class Agent(Generic[T_co]):
             if limit is not None:
                 parse_duration(limit)
         _check_budget(self.name, self.budget)
+        policy_of(self.compaction, self.name)
 
 
 def _is_count(value: Any) -> bool:
@@ -163,6 +166,7 @@ class ReadyAgent:
         limit = None if agent.timeout is None else parse_duration(agent.timeout) or None
         self.limits = Limits(agent.max_turns, dict(agent.budget), limit)
         self.permissions = permissions_of(agent, self.tool, is_open=bool(self.chosen))
+        self.compaction = policy_of(agent.compaction, agent.name)
 
     def _add(self, tool: Tool[..., Any]) -> None:
         if tool.name in self.tools:

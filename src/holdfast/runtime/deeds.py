@@ -12,6 +12,7 @@ class ModelAsked:
     tenant: str
     session_id: str
     turn: int
+    up_to: int = 0  # for a summary of what stands up to that event, else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from holdfast.core.sessions import State
 from holdfast.core.turns import Draft, Scope, Turn
 from holdfast.errors import HoldfastError, Refused
 from holdfast.runtime.agents import ReadyAgent
+from holdfast.runtime.compacting import Compacting
 from holdfast.runtime.flight import Flight
 from holdfast.runtime.ledger import Ledger, Rest
 from holdfast.runtime.log import Log
@@ -31,6 +32,7 @@ from holdfast.runtime.perform import (
     Outcome,
     Performer,
     StartReturned,
+    Summarised,
     ToolReturned,
 )
 from holdfast.runtime.running_time import RunningTime
@@ -63,6 +65,7 @@ class Driver:
         self._log = rested.log
         self._ledger = Ledger(desk, lease, rested, agent)
         self._performer = Performer(desk, agent, record.tenant, record.id)
+        self._compacting = Compacting(self._performer, self._log)
         self._news = asyncio.Event()
         self._flight = Flight(self._news.set)
         self._launched: set[tuple[str, int]] = set()  # effect id, attempt
@@ -337,6 +340,8 @@ class Driver:
                 return await self._answered(outcome)
             case ModelFailed():
                 return await self._model_failed(outcome)
+            case Summarised():
+                return await self._summarised(outcome)
             case _:
                 assert_never(outcome)
 
@@ -375,9 +380,19 @@ class Driver:
             draft.facts += turns.end_run(state, ending, now)
         return await self._decide(draft)
 
+    async def _summarised(self, outcome: Summarised) -> bool:
+        state, now = self._log.state, self._desk.store.now()
+        if not state.takes_answer(outcome.turn, outcome.request_head):
+            return False
+        if self._compacting.is_recorded(outcome):
+            return False  # the answer to its commit was lost
+        return await self._decide(turns.compacted(state, outcome.cut, outcome.answer, now))
+
     async def _model_failed(self, outcome: ModelFailed) -> bool:
         state = self._log.state
         if not state.takes_answer(outcome.turn, outcome.request_head):
+            return False
+        if self._compacting.helps(outcome):
             return False
         error = outcome.error
         ending = GiveUp(error.message, error.code, error.hint)
@@ -386,7 +401,11 @@ class Driver:
     # --- doing --------------------------------------------------------------------------------
 
     def _ask(self) -> None:
-        self._flight.ask(self._performer.ask(self._log.messages(), self._log.state))
+        cut = self._compacting.wanted()
+        if cut is not None:
+            self._flight.ask(self._compacting.summarise(cut))
+        else:
+            self._flight.ask(self._performer.ask(self._log.messages(), self._log.state))
 
     def _launch(self) -> None:
         """Run what this very drive intended; each intent once."""

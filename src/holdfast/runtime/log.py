@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from holdfast.core import codec
-from holdfast.core.events import Event, Stamped
+from holdfast.core.events import Compacted, Event, Stamped
 from holdfast.core.messages import Conversation, Message
 from holdfast.core.repair import OwnHistory
 from holdfast.core.sessions import State, fold
@@ -37,10 +37,20 @@ class Log:
 
     def messages(self) -> list[Message]:
         """The conversation so far, valid whatever the log holds; only what is new is looked at."""
+        self._take_in()
+        return self._history.repaired(self._conversation.messages())
+
+    def covered(self, up_to: int) -> list[Message]:
+        """What a summary up to an event would stand for, valid as it is."""
+        self._take_in()
+        return OwnHistory().repaired(self._conversation.covered(up_to))
+
+    def _take_in(self) -> None:
         for one in self.events[self._told :]:
             self._conversation.take(one)
+            if isinstance(one.event, Compacted):
+                self._history = OwnHistory()  # the conversation begins otherwise now
         self._told = len(self.events)
-        return self._history.repaired(self._conversation.messages())
 
     def after(self, facts: Iterable[Event], at: int) -> "After":
         """What would be, were these written at the very end of what we have seen."""

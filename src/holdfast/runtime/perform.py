@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as vary
+from functools import partial
 from typing import Any
 
 import anyio
@@ -13,7 +14,8 @@ from msgspec.structs import replace
 
 from holdfast.core import events, webhooks
 from holdfast.core.calls import NOT_THIS_CALL, Call
-from holdfast.core.messages import Answer, AskedCall, Message
+from holdfast.core.compaction import Cut
+from holdfast.core.messages import Answer, AskedCall, Message, UserMessage
 from holdfast.core.pending import PendingRecord
 from holdfast.core.permissions import NOT_TRACKED, denial
 from holdfast.core.policy import Defer, Gate, Reject, Start, Verdict, Wait
@@ -163,9 +165,19 @@ class ModelFailed(Struct, frozen=True):
     turn: int
     request_head: int
     error: HoldfastError
+    is_summary: bool = False
 
 
-Outcome = ToolReturned | StartReturned | Answered | ModelFailed
+class Summarised(Struct, frozen=True):
+    """A model summarised what was said before a cut."""
+
+    turn: int
+    request_head: int
+    cut: Cut
+    answer: Answer
+
+
+Outcome = ToolReturned | StartReturned | Answered | ModelFailed | Summarised
 Checked = tuple[Tool[..., Any], Mapping[str, Any], dict[str, Any]]  # tool, as given, as it takes it
 
 
@@ -183,18 +195,10 @@ class Performer(Struct, frozen=True):
     async def ask(self, messages: list[Message], state: State) -> Answered | ModelFailed:
         """Request one turn and judge its calls."""
         turn, head = state.turn + 1, state.head
-        try:
-            request = self._request(messages, state, turn)
-            answer = await self._answer(request)
-        except HoldfastError as error:
-            error.message = storable_text(error.message)
-            return ModelFailed(turn, head, error)
-        except (Exception, asyncio.CancelledError) as error:
-            if is_called_off(error):
-                raise
-            logger.exception("the model of agent %s failed", self.agent.name)
-            return ModelFailed(turn, head, ModelError(_named(error)))
-        answer, wrong = storable(answer)
+        asked = await self._said_to(partial(self._request, messages, state, turn))
+        if isinstance(asked, HoldfastError):
+            return ModelFailed(turn, head, asked)
+        answer, wrong = storable(asked)
         verdicts = tuple(
             [
                 Reject(wrong[call.id]) if call.id in wrong else await self.verdict(call, state)
@@ -202,6 +206,37 @@ class Performer(Struct, frozen=True):
             ]
         )
         return Answered(turn, head, answer, verdicts, self._hidden(answer))
+
+    async def summarise(
+        self, cut: Cut, covered: list[Message], state: State, instructions: str
+    ) -> Summarised | ModelFailed:
+        """Request a summary of what was said before a cut."""
+        turn, head = state.turn + 1, state.head
+        messages = [*covered, UserMessage(instructions)]
+
+        def request() -> Request:
+            made = self._request(messages, state, turn)
+            return vary(made, output_schema=None, purpose="summary")
+
+        asked = await self._said_to(request, cut.up_to)
+        if isinstance(asked, Answer) and not asked.text.strip():
+            asked = ModelError(f"{self.agent.model.name} gave no summary")
+        if isinstance(asked, HoldfastError):
+            return ModelFailed(turn, head, asked, is_summary=True)
+        return Summarised(turn, head, cut, storable(asked)[0])
+
+    async def _said_to(self, make: Callable[[], Request], up_to: int = 0) -> Answer | HoldfastError:
+        """What the model says to a request, or why it says nothing."""
+        try:
+            return await self._answer(make(), up_to)
+        except HoldfastError as error:
+            error.message = storable_text(error.message)
+            return error
+        except (Exception, asyncio.CancelledError) as error:
+            if is_called_off(error):
+                raise
+            logger.exception("the model of agent %s failed", self.agent.name)
+            return ModelError(_named(error))
 
     def _hidden(self, answer: Answer) -> dict[str, tuple[str, ...]]:
         """The names of the arguments that are not shown, of each call that has some."""
@@ -224,15 +259,15 @@ class Performer(Struct, frozen=True):
         said = self.agent.agent.instructions
         return said if isinstance(said, str) else said(self.context(state))
 
-    async def _answer(self, request: Request) -> Answer:
+    async def _answer(self, request: Request, up_to: int) -> Answer:
         whole: Answer | None = None
         hides = any(tool.hidden for tool in self.agent.tools.values())
-        tell(ModelAsked(self.tenant, self.session_id, request.turn))
+        tell(ModelAsked(self.tenant, self.session_id, request.turn, up_to))
         with self.desk.telemetry.chat(self.agent.model.name, request, hides=hides) as answered:
             async for piece in self.agent.model.answer(request):
                 if isinstance(piece, Answer):
                     whole = piece
-                elif piece.kind != "args" or not hides:
+                elif request.purpose == "turn" and (piece.kind != "args" or not hides):
                     self.desk.bus.publish(self.tenant, piece)
             if whole is None:
                 raise ModelError(f"{self.agent.model.name} ended its answer without one")

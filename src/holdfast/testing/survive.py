@@ -108,7 +108,7 @@ class _Seen:
     """What was really done in all attempts of one play."""
 
     store: Store
-    recorded: frozenset[tuple[str, str, int]] = frozenset()
+    recorded: frozenset[tuple[str, str, int, int]] = frozenset()
     asked_again: list[ModelAsked] = field(default_factory=list)
     runs: list[ToolRun] = field(default_factory=list)
 
@@ -123,7 +123,7 @@ class _Seen:
     def _note(self, deed: Deed) -> None:
         if isinstance(deed, ToolRun):
             self.runs.append(deed)
-        elif (deed.tenant, deed.session_id, deed.turn) in self.recorded:
+        elif (deed.tenant, deed.session_id, deed.turn, deed.up_to) in self.recorded:
             self.asked_again.append(deed)
 
     def problems(self) -> list[str]:
@@ -165,13 +165,14 @@ async def _records(store: Store) -> list[Record]:
         cursor = feed.cursor
 
 
-async def _recorded(store: Store) -> frozenset[tuple[str, str, int]]:
-    """The turns that are in the store: nobody may ask for them any more."""
+async def _recorded(store: Store) -> frozenset[tuple[str, str, int, int]]:
+    """The turns and summaries that are in the store: nobody may ask for them any more."""
     found = set()
     for record in await _records(store):
         names = names_in(record.stream)
-        if names is not None and record.type == "assistant":
-            found.add((*names, msgspec.json.decode(record.data)["turn"]))
+        if names is not None and record.type in ("assistant", "compacted"):
+            data = msgspec.json.decode(record.data)
+            found.add((*names, data["turn"], data.get("upTo", 0)))
     return frozenset(found)
 
 

@@ -30,6 +30,7 @@ class Request:
     tools: Sequence[ToolSpec] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     output_schema: Mapping[str, Any] | None = None
+    purpose: Literal["turn", "summary"] = "turn"  # a summary is asked for by the last message
 
 
 @dataclass(frozen=True, slots=True)

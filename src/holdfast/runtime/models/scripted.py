@@ -1,7 +1,8 @@
 """A model that plays turns from a list: for tests, demos and work without a network.
 
 Turn *k* answers the request whose history already has *k* answers, so a restart changes nothing;
-past the end it answers `done`. Text is streamed word by word.
+past the end it answers `done`. Text is streamed word by word. What a turn has as `summary` is said
+if, instead of the turn, a summary of what was before is asked for.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ from holdfast.errors import ConfigError, ModelError
 from holdfast.runtime.models.base import Delta, DeltaKind, Request
 
 SCRIPT_LOG: Final = "HOLDFAST_SCRIPT_LOG"
-_KEYS: Final = frozenset({"text", "thinking", "calls", "output", "delay_ms", "error"})
+_KEYS: Final = frozenset({"text", "thinking", "calls", "output", "delay_ms", "error", "summary"})
 _CALL_KEYS: Final = frozenset({"tool", "args", "id"})
 
 
@@ -59,7 +60,8 @@ class ScriptedModel:
 
     async def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
         """Play the turn after those that the history has."""
-        played = sum(isinstance(message, AssistantMessage) for message in request.messages)
+        told = sum(isinstance(message, AssistantMessage) for message in request.messages)
+        played = max(told, request.turn - 1)  # a summary may stand for answers
         self.requests.append(request)
         _log(request, played)
         turn: Mapping[str, Any] = (
@@ -67,6 +69,10 @@ class ScriptedModel:
         )
         if turn.get("delay_ms"):
             await anyio.sleep(turn["delay_ms"] / 1000)
+        if request.purpose == "summary":
+            turn = {
+                "text": turn.get("summary") or f"The first {len(request.messages) - 1} messages."
+            }
         if turn.get("error"):
             raise ModelError(turn["error"], hint="change the script, then resume the session")
         kinds: tuple[DeltaKind, ...] = ("thinking", "text")
@@ -131,6 +137,7 @@ def _log(request: Request, played: int) -> None:
         "session": request.session_id,
         "turn": played,
         "messages": hashlib.sha256(asked.encode()).hexdigest()[:16],
+        "purpose": request.purpose,
     }
     with Path(path).open("a", encoding="utf-8") as log:
         log.write(json.dumps(line) + "\n")

@@ -1,0 +1,70 @@
+"""What one drive does about a conversation that has become too long."""
+
+import logging
+from typing import Final
+
+from holdfast.core import compaction
+from holdfast.core.compaction import Cut
+from holdfast.errors import ModelUnavailable
+from holdfast.runtime.log import Log
+from holdfast.runtime.perform import ModelFailed, Performer, Summarised
+from holdfast.runtime.prices import window
+
+logger = logging.getLogger("holdfast")
+
+TOO_LONG: Final = "MODEL_CONTEXT"  # what is said of a request that the model cannot take
+_SMALL: Final = 2_000  # tokens that every model takes: the table of windows is not even loaded
+
+
+class Compacting:
+    """When a summary is asked for instead of the next turn, and what if there is none."""
+
+    def __init__(self, performer: Performer, log: Log) -> None:
+        self._performer = performer
+        self._policy = performer.agent.compaction
+        self._log = log
+        self._too_long: tuple[int, int] | None = None  # turn and summary that were not taken
+        self._given_up: int | None = None  # the turn before which there is no summary to be had
+
+    def wanted(self) -> Cut | None:
+        """Where to cut before the next turn is asked for; None: it is asked for as it is."""
+        turn, log, policy = self._log.state.turn + 1, self._log.events, self._policy
+        if policy is None or turn == self._given_up:
+            return None
+        if self._too_long is not None and self._too_long == (turn, compaction.covered(log)):
+            return compaction.cut(log, policy)
+        looks = policy.needs_window and compaction.size(log, _SMALL) >= _SMALL
+        known = window(self._performer.agent.model.name) if looks else None
+        return compaction.wanted(log, policy, known)
+
+    async def summarise(self, cut: Cut) -> Summarised | ModelFailed:
+        """A summary of what stands before the cut, or of less if that is too much for one."""
+        state, policy = self._log.state, self._policy
+        text = compaction.INSTRUCTIONS if policy is None else policy.instructions
+        while True:
+            covered = self._log.covered(cut.up_to)
+            outcome = await self._performer.summarise(cut, covered, state, text)
+            is_too_long = isinstance(outcome, ModelFailed) and outcome.error.code == TOO_LONG
+            nearer = compaction.shorter(self._log.events, cut) if is_too_long else None
+            if nearer is None:
+                return outcome
+            cut = nearer
+
+    def is_recorded(self, outcome: Summarised) -> bool:
+        """Whether a summary stands in the log already."""
+        return compaction.covered(self._log.events) >= outcome.cut.up_to
+
+    def helps(self, failed: ModelFailed) -> bool:
+        """Whether the session can go on after this, with a summary or without one."""
+        if failed.is_summary:
+            if isinstance(failed.error, ModelUnavailable):
+                return False  # it is asked for again, as any request
+            what = "%s: there is no summary, the conversation stays as long as it is: %s"
+            logger.warning(what, self._log.stream, failed.error.message)
+            self._given_up = failed.turn
+            return True
+        if failed.error.code != TOO_LONG or failed.turn == self._given_up or self._policy is None:
+            return False
+        log = self._log.events
+        self._too_long = (failed.turn, compaction.covered(log))
+        return compaction.cut(log, self._policy) is not None

@@ -1,0 +1,42 @@
+"""A long session killed before, while and after it is summarised: real processes, SIGKILL."""
+
+from pathlib import Path
+
+from tests.crash.agents import SHORT, Place
+from tests.crash.harness import Forker, ended, of
+
+TURNS = f"{SHORT}look notify look"
+
+
+def test_a_summary_is_asked_for_until_it_is_recorded_and_never_again(
+    tmp_path: Path, forker: Forker
+) -> None:
+    """G2"""
+    unbroken = tmp_path / "unbroken"
+    assert forker.run(unbroken, "story", TURNS) == 0, (unbroken / "log").read_text()
+    points = [
+        point
+        for point in forker.points(unbroken)
+        if point.startswith("summary:") or point.endswith(" commit compacted")
+    ]
+    whole, asked = ended(unbroken), Place(unbroken)
+    assert asked.summaries() == [2, 3]
+    assert len(points) == 4
+    for point in points:
+        at = point.partition(" ")[0]
+        place = Place(tmp_path / at.replace(":", "-"))
+        forker.kill(place.folder, "story", TURNS, at=at)
+        assert forker.run(place.folder, "story", TURNS) == 0, (place.folder / "log").read_text()
+        end = ended(place.folder)
+        assert (end["state"], end["output"]) == (whole["state"], whole["output"])
+        for kind, names in {
+            "compacted": ("upTo", "summary", "turn"),
+            "assistant": ("turn",),
+        }.items():
+            assert [[one[n] for n in names] for one in of(end, kind)] == [
+                [one[n] for n in names] for one in of(whole, kind)
+            ]
+        assert place.asked() == asked.asked()
+        lost = [int(at.split(":")[1]) - 1] if point.startswith("summary:") else []
+        assert sorted(place.summaries()) == sorted(asked.summaries() + lost)
+        assert len(place.effects("look")) == 2

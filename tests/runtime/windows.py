@@ -1,0 +1,53 @@
+"""A model with a window: it reports what it is sent, and refuses what is too long for it."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from holdfast import Delta
+from holdfast.core.messages import Answer, AssistantMessage, Message, UserMessage
+from holdfast.errors import ModelError
+from holdfast.runtime.models.base import Request
+from holdfast.testing import ScriptedModel
+
+
+class WindowModel(ScriptedModel):
+    """One token is four characters, `window` tokens are the most it takes."""
+
+    def __init__(self, turns: Sequence[Mapping[str, Any]], window: int = 10**9) -> None:
+        super().__init__(turns, name="acme:large")
+        self.window = window
+        self.refused: list[Request] = []
+
+    async def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
+        sent = sum(tokens(message) for message in request.messages)
+        if sent > self.window:
+            self.refused.append(request)
+            raise ModelError(f"{sent} tokens are too many", code="MODEL_CONTEXT", hint="shorten it")
+        async for piece in super().answer(request):
+            if isinstance(piece, Answer):
+                yield replace(piece, usage={"inputTokens": sent, "outputTokens": 1})
+            else:
+                yield piece
+
+    @property
+    def summaries(self) -> list[Request]:
+        """The requests that asked for a summary."""
+        return [one for one in self.requests if one.purpose == "summary"]
+
+    @property
+    def turns_asked(self) -> list[int]:
+        """The turns that were asked for, in order."""
+        return [one.turn for one in self.requests if one.purpose == "turn"]
+
+
+def tokens(message: Message) -> int:
+    if isinstance(message, AssistantMessage):
+        return len(message.text) // 4 + 8 * len(message.calls)
+    assert isinstance(message.content, str)
+    return len(message.content) // 4
+
+
+def texts(messages: Sequence[Message]) -> list[str]:
+    """What people, and summaries, said in a request."""
+    return [str(one.content) for one in messages if isinstance(one, UserMessage)]
