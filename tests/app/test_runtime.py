@@ -46,11 +46,6 @@ def test_a_store_that_cannot_be_had_is_refused_in_one_line(url: str, why: str) -
     assert "secret" not in error.value.message
 
 
-def test_an_agent_with_a_real_provider_is_refused_in_one_line() -> None:
-    with pytest.raises(ConfigError, match="'anthropic:claude-x' is not built yet"):
-        Runtime("memory:", agents=[Agent("a", model="anthropic:claude-x")])
-
-
 def test_async_waiting_needs_a_store_that_outlives_the_process() -> None:
     """S4.48: never a silent fall-back."""
     one = Agent("a", model=ScriptedModel([]), hitl="async")

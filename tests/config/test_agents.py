@@ -225,11 +225,11 @@ USES = '    session_store: "main-db"  # enables async HITL automatically\n'
     [
         (
             EXAMPLE + EXAMPLE_TASK + EXAMPLE_TOOLS,
-            ["3: llm", "8: tools[0]"],
+            ["8: tools[0]"],
         ),
         (
             EXAMPLE_STORE + EXAMPLE + USES + EXAMPLE_TASK + EXAMPLE_TOOLS,
-            ["10: llm", "16: tools[0]"],
+            ["16: tools[0]"],
         ),
         (
             EXAMPLE_STORE
@@ -238,7 +238,7 @@ USES = '    session_store: "main-db"  # enables async HITL automatically\n'
             + EXAMPLE_TASK
             + '      hitl:\n        mode: "async"  # Explicit async\n'
             + EXAMPLE_TOOLS,
-            ["10: llm", "18: tools[0]"],
+            ["18: tools[0]"],
         ),
         (
             EXAMPLE_STORE
@@ -247,7 +247,7 @@ USES = '    session_store: "main-db"  # enables async HITL automatically\n'
             + EXAMPLE_TASK
             + '      hitl:\n        mode: "blocking"  # Force blocking mode\n'
             + EXAMPLE_TOOLS,
-            ["10: llm", "18: tools[0]"],
+            ["18: tools[0]"],
         ),
     ],
 )

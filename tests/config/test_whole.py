@@ -91,7 +91,6 @@ def test_its_missing_parts_are_all_named(
         load(write(WHOLE))
     lines = caught.value.message.splitlines()
     assert [line.split(": ")[0] + ": " + line.split(": ")[1] for line in lines] == [
-        "holdfast.yaml:4: llms.main.provider",
         "holdfast.yaml:21: agents.assistant.sub_agents",
     ]
     assert all("is not built yet" in line for line in lines)
@@ -101,13 +100,6 @@ def test_its_missing_parts_are_all_named(
 
 # For each part that is not built: a configuration that is right but for it, and line and key.
 PARTS = {
-    **{
-        f"llms.*.provider={provider}": (
-            f"llms:\n  a: {{provider: {provider}, model: m}}",
-            "2: llms.a.provider",
-        )
-        for provider in ("anthropic", "openai", "openai-responses", "google", "ollama")
-    },
     **{
         f"agents.*.{path}": (
             f"agents:\n  a:\n    llm: scripted:turns.json\n    {said}",
@@ -143,10 +135,3 @@ def test_a_typo_in_what_is_not_built_is_told_as_a_typo(refusal: Refusal) -> None
     assert error.message == (
         "holdfast.yaml:1: server.port: must be a whole number, from 0 to 65535"
     )
-
-
-@pytest.mark.parametrize("model", ["gpt-4o", "openai:gpt-4o", "claude-x", "ollama:llama3"])
-def test_a_provider_that_an_agent_names_itself_is_refused_too(model: str, refusal: Refusal) -> None:
-    error = refusal(f"agents:\n  a:\n    llm: {model}")
-    assert error.code == "NOT_BUILT_YET"
-    assert error.message.startswith("holdfast.yaml:3: agents.a.llm: '")

@@ -401,7 +401,12 @@ def own(step: Step) -> list[Any]:
     made: list[Any] = [] if step.user is None else [UserMessage(step.user)]
     asked = tuple(AskedCall(one, name, value) for one, name, value in step.calls)
     said = [{"type": "text", "text": step.text}] if step.text else []
-    native = json.dumps([*step.thinking, *said, *map(_tool_use, step.calls)]).encode()
+    # What is kept is what was sent: a thought without text is one that the provider withheld.
+    thinking = [
+        {**one, "signature": sign("", step.model)} if one.get("thinking") == "" else one
+        for one in step.thinking
+    ]
+    native = json.dumps([*thinking, *said, *map(_tool_use, step.calls)]).encode()
     if asked or step.text is not None:
         text = step.text or ""
         made.append(AssistantMessage(text, asked, None, "anthropic", step.model, native))

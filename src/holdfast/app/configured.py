@@ -14,6 +14,7 @@ from holdfast.runtime.addresses import Screen
 from holdfast.runtime.agents import Agent, two_tools
 from holdfast.runtime.mcp.values import MCPServer, MCPTools
 from holdfast.runtime.models.base import Model
+from holdfast.runtime.models.resolve import named_model
 from holdfast.runtime.models.scripted import ScriptedModel
 from holdfast.runtime.outbox import Outbox, Target
 from holdfast.runtime.tools import Tool, as_tool
@@ -48,7 +49,7 @@ def _agent(said: AgentConfig, config: Config) -> Agent[Any]:
     try:
         return Agent(
             said.name,
-            model=_model(said.model, config),
+            model=_model(said.model, config, said.name),
             instructions=said.instructions,
             tools=tools,
             output_type=output,
@@ -96,11 +97,18 @@ def _json_schema(path: Path, config: Config, key: Key) -> dict[str, Any]:
     return schema
 
 
-def _model(said: ModelRef, config: Config) -> str | Model:
-    if said.script is None:
-        return f"{said.provider}:{said.model}"
+def _model(said: ModelRef, config: Config, agent: str) -> Model:
     try:
-        return ScriptedModel.read(said.script)
+        if said.script is not None:
+            return ScriptedModel.read(said.script)
+        return named_model(
+            said.provider,
+            said.model or "",
+            agent,
+            api_key=said.api_key,
+            base_url=said.base_url,
+            llm=str(said.key[1]) if said.key[0] == "llms" else None,
+        )
     except ConfigError as error:
         raise config.located(error, said.key) from error
 

@@ -145,6 +145,7 @@ class Runtime:
                 _check_deps(agent, desk.deps)
             await desk.outbox.learn()
             stack.push_async_callback(self._service.agents.lines.close)
+            stack.push_async_callback(self._service.agents.close)
             self._service.host.open()
             stack.push_async_callback(self._service.host.close)
             if self._with_worker:

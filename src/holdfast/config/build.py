@@ -13,7 +13,6 @@ from holdfast.config.paths import Folder
 from holdfast.config.problems import Key
 from holdfast.config.reader import Entry
 from holdfast.config.settings import (
-    AgentConfig,
     Config,
     McpServerConfig,
     ModelRef,
@@ -60,13 +59,6 @@ def build(
         **retention,
     )
     return config, notes
-
-
-def providers(config: Config) -> dict[Key, str]:
-    """The providers that agents name themselves, without an entry of `llms`."""
-    agents: list[AgentConfig] = list(config.agents.values())
-    own = {("agents", agent.name, "llm"): agent.model for agent in agents}
-    return {key: model.provider for key, model in own.items() if model.key == key}
 
 
 def _each(

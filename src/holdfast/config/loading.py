@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from holdfast.config.build import build, providers
+from holdfast.config.build import build
 from holdfast.config.not_built import not_built
 from holdfast.config.problems import Problem, error_of
 from holdfast.config.reader import Reader
@@ -35,4 +35,4 @@ def parse(path: Path, environ: Mapping[str, str]) -> tuple[Config, list[Problem]
     config, notes = build(data, reader.entries, path)
     if config is None:
         raise error_of(str(path), notes.problems)
-    return config, not_built(reader.entries, providers(config))
+    return config, not_built(reader.entries)

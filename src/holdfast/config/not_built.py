@@ -7,17 +7,11 @@ from typing import Final
 from holdfast.config.problems import NOT_BUILT_YET, Key, Problem
 from holdfast.config.reader import Entry
 
-_PROVIDER: Final = "this version runs the provider 'scripted' and Model objects given in Python"
 _BUDGET: Final = "this version counts turns and tokens"
 
 # A key, with * for any name or position, and perhaps the value that is meant; and why not.
 # Who builds one of these deletes its line.
 NOT_BUILT: Final[Mapping[str, str]] = {
-    "llms.*.provider=anthropic": _PROVIDER,
-    "llms.*.provider=openai": _PROVIDER,
-    "llms.*.provider=openai-responses": _PROVIDER,
-    "llms.*.provider=google": _PROVIDER,
-    "llms.*.provider=ollama": _PROVIDER,
     "agents.*.tools.*=execute_command": "this version runs no commands",
     "agents.*.sub_agents": "this version runs no agents in the background",
     "agents.*.budget.seconds": _BUDGET,
@@ -25,17 +19,13 @@ NOT_BUILT: Final[Mapping[str, str]] = {
 }
 
 
-def not_built(entries: Mapping[Key, Entry], providers: Mapping[Key, str]) -> list[Problem]:
-    """A problem for each value whose part is not there; `providers` are those that agents name."""
+def not_built(entries: Mapping[Key, Entry]) -> list[Problem]:
+    """A problem for each value whose part is not there."""
     found = []
     for key, entry in entries.items():
         for pattern, why in NOT_BUILT.items():
             if _matches(pattern, key, entry.value):
                 found.append(_refusal(pattern, why, key, entry))
-    for key, provider in providers.items():
-        pattern = f"llms.*.provider={provider}"
-        if pattern in NOT_BUILT:
-            found.append(_refusal(pattern, NOT_BUILT[pattern], key, entries[key]))
     return found
 
 

@@ -29,10 +29,11 @@ from holdfast.config.kinds import (
     choice,
     integer,
 )
+from holdfast.core import providers
 from holdfast.core.permissions import EFFECTS
 
 BUILT_IN: Final = ("ask_user", "wait", "todo_write", "execute_command")
-PROVIDERS: Final = ("scripted", "anthropic", "openai", "openai-responses", "google", "ollama")
+PROVIDERS: Final = ("scripted", *providers.PROVIDERS)
 ROLES: Final = ("viewer", "submitter", "approver", "operator", "admin")
 OCCASIONS: Final = ("pending", "expiring", "decided", "expired", "completed", "failed")
 

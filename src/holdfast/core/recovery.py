@@ -193,7 +193,8 @@ class _Told:
                 key=lambda block, order=order: order.get(_key(block["tool_use_id"]), len(order))
             )
         for place, native in self._natives.items():
-            if _call_ids({"content": native}) == _call_ids(self._messages[place]):
+            same_calls = _call_ids({"content": native}) == _call_ids(self._messages[place])
+            if same_calls and all(map(_is_block, native)):
                 self._messages[place]["content"] = native
         return self._messages
 
@@ -208,6 +209,11 @@ def _call_ids(message: Message) -> list[str]:
     blocks = content if type(content) is list else []
     calls = (one for one in blocks if type(one) is dict and _word(one, "type") == "tool_use")
     return [_key(call.get("id")) for call in calls]
+
+
+def _is_block(item: Any) -> bool:
+    """Whether it is a content block, and not a message of OpenAI."""
+    return type(item) is dict and _word(item, "type") not in (None, "message")
 
 
 def _texts(content: Any) -> list[Any]:

@@ -18,6 +18,7 @@ from holdfast.runtime.mcp.lines import Lines
 from holdfast.runtime.mcp.toolbox import tools_of
 from holdfast.runtime.mcp.values import Listed, MCPServer, MCPTools, check_library
 from holdfast.runtime.models.base import Model, ToolSpec
+from holdfast.runtime.models.named import NamedModel, PydanticAIModel
 from holdfast.runtime.models.resolve import resolve_model
 from holdfast.runtime.output_type import OutputShape
 from holdfast.runtime.permissions import permissions_of
@@ -37,7 +38,7 @@ class Agent(Generic[T_co]):
     """A model with instructions and tools, under a name that its sessions keep."""
 
     name: str
-    model: str | Model = field(kw_only=True)
+    model: str | Model | PydanticAIModel = field(kw_only=True)
     instructions: str | Callable[[Context[Any]], str] = ""
     tools: Sequence[Tool[..., Any] | Callable[..., Any] | str | MCPTools | MCPServer] = ()
     output_type: type[T_co] = str  # type: ignore[assignment]
@@ -315,3 +316,9 @@ class Agents:
     def all(self) -> list[ReadyAgent]:
         """The agents, each once."""
         return list({id(ready): ready for ready in self._ready.values()}.values())
+
+    async def close(self) -> None:
+        """Give back the connections to model providers."""
+        for ready in self.all():
+            if isinstance(ready.model, NamedModel):
+                await ready.model.close()

@@ -7,7 +7,7 @@ from typing import Any, Final
 from holdfast.core import events
 from holdfast.errors import Refused
 from holdfast.runtime.values import Content, File
-from holdfast.store.base import HeadMoved, Record, Store, Write
+from holdfast.store.base import HeadMoved, NoStream, Record, Store, Write
 
 MAX_BYTES: Final = 10 * 1024 * 1024
 
@@ -100,3 +100,11 @@ async def read_bytes(store: Store, digest: str) -> bytes:
     """The bytes that were stored under this name. Raises NoStream."""
     found = await store.read(f"blob/{digest}")
     return found.records[0].data
+
+
+async def find_bytes(store: Store, digest: str) -> bytes | None:
+    """The bytes that were stored under this name; None if they are gone."""
+    try:
+        return await read_bytes(store, digest)
+    except NoStream:
+        return None

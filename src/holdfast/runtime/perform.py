@@ -25,7 +25,7 @@ from holdfast.runtime.agents import ReadyAgent
 from holdfast.runtime.answers import storable, storable_text
 from holdfast.runtime.builtins import wait_ms
 from holdfast.runtime.bus import Bus
-from holdfast.runtime.content import check_size, stored_content
+from holdfast.runtime.content import check_size, find_bytes, stored_content
 from holdfast.runtime.deeds import ModelAsked, ToolRun, tell
 from holdfast.runtime.ids import secret_id
 from holdfast.runtime.invoke import invoke, is_called_off, needs_approval, prompt_for
@@ -253,6 +253,7 @@ class Performer(Struct, frozen=True):
             tools=self.agent.specs,
             settings=self.agent.agent.model_settings,
             output_schema=self.agent.output.schema,
+            read_file=partial(find_bytes, self.desk.store),
         )
 
     def _instructions(self, state: State) -> str:

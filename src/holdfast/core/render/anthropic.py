@@ -46,6 +46,9 @@ def _texts(content: str | list[Block]) -> list[str]:
 def _rendered(message: Message, intact: bool, target: Target) -> Message | None:
     """One message with what may be sent; None if nothing of it may."""
     content = message["content"]
+    native = target.native(message)
+    if native is not None:
+        return {"role": message["role"], "content": list(filter(_is_said, native))}
     if type(content) is str:
         return message if len(message) == 2 else {"role": message["role"], "content": content}
     private = [block for block in content if is_private(block)]
@@ -58,6 +61,11 @@ def _rendered(message: Message, intact: bool, target: Target) -> Message | None:
         if keep or not is_private(block)
     ]
     return {"role": message["role"], "content": blocks} if blocks else None
+
+
+def _is_said(block: Block) -> bool:
+    """Blank texts come from the provider, and are refused by it."""
+    return block["type"] != "text" or bool(block["text"].strip())
 
 
 def _add(messages: list[Message], message: Message | None) -> None:

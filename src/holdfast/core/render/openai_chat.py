@@ -13,7 +13,10 @@ def render_openai_chat(told: list[tuple[Message, bool]], target: Target) -> dict
     messages: list[Message] = []
     for message, _ in told:
         content, role = message["content"], message["role"]
-        if type(content) is str:
+        native = target.native(message)
+        if native is not None and len(native) == 1 and "type" not in native[0]:
+            messages.append(_sent(native[0]))
+        elif type(content) is str:
             plain = len(message) == 2
             messages.append(message if plain else {"role": role, "content": content})
         elif role == "assistant":
@@ -21,6 +24,13 @@ def render_openai_chat(told: list[tuple[Message, bool]], target: Target) -> dict
         else:
             _said(messages, role, content, target)
     return {"messages": messages or [{"role": "user", "content": EMPTY}]}
+
+
+def _sent(native: Message) -> Message:
+    """The message as it came, without what says nothing or is only told to the reader."""
+    said = {key: value for key, value in native.items() if value is not None}
+    said.pop("annotations", None)
+    return {"content": None, **said}
 
 
 def _answer(messages: list[Message], content: list[Block]) -> None:

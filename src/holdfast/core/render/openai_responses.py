@@ -13,15 +13,38 @@ _dumps: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).enco
 def render_openai_responses(told: list[tuple[Message, bool]], target: Target) -> dict[str, Any]:
     """`input`: one item for each text, call, result and piece of reasoning."""
     items: list[Item] = []
+    known: set[str] = set()
     for message, intact in told:
         content, role = message["content"], message["role"]
-        if type(content) is str:
+        sent = _sent(message, known, target)
+        if sent:
+            items += sent
+        elif type(content) is str:
             items.append(_message(role, [{"type": _text_type(role), "text": content}]))
         elif role == "assistant":
             _answer(items, message, intact, target)
         else:
             _said(items, role, content, target)
     return {"input": items or [_message("user", [{"type": "input_text", "text": EMPTY}])]}
+
+
+def _sent(message: Message, known: set[str], target: Target) -> list[Item]:
+    """The items of an answer as they came; for another model, or a second time, what it can read.
+
+    Ids stand for what the provider may not have kept, and are never sent twice.
+    """
+    native = target.native(message, of_any_model=True) or []
+    if not all("type" in item for item in native):
+        return []
+    ids = [item["id"] for item in native if isinstance(item.get("id"), str)]
+    if target.native(message) is not None and known.isdisjoint(ids):
+        known.update(ids)
+        return native
+    return [
+        {key: value for key, value in item.items() if key not in ("id", "status")}
+        for item in native
+        if item["type"] in ("message", "function_call")
+    ]
 
 
 def _message(role: str, parts: list[Block]) -> Item:

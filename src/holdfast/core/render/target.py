@@ -29,6 +29,13 @@ class Target:
         came_from = (message.get("provider", home), message.get("model"))
         return came_from == (self.provider, self.model)
 
+    def native(self, message: Message, *, of_any_model: bool = False) -> list[Any] | None:
+        """What the same provider and model sent as this answer, to go back as it came."""
+        native = message.get("native")
+        is_home = message.get("provider") == self.provider
+        is_home = is_home and (of_any_model or message.get("model") == self.model)
+        return native if is_home and isinstance(native, list) else None
+
     def source(self, block: Block) -> Block:
         """Where an image or document is, its bytes found by digest; without type if not here."""
         source: Block = block["source"]

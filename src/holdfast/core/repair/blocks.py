@@ -120,9 +120,14 @@ def read_block(block: object, role: Role) -> Part | None:
     reader = _READERS.get(kind)
     if reader is not None:
         return reader(block)
-    if kind == "server_tool_use" or kind.endswith("_tool_result"):
+    if is_known(kind):
         return _private(block, role)
     raise Unreadable(f"a block of unknown type {shown(kind)!r}")
+
+
+def is_known(kind: str) -> bool:
+    """Whether blocks of this type can be read here; others are their provider's own business."""
+    return kind in _READERS or kind == "server_tool_use" or kind.endswith("_tool_result")
 
 
 def _input(arguments: object) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterator
 from itertools import pairwise
 from typing import Final
 
+from holdfast.core.repair.blocks import is_known
 from holdfast.core.repair.ids import Ids
 from holdfast.core.repair.parts import OPENAI, OWN, RESPONSES, Action, Issue, Part, Shapes, Turn
 
@@ -260,7 +261,7 @@ def _may_stay(parts: list[Part]) -> bool:
     used: set[str] = set()
     for part in parts:
         kind = part.block["type"]
-        if part.kind != "private" or kind in _THOUGHT:
+        if part.kind != "private" or kind in _THOUGHT or not is_known(kind):
             continue
         if kind == "server_tool_use":
             if _SERVER_ID.fullmatch(part.id) is None or part.id in used:

@@ -17,15 +17,16 @@ from holdfast.core.repair.blocks import (
     RESULT_MEDIA,
     Unreadable,
     call_part,
+    is_known,
     is_made_of,
     read_block,
     result_part,
     text_part,
 )
 from holdfast.core.repair.parts import OWN, Block, Part, Turn
+from holdfast.core.repair.plain import is_plain
 
 SAID_NOTHING: Final = "[no text]"  # a turn of ours keeps its place, also with nothing in it
-_GLUES: Final = ("", "\n", "\n\n")  # with which an answer's text may be made of its blocks
 _OWN: Final = (UserMessage, AssistantMessage, ToolMessage)
 _RESULT: Final = RESULT_MEDIA | {"text", "file"}
 
@@ -90,37 +91,78 @@ def _assistant(message: AssistantMessage, at: int) -> Turn:
     for part, call in zip(calls, message.calls, strict=True):
         part.same = part.block["name"] == call.tool and part.block["input"] == call.params
         part.given = call
-    parts = _native(message, calls) or [*([] if text is None else [text]), *calls] or [_nothing()]
+    native, sent = _native(message)
+    told = _as_sent(message, sent, calls)
+    private = any(part.kind == "private" for part in sent)
+    plain = [*([] if text is None else [text]), *calls]
+    parts = (told if private else plain) or plain or [_nothing()]
     same = all(part.same for part in parts)
     origin = {"provider": message.provider, "model": message.model}
     more = {key: value for key, value in origin.items() if value is not None}
-    return Turn("assistant", parts, at, OWN, message, more, changed=not same)
+    turn = Turn("assistant", parts, at, OWN, message, more, changed=not same)
+    turn.native = native if told else None
+    return turn
 
 
-def _native(message: AssistantMessage, calls: list[Part]) -> list[Part]:
-    """What the provider sent, in its order, if it says what we have; else nothing."""
+def _native(message: AssistantMessage) -> tuple[list[Any], list[Part]]:
+    """What the provider sent, and its parts; nothing if it cannot be read."""
     if message.native is None:
-        return []
+        return [], []
     try:
-        blocks = [block for item in msgspec.json.decode(message.native) for block in _inner(item)]
-        found = [read_block(block, "assistant") for block in blocks]
-    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, Unreadable):
-        return []
-    parts = [part for part in found if part is not None]
-    asked = iter(calls)
-    told = [next(asked, part) if part.kind == "call" else part for part in parts]
-    same = [part.id for part in parts if part.kind == "call"] == [part.id for part in calls]
-    texts = [part.block["text"] for part in parts if part.kind == "text"]
-    same = same and any(glue.join(texts).strip() == message.text.strip() for glue in _GLUES)
-    is_private = any(part.kind == "private" for part in parts)
-    return told if same and is_private else []
+        native = msgspec.json.decode(message.native)
+        found = [_sent(block) for item in native for block in _inner(item)]
+    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, KeyError, Unreadable):
+        return [], []
+    return native, [part for part in found if part is not None]
+
+
+def _sent(block: Any) -> Part | None:
+    """A block that a provider sent; one of a kind that only it knows is private to it."""
+    kind = block.get("type") if isinstance(block, dict) else None
+    strange = isinstance(kind, str) and not is_known(kind)
+    if (strange or is_withheld(block)) and is_plain(block):
+        return Part("private", block)
+    return read_block(block, "assistant")
+
+
+def is_withheld(block: Any) -> bool:
+    """Whether it is thinking that the provider keeps to itself: a signature without text.
+
+    In what it sent itself, that is; elsewhere it is thinking from which somebody took the text.
+    """
+    is_thinking = isinstance(block, dict) and block.get("type") == "thinking"
+    return is_thinking and block.get("thinking") == "" and bool(block.get("signature"))
 
 
 def _inner(item: Any) -> list[Any]:
-    """A block, or those in a message of OpenAI Responses."""
-    if isinstance(item, dict) and item.get("type") == "message":
+    """A block, or those in a message of OpenAI, Responses or chat."""
+    if not isinstance(item, dict):
+        return [item]
+    if item.get("type") == "message":
         return list(item["content"]) if isinstance(item.get("content"), list) else []
-    return [item]
+    if "type" in item or item.get("role") != "assistant":
+        return [item]
+    said = item.get("content")
+    texts = said if isinstance(said, list) else [said] if isinstance(said, str) else []
+    return [*texts, *map(_chat_call, item.get("tool_calls") or [])]
+
+
+def _chat_call(call: dict[str, Any]) -> Block:
+    return {**call["function"], "type": "function_call", "call_id": call["id"]}
+
+
+def _as_sent(message: AssistantMessage, sent: list[Part], calls: list[Part]) -> list[Part]:
+    """Our parts in the order in which the provider sent them, if they are the same; else none."""
+    asked = iter(calls)
+    told = [next(asked, part) if part.kind == "call" else part for part in sent]
+    same = [part.id for part in sent if part.kind == "call"] == [part.id for part in calls]
+    texts = "".join(part.block["text"] for part in sent if part.kind == "text")
+    return told if same and _bare(texts) == _bare(message.text) else []
+
+
+def _bare(text: str) -> str:
+    """The text without blanks: with which an answer's blocks were joined does not matter."""
+    return "".join(text.split())
 
 
 def _answer(turn: Turn) -> Message:

@@ -66,3 +66,4 @@ class Turn:
         default_factory=lambda: NO_ORIGIN
     )  # provider and model, where known
     changed: bool = False  # whether anything was dropped, renamed, joined or moved
+    native: list[Any] | None = None  # what its provider sent, if it says just what the turn says

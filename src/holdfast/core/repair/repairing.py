@@ -5,6 +5,7 @@ from typing import Any, Final, Literal
 
 from holdfast.core.decide import INTERRUPTED
 from holdfast.core.repair.mending import Mender
+from holdfast.core.repair.own import is_withheld
 from holdfast.core.repair.parts import EVERY, OWN, Action, Issue, Shape, Turn
 from holdfast.core.repair.reading import Reader
 from holdfast.core.repair.sound import is_sound
@@ -34,6 +35,8 @@ def repair(messages: object, *, unanswered: Unanswered = "drop") -> Repaired:
     shape = shape_of(turns)
     if any(shape not in turn.shapes for turn in turns):
         issues.append(_whole("Messages in several shapes: rewrote them in one", "skipped"))
+    if shape != "own":
+        turns = [_readable(turn) for turn in turns]
     write = WRITERS[shape]
     return Repaired([message for turn in turns for message in write(turn)], tuple(issues))
 
@@ -44,11 +47,23 @@ def errors_of(messages: object) -> list[str]:
 
 
 def canonical(messages: object) -> list[tuple[dict[str, Any], bool]]:
-    """The repaired conversation Anthropic-shaped, each message with whether it is as given."""
+    """The repaired conversation Anthropic-shaped, each message with whether it is as given.
+
+    An answer of ours that nothing was changed in has what its provider sent as `native`.
+    """
     if is_sound(messages):
         return [(message, True) for message in messages]
     turns, _ = mend(messages, "drop")
-    return [(message, not turn.changed) for turn in turns for message in write_anthropic(turn)]
+    return [
+        (_with_native(message, turn), not turn.changed)
+        for turn in turns
+        for message in write_anthropic(turn)
+    ]
+
+
+def _with_native(message: dict[str, Any], turn: Turn) -> dict[str, Any]:
+    rest = {key: value for key, value in message.items() if key != "native"}
+    return rest if turn.native is None or turn.changed else {**rest, "native": turn.native}
 
 
 def mend(messages: object, unanswered: Unanswered) -> tuple[list[Turn], list[Issue]]:
@@ -66,6 +81,13 @@ def shape_of(turns: list[Turn]) -> Shape:
     """The shape in which a repaired conversation is written."""
     shapes = (EVERY | OWN).intersection(*(turn.shapes for turn in turns))
     return next((shape for shape in _PREFERRED if shape in shapes), "anthropic")
+
+
+def _readable(turn: Turn) -> Turn:
+    """An answer of ours without what nobody could tell from damage when it is no longer ours."""
+    if turn.shapes == OWN and any(is_withheld(part.block) for part in turn.parts):
+        turn.parts = [part for part in turn.parts if part.kind != "private"]
+    return turn
 
 
 def _whole(details: str, action: Action = "removed_message") -> Issue:

@@ -1,6 +1,6 @@
 """What a model is to the engine: one streamed request per turn."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -31,6 +31,7 @@ class Request:
     settings: Mapping[str, Any] = field(default_factory=dict)
     output_schema: Mapping[str, Any] | None = None
     purpose: Literal["turn", "summary"] = "turn"  # a summary is asked for by the last message
+    read_file: Callable[[str], Awaitable[bytes | None]] | None = None  # by digest; None: it is gone
 
 
 @dataclass(frozen=True, slots=True)

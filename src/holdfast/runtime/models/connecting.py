@@ -1,0 +1,79 @@
+"""From the name of a provider and a model to an open connection. Loads pydantic-ai."""
+
+import asyncio
+import inspect
+import os
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpx2
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.models import Model, infer_model
+from pydantic_ai.providers import Provider as TheirProvider
+from pydantic_ai.providers import infer_provider_class
+
+from holdfast.core.providers import Provider
+from holdfast.errors import ConfigError
+from holdfast.runtime.models.asking import Asking
+from holdfast.runtime.models.listening import open_client
+
+_ADDRESSES: Final = {"ollama": "http://localhost:11434/v1"}
+_NO_KEY: Final = "none"  # to a server of one's own
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A model that can be asked, in one event loop."""
+
+    asking: Asking
+    client: httpx2.AsyncClient
+    loop: asyncio.AbstractEventLoop
+
+
+def connect(
+    provider: Provider, model: str, agent: str, *, api_key: str | None, base_url: str | None
+) -> Connection:
+    """Open a named model. ConfigError if the provider does not take what it was given."""
+    client = open_client()
+
+    def their_provider(_: str) -> TheirProvider[Any]:
+        return _provider(provider, client, api_key, base_url)
+
+    try:
+        found = infer_model(f"{provider.inner}:{model}", their_provider)
+    except (UserError, ImportError, TypeError) as error:
+        text = " ".join(str(error).split())
+        raise ConfigError(f"agent {agent!r}: {text}", code="MODEL_UNKNOWN") from error
+    sdk: Any = getattr(found, "client", None)
+    if hasattr(sdk, "max_retries"):
+        sdk.max_retries = 0  # repeated by the session, so that it is known and survives a crash
+    asking = Asking(found, provider, model, provider.format)
+    return Connection(asking, client, asyncio.get_running_loop())
+
+
+def given(model: Model[Any]) -> Asking:
+    """A model object, spoken to in pydantic-ai's own words."""
+    provider = Provider(model.system, "", "")
+    return Asking(model, provider, model.model_name, None)
+
+
+def _provider(
+    provider: Provider, client: httpx2.AsyncClient, api_key: str | None, base_url: str | None
+) -> TheirProvider[Any]:
+    kind = infer_provider_class(provider.inner)
+    taken = inspect.signature(kind.__init__).parameters
+    wanted: dict[str, Any] = {"http_client": client}
+    address = base_url or _ADDRESSES.get(provider.name)
+    if address is not None:
+        wanted["base_url"] = address
+    if api_key is not None or base_url is not None:
+        wanted["api_key"] = api_key or _key_of(provider) or _NO_KEY
+    if base_url is not None and "base_url" not in taken:
+        raise UserError(
+            f"the provider {provider.name} takes no base_url: name openai, which speaks to any"
+        )
+    return kind(**{name: value for name, value in wanted.items() if name in taken})
+
+
+def _key_of(provider: Provider) -> str | None:
+    return next((os.environ[name] for name in provider.keys if os.environ.get(name)), None)

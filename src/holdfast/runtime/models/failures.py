@@ -1,0 +1,136 @@
+"""A provider's refusals and failures as errors of ours: what may pass, and what must be changed."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import httpx2
+from pydantic_ai import exceptions as theirs
+
+from holdfast.errors import HoldfastError, ModelError, ModelUnavailable
+
+_PASSING: Final = (
+    theirs.ModelRateLimitError,
+    theirs.ModelUnavailableError,
+    theirs.ModelServerError,
+    theirs.ModelConnectionError,
+    theirs.ModelRequestTimeout,
+)
+_PASSING_STATUS: Final = frozenset({408, 409, 425, 429})
+_CUT: Final = (httpx2.TransportError, httpx2.StreamError, json.JSONDecodeError, UnicodeDecodeError)
+_REFUSED: Final = ("content_policy", "content_filter", "content filter", "invalid_prompt")
+
+# What kind of refusal it is, its code, how it is told, and what to do then.
+_LASTING: Final[tuple[tuple[type[Exception], str, str, str], ...]] = (
+    (
+        theirs.ModelQuotaExceededError,
+        "MODEL_QUOTA",
+        "the account has no credit left",
+        "top it up or raise its limit",
+    ),
+    (
+        theirs.ModelAuthenticationError,
+        "MODEL_KEY",
+        "the key was refused",
+        "set a key that may use this model",
+    ),
+    (
+        theirs.ModelNotFoundError,
+        "MODEL_UNKNOWN",
+        "the model is not known there",
+        "check its name, and base_url if you gave one",
+    ),
+    (
+        theirs.ModelContextWindowExceededError,
+        "MODEL_CONTEXT",
+        "the conversation is longer than the model takes",
+        "name a model with a larger window, or fork the session at an earlier point",
+    ),
+    (
+        theirs.ContentFilterError,
+        "MODEL_REFUSED",
+        "the content was refused",
+        "name another model, or fork the session before the message",
+    ),
+)
+
+
+def failure(error: Exception, model: str, session_id: str) -> HoldfastError | None:
+    """The error as ours; None for one that nobody foresaw."""
+    if isinstance(error, HoldfastError):
+        return error
+    if _may_pass(error):
+        after = getattr(error, "retry_after", None)
+        return ModelUnavailable(
+            f"{model}: {_told(error)}", retry_after_ms=None if after is None else int(after * 1000)
+        )
+    if not isinstance(error, (*(kind for kind, *_ in _LASTING), theirs.ModelAPIError)):
+        return _misused(error, model, session_id)
+    code, text, advice = _lasting_kind(error)
+    return _lasting(code, f"{model}: {text}", advice, session_id, _said(error, code))
+
+
+def _lasting_kind(error: Exception) -> tuple[str, str, str]:
+    for kind, *told in _LASTING:
+        if isinstance(error, kind):
+            return told[0], told[1], told[2]
+    if any(word in str(error).lower() for word in _REFUSED):
+        return _LASTING[-1][1:]
+    return "MODEL_ERROR", "the request was refused", "change what the provider names"
+
+
+def _misused(error: Exception, model: str, session_id: str) -> ModelError | None:
+    if not isinstance(error, theirs.UserError):
+        return None
+    text = " ".join(str(error).split())
+    return _lasting("MODEL_ERROR", f"{model}: {text}", "change model_settings", session_id, "")
+
+
+def refused(said: str, model: str, session_id: str) -> ModelError:
+    """The model answered that it will not answer."""
+    _, code, text, advice = _LASTING[-1]
+    return _lasting(code, f"{model}: {text}", advice, session_id, said)
+
+
+def _may_pass(error: Exception) -> bool:
+    if isinstance(error, theirs.ModelQuotaExceededError):
+        return False
+    if isinstance(error, theirs.ModelHTTPError):
+        return isinstance(error, _PASSING) or error.status_code in _PASSING_STATUS
+    if isinstance(error, theirs.ModelAPIError):  # from inside a stream, or of the connection
+        return isinstance(error, _PASSING) or type(error) is theirs.ModelAPIError
+    if isinstance(error, theirs.ContentFilterError):
+        return False
+    return isinstance(error, (*_CUT, theirs.UnexpectedModelBehavior))
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, theirs.ModelHTTPError):
+        return f"the provider answered {error.status_code}: {_said(error, '') or 'no reason given'}"
+    if isinstance(error, theirs.ModelConnectionError | httpx2.TransportError):
+        return "the connection to the provider failed"
+    if isinstance(error, theirs.ModelRequestTimeout):
+        return "the provider did not answer in time"
+    if isinstance(error, theirs.ModelAPIError):
+        return _said(error, "") or "the answer could not be read"
+    return "the answer was cut off"
+
+
+def _lasting(code: str, text: str, advice: str, session_id: str, said: str) -> ModelError:
+    return ModelError(
+        f"{text}: {said}" if said else text,
+        code=code,
+        hint=f"{advice}; then: holdfast sessions resume {session_id}",
+    )
+
+
+def _said(error: Exception, code: str) -> str:
+    """The provider's own sentence; not where it is about the key, of which it may show a part."""
+    if code == "MODEL_KEY":
+        return ""
+    body: Any = getattr(error, "body", None)
+    for _ in range(2):
+        if isinstance(body, Mapping):
+            body = body.get("error") if isinstance(body.get("error"), Mapping) else body
+    text = body.get("message") if isinstance(body, Mapping) else None
+    return " ".join(text.split())[:500] if isinstance(text, str) else ""

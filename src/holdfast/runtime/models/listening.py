@@ -1,0 +1,72 @@
+"""Hearing what a provider sends, as it comes over the wire, while its library makes sense of it."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+import httpx2
+
+_TIMEOUT = httpx2.Timeout(600, connect=10)
+
+
+@dataclass(slots=True)
+class Ear:
+    """What one request was answered with: the bytes of its last stream."""
+
+    chunks: list[bytes] = field(default_factory=list)
+
+    def events(self) -> Iterator[bytes]:
+        """The data of each event of the stream."""
+        for line in b"".join(self.chunks).splitlines():
+            if line.startswith(b"data:"):
+                yield line[5:].strip()
+
+
+_ear: ContextVar[Ear | None] = ContextVar("holdfast_ear", default=None)
+
+
+@contextmanager
+def listening(ear: Ear) -> Iterator[None]:
+    """Let the ear hear what is answered to the request that is made inside."""
+    token = _ear.set(ear)
+    try:
+        yield
+    finally:
+        _ear.reset(token)
+
+
+def open_client() -> httpx2.AsyncClient:
+    """A client of which every streamed answer can be heard."""
+    return httpx2.AsyncClient(
+        timeout=_TIMEOUT,
+        follow_redirects=True,
+        event_hooks={"request": [_ask_plainly], "response": [_hear]},
+    )
+
+
+async def _ask_plainly(request: httpx2.Request) -> None:
+    request.headers["accept-encoding"] = "identity"  # what is heard is before any decoding
+
+
+async def _hear(response: httpx2.Response) -> None:
+    ear = _ear.get()
+    if ear is not None and isinstance(response.stream, httpx2.AsyncByteStream):
+        ear.chunks.clear()
+        response.stream = _Heard(response.stream, ear)
+
+
+class _Heard(httpx2.AsyncByteStream):
+    """A stream of which each piece is kept."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, ear: Ear) -> None:
+        self._stream = stream
+        self._ear = ear
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self._stream:
+            self._ear.chunks.append(chunk)
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()

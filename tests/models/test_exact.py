@@ -1,0 +1,99 @@
+"""What a provider sent is what the log keeps and what goes back, through the real libraries."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.models.conftest import FORMATS, agent_at, model_at
+
+from holdfast import Runtime
+from holdfast.core.render import render as _render
+from holdfast.testing.endpoint import Endpoint, fake_endpoint
+from holdfast.testing.endpoint.samples import CHAT_REASONING, HARD, LAST, LOOKS
+from holdfast.testing.provider_rules import Format
+
+
+async def run(endpoint: Endpoint, format_: Format, **more: Any) -> list[dict[str, Any]]:
+    agent = agent_at(endpoint.url, format_, **more)
+    async with Runtime("memory:", agents=[agent]) as rt:
+        result = await rt.session("s", agent=agent).run("go")
+        assert endpoint.refused == []
+        assert (result.state, result.output) == ("completed", LAST)
+        events = await rt.session("s").events()
+    return [{"type": event.type, **event.data} for event in events]
+
+
+@FORMATS
+async def test_hard_answers_go_back_as_they_came(format_: Format) -> None:
+    """S2.33 G6"""
+    with fake_endpoint(HARD[format_]) as endpoint:
+        await run(endpoint, format_)
+        assert [one.turn for one in endpoint.requests] == [0, 1, 2, 3]
+
+
+@FORMATS
+async def test_the_log_keeps_what_was_sent(format_: Format) -> None:
+    with fake_endpoint(HARD[format_]) as endpoint:
+        events = await run(endpoint, format_)
+    calls = [event["params"] for event in events if event["type"] == "tool_call"]
+    assert json.dumps(calls) == json.dumps(LOOKS)
+    answers = [event for event in events if event["type"] == "assistant"]
+    key = {"anthropic": "content", "openai-chat": "message", "openai-responses": "output"}[format_]
+    for answer, turn in zip(answers, HARD[format_], strict=True):
+        sent = turn[key] if isinstance(turn[key], list) else [turn[key]]
+        assert json.dumps(answer["native"], sort_keys=True) == json.dumps(sent, sort_keys=True)
+        assert answer["provider"] == format_.partition("-")[0]
+
+
+async def test_reasoning_of_open_models_goes_back_with_the_calls() -> None:
+    with fake_endpoint(CHAT_REASONING) as endpoint:
+        await run(endpoint, "openai-chat")
+    assert endpoint.refused == []
+
+
+@FORMATS
+async def test_a_changed_answer_is_refused(
+    format_: Format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The endpoint can fail: one blank more in a text or an argument is seen."""
+
+    def render(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        body = _render(*args, **kwargs)
+        return json.loads(json.dumps(body, ensure_ascii=False).replace("Zoë", "Zoe"))  # type: ignore[no-any-return]
+
+    monkeypatch.setattr("holdfast.runtime.models.asking.render", render)
+    with fake_endpoint(HARD[format_]) as endpoint:
+        agent = agent_at(endpoint.url, format_)
+        async with Runtime("memory:", agents=[agent]) as rt:
+            result = await rt.session("s", agent=agent).run("go")
+    assert endpoint.refused != []
+    assert result.error is not None
+    assert result.error.code == "MODEL_ERROR"
+
+
+@pytest.mark.parametrize(
+    "format_, other",
+    [
+        ("anthropic", "anthropic:claude-opus-4-6"),
+        ("openai-responses", "openai-responses:gpt-5-mini"),
+        ("openai-chat", "openai:gpt-4o"),
+    ],
+)
+async def test_another_model_gets_no_thinking(format_: Format, other: str, tmp_path: Path) -> None:
+    turns = [*HARD[format_][:2], {"text": "Here I am."}]
+    part = "input" if format_ == "openai-responses" else "messages"
+    store = f"sqlite:///{tmp_path}/s.db"
+    with fake_endpoint(turns) as endpoint:
+        agent = agent_at(endpoint.url, format_, max_turns=2)
+        async with Runtime(store, agents=[agent]) as rt:
+            await rt.session("s", agent=agent).run("go")
+        changed = replace(agent, model=model_at(endpoint.url, format_, other), max_turns=9)
+        async with Runtime(store, agents=[changed]) as rt:
+            result = await rt.session("s", agent=changed).run("go on")
+        assert endpoint.refused == []
+        assert result.output == "Here I am."
+        posted = json.dumps(endpoint.requests[-1].body[part])
+    for private in ("signature", "encrypted", "redacted", "srvtoolu"):
+        assert private not in posted

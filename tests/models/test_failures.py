@@ -1,0 +1,104 @@
+"""What a provider fails at or refuses, told as one line with what to do."""
+
+from typing import Any
+
+import pytest
+from tests.models.conftest import FORMATS, KEY, model_at
+
+from holdfast.core.messages import Answer, UserMessage
+from holdfast.errors import ModelError, ModelUnavailable
+from holdfast.runtime.models.base import Request
+from holdfast.testing.endpoint import fake_endpoint
+from holdfast.testing.provider_rules import Format
+
+REQUEST = Request("s1", "a", 1, "Be brief.", [UserMessage("hello")])
+
+
+async def failed(format_: Format, failure: Any) -> ModelError:
+    with fake_endpoint([{"text": "Hello there", "fail": [failure]}]) as endpoint:
+        model = model_at(endpoint.url, format_)
+        try:
+            with pytest.raises(ModelError) as caught:
+                _ = [piece async for piece in model.answer(REQUEST)]
+            assert len(endpoint.requests) == 1  # the library itself did not try again
+            pieces = [piece async for piece in model.answer(REQUEST)]
+        finally:
+            await model.close()
+    last = pieces[-1]
+    assert isinstance(last, Answer)
+    assert last.text == "Hello there"
+    assert KEY not in str(caught.value.to_json())
+    return caught.value
+
+
+@FORMATS
+@pytest.mark.parametrize(
+    "failure",
+    [
+        *("rate_limit", "server_error", "overloaded", 408, 409, 502, 503, "drop"),
+        {"fail": "cut", "after": 0},
+        {"fail": "cut", "after": 2},
+        {"fail": "half_json", "after": 1},
+        {"fail": "overloaded", "after": 2},
+    ],
+    ids=str,
+)
+async def test_what_may_pass_is_told_as_unavailable(format_: Format, failure: Any) -> None:
+    error = await failed(format_, failure)
+    assert isinstance(error, ModelUnavailable)
+    assert error.code == "MODEL_UNAVAILABLE"
+
+
+@FORMATS
+async def test_the_provider_says_when_to_come_back(format_: Format) -> None:
+    error = await failed(format_, {"fail": "rate_limit", "retry_after": 7})
+    assert isinstance(error, ModelUnavailable)
+    assert error.retry_after_ms == 7000
+
+
+@FORMATS
+@pytest.mark.parametrize(
+    "failure, code",
+    [
+        ("key", "MODEL_KEY"),
+        ("quota", "MODEL_QUOTA"),
+        ("context", "MODEL_CONTEXT"),
+        ("refused", "MODEL_REFUSED"),
+        ("unknown_model", "MODEL_UNKNOWN"),
+        (422, "MODEL_ERROR"),
+    ],
+)
+async def test_what_lasts_has_a_code_and_says_what_to_do(
+    format_: Format, failure: Any, code: str
+) -> None:
+    error = await failed(format_, failure)
+    assert not isinstance(error, ModelUnavailable)
+    assert error.code == code
+    assert error.hint is not None
+    assert error.hint.endswith("; then: holdfast sessions resume s1")
+    assert "\n" not in error.message
+
+
+async def test_a_connection_that_cannot_be_made_is_unavailable() -> None:
+    model = model_at("http://127.0.0.1:9", "anthropic")
+    with pytest.raises(ModelUnavailable, match="connection"):
+        _ = [piece async for piece in model.answer(REQUEST)]
+    await model.close()
+
+
+@pytest.mark.parametrize(
+    "format_, turn",
+    [
+        ("anthropic", {"content": [{"type": "text", "text": "I"}], "stop": "refusal"}),
+        ("openai-chat", {"message": {"role": "assistant", "content": None, "refusal": "No."}}),
+    ],
+)
+async def test_an_answer_that_is_a_refusal_is_told_as_one(
+    format_: Format, turn: dict[str, Any]
+) -> None:
+    with fake_endpoint([turn]) as endpoint:
+        model = model_at(endpoint.url, format_)
+        with pytest.raises(ModelError) as caught:
+            _ = [piece async for piece in model.answer(REQUEST)]
+        await model.close()
+    assert caught.value.code == "MODEL_REFUSED"
