@@ -73,7 +73,7 @@ def runtime_of(settings: Settings, need: Need) -> Runtime:
         return _of_app(settings, settings.app)
     file = config_file(settings)
     if file is not None:
-        _check_exists(settings.store, need)
+        check_exists(settings.store, need)
         return Runtime.from_config(file, store=settings.store)
     url = settings.store
     if url is None and need == "existing" and Path(DATABASE).exists():
@@ -84,7 +84,7 @@ def runtime_of(settings: Settings, need: Need) -> Runtime:
             code="NOTHING_NAMED",
             hint="holdfast --app MODULE:NAME …, or --store sqlite:///holdfast.db",
         )
-    _check_exists(url, need)
+    check_exists(url, need)
     return Runtime(url)
 
 
@@ -119,7 +119,7 @@ def _of_app(settings: Settings, target: str) -> Runtime:
     return found
 
 
-def _check_exists(url: str | None, need: Need) -> None:
+def check_exists(url: str | None, need: Need) -> None:
     """A mistyped name must not become an empty database that answers 'nothing there'."""
     if url is None or need != "existing" or not url.startswith(("sqlite:///", "files:")):
         return

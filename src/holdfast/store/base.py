@@ -135,6 +135,18 @@ class Slice(Struct, frozen=True):
     due: int | None = None  # from when on it may be claimed; meaningless while held
 
 
+class StreamState(Struct, frozen=True):
+    """Where one stream stands, without its records; the head of a gone one is 0."""
+
+    stream: str
+    kind: str
+    head: int
+    epoch: int
+    holder: str | None
+    due: int | None  # meaningless while held
+    gone: bool
+
+
 class Page(Struct, frozen=True):
     """Entries, and the cursor of the next page (None: that was all)."""
 
@@ -274,6 +286,14 @@ class Store(Protocol):
 
         `after` is the `next` of the page before, asked for with the same arguments.
         """
+        ...
+
+    async def entries_of(self, stream: str) -> Sequence[Entry]:
+        """Every entry of a stream, of whatever kind, by (kind, key); none for an unknown one."""
+        ...
+
+    async def streams(self, after: str = "", limit: int = 500) -> Sequence[StreamState]:
+        """Streams by their ids, gone ones too; `after` is the last one of the page before."""
         ...
 
     async def claim(

@@ -32,6 +32,7 @@ from holdfast.store.base import (
     Record,
     Slice,
     StoreRefusal,
+    StreamState,
     Unavailable,
     Unknown,
     WallClock,
@@ -318,6 +319,14 @@ class FilesStore:
         return self._ready().folder.tables.find(
             kind, state=state, stream=stream, due_before=due_before, after=after, limit=limit
         )
+
+    async def entries_of(self, stream: str) -> Sequence[Entry]:
+        """Every entry of a stream, by (kind, key)."""
+        return self._ready().folder.tables.entries_of(stream)
+
+    async def streams(self, after: str = "", limit: int = 500) -> Sequence[StreamState]:
+        """Streams by their ids, gone ones too."""
+        return self._ready().folder.tables.states(after, limit)
 
     async def tail(self, cursor: str, limit: int = 500) -> Feed:
         """Records of all streams after the cursor, each exactly once."""

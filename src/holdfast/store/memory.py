@@ -23,6 +23,7 @@ from holdfast.store.base import (
     Record,
     Slice,
     StoreRefusal,
+    StreamState,
     WallClock,
     Write,
 )
@@ -104,6 +105,16 @@ class MemoryStore:
         return self._tables.find(
             kind, state=state, stream=stream, due_before=due_before, after=after, limit=limit
         )
+
+    async def entries_of(self, stream: str) -> Sequence[Entry]:
+        """Every entry of a stream, by (kind, key)."""
+        self._look()
+        return self._tables.entries_of(stream)
+
+    async def streams(self, after: str = "", limit: int = 500) -> Sequence[StreamState]:
+        """Streams by their ids, gone ones too."""
+        self._look()
+        return self._tables.states(after, limit)
 
     async def claim(
         self, holder: str, kind: str, limit: int, *, only: str | None = None

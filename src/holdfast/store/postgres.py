@@ -20,6 +20,7 @@ from holdfast.store.base import (
     Page,
     Put,
     Slice,
+    StreamState,
     Write,
 )
 from holdfast.store.cursors import END, place_of, position_of
@@ -146,6 +147,14 @@ class PostgresStore:
         place_of(after)
         conditions = {"kind": kind, "state": state, "stream": stream, "due_before": due_before}
         return await self._ask(partial(reads.find, conditions=conditions, after=after, limit=limit))
+
+    async def entries_of(self, stream: str) -> Sequence[Entry]:
+        """Every entry of a stream, by (kind, key)."""
+        return await self._ask(partial(reads.entries_of, stream=stream))
+
+    async def streams(self, after: str = "", limit: int = 500) -> Sequence[StreamState]:
+        """Streams by their ids, gone ones too."""
+        return await self._ask(partial(reads.streams, after=after, limit=limit))
 
     async def tail(self, cursor: str, limit: int = 500) -> Feed:
         """Records of all streams after the cursor, each exactly once."""

@@ -1,10 +1,10 @@
 """The questions that the PostgreSQL store answers without changing anything."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from functools import cache
 from typing import Any, Protocol, TypeVar
 
-from holdfast.store.base import Census, Entry, Gone, NoStream, Page, Record, Slice
+from holdfast.store.base import Census, Entry, Gone, NoStream, Page, Record, Slice, StreamState
 from holdfast.store.cursors import cursor_of, place_of
 from holdfast.store.postgres_batch import entry_of
 from holdfast.store.postgres_link import Line
@@ -64,6 +64,28 @@ async def find(line: Line, conditions: dict[str, Any], after: str | None, limit:
         return Page(entries, None)
     last = entries[-1]
     return Page(entries, cursor_of((last.due or 0, last.key) if by_due else (0, last.key)))
+
+
+async def entries_of(line: Line, stream: str) -> Sequence[Entry]:
+    """Every entry of a stream, by (kind, key)."""
+    return [entry_of(row) for row in await line.fetch(statement("entries_of"), packed(stream))]
+
+
+async def streams(line: Line, after: str, limit: int) -> Sequence[StreamState]:
+    """Streams by their ids."""
+    rows = await line.fetch(statement("streams"), packed(after), max(limit, 0))
+    return [
+        StreamState(
+            unpacked(name),
+            unpacked(kind),
+            head,
+            epoch,
+            None if holder is None else unpacked(holder),
+            due,
+            gone=gone,
+        )
+        for name, kind, head, epoch, holder, due, gone in rows
+    ]
 
 
 async def census(line: Line, kinds: list[str], now: int, commits: int) -> Census:

@@ -13,6 +13,7 @@ from anyio import to_thread
 
 from holdfast.errors import StoreError
 from holdfast.store import sqlite_reads as reads
+from holdfast.store import sqlite_streams as streams
 from holdfast.store.base import (
     Census,
     Check,
@@ -23,6 +24,7 @@ from holdfast.store.base import (
     Page,
     Put,
     Slice,
+    StreamState,
     Unavailable,
     WallClock,
     Write,
@@ -146,6 +148,14 @@ class SqliteStore:
         return await self._ready().ask(
             partial(reads.find, conditions=conditions, after=after, limit=limit)
         )
+
+    async def entries_of(self, stream: str) -> Sequence[Entry]:
+        """Every entry of a stream, by (kind, key)."""
+        return await self._ready().ask(partial(streams.entries_of, stream=stream))
+
+    async def streams(self, after: str = "", limit: int = 500) -> Sequence[StreamState]:
+        """Streams by their ids, gone ones too."""
+        return await self._ready().ask(partial(streams.states, after=after, limit=limit))
 
     async def tail(self, cursor: str, limit: int = 500) -> Feed:
         """Records of all streams after the cursor, each exactly once."""

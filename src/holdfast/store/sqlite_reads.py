@@ -22,12 +22,12 @@ _RECORDS = f"""
     SELECT type, {_DATA}, at, seq, pos FROM record WHERE sid = ? AND seq > ? AND seq <= ?
     ORDER BY seq
 """  # noqa: S608 - no value in it
-_ENTRY = f"""
+ENTRY = f"""
     SELECT kind, key, (SELECT id FROM stream WHERE stream.sid = entry.sid),
            version, state, due, {_DATA}
     FROM entry
 """  # noqa: S608 - no value in it
-_GET = f"{_ENTRY} WHERE kind = ? AND key = ?"
+_GET = f"{ENTRY} WHERE kind = ? AND key = ?"
 _FEED = f"""
     SELECT type, {_DATA}, at, seq, pos, (SELECT id FROM stream WHERE stream.sid = record.sid)
     FROM record WHERE pos > ? ORDER BY pos LIMIT ?
@@ -154,7 +154,7 @@ def read(
 def get(connection: sqlite3.Connection, bounds: Bounds, kind: str, key: str) -> Entry | None:
     """One entry by its key."""
     row = connection.execute(_GET, (bounds.bytes, kind, key)).fetchone()
-    return None if row is None else _entry(row, bounds)
+    return None if row is None else entry_of(row, bounds)
 
 
 def find(
@@ -179,7 +179,7 @@ def find(
     rows = connection.execute(sql, (*values, most)).fetchall()
     if len(rows) == most <= limit:
         raise TooLong
-    entries = tuple(_entry(row, bounds) for row in rows[:limit])
+    entries = tuple(entry_of(row, bounds) for row in rows[:limit])
     more = bool(entries) and len(rows) > limit
     return Page(entries, cursor_of(_place(entries[-1], by_due=by_due)) if more else None)
 
@@ -242,7 +242,7 @@ def _find(wanted: tuple[str, ...], *, is_first: bool) -> str:
     if not is_first:
         where.append("(due, key) > (?, ?)" if by_due else "key > ?")
     return (
-        f"{_ENTRY} {_index(wanted)} WHERE {' AND '.join(where)} "
+        f"{ENTRY} {_index(wanted)} WHERE {' AND '.join(where)} "
         f"ORDER BY {'due, key' if by_due else 'key'} LIMIT ?"
     )
 
@@ -278,7 +278,8 @@ def _record(row: tuple[Any, ...], bounds: Bounds) -> Record:
     return record
 
 
-def _entry(row: tuple[Any, ...], bounds: Bounds) -> Entry:
+def entry_of(row: tuple[Any, ...], bounds: Bounds) -> Entry:
+    """The entry of a row that `ENTRY` selects; Corrupt, or TooLong where it was left out."""
     entry = Entry(*row)
     if not isinstance(entry.data, bytes):
         raise _misfit(entry.data, bounds, f"{entry.kind} {entry.key}")

@@ -10,7 +10,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from holdfast.store.base import Census, Entry, Gone, Lease, Lost, NoStream, Page
+from holdfast.store.base import (
+    Census,
+    Entry,
+    Gone,
+    Lease,
+    Lost,
+    NoStream,
+    Page,
+    StreamState,
+)
 from holdfast.store.cursors import Place, cursor_of, place_of
 from holdfast.store.judge import Changes, Commit, Rows, StreamRow, claimed, reaped
 
@@ -50,8 +59,25 @@ class Tables:
         return self.entries.get(kind, {}).get(key)
 
     def entries_of(self, stream: str) -> list[Entry]:
-        """Every entry of a stream."""
-        return [self.entries[kind][key] for kind, key in self._of_stream.get(stream, ())]
+        """Every entry of a stream, by (kind, key)."""
+        return [self.entries[kind][key] for kind, key in sorted(self._of_stream.get(stream, ()))]
+
+    def states(self, after: str, limit: int) -> list[StreamState]:
+        """Streams by their ids, gone ones too."""
+        ids = heapq.nsmallest(max(limit, 0), (name for name in self.streams if name > after))
+        rows = ((name, self.streams[name]) for name in ids)
+        return [
+            StreamState(
+                name,
+                row.kind,
+                0 if row.gone else row.head,
+                row.epoch,
+                row.holder,
+                row.due,
+                row.gone,
+            )
+            for name, row in rows
+        ]
 
     def rows(self, commit: Commit) -> Rows:
         """What the judge of a commit must see."""

@@ -17,6 +17,7 @@ from holdfast.store.base import (
     Put,
     Slice,
     Store,
+    StreamState,
     Write,
 )
 
@@ -116,6 +117,14 @@ class MortalStore:
         return await self._store.find(
             kind, state=state, stream=stream, due_before=due_before, after=after, limit=limit
         )
+
+    async def entries_of(self, stream: str) -> Sequence[Entry]:
+        self._crash.look()
+        return await self._store.entries_of(stream)
+
+    async def streams(self, after: str = "", limit: int = 500) -> Sequence[StreamState]:
+        self._crash.look()
+        return await self._store.streams(after, limit)
 
     async def claim(
         self, holder: str, kind: str, limit: int, *, only: str | None = None

@@ -40,3 +40,19 @@ def migrate(settings: Settings) -> int:
     from holdfast.cli import caring
 
     return caring.migrate(settings)
+
+
+@db.command()
+@click.argument("source")
+@click.argument("target")
+@shared
+@with_settings
+def copy(settings: Settings, source: str, target: str) -> int:
+    """Copy all that the store SOURCE holds into the store TARGET, and compare the two.
+
+    Both are URLs, such as sqlite:///holdfast.db and postgresql://…; nobody may work on them. A copy
+    that was stopped goes on where it was.
+    """
+    from holdfast.cli.copying import copy_store
+
+    return copy_store(settings, source, target)

@@ -3,7 +3,7 @@
 import anyio
 from anyio.lowlevel import checkpoint
 
-from holdfast.store.base import Entry, Release, Store, Write
+from holdfast.store.base import Entry, Release, Store, StreamState, Write
 from holdfast.testing.contract.harness import Cases, Harness
 from holdfast.testing.contract.steps import drive, make, put, record, refused
 
@@ -106,6 +106,47 @@ async def a_census_counts_what_there_is_now(harness: Harness) -> None:
     assert (later.overdue, later.held, later.due) == ({"pending": 2}, 0, 1)
     assert later.records >= seen.records > 0
     assert later.commits - seen.commits == 2
+
+
+@cases.of("entries")
+async def the_entries_of_a_stream_are_all_there_is_of_it(harness: Harness) -> None:
+    """Of every kind and state, by kind and key; none of another stream's, none of an unknown's."""
+    store = await harness.open()
+    await make(store, "s", "t")
+    puts = [
+        put("b"),
+        put("a", state="settled", due=3, data=b"x"),
+        put("a", kind="mail"),
+        put("c", stream="t"),
+    ]
+    await store.commit([Write("s"), Write("t")], puts)
+    found = await store.entries_of("s")
+    assert [(e.kind, e.key) for e in found] == [("mail", "a"), ("pending", "a"), ("pending", "b")]
+    assert found[1] == Entry("pending", "a", "s", 1, "settled", 3, b"x")
+    assert list(await store.entries_of("none")) == []
+    await store.commit([Write("s", erase=True)])
+    assert list(await store.entries_of("s")) == []
+
+
+@cases.of("entries")
+async def every_stream_can_be_listed(harness: Harness) -> None:
+    """By id, page by page, where each stands; a gone one as gone."""
+    store = await harness.open()
+    now = harness.clock.now()
+    lease = await drive(store)
+    await make(store, "a", "Z", "é", "😀", wake=now)
+    await store.commit([Write("b", create="delivery", epoch=7), Write("a", erase=True)])
+    names, after = [], ""
+    while page := await store.streams(after, limit=2):
+        names += [one.stream for one in page]
+        after = page[-1].stream
+    assert names == ["Z", "a", "b", "s", "é", "😀"]
+    states = {one.stream: one for one in await store.streams()}
+    assert states["Z"] == StreamState("Z", "session", 1, 0, None, now, gone=False)
+    assert states["b"] == StreamState("b", "delivery", 0, 7, None, None, gone=False)
+    assert (states["s"].holder, states["s"].epoch) == ("worker", lease.epoch)
+    assert (states["a"].gone, states["a"].head) == (True, 0)
+    assert list(await store.streams(limit=0)) == []
 
 
 @cases.of("feed")

@@ -248,6 +248,8 @@ async def _everything(store: Store) -> list[Any]:
             await store.find(kind, state="open", due_before=store.now(), limit=1),
         ]
         seen += [page.entries for page in pages]
+    seen += [list(await store.entries_of(stream)) for stream in STREAMS]
+    seen.append(list(await store.streams()))
     census = await store.census(ENTRY_KINDS)
     seen += [census.entries, census.overdue, census.held, census.due, census.alive]
     seen.append(sorted(_without_positions((await store.tail("")).records)))

@@ -223,3 +223,12 @@ SELECT pg_try_advisory_lock($1::bigint);
 
 -- end_pulse --
 SELECT pg_advisory_unlock($1::bigint);
+
+-- entries_of --
+SELECT e.kind, e.key, s.id, e.version, e.state, e.due, e.data
+FROM stream s JOIN entry e ON e.sid = s.sid WHERE s.id = $1 ORDER BY e.kind, e.key;
+
+-- streams --
+-- Of one that is gone the head went with its records.
+SELECT id, kind, CASE WHEN gone THEN 0 ELSE head END, epoch, holder, due, gone
+FROM stream WHERE id > $1 ORDER BY id LIMIT $2::bigint;
