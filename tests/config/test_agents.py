@@ -89,6 +89,7 @@ def test_an_unknown_store_is_told(refusal: Refusal) -> None:
             ".backend: invalid backend: sqll (must be 'sql', 'memory', or 'files')",
         ),
         ("{backend: sql}", ": backend sql needs sql: {driver, database}"),
+        ("{backend: memory, index: 'http://x'}", ".index: must be a URL that begins with redis://"),
         ("{backend: files}", ": backend files needs files: {path}"),
         (
             "{backend: memory, sql: {driver: sqlite, database: x}}",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from tests.contract.indexed import indexed_maker
 from tests.servers.postgres import PostgresServer
 
 from holdfast.store.base import Store
@@ -109,7 +110,7 @@ def newest_sqlite() -> Connect:
 
 
 POSTGRES = ("postgres", "pgbouncer")
-BACKENDS = ("memory", "files", "sqlite", "sqlite-newest", *POSTGRES)
+BACKENDS = ("memory", "files", "sqlite", "sqlite-newest", "redis", *POSTGRES)
 PLAIN = "listen=off&advisory=off"
 
 
@@ -161,6 +162,8 @@ def contract_database(postgres: PostgresServer) -> str:
 
 @pytest.fixture(params=BACKENDS)
 def make_harness(request: pytest.FixtureRequest, tmp_path: Path) -> MakeHarness:
+    if request.param == "redis":
+        return indexed_maker(request.getfixturevalue("redis_server"), tmp_path)
     if request.param not in POSTGRES:
         return harness_maker(request.param, tmp_path)
     url = request.getfixturevalue("contract_database")

@@ -10,7 +10,7 @@ from typing import Any, Final, Self, TypeVar
 
 import anyio
 
-from holdfast.app.stores import around_store, is_in_memory, open_store
+from holdfast.app.stores import around_store, indexed, is_in_memory, open_store
 from holdfast.core import index
 from holdfast.core.commands import (
     Approve,
@@ -66,11 +66,12 @@ class Runtime:
         public_url: str | None = None,
         webhook_secret: str | None = None,
         clock: Clock | None = None,
+        index: str | None = None,
         mcp_servers: Sequence[MCPServer] = (),
         telemetry: Mapping[str, bool] | None = None,
         prices: Mapping[str, Mapping[str, float]] | None = None,
     ) -> None:
-        opened = around_store.get()(open_store(store, clock))
+        opened = around_store.get()(indexed(open_store(store, clock), index))
         lease_ms = parse_duration(os.environ[LEASE]) if os.environ.get(LEASE) else LEASE_MS
         outbox = Outbox(opened, public_url=public_url, webhook_secret=webhook_secret)
         near = Near()
@@ -119,6 +120,7 @@ class Runtime:
             worker=worker,
             public_url=loaded.public_url,
             webhook_secret=loaded.webhook_secret,
+            index=loaded.store.index if store is None else None,
             mcp_servers=mcp_servers_from(loaded),
             telemetry=loaded.telemetry,
             prices=loaded.prices,

@@ -41,6 +41,35 @@ def open_store(store: str | Store, clock: Clock | None = None) -> Store:
     )
 
 
+def indexed(store: Store, url: str | None) -> Store:
+    """The store with an index of its pending calls before it; without a URL, the store itself."""
+    if url is None:
+        return store
+    if not url.startswith(("redis://", "rediss://", "unix://")):
+        raise ConfigError(
+            f"the index {_without_password(url)!r} is not known",
+            code="INDEX_UNKNOWN",
+            hint="use redis://localhost:6379/0",
+        )
+    try:
+        from holdfast.store.redis import IndexedStore
+    except ImportError as error:
+        raise ConfigError(
+            "an index in Redis needs the redis library",
+            code="EXTRA_MISSING",
+            hint="pip install 'holdfast[redis]'",
+        ) from error
+    from holdfast.runtime.pending_names import PendingNames
+
+    return IndexedStore(store, url, PendingNames())
+
+
+def without_index(store: Store) -> Store:
+    """The store itself, behind its index if it has one."""
+    primary: Store = getattr(store, "primary", store)
+    return primary
+
+
 def is_in_memory(store: str | Store) -> bool:
     """Whether what a store keeps ends with the process."""
     if isinstance(store, str):

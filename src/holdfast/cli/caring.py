@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.app import Runtime, service_of
+from holdfast.app.stores import without_index
 from holdfast.cli.opening import opened, runtime_of
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, age, line
@@ -12,6 +13,7 @@ from holdfast.runtime.checkup import Check, Checkup, exit_code
 from holdfast.runtime.file_layout import SessionFiles
 from holdfast.runtime.stats import statistics
 from holdfast.store import files_care, sqlite_care
+from holdfast.store.base import Store
 from holdfast.store.care import Look
 
 _MARKS: Final = {"ok": "✓", "finding": "✗", "corrupt": "✗"}
@@ -110,7 +112,7 @@ def migrate(settings: Settings) -> int:
 
 def examination(settings: Settings) -> tuple[Look, int]:
     """The store that the options name, not opened, and the present instant."""
-    store = service_of(runtime_of(settings, "existing")).desk.store
+    store = _store_of(settings)
     folder = files_care.folder_of(store)
     if folder is None:
         return _sqlite_examination(settings)
@@ -123,8 +125,12 @@ def examination(settings: Settings) -> tuple[Look, int]:
     return files_care.FilesLook(folder, SessionFiles()), store.now()
 
 
+def _store_of(settings: Settings) -> Store:
+    return without_index(service_of(runtime_of(settings, "existing")).desk.store)
+
+
 def _sqlite_examination(settings: Settings) -> tuple[sqlite_care.Examination, int]:
-    store = service_of(runtime_of(settings, "existing")).desk.store
+    store = _store_of(settings)
     path = sqlite_care.path_of(store)
     if path is None:
         raise Refused(

@@ -166,6 +166,13 @@ def _duration_or_none(scalar: Scalar) -> timedelta | None:
     return None if scalar.value is None else _duration(scalar)
 
 
+def _redis_url(scalar: Scalar) -> str:
+    text = _text(scalar)
+    if not text.startswith(("redis://", "rediss://", "unix://")):
+        raise Wrong("must be a URL that begins with redis://, rediss:// or unix://")
+    return text
+
+
 def _url(scalar: Scalar) -> str:
     text = _text(scalar)
     try:
@@ -266,6 +273,7 @@ DURATION: Final = Plain(_duration, _NUMBER_OR_TEXT)
 DURATION_OR_NONE: Final = Plain(_duration_or_none, {"type": ["number", "string", "null"]})
 URL: Final = Plain(_url, {"type": "string", "format": "uri"})
 OPEN_URL: Final = Plain(_open_url, URL.schema)
+REDIS_URL: Final = Plain(_redis_url, _TEXT)
 NETWORK: Final = Plain(_network, _TEXT)
 HOST_OR_NETWORK: Final = Plain(_host_or_network, _TEXT)
 SHARE: Final = Plain(_share, {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1})

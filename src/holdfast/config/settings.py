@@ -29,6 +29,7 @@ class StoreConfig:
     name: str
     backend: Literal["sql", "memory", "files"]
     url: str = field(repr=False)  # that of a database server may hold a password
+    index: str | None = field(default=None, repr=False)  # a Redis before it
 
     @property
     def is_durable(self) -> bool:

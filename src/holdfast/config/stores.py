@@ -17,7 +17,7 @@ def store_of(name: str, said: Mapping[str, Any], folder: Folder) -> StoreConfig:
     if extra := [block for block in ("sql", "files") if block in said and block != backend]:
         raise Wrong(f"backend {backend} takes no {listed(extra)}")
     if backend == "memory":
-        return StoreConfig(name=name, backend=backend, url="memory:")
+        return StoreConfig(name=name, backend=backend, url="memory:", index=said.get("index"))
     if backend not in said:
         keys = "driver, database" if backend == "sql" else "path"
         raise Wrong(f"backend {backend} needs {backend}: {{{keys}}}")
@@ -25,7 +25,7 @@ def store_of(name: str, said: Mapping[str, Any], folder: Folder) -> StoreConfig:
         url = f"files:{folder.place(said['files']['path'])}"
     else:
         url = _sql_url(said["sql"], folder)
-    return StoreConfig(name=name, backend=backend, url=url)
+    return StoreConfig(name=name, backend=backend, url=url, index=said.get("index"))
 
 
 def _sql_url(sql: Mapping[str, str], folder: Folder) -> str:

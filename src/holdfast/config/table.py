@@ -15,6 +15,7 @@ from holdfast.config.kinds import (
     OUTPUT,
     POSITIVE,
     RATE,
+    REDIS_URL,
     RULE,
     SHARE,
     SIZE,
@@ -47,6 +48,7 @@ _STORE: Final = Block(
         "backend": choice("backend", "sql", "memory", "files"),
         "sql": _SQL,
         "files": Block({"path": TEXT}, required=("path",)),
+        "index": REDIS_URL,
     },
     required=("backend",),
 )

@@ -1,0 +1,50 @@
+"""A store behind an index in Redis, for the contract."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.servers.redis import RedisServer
+
+from holdfast.runtime.pending_names import PendingNames
+from holdfast.store.base import Store
+from holdfast.store.redis import IndexedStore
+from holdfast.store.sqlite import SqliteStore
+from holdfast.testing.contract import HandClock, Harness, MakeHarness
+
+
+@dataclass
+class IndexedHarness:
+    """One SQLite file, and one Redis, which all stores on it share."""
+
+    path: Path
+    url: str
+    clock: HandClock = field(default_factory=HandClock)
+    capabilities: frozenset[str] = frozenset({"durable", "shared", "whispers"})
+    stores: list[IndexedStore] = field(default_factory=list)
+
+    async def open(self) -> Store:
+        plain = SqliteStore(self.path, clock=self.clock)
+        self.stores.append(IndexedStore(plain, self.url, PendingNames()))
+        await self.stores[-1].open()
+        return self.stores[-1]
+
+
+def indexed_maker(server: RedisServer, folder: Path) -> MakeHarness:
+    """Makes harnesses, each with data of its own."""
+    made = 0
+
+    @asynccontextmanager
+    async def make() -> AsyncIterator[Harness]:
+        nonlocal made
+        made += 1
+        server.empty()
+        harness = IndexedHarness(folder / f"{made}.db", server.url)
+        try:
+            yield harness
+        finally:
+            for store in harness.stores:
+                await store.close()
+
+    return make
