@@ -100,7 +100,15 @@ def test_the_example_test_passes(examples: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/guide.md", "docs/configuration.md", "docs/human-in-the-loop.md"]
+    "page",
+    [
+        "README.md",
+        "docs/guide.md",
+        "docs/configuration.md",
+        "docs/human-in-the-loop.md",
+        "docs/mcp-tools.md",
+        "docs/telemetry.md",
+    ],
 )
 def test_every_link_and_named_test_exists(page: str) -> None:
     text = (ROOT / page).read_text()

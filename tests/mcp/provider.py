@@ -32,8 +32,13 @@ async def done(tool: str, ctx: Context[Any, Any]) -> None:
     with (WORLD / "done").open("a") as file:
         file.write(json.dumps(line) + "\n")
     hold = WORLD / f"hold-{tool}"
-    if hold.exists():
+    if not hold.exists():
+        return
+    try:
         await anyio.to_thread.run_sync(hold.read_text, abandon_on_cancel=True)
+    except anyio.get_cancelled_exc_class():
+        (WORLD / f"cancelled-{tool}").touch()
+        raise
 
 
 @server.tool(annotations=READS)

@@ -1,5 +1,6 @@
 """Connections: opened for calls, gone while a session waits, opened anew after a restart."""
 
+import asyncio
 import os
 import sys
 from collections.abc import Callable
@@ -13,7 +14,8 @@ from tests.mcp.world import SECRET, World, is_alive
 from holdfast import Agent, Runtime
 from holdfast.mcp import MCPServer
 from holdfast.runtime.mcp import lines as lines_module
-from holdfast.testing import ScriptedModel
+from holdfast.store.memory import MemoryStore
+from holdfast.testing import ManualClock, ScriptedModel
 
 MakeServer = Callable[..., MCPServer]
 
@@ -128,6 +130,20 @@ async def test_a_call_that_takes_too_long_is_ended(world: World) -> None:
         assert await results(rt) == ["note timed out after 200ms"]
 
 
+async def test_a_call_of_a_session_that_is_cancelled_is_cancelled_at_its_server(
+    world: World,
+) -> None:
+    one = clerk(("note", {"text": "x"}), tools=[world.program()])
+    world.hold("note")
+    async with Runtime("memory:", agents=[one]) as rt, anyio.create_task_group() as tasks:
+        tasks.start_soon(rt.session("s", agent=one).run, "Go")
+        await until(lambda: world.tools() == ["note"])
+        assert (await rt.session("s").cancel()).state == "cancelled"
+        await until((world.folder / "cancelled-note").exists)
+        (pid,) = world.pids()
+        assert is_alive(pid)
+
+
 # --- a server that is not there when its tools are asked for -------------------------------------
 
 
@@ -185,6 +201,25 @@ async def test_why_a_program_does_not_start_is_told_without_secrets(
     assert SECRET not in problem.message
 
 
+async def test_a_server_that_refuses_us_is_told_with_its_status() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as refuser:
+        port = refuser.sockets[0].getsockname()[1]
+        headers = {"Authorization": f"Bearer {SECRET}"}
+        web = MCPServer("shop", url=f"http://127.0.0.1:{port}/mcp", headers=headers)
+        one = clerk(tools=[web])
+        async with Runtime("memory:", agents=[one]) as rt:
+            problem = (await rt.session("s", agent=one).run("Go")).problem
+    assert problem is not None
+    assert "HTTP 401" in problem.message
+    assert SECRET not in problem.message
+
+
 # --- a list that changes --------------------------------------------------------------------------
 
 
@@ -222,3 +257,24 @@ async def test_an_approval_is_taken_while_the_server_is_down(world: World, tmp_p
         assert (await rt.session("s").run()).output == "Done."
         changes = [e for e in await rt.session("s").events() if e.type == "agent_changed"]
     assert (world.tools(), changes) == (["charge"], [])
+
+
+async def test_what_needs_no_tool_goes_on_and_unknown_tools_are_not_told_as_removed(
+    world: World,
+) -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    one = clerk(("wait", {"seconds": 3600}), tools=["wait", world.web()])
+    world.start()
+    async with Runtime(store, agents=[one]) as rt:
+        await rt.session("s", agent=one).run("Go")
+    world.kill()
+    clock.advance("2h")
+    async with Runtime(store, agents=[one]) as rt:
+        await rt.work(once=True)
+        types = [event.type for event in await rt.session("s").events()]
+        problem = (await rt.session("s").get()).problem
+    assert (types.count("agent_start"), types.count("tool_result")) == (2, 1)
+    assert "agent_changed" not in types
+    assert problem is not None
+    assert problem.code == "MCP_SERVER_DOWN"

@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import SecretStr
+from tests.mcp.world import World
 
 from holdfast import Agent, Runtime, ToolError, tool
 from holdfast.errors import ConfigError
@@ -167,6 +168,19 @@ async def test_spans_can_be_switched_off(spans: InMemorySpanExporter) -> None:
         events = await rt.session("s").events()
     assert spans.get_finished_spans() == ()
     assert all("trace" not in event.data for event in events)
+
+
+async def test_a_trace_goes_on_in_an_mcp_server(
+    spans: InMemorySpanExporter, tmp_path: Path
+) -> None:
+    world = World(tmp_path)
+    one = Agent("clerk", model=clerk(("look", {"what": "x"})).model, tools=[world.program()])
+    async with Runtime("memory:", agents=[one]) as rt:
+        await rt.session("s", agent=one).run("Go")
+    (line,) = world.done()
+    drive = named(spans)["invoke_agent clerk"].context
+    assert drive is not None
+    assert line["traceparent"].split("-")[1] == f"{drive.trace_id:032x}"
 
 
 def test_a_word_that_telemetry_does_not_have_is_told() -> None:

@@ -95,7 +95,8 @@ class Worker:
                 if not looked:
                     await self._service.desk.outbox.publish()
                     await self._service.wake_stuck()
-                    await self._service.host.also(self._list_tools)
+                    if not once:
+                        await self._service.host.also(self._list_tools)
                     looked = True
                 begun = await self._round()
                 self._service.worked_at = time.monotonic()
