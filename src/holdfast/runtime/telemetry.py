@@ -24,7 +24,7 @@ from holdfast.runtime.tools import Tool
 if TYPE_CHECKING:  # an extra, and loaded only where the program has loaded it
     from opentelemetry.trace import Link, Span, SpanContext, Tracer
 
-_BY_ENVIRONMENT: Final = "OTEL_PYTHON_TRACER_PROVIDER"
+_BY_ENVIRONMENT: Final = bool(os.environ.get("OTEL_PYTHON_TRACER_PROVIDER"))
 _TRACE: Final = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _PROVIDERS: Final = {"openai-responses": "openai", "google": "gcp.gemini"}
 _USAGE: Final = {
@@ -78,8 +78,8 @@ class Telemetry:
 
     def _tracer(self) -> "Tracer | None":
         """The program's own tracer; None if it collects nothing."""
-        known = "opentelemetry.trace" in sys.modules or os.environ.get(_BY_ENVIRONMENT)
-        if not self.enabled or not known:
+        is_known = "opentelemetry.trace" in sys.modules or _BY_ENVIRONMENT
+        if not is_known or not self.enabled:
             return None
         try:
             from opentelemetry import trace

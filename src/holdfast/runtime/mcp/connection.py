@@ -15,11 +15,11 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
-from holdfast.errors import HoldfastError, ToolError
+from holdfast.errors import ToolError
 from holdfast.runtime.mcp.content import listed
 from holdfast.runtime.mcp.leash import is_there, leashed
 from holdfast.runtime.mcp.stderr import Stderr, hidden
-from holdfast.runtime.mcp.values import Listed, MCPServer
+from holdfast.runtime.mcp.values import BrokeOff, Listed, MCPServer, ServerDown
 from holdfast.runtime.values import Context, parse_duration
 
 EFFECT: Final = "holdfast/effectID"  # in `_meta`: the same at every attempt
@@ -31,20 +31,6 @@ _FORGOTTEN: Final = "Session terminated"  # a server that started anew knows no 
 
 # What the library logs of errors that it also raises is for who configures logging.
 logging.getLogger("mcp").addHandler(logging.NullHandler())
-
-
-class ServerDown(HoldfastError):
-    """An MCP server cannot be reached."""
-
-    code = "MCP_SERVER_DOWN"
-
-
-class BrokeOff(Exception):
-    """A connection ended in a call; `reached`: the call may have come to its server."""
-
-    def __init__(self, why: str, *, reached: bool) -> None:
-        super().__init__(why)
-        self.reached = reached
 
 
 class Connection:

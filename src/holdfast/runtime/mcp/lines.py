@@ -5,15 +5,18 @@ it for a while. The list is read anew whenever one is opened or used again after
 """
 
 import asyncio
+import importlib
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+import anyio.to_thread
 
 from holdfast.errors import ConfigError, HoldfastError, ToolError
-from holdfast.runtime.mcp.values import Listed, MCPServer, MCPTools
+from holdfast.runtime.mcp.stderr import hidden
+from holdfast.runtime.mcp.values import BrokeOff, Listed, MCPServer, MCPTools, ServerDown
 from holdfast.runtime.outputs import Rendered
 from holdfast.runtime.values import Context, parse_duration
 
@@ -65,7 +68,6 @@ class Line:
 
         Raises ToolError.
         """
-        from holdfast.runtime.mcp.connection import BrokeOff, ServerDown
         from holdfast.runtime.mcp.content import returned
 
         why = ""
@@ -85,15 +87,14 @@ class Line:
             except ToolError:
                 raise
             except Exception as error:
-                raise ToolError(f"MCP server {self.server.name!r}: {error}") from error
+                told = hidden(str(error), self.server.secrets)
+                raise ToolError(f"MCP server {self.server.name!r}: {told}") from error
         raise ToolError(why, code="MCP_SERVER_DOWN")
 
     # --- connections --------------------------------------------------------------------------
 
     @asynccontextmanager
     async def _borrowed(self, *, is_sure: bool) -> AsyncIterator["Connection"]:
-        from holdfast.runtime.mcp.connection import BrokeOff
-
         async with self._places:
             connection = await self._taken(is_sure=is_sure)
             try:
@@ -121,6 +122,9 @@ class Line:
         return next((one for one in self._open if one.users < self._calls_each), None)
 
     async def _opened(self) -> "Connection":
+        # Loading the library takes a while, in which drives must keep their leases.
+        home = "holdfast.runtime.mcp.connection"
+        await anyio.to_thread.run_sync(importlib.import_module, home)
         from holdfast.runtime.mcp.connection import Connection
 
         connection = Connection(self.server)

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.runtime.values import Duration, parse_duration
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -116,6 +116,20 @@ class Listed:
     only_reads: bool = False
     may_destroy: bool = True
     may_repeat: bool = False
+
+
+class ServerDown(HoldfastError):
+    """An MCP server cannot be reached."""
+
+    code = "MCP_SERVER_DOWN"
+
+
+class BrokeOff(Exception):
+    """A connection ended in a call; `reached`: the call may have come to its server."""
+
+    def __init__(self, why: str, *, reached: bool) -> None:
+        super().__init__(why)
+        self.reached = reached
 
 
 def check_library() -> None:
