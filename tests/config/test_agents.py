@@ -375,3 +375,31 @@ def test_the_options_of_a_tool_are_kept(write: Write) -> None:
 
 def test_the_built_in_tools_are_those_of_the_runtime() -> None:
     assert set(BUILT_IN) - {"execute_command"} == set(BUILTINS)
+
+
+def test_models_that_stand_in_are_understood(write: Write, folder: Path) -> None:
+    (folder / "spare.json").write_text("[]")
+    llms = "llms: {spare: {provider: scripted, script: spare.json}}\n"
+    keys = ("fallback: [spare, 'scripted:turns.json']", "retries: 0")
+    config = load(write(f"{llms}agents:{agent('a', *keys)}{agent('b', 'fallback: spare')}"))
+    first, second = config.agents.values()
+    assert [one.script for one in first.fallback] == [folder / "spare.json", folder / "turns.json"]
+    assert (first.retries, second.retries) == (0, 6)
+    assert [one.script for one in second.fallback] == [folder / "spare.json"]
+    assert not any("used by no agent" in line for line in describe(config))
+
+
+@pytest.mark.parametrize(
+    "key, told",
+    [
+        ("fallback: spar", "agents.a.fallback: 'spar' is no key of llms"),
+        (
+            "fallback: ['scripted:turns.json', 'spar:x']",
+            "agents.a.fallback[1]: the provider 'spar'",
+        ),
+        ("retries: -1", "agents.a.retries"),
+        ("retries: often", "agents.a.retries"),
+    ],
+)
+def test_a_wrong_stand_in_is_told(key: str, told: str, refusal: Refusal) -> None:
+    assert told in str(refusal(f"agents:{agent('a', key)}"))

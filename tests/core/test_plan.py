@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from holdfast.core import effects, events
 from holdfast.core.effects import AskModel, CloseCalls, Fail, Idle, Park
 from holdfast.core.events import Event, Stamped
-from holdfast.core.plan import MAX_TRIES, SLOTS, Limits, Seat, plan
+from holdfast.core.plan import IN_PLACE_MS, MAX_TRIES, SLOTS, Limits, Seat, plan
 from holdfast.core.sessions import State, fold
 
 NOW = 1_000
@@ -76,7 +76,8 @@ TURN: tuple[Event, ...] = (user(), answer(), asked())
 DONE = events.AgentComplete(run="task_1", output=events.raw("x"), duration=1)
 FAILED = events.AgentError(run="task_1", error="no")
 CANCEL = events.Cancelled(task_id="task_1")
-RETRY = events.Retry(attempt=1, message="busy", next=NOW + 5)
+RETRY = events.Retry(attempt=1, message="busy", next=NOW + IN_PLACE_MS + 5)
+SOON = events.Retry(attempt=1, message="busy", next=NOW + IN_PLACE_MS)
 SETTLED = events.Settled(pending_id="p_c1", status="completed", call_id="c1")
 STUCK = Seat(2, stuck={"c1"})
 
@@ -89,7 +90,9 @@ SITUATIONS: list[tuple[str, tuple[Event, ...], Seat, object]] = [
     ("the run ended", (user(), answer(), DONE), SEAT, Park()),
     ("the run failed", (user(), FAILED), SEAT, Park()),
     ("a message after the end", (user(), answer(), DONE, user("task_2")), SEAT, AskModel(2)),
-    ("backing off", (user(), RETRY), SEAT, Park(NOW + 5)),
+    ("backing off", (user(), RETRY), SEAT, Park(RETRY.next)),
+    ("backing off, not for long", (user(), SOON), SEAT, Idle(SOON.next)),
+    ("so, with less time left", (user(), SOON), replace(SEAT, until=NOW + 9), Idle(NOW + 9)),
     ("an approval is open", (*TURN, waits("approval")), SEAT, Park()),
     ("a question is open", (*TURN, waits("question")), SEAT, Park()),
     ("a timer is open", (*TURN, waits("timer", until=NOW + 9)), SEAT, Park(NOW + 9)),
@@ -124,7 +127,7 @@ def test_what_a_driver_does_next(log: tuple[Event, ...], seat: Seat, effect: obj
 
 def test_after_the_back_off_the_model_is_asked() -> None:
     """S0.25"""
-    assert plan(state_of(user(), RETRY), SEAT, NOW + 5) == AskModel(1)
+    assert plan(state_of(user(), RETRY), SEAT, RETRY.next) == AskModel(1)
 
 
 def names(effect: Any) -> list[str]:

@@ -199,6 +199,11 @@ class MortalModel(ScriptedModel):
         super().__init__(turns)
         self._place = place
 
+    def _error(self, said: Any, session_id: str, played: int) -> Mapping[str, Any] | None:
+        """How often it has failed is known from what it was asked, whoever asked it."""
+        times = self._place.asked().count(played)
+        return None if not said or times > said["times"] else said
+
     async def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
         async for piece in super().answer(request):
             if isinstance(piece, Answer):
@@ -210,14 +215,21 @@ class MortalModel(ScriptedModel):
 def make_agent(place: Place, turns: str) -> Agent:
     """An agent with all tools, whose turns each call what a word says, as in `look+notify pay`.
 
-    After `short:` it summarises whatever it can before each turn.
+    After `short:` it summarises whatever it can before each turn. Each `!` before a word is one
+    time that the model is too busy to answer; `?` is one time that it says so for ten minutes.
     """
     more: dict[str, Any] = {}
     if turns.startswith(SHORT):
         turns, more["compaction"] = turns.removeprefix(SHORT), {"at": 2, "keep": 1}
-    script: list[dict[str, Any]] = [
-        {"text": f"turn {n}", "calls": [{"tool": name} for name in names.split("+")]}
-        for n, names in enumerate(turns.split(), 1)
-    ]
+    script: list[dict[str, Any]] = []
+    for n, word in enumerate(turns.split(), 1):
+        names = word.lstrip("!?")
+        calls = [{"tool": name} for name in names.split("+")]
+        turn: dict[str, Any] = {"text": f"turn {n}", "calls": calls}
+        if names != word:
+            asked_ms = 600_000 if word.startswith("?") else None
+            busy = {"text": "overloaded", "transient": True, "retry_after_ms": asked_ms}
+            turn["error"] = {**busy, "times": len(word) - len(names)}
+        script.append(turn)
     model = MortalModel([*script, {"text": "all done"}], place)
     return Agent("a", model=model, tools=TOOLS, **more)

@@ -14,6 +14,7 @@ from holdfast.runtime.addresses import Screen
 from holdfast.runtime.agents import Agent, two_tools
 from holdfast.runtime.mcp.values import MCPServer, MCPTools
 from holdfast.runtime.models.base import Model
+from holdfast.runtime.models.lineup import Tuned
 from holdfast.runtime.models.resolve import named_model
 from holdfast.runtime.models.scripted import ScriptedModel
 from holdfast.runtime.outbox import Outbox, Target
@@ -55,6 +56,8 @@ def _agent(said: AgentConfig, config: Config) -> Agent[Any]:
             output_type=output,
             sub_agents=said.sub_agents,
             model_settings=said.model.settings,
+            fallback=[Tuned(_model(one, config, said.name), one.settings) for one in said.fallback],
+            retries=said.retries,
             max_turns=said.max_turns,
             show_thinking=said.show_thinking,
             worker_pool=said.task.worker_pool,

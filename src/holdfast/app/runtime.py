@@ -79,7 +79,7 @@ class Runtime:
             opened,
             Outside(opened, outbox, near),
             Settling(opened, outbox, near),
-            Bus(),
+            Bus(opened),
             outbox,
             None,
             public_url,

@@ -52,6 +52,10 @@ class Handle(Protocol):
         """Ask again about what that number allows. Raises NotFound."""
         ...
 
+    async def hurry(self) -> None:
+        """Let a model that is asked again later be asked at once, when it goes on."""
+        ...
+
     async def cancel(self, by: str | None, reason: str | None) -> Json:
         """End its run."""
         ...

@@ -108,8 +108,9 @@ def resume(settings: Settings, given: str, timeout: str | None) -> int:
 
     async def main(backend: Backend) -> int:
         session = await finding.session(backend, given)
-        said = Said(None, None, limit, session["agent"])
-        return await drive(backend, handle_of(backend, session), settings, said)
+        said, handle = Said(None, None, limit, session["agent"]), handle_of(backend, session)
+        await handle.hurry()
+        return await drive(backend, handle, settings, said)
 
     return interruptible(settings, [given], lambda: working(settings, main))
 

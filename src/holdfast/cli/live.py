@@ -77,7 +77,7 @@ class Live:
             self._terminal.piece(delta["text"], dim=delta["kind"] == "thinking")
             self._streamed, self._kind = True, delta["kind"]
         elif delta["kind"] == "reset" and self._streamed:
-            self._line("(asked again)", dim=True)
+            self._line(f"({line(delta['text'] or 'asked again', 80)})", dim=True)
         elif delta["kind"] == "progress":
             self._line(f"  … {line(delta['text'], 200)}", dim=True)
 

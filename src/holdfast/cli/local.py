@@ -188,6 +188,10 @@ class LocalSession:
         known = await self._known()
         await service_of(self.runtime).revoke(known, number, by or login_name(), VIA)
 
+    async def hurry(self) -> None:
+        """Wait for nothing but people and results."""
+        await self.session.resume()
+
     async def cancel(self, by: str | None, reason: str | None) -> Json:
         """End its run."""
         return (await self.session.cancel(by=by, reason=reason)).to_json()

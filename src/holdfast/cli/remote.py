@@ -193,6 +193,9 @@ class Served:
         """Ask again about what that number allows."""
         await self.session.revoke(number, by=by or self.by)
 
+    async def hurry(self) -> None:
+        """Nothing to do: going on without a message is the same to a server."""
+
     async def cancel(self, by: str | None, reason: str | None) -> Json:
         """End its run."""
         return await self.session.cancel(by=by or self.by, reason=reason)

@@ -235,10 +235,8 @@ def _code(session: Mapping[str, Any]) -> str | None:
 
 
 def _rests(session: Mapping[str, Any]) -> bool:
-    """Whether nothing will move it by itself, or not soon."""
-    if session["state"] in _ENDS or _code(session) == "AGENT_UNKNOWN":
-        return True
-    return bool(session["status"]["type"] == "retry" and session["driver"] is None)
+    """Whether nothing will move it by itself; what backs off will be moved."""
+    return session["state"] in _ENDS or _code(session) == "AGENT_UNKNOWN"
 
 
 async def _into(items: "asyncio.Queue[Json | Exception]", source: AsyncIterator[Json]) -> None:

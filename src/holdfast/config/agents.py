@@ -38,6 +38,7 @@ def agent_of(name: str, said: Mapping[str, Any], around: Surroundings) -> AgentC
     key: Key = ("agents", name)
     attempt = around.notes.attempt
     model = attempt((*key, "llm"), model_named, said["llm"], (*key, "llm"), around)
+    fallback = _fallback(said.get("fallback", ()), key, around)
     task = _task(said.get("task", {}))
     store = around.stores.get(said.get("session_store", ""))
     mode = (*key, "task", "hitl", "mode")
@@ -51,10 +52,11 @@ def agent_of(name: str, said: Mapping[str, Any], around: Surroundings) -> AgentC
     if model is None or waits is None:
         return None
     plain = {"description", "session_store", "max_turns", "show_thinking", "while_waiting"}
-    plain |= {"compaction"}
+    plain |= {"compaction", "retries"}
     return AgentConfig(
         name=name,
         model=model,
+        fallback=fallback,
         tools=tools,
         task=task,
         waits=waits,
@@ -75,6 +77,16 @@ def model_named(name: str, key: Key, around: Surroundings) -> ModelRef | None:
     if provider == "scripted":
         return ModelRef(provider=provider, script=around.folder.file(model), key=key)
     return ModelRef(provider=provider, model=model, key=key)
+
+
+def _fallback(said: str | list[str], key: Key, around: Surroundings) -> tuple[ModelRef, ...]:
+    """The models that stand in for an agent's own; a mistake in one is noted."""
+    where: Key = (*key, "fallback")
+    places = (
+        [(where, said)] if isinstance(said, str) else [((*where, n), s) for n, s in enumerate(said)]
+    )
+    found = [around.notes.attempt(at, model_named, name, at, around) for at, name in places]
+    return tuple(one for one in found if one is not None)
 
 
 def _check_agent(name: str, agents: Mapping[str, Any]) -> None:

@@ -55,7 +55,8 @@ def _agent(agent: AgentConfig) -> str:
     tools = [tool.target if isinstance(tool, ToolRef) else tool.mcp for tool in agent.tools]
     ways = {"async": "outlive the process", "blocking": "end with the process (blocking)"}
     said = f"tools: {', '.join(tools) or 'none'}; waits {ways[agent.waits]}"
-    return f"{_model(agent.model)}; {said}"
+    models = ", else ".join(_model(one) for one in (agent.model, *agent.fallback))
+    return f"{models}; {said}"
 
 
 def _model(model: ModelRef) -> str:
@@ -77,7 +78,8 @@ def _remarks(config: Config) -> Iterator[str]:
     for name in config.session_stores:
         if name not in used:
             yield f"note: session_stores.{name} is used by no agent"
-    models = {agent.model.key[:2] for agent in config.agents.values()}
+    agents = config.agents.values()
+    models = {one.key[:2] for agent in agents for one in (agent.model, *agent.fallback)}
     for name in config.llms:
         if ("llms", name) not in models:
             yield f"note: llms.{name} is used by no agent"

@@ -108,6 +108,8 @@ class AgentConfig:
 
     name: str
     model: ModelRef
+    fallback: tuple[ModelRef, ...] = ()
+    retries: int = 6
     description: str = ""
     instructions: str = ""
     session_store: str | None = None

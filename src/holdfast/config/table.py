@@ -125,6 +125,8 @@ _COMPACTION: Final = Block(
 _AGENT: Final = Block(
     {
         "llm": TEXT,
+        "fallback": Either(TEXT, Many(TEXT)),
+        "retries": integer(0),
         "description": TEXT,
         "instructions": TEXT,
         "instructions_file": TEXT,

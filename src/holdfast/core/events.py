@@ -181,12 +181,13 @@ class AgentError(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Retry(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The model could not be asked; it will be again at `next`."""
+    """The model could not be asked; it will be again at `next`, or another one in its place."""
 
-    attempt: int
+    attempt: int  # which one failed, of this turn and model
     message: str
     next: int
     task_id: str | None = field(default=None, name="taskID")
+    model: str | None = None  # the one that the rest of the run is asked of; None: as before
 
 
 class Compacted(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -13,6 +13,7 @@ from holdfast.core.sessions import State
 
 MAX_TRIES: Final = 5
 SLOTS: Final = 16  # calls of one turn that run at one time
+IN_PLACE_MS: Final = 1_000  # a back-off not longer than this is not worth giving the lease back
 _READY: Final = (CallStatus.NEW, CallStatus.APPROVED)
 
 
@@ -109,8 +110,14 @@ def _model(state: State, seat: Seat, now: int) -> Effect | None:
     if not state.needs_model or seat.in_flight or seat.asking:
         return None
     if state.retry is not None and state.retry.next > now:
-        return effects.Park(state.retry.next)
+        return _back_off(state.retry.next, seat, now)
     return _limit(state, seat.limits) or effects.AskModel(state.turn + 1)
+
+
+def _back_off(until: int, seat: Seat, now: int) -> Effect:
+    if until - now > IN_PLACE_MS:
+        return effects.Park(until)
+    return effects.Idle(until if seat.until is None else min(until, seat.until))
 
 
 def _limit(state: State, limits: Limits) -> Effect | None:

@@ -29,6 +29,7 @@ class Run(Struct, frozen=True):
     turns: int = 0
     tokens: float = 0
     corrections: int = 0
+    model: str | None = None  # the one that stands in for the agent's own
     end: RunEnd | None = None
     output: Raw | None = None
     error: events.AgentError | None = None
@@ -126,7 +127,7 @@ def _agent_start(state: State, stamped: Stamped, event: events.AgentStart) -> St
     run = state.run
     if not event.worker:  # somebody asks for a new run; nobody drives it yet
         if run is not None and run.end is None:
-            return state
+            return _hurried(state, stamped.at)
         return replace(state, run=_next_run(state, stamped, event.run), resuming=True)
     tools = event.tools if event.tools is not None else state.tools
     return replace(
@@ -138,6 +139,12 @@ def _agent_start(state: State, stamped: Stamped, event: events.AgentStart) -> St
         worker=event.worker,
         trace=event.trace or state.trace,
     )
+
+
+def _hurried(state: State, now: int) -> State:
+    """Nobody waits any longer before the model is asked again."""
+    retry = state.retry
+    return state if retry is None else replace(state, retry=replace(retry, next=now))
 
 
 def _assistant(state: State, stamped: Stamped, event: events.Assistant) -> State:
@@ -267,7 +274,10 @@ def _ended(state: State, run: Run, **how: Any) -> State:
 
 
 def _retry(state: State, _: Stamped, event: events.Retry) -> State:
-    return replace(state, retry=event)
+    run = state.run
+    if run is not None and event.model is not None:
+        run = replace(run, model=event.model)
+    return replace(state, run=run, retry=event)
 
 
 def _cancelled(state: State, _: Stamped, event: events.Cancelled) -> State:
@@ -300,7 +310,7 @@ def _forked(state: State, stamped: Stamped, _event: events.Forked) -> State:
     """Here the session's own life begins: a run that was cut off is not its own."""
     is_over = state.run is not None and state.run.end is not None
     run = state.run if is_over else None
-    return replace(state, run=run, created_at=stamped.at, allowed=())
+    return replace(state, run=run, created_at=stamped.at, allowed=(), retry=None)
 
 
 _FOLDS: Final[dict[type, Callable[[State, Stamped, Any], State]]] = {

@@ -35,6 +35,7 @@ from holdfast.core.policy import (
     Verdict,
     Wait,
 )
+from holdfast.core.retries import Patience, Trouble, after_trouble
 from holdfast.core.sessions import CORRECTION, State
 
 Change = Callable[[PendingRecord], PendingRecord]
@@ -264,6 +265,12 @@ def compacted(state: State, cut: Cut, answer: Answer, now: int) -> Draft:
         )
     )
     return pen.draft
+
+
+def not_answered(state: State, trouble: Trouble, patience: Patience, now: int) -> Draft:
+    """The model did not answer: when it is asked again, or the end of the run."""
+    then = after_trouble(state, trouble, patience, now)
+    return Draft(end_run(state, then, now) if isinstance(then, GiveUp) else [then], at=now)
 
 
 def end_run(state: State, ending: Ending, now: int) -> list[events.Event]:

@@ -12,14 +12,16 @@ from typing_extensions import TypeVar
 
 from holdfast.core.compaction import policy_of
 from holdfast.core.plan import Limits
+from holdfast.core.retries import Patience
+from holdfast.core.sessions import Run
 from holdfast.errors import ConfigError, HoldfastError, NotFound
 from holdfast.runtime.builtins import resolve_tool
 from holdfast.runtime.mcp.lines import Lines
 from holdfast.runtime.mcp.toolbox import tools_of
 from holdfast.runtime.mcp.values import Listed, MCPServer, MCPTools, check_library
 from holdfast.runtime.models.base import Model, ToolSpec
-from holdfast.runtime.models.named import NamedModel, PydanticAIModel
-from holdfast.runtime.models.resolve import resolve_model
+from holdfast.runtime.models.lineup import close_all, models_of
+from holdfast.runtime.models.named import PydanticAIModel
 from holdfast.runtime.output_type import OutputShape
 from holdfast.runtime.permissions import permissions_of
 from holdfast.runtime.tools import Tool
@@ -44,6 +46,9 @@ class Agent(Generic[T_co]):
     output_type: type[T_co] = str  # type: ignore[assignment]
     sub_agents: Sequence[Any] = ()
     model_settings: Mapping[str, Any] = field(default_factory=dict)
+    retries: int = 6  # how often a model that may answer later is asked again, in one turn
+    # Asked, in this order, for the rest of a run for which the model cannot be had.
+    fallback: str | Model | PydanticAIModel | Sequence[str | Model | PydanticAIModel] = ()
     max_turns: int = 100
     worker_pool: int | None = None  # how many of its runs are driven at one time, in a process
     timeout: Duration | None = None  # of a run, without the time in which it waits
@@ -72,10 +77,10 @@ class Agent(Generic[T_co]):
         _one_of(self, "hitl", ("auto", "blocking", "async"))
         if self.sub_agents:
             raise _later(self.name, "sub_agents")
-        for name in ("max_turns", "worker_pool"):
+        for name, least in (("max_turns", 1), ("worker_pool", 1), ("retries", 0)):
             most = getattr(self, name)
-            if (most is not None or name == "max_turns") and not _is_count(most):
-                raise _invalid(self.name, f"{name} is {most!r}, and must be 1 or more")
+            if (most is not None or name != "worker_pool") and not _is_count(most, least):
+                raise _invalid(self.name, f"{name} is {most!r}, and must be {least} or more")
         for limit in (self.timeout, self.expire_grace, self.input_timeout):
             if limit is not None:
                 parse_duration(limit)
@@ -83,8 +88,8 @@ class Agent(Generic[T_co]):
         policy_of(self.compaction, self.name)
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+def _is_count(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _one_of(agent: Agent[Any], name: str, allowed: Sequence[str]) -> None:
@@ -142,11 +147,12 @@ class ReadyAgent:
         agent: Agent[Any],
         lines: Lines | None = None,
         lists: Mapping[str, tuple[Listed, ...]] | None = None,
-        model: Model | None = None,
+        models: Mapping[str, Model] | None = None,
     ) -> None:
         self.agent = agent
         self.name = agent.name
-        self.model = model or resolve_model(agent.model, agent.name)
+        self.models = models or models_of(agent.model, agent.fallback, agent.name)
+        self.model = next(iter(self.models.values()))
         self.tools: dict[str, Tool[..., Any]] = {}
         self._by_name: dict[str, Tool[..., Any]] = {}
         self.chosen = mcp_tools(agent)
@@ -179,6 +185,16 @@ class ReadyAgent:
     def tool(self, name: str) -> Tool[..., Any] | None:
         """The tool of that name, or that had it once."""
         return self._by_name.get(name)
+
+    def model_of(self, run: Run | None) -> Model:
+        """Who answers in a run: one that stands in for the agent's own model, once it had to."""
+        stand_in = None if run is None or run.model is None else self.models.get(run.model)
+        return stand_in or self.model
+
+    @cached_property
+    def patience(self) -> Patience:
+        """What is done about a model that does not answer."""
+        return Patience(self.agent.retries, tuple(self.models))
 
     @cached_property
     def input_timeout_ms(self) -> int | None:
@@ -223,6 +239,8 @@ class ReadyAgent:
             "instructions": said if isinstance(said, str) else "",
             "tools": self.tool_digests,
         }
+        if len(self.models) > 1:
+            shape["models"] = list(self.models)
         text = msgspec.json.encode(shape, order="deterministic")
         return hashlib.sha256(text).hexdigest()[:16]
 
@@ -286,9 +304,9 @@ class Agents:
             lists = await self.lines.lists({one.server_name for one in ready.chosen})
             if lists == ready.lists:
                 return ready
-            made = ReadyAgent(ready.agent, self.lines, lists, ready.model)
+            made = ReadyAgent(ready.agent, self.lines, lists, ready.models)
         except HoldfastError as error:
-            made = ReadyAgent(ready.agent, model=ready.model)
+            made = ReadyAgent(ready.agent, models=ready.models)
             made.problem = error
             return made
         return self._put(made) if self._ready.get(ready.name) is ready else made
@@ -320,5 +338,4 @@ class Agents:
     async def close(self) -> None:
         """Give back the connections to model providers."""
         for ready in self.all():
-            if isinstance(ready.model, NamedModel):
-                await ready.model.close()
+            await close_all(ready.models)

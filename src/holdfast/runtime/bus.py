@@ -1,32 +1,243 @@
-"""Pieces of answers while they come: to whoever listens in this process, and to nobody else."""
+"""Pieces of answers while they come: to whoever listens in this process, or on the same store.
 
+Nothing of it is kept or sure to arrive. A process that listens to a session says so now and then
+to all others on its store; only then does the one that drives it whisper, some pieces at a time.
+"""
+
+import asyncio
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import groupby
+from typing import Final
 
-from holdfast.runtime.models.base import Delta
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
-Listener = Callable[[Delta], None]
+from holdfast.runtime.ids import secret_id
+from holdfast.runtime.models.base import Delta, DeltaKind
+from holdfast.store.base import WHISPER_BYTES, Store
+
+GATHER_S: Final = 0.05  # how long pieces are gathered for other processes
+GATHER_CHARS: Final = 4_000  # at most
+WANTED_S: Final = 15.0  # how long a process is taken to listen after it has said so
+REMIND_S: Final = 5.0  # how often it says so
+
+_PIECE: Final = "piece"
+_LISTEN: Final = "listen"
+
+Key = tuple[str, str]  # tenant and session
+Attempt = tuple[int, int]  # the driver's epoch, and which of its requests
+
+
+class Piece(Struct, frozen=True, array_like=True):
+    """Some text of an answer, and where it stands: `at` is how much of the attempt is before it.
+
+    What stands alone, as the progress of a tool, has no place: `at` is -1.
+    """
+
+    turn: int
+    attempt: Attempt
+    at: int
+    kind: DeltaKind
+    text: str
+    call_id: str | None = None
+
+
+Listener = Callable[[Piece], None]
+
+
+class _Told(Struct, frozen=True, array_like=True):
+    source: str
+    key: Key
+    piece: Piece
+
+
+class _Wanted(Struct, frozen=True, array_like=True):
+    source: str
+    is_new: bool  # what was said before it listened is wanted, too
+    keys: list[Key]
 
 
 class Bus:
-    """Deltas by session; not durable, and lost where nobody listens."""
+    """The pieces of all sessions of one runtime."""
 
-    def __init__(self) -> None:
-        self._listeners: dict[tuple[str, str], list[Listener]] = {}
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._source = secret_id("b")  # by which we know our own voice
+        self._listeners: dict[Key, list[Listener]] = {}
+        self._speeches: dict[Key, Speech] = {}  # under way here
+        self._wanted: dict[Key, float] = {}  # elsewhere, and until when; monotonic
+        self._overhears = False
 
-    def publish(self, tenant: str, delta: Delta) -> None:
-        """Hand a piece to those who listen now."""
-        for listener in self._listeners.get((tenant, delta.session_id), ()):
-            listener(delta)
+    # --- speaking -----------------------------------------------------------------------------
+
+    @contextmanager
+    def speaking(self, key: Key, turn: int, attempt: Attempt) -> Iterator[Callable[[Delta], None]]:
+        """A way to say the pieces of one attempt at a turn."""
+        speech = self._speeches[key] = Speech(self, key, turn, attempt)
+        try:
+            yield speech.say
+        finally:
+            speech.end()
+            if self._speeches.get(key) is speech:
+                del self._speeches[key]
+
+    def say_alone(self, tenant: str, delta: Delta) -> None:
+        """Say something that is no part of an answer."""
+        key = (tenant, delta.session_id)
+        piece = Piece(delta.turn, (0, 0), -1, delta.kind, delta.text, delta.call_id)
+        self.hand_on(key, piece)
+        if self.is_wanted(key):
+            self.whisper(key, piece)
+
+    def hand_on(self, key: Key, piece: Piece) -> None:
+        """Give a piece to those who listen here."""
+        for listener in tuple(self._listeners.get(key, ())):
+            listener(piece)
+
+    def is_wanted(self, key: Key) -> bool:
+        """Whether somebody listens elsewhere."""
+        return bool(self._wanted) and self._wanted.get(key, 0.0) > time.monotonic()
+
+    def whisper(self, key: Key, piece: Piece) -> None:
+        """Tell the other processes, in as many parts as it takes."""
+        data = msgspec.json.encode(_Told(self._source, key, piece))
+        half = len(piece.text) // 2
+        if len(data) <= WHISPER_BYTES:
+            self._store.whisper(_PIECE, data)
+        elif half:
+            self.whisper(key, replace(piece, text=piece.text[:half]))
+            at = piece.at if piece.at < 0 else piece.at + half
+            self.whisper(key, replace(piece, text=piece.text[half:], at=at))
+
+    # --- listening ----------------------------------------------------------------------------
 
     @contextmanager
     def listening(self, tenant: str, session_id: str, listener: Listener) -> Iterator[None]:
-        """Listen to one session."""
+        """Listen to one session; of the answer under way one is told what was said already."""
         key = (tenant, session_id)
         self._listeners.setdefault(key, []).append(listener)
+        if self._overhears:
+            self._ask_for([key], is_new=True)
+        if key in self._speeches:
+            for piece in self._speeches[key].so_far():
+                listener(piece)
         try:
             yield
         finally:
             self._listeners[key].remove(listener)
             if not self._listeners[key]:
                 del self._listeners[key]
+
+    @contextmanager
+    def overhearing(self) -> Iterator[None]:
+        """Be told what other processes on the store say, and who listens there."""
+        with self._store.overhear(self._heard):
+            self._overhears = True
+            self._ask_for(list(self._listeners), is_new=True)
+            try:
+                yield
+            finally:
+                self._overhears = False
+                self._wanted.clear()
+
+    def remind(self) -> None:
+        """Tell the others again whom we listen to, and forget who has not done so."""
+        self._ask_for(list(self._listeners), is_new=False)
+        now = time.monotonic()
+        self._wanted = {key: until for key, until in self._wanted.items() if until > now}
+
+    def _ask_for(self, keys: list[Key], *, is_new: bool) -> None:
+        if not keys:
+            return
+        data = msgspec.json.encode(_Wanted(self._source, is_new, keys))
+        if len(data) > WHISPER_BYTES and len(keys) > 1:
+            half = len(keys) // 2
+            self._ask_for(keys[:half], is_new=is_new)
+            self._ask_for(keys[half:], is_new=is_new)
+            return
+        self._store.whisper(_LISTEN, data)
+
+    def _heard(self, topic: str, data: bytes) -> None:
+        try:
+            if topic == _PIECE:
+                told = _told.decode(data)
+                if told.source != self._source:
+                    self.hand_on(told.key, told.piece)
+            elif topic == _LISTEN:
+                wanted = _listen.decode(data)
+                if wanted.source != self._source:
+                    self._want(wanted)
+        except msgspec.MsgspecError:  # of another version: pieces may get lost
+            return
+
+    def _want(self, wanted: _Wanted) -> None:
+        until = time.monotonic() + WANTED_S
+        for key in wanted.keys:
+            is_new = wanted.is_new or not self.is_wanted(key)
+            self._wanted[key] = until
+            if is_new and key in self._speeches:
+                self._speeches[key].repeat()
+
+
+_told = msgspec.json.Decoder(_Told)
+_listen = msgspec.json.Decoder(_Wanted)
+
+
+class Speech:
+    """One attempt at a turn, as it is streamed."""
+
+    def __init__(self, bus: Bus, key: Key, turn: int, attempt: Attempt) -> None:
+        self._bus = bus
+        self._key = key
+        self._place = (turn, attempt)
+        self._said: list[Piece] = []  # all of it, for who comes late
+        self._length = 0
+        self._told = 0  # how many of them other processes were told, while they listen
+        self._telling: asyncio.TimerHandle | None = None
+
+    def say(self, delta: Delta) -> None:
+        """Say the next piece."""
+        if not delta.text:
+            return
+        piece = Piece(*self._place, self._length, delta.kind, delta.text, delta.call_id)
+        self._said.append(piece)
+        self._length += len(delta.text)
+        self._bus.hand_on(self._key, piece)
+        if not self._bus.is_wanted(self._key):
+            self._told = len(self._said)
+        elif self._length - self._said[self._told].at >= GATHER_CHARS:
+            self._tell()
+        elif self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(GATHER_S, self._tell)
+
+    def so_far(self) -> Iterator[Piece]:
+        """What was said, in as few pieces as it has kinds."""
+        return _joined(self._said)
+
+    def repeat(self) -> None:
+        """Tell other processes all of it: one of them has just begun to listen."""
+        self._told = 0
+        self._tell()
+
+    def end(self) -> None:
+        """Nothing more is said."""
+        if self._telling is not None:
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+        new, self._told = self._said[self._told :], len(self._said)
+        for piece in _joined(new):
+            self._bus.whisper(self._key, piece)
+
+
+def _joined(pieces: list[Piece]) -> Iterator[Piece]:
+    """Pieces that follow one another, those of one kind in one."""
+    for _, same in groupby(pieces, key=lambda one: (one.kind, one.call_id)):
+        first, *rest = same
+        yield replace(first, text="".join([first.text, *(one.text for one in rest)]))

@@ -16,9 +16,10 @@ from holdfast.core.calls import Call, CallStatus
 from holdfast.core.effects import Effect, Park
 from holdfast.core.plan import Seat, plan
 from holdfast.core.policy import GiveUp, Verdict
+from holdfast.core.retries import Trouble
 from holdfast.core.sessions import State
 from holdfast.core.turns import Draft, Scope, Turn
-from holdfast.errors import HoldfastError, Refused
+from holdfast.errors import HoldfastError, ModelUnavailable, Refused
 from holdfast.runtime.agents import ReadyAgent
 from holdfast.runtime.compacting import Compacting
 from holdfast.runtime.flight import Flight
@@ -76,6 +77,7 @@ class Driver:
         self._stopping = False
         self._moved = False  # somebody wrote to the stream since we last read it
         self._wrote = False
+        self._asked = 0  # requests to the model in this drive
 
     # --- the loop -----------------------------------------------------------------------------
 
@@ -394,9 +396,8 @@ class Driver:
             return False
         if self._compacting.helps(outcome):
             return False
-        error = outcome.error
-        ending = GiveUp(error.message, error.code, error.hint)
-        return await self._decide(Draft(turns.end_run(state, ending, self._desk.store.now())))
+        trouble, now = _trouble(outcome.error), self._desk.store.now()
+        return await self._decide(turns.not_answered(state, trouble, self._agent.patience, now))
 
     # --- doing --------------------------------------------------------------------------------
 
@@ -404,8 +405,10 @@ class Driver:
         cut = self._compacting.wanted()
         if cut is not None:
             self._flight.ask(self._compacting.summarise(cut))
-        else:
-            self._flight.ask(self._performer.ask(self._log.messages(), self._log.state))
+            return
+        self._asked += 1
+        attempt = (self._lease.epoch, self._asked)
+        self._flight.ask(self._performer.ask(self._log.messages(), self._log.state, attempt))
 
     def _launch(self) -> None:
         """Run what this very drive intended; each intent once."""
@@ -427,3 +430,12 @@ class Driver:
         opened = None if call.wait is None else self._ledger.pending(call.wait)
         start = partial(self._performer.run, call, self._log.state, opened)
         self._flight.run(call.id, start)
+
+
+def _trouble(error: HoldfastError) -> Trouble:
+    if isinstance(error, ModelUnavailable):
+        asked_ms = error.retry_after_ms
+        return Trouble(
+            error.message, error.code, error.hint, may_pass=True, retry_after_ms=asked_ms
+        )
+    return Trouble(error.message, error.code, error.hint)

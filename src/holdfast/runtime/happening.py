@@ -6,7 +6,9 @@ from typing import Final, Literal, Self
 
 import anyio
 
+from holdfast.runtime.bus import Piece
 from holdfast.runtime.entries import Known
+from holdfast.runtime.hearing import Hearing
 from holdfast.runtime.models.base import Delta
 from holdfast.runtime.results import Event
 from holdfast.runtime.service import Service
@@ -19,10 +21,11 @@ Recorded = Literal["recorded"]
 class Happening:
     """What one reader sees of a session while it is followed."""
 
-    def __init__(self, service: Service, after: int) -> None:
+    def __init__(self, service: Service, session_id: str, after: int) -> None:
         self._service = service
         self._seen = after
-        send, receive = anyio.create_memory_object_stream[Delta | Recorded](_ROOM)
+        self._hearing = Hearing(session_id)
+        send, receive = anyio.create_memory_object_stream[Piece | Recorded](_ROOM)
         self._send, self._receive = send, receive
 
     def __enter__(self) -> Self:
@@ -32,7 +35,7 @@ class Happening:
         self._send.close()
         self._receive.close()
 
-    def delta(self, piece: Delta) -> None:
+    def piece(self, piece: Piece) -> None:
         """A piece came; it may be lost, the event of its turn has everything."""
         with suppress(anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
             self._send.send_nowait(piece)
@@ -64,11 +67,8 @@ class Happening:
             with self._service.host.watch.listening(known.stream, self.recorded):
                 await self._service.host.also(follow)
                 async for item in self._receive:
-                    if item != "recorded":
-                        yield item
-                        continue
-                    async for event in self._new(known):
-                        yield event
+                    async for shown in self._shown(item, known):
+                        yield shown
         finally:
             leaving.cancel()
         async for event in self._new(known):
@@ -76,7 +76,17 @@ class Happening:
         for error in failure:
             raise error
 
+    async def _shown(self, item: Piece | Recorded, known: Known) -> AsyncIterator[Event | Delta]:
+        if isinstance(item, Piece):
+            for delta in self._hearing.take(item):
+                yield delta
+            return
+        async for event in self._new(known):
+            yield event
+
     async def _new(self, known: Known) -> AsyncIterator[Event]:
         for event in await self._service.events(known, self._seen):
             self._seen = event.seq
+            if event.type == "assistant":
+                self._hearing.answered(int(event.data.get("turn", 0)))
             yield event

@@ -20,6 +20,7 @@ import anyio.abc
 from holdfast.core import events, index
 from holdfast.errors import Corrupt, HoldfastError, StoreError
 from holdfast.runtime.agents import Agents, ReadyAgent
+from holdfast.runtime.bus import REMIND_S
 from holdfast.runtime.engine import Driver
 from holdfast.runtime.entries import Known
 from holdfast.runtime.ids import secret_id
@@ -47,6 +48,11 @@ class Drive:
     done: asyncio.Event = field(default_factory=asyncio.Event)
     parked: bool = False
     error: HoldfastError | None = None
+
+    @property
+    def backs_off(self) -> bool:
+        """Whether it ended because a model is asked again later."""
+        return self.driver is not None and self.driver.log.state.retry is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +127,7 @@ class Host:
             async with anyio.create_task_group() as self._tasks:
                 self._tasks.start_soon(self._keep_watching)
                 self._tasks.start_soon(self._beat)
+                self._tasks.start_soon(self._overhear)
                 ready.set()
                 await self._over.wait()
                 if self._fell is not None:
@@ -219,6 +226,13 @@ class Host:
             except StoreError as error:
                 logger.warning("the feed cannot be read: %s", error.message)
                 await anyio.sleep(1)
+
+    async def _overhear(self) -> None:
+        bus = self._desk.bus
+        with bus.overhearing():
+            while True:
+                await anyio.sleep(REMIND_S)
+                bus.remind()
 
     async def claim(self, kind: str, limit: int, only: str | None = None) -> list[Lease]:
         """Take sessions that are due; none while this closes."""

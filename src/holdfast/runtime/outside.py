@@ -269,6 +269,13 @@ class Outside:
         with still_there(found.record.id), suppress(VersionMoved):  # somebody else did it
             await self._commit(write, [put])
 
+    async def hurry(self, found: Known) -> None:
+        """Let a model be asked now that was to be asked again later."""
+        now, record = self._store.now(), found.record
+        fact = events.AgentStart(run=record.task_id or "", agent=record.agent)
+        with still_there(record.id):
+            await self._commit(Write(found.stream, [as_record(fact, now)], wake=now))
+
     async def wake(self, found: Known) -> None:
         """Let somebody look at a session that should move."""
         with still_there(found.record.id):

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from dataclasses import replace as vary
 from functools import partial
@@ -24,12 +25,12 @@ from holdfast.errors import HoldfastError, ModelError, Refused
 from holdfast.runtime.agents import ReadyAgent
 from holdfast.runtime.answers import storable, storable_text
 from holdfast.runtime.builtins import wait_ms
-from holdfast.runtime.bus import Bus
+from holdfast.runtime.bus import Attempt, Bus
 from holdfast.runtime.content import check_size, find_bytes, stored_content
 from holdfast.runtime.deeds import ModelAsked, ToolRun, tell
 from holdfast.runtime.ids import secret_id
 from holdfast.runtime.invoke import invoke, is_called_off, needs_approval, prompt_for
-from holdfast.runtime.models.base import Delta, Request
+from holdfast.runtime.models.base import Delta, Model, Request
 from holdfast.runtime.near import Near
 from holdfast.runtime.outbox import Outbox
 from holdfast.runtime.outputs import Deferred, parse_deferred, render_result
@@ -192,10 +193,12 @@ class Performer(Struct, frozen=True):
 
     # --- the model ----------------------------------------------------------------------------
 
-    async def ask(self, messages: list[Message], state: State) -> Answered | ModelFailed:
+    async def ask(
+        self, messages: list[Message], state: State, attempt: Attempt = (0, 0)
+    ) -> Answered | ModelFailed:
         """Request one turn and judge its calls."""
         turn, head = state.turn + 1, state.head
-        asked = await self._said_to(partial(self._request, messages, state, turn))
+        asked = await self._said_to(partial(self._request, messages, state, turn), state, attempt)
         if isinstance(asked, HoldfastError):
             return ModelFailed(turn, head, asked)
         answer, wrong = storable(asked)
@@ -218,17 +221,23 @@ class Performer(Struct, frozen=True):
             made = self._request(messages, state, turn)
             return vary(made, output_schema=None, purpose="summary")
 
-        asked = await self._said_to(request, cut.up_to)
+        asked = await self._said_to(request, state, up_to=cut.up_to)
         if isinstance(asked, Answer) and not asked.text.strip():
-            asked = ModelError(f"{self.agent.model.name} gave no summary")
+            asked = ModelError(f"{self.agent.model_of(state.run).name} gave no summary")
         if isinstance(asked, HoldfastError):
             return ModelFailed(turn, head, asked, is_summary=True)
         return Summarised(turn, head, cut, storable(asked)[0])
 
-    async def _said_to(self, make: Callable[[], Request], up_to: int = 0) -> Answer | HoldfastError:
+    async def _said_to(
+        self,
+        make: Callable[[], Request],
+        state: State,
+        attempt: Attempt | None = None,
+        up_to: int = 0,
+    ) -> Answer | HoldfastError:
         """What the model says to a request, or why it says nothing."""
         try:
-            return await self._answer(make(), up_to)
+            return await self._answer(make(), self.agent.model_of(state.run), attempt, up_to)
         except HoldfastError as error:
             error.message = storable_text(error.message)
             return error
@@ -260,24 +269,37 @@ class Performer(Struct, frozen=True):
         said = self.agent.agent.instructions
         return said if isinstance(said, str) else said(self.context(state))
 
-    async def _answer(self, request: Request, up_to: int) -> Answer:
+    async def _answer(
+        self, request: Request, model: Model, attempt: Attempt | None, up_to: int
+    ) -> Answer:
         whole: Answer | None = None
         hides = any(tool.hidden for tool in self.agent.tools.values())
         tell(ModelAsked(self.tenant, self.session_id, request.turn, up_to))
-        with self.desk.telemetry.chat(self.agent.model.name, request, hides=hides) as answered:
-            async for piece in self.agent.model.answer(request):
+        with (
+            self.desk.telemetry.chat(model.name, request, hides=hides) as answered,
+            self._speaking(request, attempt) as say,
+        ):
+            async for piece in model.answer(request):
                 if isinstance(piece, Answer):
                     whole = piece
-                elif request.purpose == "turn" and (piece.kind != "args" or not hides):
-                    self.desk.bus.publish(self.tenant, piece)
+                elif piece.kind != "args" or not hides:
+                    say(piece)
             if whole is None:
-                raise ModelError(f"{self.agent.model.name} ended its answer without one")
+                raise ModelError(f"{model.name} ended its answer without one")
             answered(whole)
-        return self._priced(whole)
+        return self._priced(whole, model)
 
-    def _priced(self, answer: Answer) -> Answer:
+    def _speaking(
+        self, request: Request, attempt: Attempt | None
+    ) -> AbstractContextManager[Callable[[Delta], None]]:
+        """How its pieces are said to people; a summary is for the model alone."""
+        if attempt is None:
+            return nullcontext(lambda _: None)
+        return self.desk.bus.speaking((self.tenant, self.session_id), request.turn, attempt)
+
+    def _priced(self, answer: Answer, model: Model) -> Answer:
         """What the answer cost at today's price is part of it."""
-        names = (f"{answer.provider}:{answer.model}", self.agent.model.name)
+        names = (f"{answer.provider}:{answer.model}", model.name)
         return vary(answer, usage=self.desk.prices.priced(answer.usage, *names))
 
     # --- what becomes of a call ---------------------------------------------------------------
@@ -409,7 +431,7 @@ class Performer(Struct, frozen=True):
     def _progress(self, call: Call, turn: int) -> Callable[[str, float | None], Awaitable[None]]:
         async def tell(message: str, percent: float | None) -> None:
             text = message if percent is None else f"{message} ({percent:g} %)"
-            self.desk.bus.publish(
+            self.desk.bus.say_alone(
                 self.tenant, Delta(self.session_id, turn, "progress", text, call.id)
             )
             if call.wait is not None:

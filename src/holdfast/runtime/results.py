@@ -238,8 +238,14 @@ def standing_of(sight: Sight) -> Standing:
         sight.state,
         follow_up=folded.run is not None and folded.run.number > 1,
         waits_for="person" if people else "machine",
-        backing_off=folded.retry is not None,
+        backing_off=_backs_off(sight),
     )
+
+
+def _backs_off(sight: Sight) -> bool:
+    """Whether the model is not being asked now because it could not be."""
+    retry = sight.folded.retry
+    return retry is not None and (sight.holder is None or retry.next > sight.now)
 
 
 def session_status(sight: Sight) -> dict[str, Any]:

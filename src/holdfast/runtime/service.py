@@ -311,6 +311,23 @@ class Service:
         await self.wake(known)
         return known
 
+    async def resume(self, known: Known) -> Known:
+        """The same on somebody's word: a model that was to be asked again later is asked now."""
+        if await self.backs_off(known) and (await self._read(known)).state.retry is not None:
+            await self.desk.outside.hurry(known)
+            return known
+        return await self.go_on(known)
+
+    async def backs_off(self, known: Known) -> bool:
+        """Whether it runs, and nobody drives it before some instant."""
+        with still_there(known.record.id):
+            at = await self.desk.store.read(known.stream, limit=0)
+        if at.holder is not None or at.due is None or at.due <= self.desk.store.now():
+            return False
+        record = known.record
+        found = await self.desk.outside.known(Address(record.tenant, record.id))
+        return found.record.state in ("pending", "running")
+
     async def wake(self, known: Known) -> None:
         """Let somebody look at once at a session that is not over, also if a failure put it off."""
         if known.record.state in ("pending", "running"):
@@ -322,7 +339,7 @@ class Service:
         Answers the drive that parked it, if that was ours.
         """
         drive = await self.drive(known)
-        if drive is not None:
+        if drive is not None and not drive.backs_off:
             return drive
         changed = asyncio.Event()
 
@@ -333,10 +350,23 @@ class Service:
             while True:
                 changed.clear()
                 drive = await self._driven(known)
-                if drive is not None or await self._rests(known):
+                if drive is not None and not drive.backs_off:
                     return drive
+                while await self._waits_to_ask(known, changed):
+                    pass
+                if await self._rests(known):
+                    return None
                 with anyio.move_on_after(FOLLOW_S):
                     await changed.wait()
+
+    async def _waits_to_ask(self, known: Known, changed: asyncio.Event) -> bool:
+        """Let a moment pass, if the session backs off and could then be driven here."""
+        if self.agents.find(known.record.agent) is None or not await self.backs_off(known):
+            return False
+        with anyio.move_on_after(FOLLOW_S):
+            await changed.wait()
+        changed.clear()
+        return True
 
     async def drive(self, known: Known) -> Drive | None:
         """Drive the session here, if something is to be done and nobody does it, until it rests."""

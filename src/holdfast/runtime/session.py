@@ -81,7 +81,7 @@ class Session(Generic[T_co]):
             # What is remembered may be old. But if it can be driven from here, that is all we want.
             drive = await self._service.drive(known)
             if drive is not None:
-                return drive
+                return await self._service.follow(known) if drive.backs_off else drive
         return await self._service.follow(await self._begin(message, key))
 
     async def _begin(self, message: Content | None, key: str | None) -> Known:
@@ -118,6 +118,14 @@ class Session(Generic[T_co]):
             if isinstance(one.event, events.User) and one.event.key == key
         )
 
+    async def resume(self) -> Result[T_co]:
+        """Let it go on, as a person may want: a failed run again from what is recorded.
+
+        A model that is asked again later is asked at once. Nothing is driven here: `run` does.
+        """
+        await self._service.resume(await self._service.desk.outside.known(self._address))
+        return await self.get()
+
     async def stream(
         self, message: Content | None = None, *, key: str | None = None
     ) -> AsyncIterator[Event | Delta | Result[T_co]]:
@@ -129,8 +137,8 @@ class Session(Generic[T_co]):
                 after = (await self._service.desk.store.read(before.stream, limit=0)).head
         bus = self._service.desk.bus
         with (
-            Happening(self._service, after) as seen,
-            bus.listening(self._address.tenant, self.id, seen.delta),
+            Happening(self._service, self.id, after) as seen,
+            bus.listening(self._address.tenant, self.id, seen.piece),
         ):
             known = await self._begin(message, key)
             async for item in seen.items(known):

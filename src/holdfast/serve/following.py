@@ -15,7 +15,9 @@ import msgspec
 
 from holdfast.core.asyncevents import Followed, follow
 from holdfast.errors import Corrupt
+from holdfast.runtime.bus import Piece
 from holdfast.runtime.entries import Known
+from holdfast.runtime.hearing import Hearing
 from holdfast.runtime.log import stamped
 from holdfast.runtime.models.base import Delta
 from holdfast.runtime.service import Service
@@ -40,7 +42,7 @@ async def of_session(door: Door, known: Known, after: int, *, deltas: bool) -> F
         with ExitStack() as stack:
             if deltas:
                 bus = service.desk.bus
-                stack.enter_context(bus.listening(record.tenant, record.id, inbox.delta))
+                stack.enter_context(bus.listening(record.tenant, record.id, inbox.piece))
             reader = _OneReader(service, known, after)
             async with aclosing(_followed(inbox, reader)) as frames:
                 async for one in frames:
@@ -81,6 +83,7 @@ class _OneReader:
         self._known = known
         self._seen = after
         self._turn = 0  # of the last answer that was sent
+        self._hearing = Hearing(known.record.id)
         self.has_more = False
         self.is_over = False  # the session was deleted
 
@@ -102,10 +105,10 @@ class _OneReader:
             yield self._sent(news)
         self.has_more = page.head > self._seen
 
-    async def take(self, item: News | Delta) -> bytes | None:
+    async def take(self, item: News | Piece) -> bytes | None:
         """What to send of it, perhaps nothing; None if something before it is missing."""
-        if isinstance(item, Delta):
-            return b"" if item.turn <= self._turn else frame("delta", delta_json(item))
+        if isinstance(item, Piece):
+            return b"".join(frame("delta", delta_json(one)) for one in self._hearing.take(item))
         if item.record.seq <= self._seen:
             return b""
         return self._sent(item) if item.record.seq == self._seen + 1 else None
@@ -114,6 +117,7 @@ class _OneReader:
         self._seen = news.record.seq
         if news.record.type == "assistant":
             self._turn = int(news.event.data.get("turn", self._turn + 1))
+            self._hearing.answered(self._turn)
         return news.of_session()
 
 
@@ -194,9 +198,9 @@ class _AllReader:
         self._pos, self._skip = int(feed.cursor), 0
         self.has_more = len(feed.records) == PAGE
 
-    async def take(self, item: News | Delta) -> bytes:
+    async def take(self, item: News | Piece) -> bytes:
         """What to send of it, perhaps nothing."""
-        if isinstance(item, Delta) or item.record.pos <= self._pos:
+        if isinstance(item, Piece) or item.record.pos <= self._pos:
             return b""
         return await self._sent(item.record, item)
 

@@ -172,7 +172,7 @@ async def resume(door: Operates, session_id: Id) -> Response:
     known = await known_to(door, session_id)
     seconds = seconds_of(body.wait)
     await door.service.prepare(known)
-    return await moved(door, await door.service.go_on(known), seconds)
+    return await moved(door, await door.service.resume(known), seconds)
 
 
 @router.post(

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from holdfast.core import index
 from holdfast.errors import StoreError
-from holdfast.runtime.models.base import Delta
+from holdfast.runtime.bus import Piece
 from holdfast.runtime.results import Event, event_of
 from holdfast.runtime.service import Service
 from holdfast.runtime.watch import wait_for
@@ -128,7 +128,7 @@ class Inbox:
     def __init__(self) -> None:
         self.is_behind = True
         self.is_closed = False
-        self._items: deque[News | Delta] = deque()
+        self._items: deque[News | Piece] = deque()
         self._bytes = 0
         self._came = anyio.Event()
 
@@ -142,15 +142,16 @@ class Inbox:
             self._bytes += size
         self._came.set()
 
-    def delta(self, piece: Delta) -> None:
+    def piece(self, piece: Piece) -> None:
         """Hand over a piece of an answer; without room it is dropped."""
         if len(self._items) < ROOM:
             self._items.append(piece)
             self._came.set()
 
     def _fall_behind(self) -> None:
+        """What is in the store is read from there; pieces of answers are nowhere else."""
         self.is_behind = True
-        self._items.clear()
+        self._items = deque(item for item in self._items if isinstance(item, Piece))
         self._bytes = 0
 
     def catch_up(self) -> None:
@@ -158,7 +159,7 @@ class Inbox:
         self._fall_behind()
         self.is_behind = False
 
-    def take(self) -> list[News | Delta]:
+    def take(self) -> list[News | Piece]:
         """What has come."""
         items, self._bytes = list(self._items), 0
         self._items.clear()

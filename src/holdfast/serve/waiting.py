@@ -43,7 +43,9 @@ async def rested(service: Service, known: Known, seconds: float, closing: anyio.
 
 
 async def is_at_rest(service: Service, known: Known) -> bool:
-    """Whether nobody drives the session and nobody should now."""
+    """Whether nobody drives the session and nobody should, now or when a model can be asked."""
     with still_there(known.record.id):
         at = await service.desk.store.read(known.stream, limit=0)
-    return at.holder is None and (at.due is None or at.due > service.desk.store.now())
+    if at.holder is not None or (at.due is not None and at.due <= service.desk.store.now()):
+        return False
+    return at.due is None or not await service.backs_off(known)

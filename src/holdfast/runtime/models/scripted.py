@@ -2,14 +2,17 @@
 
 Turn *k* answers the request whose history already has *k* answers, so a restart changes nothing;
 past the end it answers `done`. Text is streamed word by word. What a turn has as `summary` is said
-if, instead of the turn, a summary of what was before is asked for.
+if, instead of the turn, a summary of what was before is asked for. A turn with an `error` fails:
+with `{"text", "code", "transient", "retry_after_ms", "times", "after"}` as a provider would, after
+so many words, and where `times` is given, only so often; then it is played.
 """
 
 import hashlib
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -18,12 +21,13 @@ import anyio
 import msgspec
 
 from holdfast.core.messages import Answer, AskedCall, AssistantMessage
-from holdfast.errors import ConfigError, ModelError
+from holdfast.errors import ConfigError, ModelError, ModelUnavailable
 from holdfast.runtime.models.base import Delta, DeltaKind, Request
 
 SCRIPT_LOG: Final = "HOLDFAST_SCRIPT_LOG"
 _KEYS: Final = frozenset({"text", "thinking", "calls", "output", "delay_ms", "error", "summary"})
 _CALL_KEYS: Final = frozenset({"tool", "args", "id"})
+_ERROR_KEYS: Final = frozenset({"text", "code", "transient", "retry_after_ms", "times", "after"})
 
 
 class ScriptedModel:
@@ -33,6 +37,7 @@ class ScriptedModel:
         self.turns = [_checked(turn, number, name) for number, turn in enumerate(turns, 1)]
         self.requests: list[Request] = []
         self._name = name
+        self._failed: Counter[tuple[str, int]] = Counter()  # by session and turn, how often
 
     @classmethod
     def read(cls, path: Path) -> "ScriptedModel":
@@ -73,14 +78,28 @@ class ScriptedModel:
             turn = {
                 "text": turn.get("summary") or f"The first {len(request.messages) - 1} messages."
             }
-        if turn.get("error"):
-            raise ModelError(turn["error"], hint="change the script, then resume the session")
-        kinds: tuple[DeltaKind, ...] = ("thinking", "text")
-        for kind in kinds:
-            for word in re.findall(r"\S+\s*|\s+", turn.get(kind) or ""):
-                yield Delta(request.session_id, request.turn, kind, word)
-                await anyio.lowlevel.checkpoint()
-        yield self._whole(turn, request, played)
+        whole = self._whole(turn, request, played)
+        error = self._error(turn.get("error"), request.session_id, played)
+        left = None if error is None else int(error.get("after", 0))
+        for kind, word, call_id in _words(whole):
+            if left == 0:
+                break
+            left = None if left is None else left - 1
+            yield Delta(request.session_id, request.turn, kind, word, call_id)
+            await anyio.lowlevel.checkpoint()
+        if error is not None:
+            raise _raised(error)
+        yield whole
+
+    def _error(self, said: Any, session_id: str, played: int) -> Mapping[str, Any] | None:
+        """What the turn fails with, this time."""
+        if not said:
+            return None
+        error: Mapping[str, Any] = {"text": said} if isinstance(said, str) else said
+        if self._failed[session_id, played] >= error.get("times", float("inf")):
+            return None
+        self._failed[session_id, played] += 1
+        return error
 
     def _whole(self, turn: Mapping[str, Any], request: Request, played: int) -> Answer:
         calls = tuple(
@@ -117,6 +136,12 @@ def _checked(turn: Any, number: int, name: str) -> dict[str, Any]:
             code="SCRIPT_INVALID",
             hint=f"a turn has {', '.join(sorted(_KEYS))}",
         )
+    error = turn.get("error")
+    if isinstance(error, Mapping) and (set(error) - _ERROR_KEYS or "text" not in error):
+        raise ConfigError(
+            f"{where} has an error that is not {{{', '.join(sorted(_ERROR_KEYS))}}}: {error!r}",
+            code="SCRIPT_INVALID",
+        )
     for call in turn.get("calls", ()):
         named = isinstance(call, Mapping) and isinstance(call.get("tool"), str)
         if not named or set(call) - _CALL_KEYS or not isinstance(call.get("args", {}), Mapping):
@@ -125,6 +150,25 @@ def _checked(turn: Any, number: int, name: str) -> dict[str, Any]:
                 code="SCRIPT_INVALID",
             )
     return dict(turn)
+
+
+def _words(answer: Answer) -> Iterator[tuple[DeltaKind, str, str | None]]:
+    """What an answer is streamed as."""
+    said: list[tuple[DeltaKind, str | None, str | None]] = [
+        ("thinking", answer.thinking, None),
+        ("text", answer.text, None),
+    ]
+    said += [("args", json.dumps(call.params), call.id) for call in answer.calls if call.params]
+    for kind, text, call_id in said:
+        for word in re.findall(r"\S+\s*|\s+", text or ""):
+            yield kind, word, call_id
+
+
+def _raised(error: Mapping[str, Any]) -> ModelError:
+    hint = "change the script, then resume the session"
+    if error.get("transient"):
+        return ModelUnavailable(error["text"], retry_after_ms=error.get("retry_after_ms"))
+    return ModelError(error["text"], code=error.get("code"), hint=hint)
 
 
 def _log(request: Request, played: int) -> None:
