@@ -1,0 +1,111 @@
+"""The processes that are killed while a provider's own library talks: a JSON job on each line."""
+
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+from tests.crash.agents import Place
+from tests.crash.program import LEASE, LONGEST_S, SESSION, KillingStore, take_jobs, to_its_end
+from tests.models.conftest import model_at
+
+import holdfast.store.sqlite  # noqa: F401 - loaded before the forks
+from holdfast import Agent, Context, Delta, Runtime, tool
+from holdfast.app import around_store
+from holdfast.core.messages import Answer, UserMessage
+from holdfast.core.render import render
+from holdfast.runtime.models import asking
+from holdfast.runtime.models.base import Model, Request, ToolSpec
+from holdfast.store.base import Store
+from holdfast.testing.endpoint import fake_endpoint
+from holdfast.testing.endpoint.samples import HARD
+
+
+class MortalModel:
+    """A real model whose process may die at any piece of an answer, and right before its record."""
+
+    def __init__(self, model: Model, place: Place) -> None:
+        self._model = model
+        self._place = place
+
+    @property
+    def name(self) -> str:
+        return self._model.name
+
+    async def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
+        pieces = 0
+        async for piece in self._model.answer(request):
+            if isinstance(piece, Answer):
+                self._place.point(f"model:{request.turn}")
+            else:
+                pieces += 1
+                self._place.point(f"stream:{request.turn}:{pieces}")
+            yield piece
+
+
+def is_third(ctx: Context[Place]) -> bool:
+    return "2" in ctx.call_id
+
+
+@tool(requires_approval=is_third)
+def look(
+    ctx: Context[Place],
+    zeal: float | None = None,
+    also: Any = None,
+    name: str = "",
+    deep: dict[str, Any] | None = None,
+) -> str:
+    """Look at something."""
+    return f"{ctx.deps.act(ctx)}: {name}"
+
+
+SPEC = ToolSpec("look", "Look at something.", {"type": "object", "properties": {}})
+THINKING = {"anthropic": {"thinking": {"type": "enabled", "budget_tokens": 1024}}}
+
+
+def make_agent(place: Place, job: dict[str, Any]) -> Agent[Any]:
+    """An agent that thinks where its provider can be told to."""
+    model = model_at(job["url"], job["format"], job.get("model"))
+    return Agent(
+        "a",
+        model=MortalModel(model, place),
+        instructions="Look.",
+        tools=[look],
+        model_settings={"max_tokens": 4096, **THINKING.get(job["format"], {})},
+    )
+
+
+def lossy(*given: Any, **more: Any) -> dict[str, Any]:
+    """A renderer that forgets a sign of what was said."""
+    return cast("dict[str, Any]", json.loads(json.dumps(render(*given, **more)).replace("N", "n")))
+
+
+async def do(job: dict[str, Any]) -> None:
+    place = Place(Path(job["folder"]), job.get("kill_at"))
+    os.environ["HOLDFAST_LEASE"] = LEASE
+    around_store.set(lambda store: cast("Store", KillingStore(store, place)))
+    if job.get("lossy"):
+        setattr(asking, "render", lossy)  # noqa: B010 - it is only imported there
+    agent = make_agent(place, job)
+    with anyio.fail_after(LONGEST_S):
+        async with Runtime(place.url, agents=[agent], deps=place) as rt:
+            await to_its_end(rt, rt.session(SESSION, agent=agent), place)
+    (place.folder / "points").write_text("\n".join(place.points))
+
+
+async def warm_up() -> None:
+    """Ask once in every format, so that what libraries load and build late is there for all."""
+    for format_, turns in HARD.items():
+        with fake_endpoint(turns) as endpoint:
+            model = model_at(endpoint.url, format_)
+            asked = Request(SESSION, "a", 1, "Look.", [UserMessage("Look.")], [SPEC])
+            async for _ in model.answer(asked):
+                pass
+            await model.close()
+
+
+if __name__ == "__main__":
+    anyio.run(warm_up)
+    take_jobs(do)
