@@ -32,6 +32,9 @@ class Place:
 
     @property
     def url(self) -> str:
+        named = self.folder / "url"  # of a database that is elsewhere
+        if named.exists():
+            return named.read_text()
         if self.store == "files":
             return f"files:{self.folder / 'files'}"
         return f"sqlite:///{self.folder / 'holdfast.db'}"

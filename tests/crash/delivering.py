@@ -1,6 +1,6 @@
 """A process that tells a receiver what happens, and is killed on the way if it is asked to be.
 
-python -m tests.crash.delivering FOLDER URL POINT
+python -m tests.crash.delivering STORE URL POINT
 """
 
 import os
@@ -35,9 +35,9 @@ def die(point: str, here: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def runtime(folder: str, url: str) -> Runtime:
+def runtime(store: str, url: str) -> Runtime:
     agent = Agent("shop", model=ScriptedModel(TURNS), tools=[refund])
-    rt = Runtime(f"sqlite:///{folder}/h.db", agents=[agent])
+    rt = Runtime(store, agents=[agent])
     outbox = rt._service.desk.outbox
     outbox.screen = Screen.allowing(["127.0.0.1"])
     outbox.targets, outbox.is_configured = (Target(url, "hush"),), True
@@ -56,8 +56,8 @@ class Fragile(Post):
         return answer
 
 
-async def main(folder: str, url: str, point: str) -> None:
-    async with runtime(folder, url) as rt:
+async def main(store: str, url: str, point: str) -> None:
+    async with runtime(store, url) as rt:
         for name in range(SESSIONS):
             session = rt.session(f"s{name}", agent="shop")
             result = await session.run("Go", key="go")

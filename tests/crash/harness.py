@@ -96,5 +96,6 @@ async def successor(
         yield rt, rt.session(SESSION, agent=agent)
 
 
+MakePlace = Callable[..., Place]
 StartForker = Callable[[], Forker]
 StartChild = Callable[..., Child]

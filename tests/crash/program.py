@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import anyio
+import asyncpg  # noqa: F401 - loaded before the forks
 from anyio import to_thread
 from tests.crash.agents import Place, make_agent
 
-import holdfast.store.files  # loaded before the forks
+import holdfast.store.files
+import holdfast.store.postgres
 import holdfast.store.sqlite  # noqa: F401
 from holdfast import Conflict, PendingCall, Result, Runtime, Session
 from holdfast.app import around_store

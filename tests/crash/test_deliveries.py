@@ -2,10 +2,10 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import anyio
 import pytest
+from tests.crash.agents import Place
 from tests.crash.delivering import FACTS, runtime
 from tests.crash.harness import KILLED, ROOT
 from tests.runtime.receiver import Receiver, receiving
@@ -14,9 +14,9 @@ from holdfast.core.webhooks import verify
 from holdfast.runtime.deliveries import Deliveries
 
 
-async def carried(folder: Path, receiver: Receiver) -> list[str]:
+async def carried(place: Place, receiver: Receiver) -> list[str]:
     """Another process sends the rest; the ids of all deliveries there are."""
-    async with runtime(str(folder), receiver.url) as rt:
+    async with runtime(place.url, receiver.url) as rt:
         door = Deliveries(rt._service.desk.outbox)
         with anyio.fail_after(20):
             while [one async for one in door.all(None, status="waiting")]:
@@ -27,16 +27,16 @@ async def carried(folder: Path, receiver: Receiver) -> list[str]:
 
 @pytest.mark.parametrize("point", ["made", "sending", "sent", "recorded"])
 async def test_a_kill_between_the_commit_and_the_delivery_loses_none_and_doubles_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+    place: Place, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     """S0.60 G1: a receiver that knows ids sees each once, however often it was sent."""
     monkeypatch.setenv("HOLDFAST_LEASE", "500ms")
     with receiving() as receiver:
-        command = [sys.executable, "-m", "tests.crash.delivering", str(tmp_path), receiver.url]
+        command = [sys.executable, "-m", "tests.crash.delivering", place.url, receiver.url]
         killed = await anyio.run_process([*command, point], cwd=ROOT, check=False)
         assert killed.returncode == KILLED, killed.stderr
         before = len(receiver.got)
-        made = await carried(tmp_path, receiver)
+        made = await carried(place, receiver)
         once = {got.id: got for got in receiver.got}
         assert sorted(once) == sorted(made)
         assert len(made) == FACTS
@@ -49,9 +49,9 @@ async def test_a_kill_between_the_commit_and_the_delivery_loses_none_and_doubles
             assert got.body == once[got.id].body
 
 
-def test_the_program_is_killed_and_does_not_end(tmp_path: Path) -> None:
+def test_the_program_is_killed_and_does_not_end(place: Place) -> None:
     """The check can fail: without a point it comes to its end."""
     with receiving() as receiver:
-        command = [sys.executable, "-m", "tests.crash.delivering", str(tmp_path), receiver.url, ""]
+        command = [sys.executable, "-m", "tests.crash.delivering", place.url, receiver.url, ""]
         assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
         assert len(receiver.got) == FACTS

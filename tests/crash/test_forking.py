@@ -1,11 +1,10 @@
 """Killed while a session is forked: there is a whole fork, or none."""
 
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from tests.crash.agents import Place
-from tests.crash.harness import KILLED, Forker, successor
+from tests.crash.harness import KILLED, Forker, MakePlace, successor
 
 from holdfast import Conflict, NotFound
 
@@ -31,11 +30,11 @@ async def test_killed_while_it_forks_there_is_a_whole_fork_or_none(
 
 
 async def test_killed_at_any_moment_of_forking_it_is_whole_or_not_there(
-    tmp_path: Path, forker: Forker
+    places: MakePlace, forker: Forker
 ) -> None:
     """Wherever between its first and last step the process is stopped."""
     for number, die_after_s in enumerate([0.0, 0.001, 0.003, 0.01]):
-        place = Place(tmp_path / str(number))
+        place = places(str(number))
         assert forker.run(place.folder, "begin", "look refund") == 0
         status = forker.run(place.folder, "copy", "", die_after_s=die_after_s)
         assert status in (0, KILLED)

@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from pathlib import Path
 
 from anyio import to_thread
 from tests.crash.agents import Place
@@ -12,9 +11,16 @@ from tests.crash.harness import StartChild, successor
 from holdfast.store.write_lock import WriteLock
 
 
-def freeze(pid: int, database: Path) -> None:
-    """Stop a process outside of any commit: a frozen writer would stop all others with it."""
-    lock = WriteLock(f"{database}.lock")
+def freeze(pid: int, place: Place) -> None:
+    """Stop a process outside of any commit: a frozen writer would stop all others with it.
+
+    Not so on PostgreSQL, where the server ends a transaction that stands still.
+    """
+    if place.url.startswith("postgresql:"):
+        os.kill(pid, signal.SIGSTOP)
+        os.waitpid(pid, os.WUNTRACED)
+        return
+    lock = WriteLock(f"{place.folder / 'holdfast.db'}.lock")
     lock.open()
     try:
         for _ in range(500):
@@ -39,7 +45,7 @@ async def test_a_frozen_worker_writes_nothing_when_it_wakes_and_runs_no_further_
     job = {"turns": turns, "lease": "500ms", "blocking": True, "settle_s": 0.05}
     child.tell({"folder": str(place.folder), **job})
     assert "holding" in await to_thread.run_sync(child.says)
-    freeze(child.process.pid, place.folder / "holdfast.db")
+    freeze(child.process.pid, place)
     async with successor(place, turns) as (rt, session):
         result = await session.run(timeout=20)
         assert (result.state, [c.tool for c in result.pending]) == ("waiting", ["refund"])

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.crash.agents import Place
-from tests.crash.harness import Forker, StartForker, ended, of
+from tests.crash.harness import Forker, MakePlace, StartForker, ended, of
 
 TURNS = "look notify refund deploy look+notify"
 AT_ONCE = 3  # processes are mostly waiting for a lease to run out
@@ -87,34 +87,49 @@ def _folder(point: str) -> str:
     return point.partition(" ")[0].replace(":", "-")
 
 
-def play(forker: Forker, folder: Path, point: str, unbroken: Path, store: str) -> None:
+def play(forker: Forker, place: Place, point: str, unbroken: Path) -> None:
+    folder, store = place.folder, place.store
     forker.kill(folder, "story", TURNS, at=point.partition(" ")[0], store=store)
     status = forker.run(folder, "story", TURNS, store=store)
     assert status == 0, (folder / "log").read_text()[-2000:]
     check_end(folder, ended(unbroken))
-    check_effects(Place(folder), point)
-    check_requests(Place(folder), point, Place(unbroken).asked())
+    check_effects(place, point)
+    check_requests(place, point, Place(unbroken).asked())
 
 
-@pytest.mark.parametrize("store", ["sqlite", "files"])
 def test_a_story_killed_anywhere_ends_as_if_it_had_not_been(
-    tmp_path: Path, forkers: StartForker, capsys: pytest.CaptureFixture[str], store: str
+    places: MakePlace, forkers: StartForker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """SX.3, S0.34, S2.42: found points, real processes, one SQLite file or folder each."""
+    """SX.3, S0.34, S2.42: found points, real processes, one database each."""
+    check_killed_anywhere(places, forkers, capsys)
+
+
+def test_a_story_in_files_killed_anywhere_ends_as_if_it_had_not_been(
+    tmp_path: Path, forkers: StartForker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SX.3: the same on the store of files."""
+    check_killed_anywhere(lambda name: Place(tmp_path / name, store="files"), forkers, capsys)
+
+
+def check_killed_anywhere(
+    places: MakePlace, forkers: StartForker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A process killed at each point that an unbroken run passes, and one that goes on."""
     free: SimpleQueue[Forker] = SimpleQueue()
     for _ in range(AT_ONCE):
         free.put(forkers())
-    unbroken = tmp_path / "unbroken"
+    whole = places("unbroken")
+    unbroken, store = whole.folder, whole.store
     forker = free.get()
     assert forker.run(unbroken, "story", TURNS, store=store) == 0, (unbroken / "log").read_text()
     points = [p for p in forker.points(unbroken) if not p.startswith("commit:")]
     free.put(forker)
-    check_effects(Place(unbroken), "")
+    check_effects(whole, "")
 
     def one(point: str) -> str | None:
         forker = free.get()
         try:
-            play(forker, tmp_path / _folder(point), point, unbroken, store)
+            play(forker, places(_folder(point)), point, unbroken)
         except Exception as error:  # noqa: BLE001 - told below, with all others
             return f"{point}: {type(error).__name__}: {error}"
         finally:
@@ -124,6 +139,7 @@ def test_a_story_killed_anywhere_ends_as_if_it_had_not_been(
     with ThreadPoolExecutor(AT_ONCE) as pool:
         wrong = [told for told in pool.map(one, points) if told is not None]
     with capsys.disabled():
-        print(f"\nkill matrix, {store}: {len(points)} points, {len(wrong)} wrong")  # noqa: T201
+        where = whole.url.partition(":")[0]
+        print(f"\nkill matrix, {where}: {len(points)} points, {len(wrong)} wrong")  # noqa: T201
     assert len(points) > 30
     assert not wrong, "\n".join(wrong)

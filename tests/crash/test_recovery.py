@@ -8,7 +8,16 @@ import anyio
 import pytest
 from anyio import to_thread
 from tests.crash.agents import Place
-from tests.crash.harness import KILLED, Forker, StartChild, StartForker, ended, of, successor
+from tests.crash.harness import (
+    KILLED,
+    Forker,
+    MakePlace,
+    StartChild,
+    StartForker,
+    ended,
+    of,
+    successor,
+)
 from tests.crash.program import answer
 
 from holdfast import Conflict
@@ -77,12 +86,12 @@ async def settled_whole(place: Place) -> bool:
 
 
 async def test_a_submitter_killed_at_any_instant_has_changed_all_or_nothing(
-    tmp_path: Path, forker: Forker
+    places: MakePlace, forker: Forker
 ) -> None:
     """S0.34: the kill comes from outside the program's order, perhaps inside the transaction."""
     seen = []
     for after_ms in [0, *(n / 2 for n in range(1, 15)), None]:
-        place = Place(tmp_path / f"{after_ms}")
+        place = places(f"{after_ms}")
         assert forker.run(place.folder, "begin", "deploy look") == 0
         die_after_s = None if after_ms is None else after_ms / 1000
         status = forker.run(place.folder, "settle", "", die_after_s=die_after_s)
@@ -264,15 +273,15 @@ async def test_an_unanswered_call_is_interrupted_and_an_open_wait_goes_on_waitin
 
 
 async def test_after_a_kill_a_task_either_works_or_waits_with_all_its_state(
-    tmp_path: Path, forker: Forker
+    places: MakePlace, forker: Forker
 ) -> None:
     """S4.3: at each write up to the question; there is no third state."""
-    dry = tmp_path / "dry"
-    assert forker.run(dry, "begin", "look refund") == 0
-    writes = [p for p in forker.points(dry) if p.startswith(("write:", "commit:"))]
+    dry = places("dry")
+    assert forker.run(dry.folder, "begin", "look refund") == 0
+    writes = [p for p in forker.points(dry.folder) if p.startswith(("write:", "commit:"))]
     states = []
     for point in writes:
-        place = Place(tmp_path / point.partition(" ")[0].replace(":", "-"))
+        place = places(point.partition(" ")[0].replace(":", "-"))
         forker.kill(place.folder, "begin", "look refund", at=point.partition(" ")[0])
         async with successor(place, "look refund") as (rt, session):
             if not [one async for one in rt.sessions()]:
