@@ -1,30 +1,29 @@
 """A long session killed before, while and after it is summarised: real processes, SIGKILL."""
 
-from pathlib import Path
-
-from tests.crash.agents import SHORT, Place
-from tests.crash.harness import Forker, ended, of
+from tests.crash.agents import SHORT
+from tests.crash.harness import Forker, MakePlace, ended, of
 
 TURNS = f"{SHORT}look notify look"
 
 
 def test_a_summary_is_asked_for_until_it_is_recorded_and_never_again(
-    tmp_path: Path, forker: Forker
+    places: MakePlace, forker: Forker
 ) -> None:
     """G2"""
-    unbroken = tmp_path / "unbroken"
+    asked = places("unbroken")
+    unbroken = asked.folder
     assert forker.run(unbroken, "story", TURNS) == 0, (unbroken / "log").read_text()
     points = [
         point
         for point in forker.points(unbroken)
         if point.startswith("summary:") or point.endswith(" commit compacted")
     ]
-    whole, asked = ended(unbroken), Place(unbroken)
+    whole = ended(unbroken)
     assert asked.summaries() == [2, 3]
     assert len(points) == 4
     for point in points:
         at = point.partition(" ")[0]
-        place = Place(tmp_path / at.replace(":", "-"))
+        place = places(at.replace(":", "-"))
         forker.kill(place.folder, "story", TURNS, at=at)
         assert forker.run(place.folder, "story", TURNS) == 0, (place.folder / "log").read_text()
         end = ended(place.folder)

@@ -1,7 +1,8 @@
-"""Many processes on one file: `python -m tests.proof.crowd FOLDER SECONDS`.
+"""Many processes on one store: `python -m tests.proof.crowd FOLDER STORE SECONDS`.
 
 Each has sessions of its own and drives whatever is due, its own or another's; approvals and
-results come from a process that is not the session's. One of them checkpoints all the while.
+results come from a process that is not the session's. On SQLite one of them checkpoints all the
+while.
 """
 
 import json
@@ -20,7 +21,8 @@ from typing import Any, cast
 
 import anyio
 
-import holdfast.store.sqlite  # noqa: F401 - loaded before the forks
+import holdfast.store.postgres  # loaded before the forks
+import holdfast.store.sqlite  # noqa: F401
 from holdfast import Agent, Context, PendingCall, Runtime, tool
 from holdfast.app import around_store
 from holdfast.store.base import Check, Put, Store, Write
@@ -30,7 +32,6 @@ from holdfast.testing import ScriptedModel
 PROCESSES = 10
 SESSIONS = 10  # of each
 LONGEST_S = 60  # beyond the time that it is given
-DATABASE = "holdfast.db"
 TURNS = (("look",), ("refund",), ("look", "look"), ("deploy",))
 TOOLS = [name for turn in TURNS for name in turn]  # of one run, in order
 _CHECKPOINTS = ("PASSIVE", "RESTART", "TRUNCATE")
@@ -42,6 +43,7 @@ class Member:
 
     number: int
     folder: Path
+    store: str
     mouths: Sequence[int]  # where to tell each member of a call that waits
     ear: int
     done: Counter[str] = field(default_factory=Counter)
@@ -110,10 +112,10 @@ class CountingStore:
 async def live(me: Member, seconds: float) -> None:
     """Run sessions one after the other until time is up, then see all of them to their end."""
     around_store.set(lambda store: cast("Store", CountingStore(store, me.done)))
-    agent, url = make_agent(), f"sqlite:///{me.folder / DATABASE}"
+    agent = make_agent()
     until = time.monotonic() + seconds
     async with (
-        Runtime(url, agents=[agent], deps=me, worker=True) as rt,
+        Runtime(me.store, agents=[agent], deps=me, worker=True) as rt,
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(answer, rt, me)
@@ -162,10 +164,10 @@ async def answer(rt: Runtime, me: Member) -> None:
             me.done["answers"] += 1
 
 
-def checkpoint(folder: Path) -> None:
+def checkpoint(folder: Path, database: str) -> None:
     """Copy the log into the database again and again, in every way, under the writers' lock."""
-    connection = sqlite3.connect(folder / DATABASE, timeout=10)
-    lock = WriteLock(str(folder / f"{DATABASE}.lock"))
+    connection = sqlite3.connect(database, timeout=10)
+    lock = WriteLock(f"{database}.lock")
     lock.open()
     done = 0
     while True:
@@ -185,8 +187,10 @@ def run(me: Member, seconds: float) -> None:
         log = os.open(me.folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 2)
         random.seed(me.number)
-        if me.number == 0:
-            threading.Thread(target=checkpoint, args=[me.folder], daemon=True).start()
+        scheme, _, database = me.store.partition(":///")
+        if scheme == "sqlite" and me.number == 0:
+            arguments = [me.folder, database]
+            threading.Thread(target=checkpoint, args=arguments, daemon=True).start()
         anyio.run(live_for, me, seconds)
         status = 0
     except BaseException:  # noqa: BLE001 - it is this process' own to die of
@@ -198,15 +202,15 @@ def run(me: Member, seconds: float) -> None:
 
 
 def main() -> None:
-    folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
-    Runtime(f"sqlite:///{folder / DATABASE}").run_sync(_nothing)  # so that the file is there
+    folder, store, seconds = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
+    Runtime(store).run_sync(_nothing)  # so that the database is there
     pipes = [os.pipe() for _ in range(PROCESSES)]
     mouths = [mouth for _, mouth in pipes]
     children = []
     for number in range(PROCESSES):
         child = os.fork()
         if child == 0:
-            run(Member(number, folder, mouths, pipes[number][0]), seconds)
+            run(Member(number, folder, store, mouths, pipes[number][0]), seconds)
         children.append(child)
     ends = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     print(json.dumps(ends))  # noqa: T201 - its voice
