@@ -67,7 +67,7 @@ class Asking:
                     if delta is not None:
                         yield delta
                 response = stream.get()
-            sent = sent_in(ear.events(), self.format) if self.format else None
+            sent = sent_in(ear.events(), self.format) if self.format and ear.chunks else None
         except Exception as error:
             ours = failure(error, label, request.session_id)
             if ours is None:
@@ -82,7 +82,7 @@ class Asking:
 
     async def _asked(self, request: Request) -> tuple[list[ModelMessage], ModelSettings]:
         files = await files_of(request)
-        settings = settings_of(request.settings, self.provider)
+        settings = settings_of(request.settings, self.provider, self.model.settings or {})
         if self.format is None:
             origin = (self.provider.recorded, self.model_name)
             told = history_of(request.messages, origin, files, request.instructions)

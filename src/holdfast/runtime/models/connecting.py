@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,12 +13,18 @@ from pydantic_ai.models import Model, infer_model
 from pydantic_ai.providers import Provider as TheirProvider
 from pydantic_ai.providers import infer_provider_class
 
-from holdfast.core.providers import Provider
+from holdfast.core.providers import Format, Provider
 from holdfast.errors import ConfigError
 from holdfast.runtime.models.asking import Asking
-from holdfast.runtime.models.listening import open_client
+from holdfast.runtime.models.listening import listen_to, open_client
 
 _ADDRESSES: Final = {"ollama": "http://localhost:11434/v1"}
+_FORMATS: Final[Mapping[str, Format]] = {
+    "AnthropicModel": "anthropic",
+    "OpenAIChatModel": "openai-chat",
+    "OpenAIResponsesModel": "openai-responses",
+}
+_OVER_HTTP: Final = ("AsyncAnthropic", "AsyncOpenAI", "AsyncAzureOpenAI")
 _NO_KEY: Final = "none"  # to a server of one's own
 
 
@@ -52,9 +59,22 @@ def connect(
 
 
 def given(model: Model[Any]) -> Asking:
-    """A model object, spoken to in pydantic-ai's own words."""
-    provider = Provider(model.system, "", "")
-    return Asking(model, provider, model.model_name, None)
+    """A model object, at which one can listen if it speaks one of the three formats over HTTP."""
+    sdk: Any = getattr(model, "client", None)
+    http: Any = getattr(sdk, "_client", None)
+    format_ = next((_FORMATS[kind.__name__] for kind in _kinds(model, sdk)), None)
+    if not isinstance(http, httpx2.AsyncClient):
+        format_ = None
+    if format_ is not None:
+        listen_to(http)
+    return Asking(model, Provider(model.system, "", "", format=format_), model.model_name, format_)
+
+
+def _kinds(model: Model[Any], sdk: Any) -> list[type]:
+    """What it is, of what can be listened to; nothing where the provider's way is another."""
+    if type(sdk).__name__ not in _OVER_HTTP:
+        return []
+    return [kind for kind in type(model).__mro__ if kind.__name__ in _FORMATS]
 
 
 def _provider(

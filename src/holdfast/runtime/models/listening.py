@@ -37,16 +37,25 @@ def listening(ear: Ear) -> Iterator[None]:
 
 
 def open_client() -> httpx2.AsyncClient:
-    """A client of which every streamed answer can be heard."""
-    return httpx2.AsyncClient(
-        timeout=_TIMEOUT,
-        follow_redirects=True,
-        event_hooks={"request": [_ask_plainly], "response": [_hear]},
-    )
+    """A client whose streamed answers can be heard."""
+    client = httpx2.AsyncClient(timeout=_TIMEOUT, follow_redirects=True)
+    listen_to(client)
+    return client
+
+
+def listen_to(client: httpx2.AsyncClient) -> None:
+    """Let the streamed answers of a client be heard; once is enough, and changes nothing else."""
+    hooks = client.event_hooks
+    if _hear not in hooks["response"]:
+        client.event_hooks = {
+            "request": [*hooks["request"], _ask_plainly],
+            "response": [*hooks["response"], _hear],
+        }
 
 
 async def _ask_plainly(request: httpx2.Request) -> None:
-    request.headers["accept-encoding"] = "identity"  # what is heard is before any decoding
+    if _ear.get() is not None:
+        request.headers["accept-encoding"] = "identity"  # what is heard is before any decoding
 
 
 async def _hear(response: httpx2.Response) -> None:

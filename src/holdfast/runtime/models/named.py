@@ -83,7 +83,6 @@ class GivenModel:
 
     def __init__(self, model: PydanticAIModel) -> None:
         self._model = model
-        self._asking: Any = None
 
     @property
     def name(self) -> str:
@@ -92,10 +91,7 @@ class GivenModel:
 
     async def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
         """Ask for one turn."""
-        if self._asking is None:
-            connecting = await anyio.to_thread.run_sync(_connecting)
-            self._asking = connecting.given(self._model)
-        async for piece in self._asking.answer(request):
+        async for piece in _connecting().given(self._model).answer(request):
             yield piece
 
 

@@ -16,15 +16,20 @@ _DEFAULTS: Final[Mapping[str | None, Mapping[str, Any]]] = {
 }
 
 
-def settings_of(given: Mapping[str, Any], provider: Provider) -> dict[str, Any]:
+def settings_of(
+    given: Mapping[str, Any], provider: Provider, known: Mapping[str, Any]
+) -> dict[str, Any]:
     """The settings: names of pydantic-ai as such, any other as a key of the provider's own request.
+
+    What a model object has as `known` settings stands unless it is `given` otherwise.
 
     `thinking` is both: `true` or a level for every provider, an object for Anthropic's own.
     """
     family = provider.name.partition("-")[0]
     prefixes = ("openai_", f"{family}_")
-    made = dict(_DEFAULTS.get(provider.format, {}))
-    body = dict(given.get("extra_body") or {})
+    usual = _DEFAULTS.get(provider.format, {})
+    made = {key: value for key, value in usual.items() if key not in known}
+    body = dict(given.get("extra_body") or known.get("extra_body") or {})
     for key, value in given.items():
         own = key.startswith(prefixes) or key in _UNIFIED
         if own and not (key == "thinking" and isinstance(value, Mapping)):

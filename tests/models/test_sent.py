@@ -1,0 +1,112 @@
+"""Streams put together: each answer as its provider would have sent it in one piece."""
+
+import json
+from typing import Any
+
+import pytest
+
+from holdfast.core.providers import Format
+from holdfast.runtime.models.sent import Sent, sent_in
+
+
+def sent(format_: Format, *events: Any) -> Sent:
+    return sent_in([json.dumps(event).encode() for event in events], format_)
+
+
+def started(index: int, **block: Any) -> dict[str, Any]:
+    return {"type": "content_block_start", "index": index, "content_block": block}
+
+
+def delta(index: int, **piece: Any) -> dict[str, Any]:
+    return {"type": "content_block_delta", "index": index, "delta": piece}
+
+
+def test_a_block_of_an_unknown_kind_grows_as_any_other() -> None:
+    found = sent(
+        "anthropic",
+        started(0, type="compaction", content=None),
+        delta(0, type="compaction_delta", content="all "),
+        delta(0, type="compaction_delta", content="of it"),
+        {"type": "message_stop"},
+    )
+    assert found == Sent([{"type": "compaction", "content": "all of it"}], whole=True)
+
+
+def test_arguments_keep_their_order_and_numbers() -> None:
+    text = '{"b": 1.0, "a": [1, 1e3, null], "é": {}}'
+    found = sent(
+        "anthropic",
+        started(0, type="tool_use", id="t", name="look", input={}),
+        *(delta(0, type="input_json_delta", partial_json=one) for one in text),
+    )
+    assert found.native is not None
+    assert b'"input": {"b": 1.0, "a": [1, 1000.0, null], "\xc3\xa9": {}}' in found.native
+    assert not found.whole
+
+
+def test_arguments_that_were_cut_leave_nothing_to_give_back() -> None:
+    found = sent(
+        "anthropic",
+        started(0, type="tool_use", id="t", name="look", input={}),
+        delta(0, type="input_json_delta", partial_json='{"a": '),
+        {"type": "message_stop"},
+    )
+    assert found.whole
+    assert found.native is None
+
+
+def test_half_a_character_leaves_nothing_to_give_back() -> None:
+    found = sent("anthropic", started(0, type="text", text="\ud83d"), {"type": "message_stop"})
+    assert found.native is None
+
+
+def chunk(**piece: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": piece, "finish_reason": None}]}
+
+
+def test_calls_without_a_place_stand_one_after_another() -> None:
+    function = {"name": "look", "arguments": "{}"}
+    found = sent(
+        "openai-chat",
+        chunk(role="assistant", content=None),
+        chunk(tool_calls=[{"id": "a", "type": "function", "function": function}]),
+        chunk(tool_calls=[{"id": "b", "type": "function", "function": function}]),
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]},
+        {"choices": [], "usage": {}},
+    )
+    assert found.whole
+    assert [call["id"] for call in found.items[0]["tool_calls"]] == ["a", "b"]
+    assert found.items[0]["content"] is None
+
+
+def test_reasoning_of_open_models_is_kept_where_it_came() -> None:
+    found = sent(
+        "openai-chat",
+        chunk(reasoning_content="so "),
+        chunk(reasoning_content="then", reasoning_details=[{"text": "so"}]),
+        chunk(reasoning_details=[{"text": "then"}], content="done"),
+    )
+    assert found.items == [
+        {
+            "role": "assistant",
+            "content": "done",
+            "reasoning_content": "so then",
+            "reasoning_details": [{"text": "so"}, {"text": "then"}],
+        }
+    ]
+
+
+@pytest.mark.parametrize("output", [[], [{"type": "message", "id": "m"}]])
+def test_items_are_those_of_the_end_or_else_those_that_were_done(output: list[Any]) -> None:
+    item = {"type": "message", "id": "m"}
+    found = sent(
+        "openai-responses",
+        {"type": "response.output_item.done", "output_index": 0, "item": item},
+        {"type": "response.completed", "response": {"output": output}},
+    )
+    assert found == Sent([item], whole=True)
+
+
+def test_what_is_no_json_is_told() -> None:
+    with pytest.raises(ValueError, match="Expecting"):
+        sent_in([b'{"a": '], "anthropic")
