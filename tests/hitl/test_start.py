@@ -60,14 +60,11 @@ def test_what_was_running_is_gone_on_with_or_failed(
     os.kill(running.pid, signal.SIGKILL)
     running.communicate()
     worker = made.start("worker")  # it begins before the lease of the dead one has run out
-    session = {}
-    for _ in range(40):
-        session = made.json("sessions", "show", "s")
-        if session["state"] == state:
-            break
-    worker.terminate()
-    worker.communicate()
-    assert session["state"] == state
+    try:
+        session = made.seen(state=state)
+    finally:
+        worker.terminate()
+        worker.communicate()
     if state == "failed":
         assert session["error"]["code"] == "INTERRUPTED_RUN"
         assert session["error"]["error"].startswith("it was running when its process stopped")
