@@ -147,3 +147,31 @@ async def test_a_body_that_is_too_large_is_refused_with_and_without_a_length(
     refusal(unread, 413, "TOO_LARGE")
     fits = await client.post("/async-tool/result", content=b" " * 1000)
     refusal(fits, 400, "BODY_INVALID")
+
+
+@pytest.mark.parametrize("address", ["/healthz", "/readyz", "/", "/sessions", "/nowhere", "/docs"])
+async def test_a_head_is_answered_as_a_get_without_its_body(client: Client, address: str) -> None:
+    got, head = await client.get(address), await client.head(address)
+    assert head.content == b""
+    assert (head.status_code, dict(head.headers)) == (got.status_code, dict(got.headers))
+
+
+async def test_the_head_of_a_stream_does_not_wait_for_its_end(rt: Runtime, client: Client) -> None:
+    await parked(rt)
+    for address in ("/events", "/sessions/s/events", "/async-tool/events"):
+        answer = await client.head(address, headers={"Accept": "text/event-stream"})
+        assert answer.status_code == 200
+        assert answer.headers["Content-Type"].startswith("text/event-stream")
+
+
+async def test_another_tenant_uses_nothing_of_an_id_s_limit_up(
+    rt: Runtime, client_of: MakeClient
+) -> None:
+    ids = await parked(rt, "theirs", tenant="other")
+    app = application(rt, by_tokens(TOKENS), Rules(per_source=Rate(1000, 1000)))
+    body = {"pendingID": ids["tool"], "result": {"output": "done"}}
+    async with client_of(app, as_="acme-operator") as stranger, client_of(app) as owner:
+        for _ in range(60):
+            assert (await stranger.post("/async-tool/result", json=body)).status_code in (404, 429)
+        answer = await owner.post("/async-tool/result", params={"tenant": "other"}, json=body)
+        assert answer.status_code == 200, answer.text

@@ -158,6 +158,21 @@ def test_sigterm_closes_streams(tmp_path: Path) -> None:
         assert "Traceback" not in server.log()
 
 
+def test_sigterm_does_not_wait_for_a_reader_that_takes_nothing(tmp_path: Path) -> None:
+    with Server(tmp_path, "--no-worker") as server:
+        body = {"agent": "shop", "sessionID": "big", "message": "x" * 9_000_000}
+        assert server.client().post("/sessions", json=body).is_success
+        with socket.socket() as stalled:
+            stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            stalled.connect(("127.0.0.1", server.port))
+            head = "GET /sessions/big/events HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            stalled.sendall(f"{head}Accept: text/event-stream\r\n\r\n".encode())
+            assert stalled.recv(12) == b"HTTP/1.1 200"
+            assert server.stop() == 0
+        assert "graceful shutdown exceeded" not in server.log()
+        assert "Traceback" not in server.log()
+
+
 def test_no_secret_is_in_what_the_server_says_or_keeps(tmp_path: Path) -> None:
     """SX.7 G11"""
     secrets = {"OPS_TOKEN": "ops-0451-token", "HOLDFAST_WEBHOOK_SECRET": "hook-0451-secret"}

@@ -8,6 +8,8 @@ from tests.serve.conftest import Client, MakeClient
 from tests.serve.shop import TOKENS, agent, parked, ran
 
 from holdfast import Agent, File, Runtime, asgi
+from holdfast.app import service_of
+from holdfast.runtime.deliveries import Deliveries
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock, ScriptedModel
 
@@ -241,8 +243,27 @@ async def test_content_that_is_none_is_refused(client: Client, content: Any) -> 
 
 
 async def test_to_be_told_nowhere_is_refused(client: Client) -> None:
-    answer = await client.post("/sessions", json={"agent": "greets", "notify_url": ""})
-    refusal(answer, 400, "BODY_INVALID")
+    for told in ({"notify_url": ""}, {"notify_secret": "hush"}):
+        answer = await client.post("/sessions", json={"agent": "greets", **told})
+        refusal(answer, 400, "BODY_INVALID")
+
+
+async def test_whom_a_session_tells_may_have_a_secret_of_its_own(
+    rt: Runtime, client: Client
+) -> None:
+    """S0.60 G11"""
+    told = {"notify_url": "http://1.1.1.1/T0ken", "notify_secret": "hush-hush"}
+    body = {"agent": "greets", "sessionID": "s", "message": "Hi", **told}
+    answer = await client.post("/sessions", json=body)
+    await rt.session("s").run()
+    events = await client.get("/sessions/s/events")
+    listed = await client.get("/deliveries")
+    assert "hush-hush" not in answer.text + events.text + listed.text
+    outbox = service_of(rt).desk.outbox
+    made = [one async for one in Deliveries(outbox).all("")]
+    hook = await outbox.find(made[0].target)
+    assert hook is not None
+    assert hook.secret == "hush-hush"  # noqa: S105
 
 
 # --- listing --------------------------------------------------------------------------------------

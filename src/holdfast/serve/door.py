@@ -90,6 +90,10 @@ class Door:
         """The tenant in which a session's id is looked up."""
         return self.tenant or ""
 
+    def named(self, given: str) -> str:
+        """An id as it is counted: what those of another tenant ask for takes nothing away here."""
+        return f"{self.home}/{given}"
+
     @property
     def is_scoped(self) -> bool:
         """Whether who asks can see no more than one tenant, whatever it asks for."""

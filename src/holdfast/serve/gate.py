@@ -45,7 +45,7 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        answer = _Answer(send)
+        answer = _Answer(send, is_head=scope["method"] == "HEAD")
         try:
             inner = self._admitted(scope, answer)
             await self._app(inner, self._bounded(receive), answer)
@@ -122,8 +122,9 @@ class Gate:
 class _Answer:
     """Passes an answer on, with the headers that every one has."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, *, is_head: bool) -> None:
         self._send = send
+        self._is_head = is_head
         self.begun = False
         self.vary = False
 
@@ -132,7 +133,17 @@ class _Answer:
             self.begun = True
             more = (*_ALWAYS, _VARY) if self.vary else _ALWAYS
             message = {**message, "headers": [*message.get("headers", ()), *more]}
+        elif self._is_head:
+            message = {**message, "body": b"", "more_body": False}
         await self._send(message)
+        if self._is_head and self.begun and _goes_on(message):
+            await self._send({"type": "http.response.body", "body": b""})
+            raise ClientDisconnect  # who wants only its head does not wait for a stream's end
+
+
+def _goes_on(message: Message) -> bool:
+    """Whether the head that is sent is that of a stream."""
+    return (b"content-type", b"text/event-stream; charset=utf-8") in message.get("headers", ())
 
 
 def _too_large(most: int) -> Refused:
@@ -147,7 +158,8 @@ def _addressed(scope: Scope) -> tuple[Scope, bool]:
     """The scope with the path that routes see, and whether that is the address of a page.
 
     An id may hold a slash, so each part keeps "/" and "%" quoted; `door.Id` puts them back.
-    `/async-tools/…` is `/async-tool/…`, and `.json` after a page's address asks for its JSON.
+    `/async-tools/…` is `/async-tool/…`, and `.json` after a page's address asks for its JSON. A
+    HEAD is a GET of which `_Answer` sends the head.
     """
     raw = scope.get("raw_path") or scope["path"].encode()
     root = scope.get("root_path", "")
@@ -156,10 +168,11 @@ def _addressed(scope: Scope) -> tuple[Scope, bool]:
     if inside.startswith("/async-tools/"):
         inside = "/async-tool/" + inside.removeprefix("/async-tools/")
     first = inside.removeprefix("/").partition("/")[0]
-    is_page = scope["method"] == "GET" and first.removesuffix(".json") in PAGES
+    method = "GET" if scope["method"] == "HEAD" else scope["method"]
+    is_page = method == "GET" and first.removesuffix(".json") in PAGES
     if is_page:
         inside = inside.removesuffix(".json")
-    return {**scope, "path": root + inside}, is_page
+    return {**scope, "path": root + inside, "method": method}, is_page
 
 
 def _part(part: bytes) -> str:

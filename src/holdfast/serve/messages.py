@@ -58,7 +58,7 @@ async def send(door: Decides, session_id: Id, key: Key = None) -> Response:
     _check(body)
     if body.task_id is None:
         door.require(Permit.OPERATE)
-    door.shared.count(f"{door.home}/{session_id}")
+    door.shared.count(door.named(session_id))
     seconds = seconds_of(body.wait)
     known = await _known(door, session_id, body)
     check_context(known, body.context_id)

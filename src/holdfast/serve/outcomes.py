@@ -17,7 +17,7 @@ from holdfast.serve.waiting import Wait, rested, seconds_of
 
 async def settled(door: Door, pending_id: str, command: Command) -> Settlement:
     """Give the call its outcome, if it is there for who asks."""
-    door.shared.count(pending_id)
+    door.shared.count(door.named(pending_id))
     with unseen_is_not_there(door, pending_id):
         return await door.service.settle(pending_id, command, door.tenant)
 

@@ -54,6 +54,7 @@ class NewSession(Struct, forbid_unknown_fields=True):
     message: ContentIn | None = None
     metadata: dict[str, Any] | None = None
     notify_url: Annotated[str, Meta(min_length=1, max_length=2000)] | None = None
+    notify_secret: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     by: By | None = None
 
 
@@ -102,12 +103,11 @@ async def create(door: Operates, key: Key = None) -> Response:
     ready = agents.find(body.agent)
     names = [body.agent] if ready is None else [ready.name, *ready.agent.aliases]
     mode = "queue" if ready is None else ready.agent.while_waiting
-    notify = None if body.notify_url is None else Hook(body.notify_url)
-    address = Address(door.home, name, tuple(names), mode, body.metadata, notify)
+    address = Address(door.home, name, tuple(names), mode, body.metadata, _hook(body))
     if body.message is None:
         made = await service.desk.outside.create(address)
     else:
-        door.shared.count(f"{door.home}/{name}")
+        door.shared.count(door.named(name))
         known = await service.desk.outside.find(address)
         content = await stored(service, known, body.message)
         said = Said(content, None if key is None else check_id(key, "key"), door.by(body.by))
@@ -123,6 +123,15 @@ def _name(door: Door, body: NewSession, key: str | None) -> str:
         return new_id("s")
     whose = f"{door.home}\n{door.principal.name}\n{check_id(key, 'key')}"
     return f"s_{hashlib.sha256(whose.encode()).hexdigest()[:32]}"
+
+
+def _hook(body: NewSession) -> Hook | None:
+    """Who is told of it. Raises Refused for a secret that would sign nothing."""
+    if body.notify_url is not None:
+        return Hook(body.notify_url, body.notify_secret)
+    if body.notify_secret is not None:
+        raise Refused("notify_secret needs notify_url", code="BODY_INVALID")
+    return None
 
 
 @dataclass(frozen=True, slots=True)

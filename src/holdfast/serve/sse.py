@@ -28,7 +28,7 @@ KEEP_ALIVE_S: Final = 15.0
 START_S: Final = 5.0
 ROOM: Final = 256  # records that may wait for one reader
 ROOM_BYTES: Final = 1024 * 1024
-LAST_S: Final = 3.0  # for who still takes what is sent when the server is told to stop
+LAST_S: Final = 1.0  # for who still takes what is sent when the server is told to stop
 OPENING: Final = b": holdfast\nretry: 1000\n\n"
 
 

@@ -159,7 +159,7 @@ async def _submitted(door: Door, pending_id: str, command: Command, wait: Wait =
 
 async def _progressed(door: Door, pending_id: str, body: Callback) -> Response:
     """Keep the news, unless they are what is known already; a settled call takes none."""
-    door.shared.count(pending_id)
+    door.shared.count(door.named(pending_id))
     settling = door.service.desk.settling
     record = await settling.pending(pending_id, door.tenant)
     with unseen_is_not_there(door, pending_id):
