@@ -6,14 +6,16 @@ from typing import Any, get_args
 
 import pytest
 from tests.runtime.conftest import MakeRuntime
+from tests.runtime.test_retrying import time_passes
 from tests.runtime.windows import WindowModel, texts
 
 from holdfast import Agent, Delta, Result, Runtime, tool
 from holdfast.core.messages import Answer, AssistantMessage, ToolMessage, UserMessage
 from holdfast.core.render import Format, render
-from holdfast.errors import ModelError
+from holdfast.errors import ModelError, ModelUnavailable
+from holdfast.runtime import service
 from holdfast.runtime.models.base import Request
-from holdfast.testing import survives
+from holdfast.testing import ManualClock, survives
 from holdfast.testing.provider_rules import check
 
 PAGE = "page " * 200  # 250 tokens
@@ -275,6 +277,30 @@ async def test_without_a_summary_it_goes_on_as_long_as_it_can(
     turns = [request.turn for request in model.summaries]
     assert len(turns) == len(set(turns)) > 0
     assert "there is no summary" in caplog.text
+
+
+async def test_a_summary_that_cannot_be_had_now_is_asked_for_later(
+    runtime: MakeRuntime, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Busy(WindowModel):
+        busy = True
+
+        async def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
+            if request.purpose == "summary" and self.busy:
+                self.busy = False
+                raise ModelUnavailable("busy", retry_after_ms=60_000)
+            async for piece in super().answer(request):
+                yield piece
+
+    model = Busy(BOOK)
+    one = Agent("reader", model=model, tools=[read], compaction=SHORT)
+    monkeypatch.setattr(service, "FOLLOW_S", 0.005)
+    async with runtime(one) as rt, time_passes(clock):
+        result = await rt.session("s", agent=one).run("Read the book.")
+        assert len(await facts(rt, "retry")) == 1
+        assert len(await facts(rt, "compacted")) == len(model.summaries) > 0
+    assert result.output == "I have read it."
+    assert model.turns_asked == [1, 2, 3, 4, 5, 6, 7]
 
 
 async def test_and_fails_as_too_long_where_it_cannot(runtime: MakeRuntime) -> None:

@@ -34,8 +34,8 @@ class Compacting:
         if self._too_long is not None and self._too_long == (turn, compaction.covered(log)):
             return compaction.cut(log, policy)
         looks = policy.needs_window and compaction.size(log, _SMALL) >= _SMALL
-        known = window(self._performer.agent.model.name) if looks else None
-        return compaction.wanted(log, policy, known)
+        model = self._performer.agent.model_of(self._log.state.run)
+        return compaction.wanted(log, policy, window(model.name) if looks else None)
 
     async def summarise(self, cut: Cut) -> Summarised | ModelFailed:
         """A summary of what stands before the cut, or of less if that is too much for one."""
