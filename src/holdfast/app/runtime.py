@@ -26,6 +26,7 @@ from holdfast.core.index import check_tenant
 from holdfast.errors import ConfigError, Corrupt, Refused
 from holdfast.runtime.agents import Agent, Agents, ReadyAgent
 from holdfast.runtime.bus import Bus
+from holdfast.runtime.desk import Desk
 from holdfast.runtime.entries import Address
 from holdfast.runtime.host import LEASE_MS, Host
 from holdfast.runtime.ids import new_id
@@ -34,7 +35,6 @@ from holdfast.runtime.mcp.values import MCPServer
 from holdfast.runtime.near import Near
 from holdfast.runtime.outbox import Outbox
 from holdfast.runtime.outside import Outside
-from holdfast.runtime.perform import Desk
 from holdfast.runtime.prices import Prices
 from holdfast.runtime.results import Event, Result, event_of
 from holdfast.runtime.service import Service

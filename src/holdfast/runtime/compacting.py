@@ -7,7 +7,8 @@ from holdfast.core import compaction
 from holdfast.core.compaction import Cut
 from holdfast.errors import ModelUnavailable
 from holdfast.runtime.log import Log
-from holdfast.runtime.perform import ModelFailed, Performer, Summarised
+from holdfast.runtime.outcomes import ModelFailed, Summarised
+from holdfast.runtime.perform import Performer
 from holdfast.runtime.prices import window
 
 logger = logging.getLogger("holdfast")

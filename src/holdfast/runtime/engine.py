@@ -22,20 +22,20 @@ from holdfast.core.turns import Draft, Scope, Turn
 from holdfast.errors import HoldfastError, ModelUnavailable, Refused
 from holdfast.runtime.agents import ReadyAgent
 from holdfast.runtime.compacting import Compacting
+from holdfast.runtime.desk import Desk
 from holdfast.runtime.flight import Flight
 from holdfast.runtime.ledger import Ledger, Rest
 from holdfast.runtime.log import Log
 from holdfast.runtime.near import Rested
-from holdfast.runtime.perform import (
+from holdfast.runtime.outcomes import (
     Answered,
-    Desk,
     ModelFailed,
     Outcome,
-    Performer,
     StartReturned,
     Summarised,
     ToolReturned,
 )
+from holdfast.runtime.perform import Performer
 from holdfast.runtime.running_time import RunningTime
 from holdfast.store.base import Fenced, Gone, HeadMoved, Lease, Lost, Unknown, VersionMoved
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import anyio
 
 from holdfast.errors import HoldfastError
-from holdfast.runtime.perform import Outcome
+from holdfast.runtime.outcomes import Outcome
 
 Doing = Coroutine[Any, Any, Outcome]
 _Task = asyncio.Task[Outcome | None]

@@ -21,12 +21,12 @@ from holdfast.core import events, index
 from holdfast.errors import Corrupt, HoldfastError, StoreError
 from holdfast.runtime.agents import Agents, ReadyAgent
 from holdfast.runtime.bus import REMIND_S
+from holdfast.runtime.desk import Desk
 from holdfast.runtime.engine import Driver
 from holdfast.runtime.entries import Known
 from holdfast.runtime.ids import secret_id
 from holdfast.runtime.log import Log, as_record
 from holdfast.runtime.near import Rested
-from holdfast.runtime.perform import Desk
 from holdfast.runtime.watch import Watch
 from holdfast.store.base import Fenced, Gone, Lease, Lost, NoStream, Put, Release, Unknown, Write
 

@@ -14,10 +14,10 @@ from holdfast.core.sessions import State
 from holdfast.core.turns import Change, Draft
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.runtime.agents import ReadyAgent
+from holdfast.runtime.desk import Desk
 from holdfast.runtime.entries import Known, Waiting
 from holdfast.runtime.log import After, as_record
 from holdfast.runtime.near import Rested
-from holdfast.runtime.perform import Desk
 from holdfast.store.base import (
     HeadMoved,
     Lease,

@@ -2,18 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from dataclasses import replace as vary
 from functools import partial
 from typing import Any
 
-import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.core import events, webhooks
+from holdfast.core import events
 from holdfast.core.calls import NOT_THIS_CALL, Call
 from holdfast.core.compaction import Cut
 from holdfast.core.messages import Answer, AskedCall, Message, UserMessage
@@ -25,160 +23,22 @@ from holdfast.errors import HoldfastError, ModelError, Refused
 from holdfast.runtime.agents import ReadyAgent
 from holdfast.runtime.answers import storable, storable_text
 from holdfast.runtime.builtins import wait_ms
-from holdfast.runtime.bus import Attempt, Bus
+from holdfast.runtime.bus import Attempt
 from holdfast.runtime.content import check_size, find_bytes, stored_content
 from holdfast.runtime.deeds import ModelAsked, ToolRun, tell
+from holdfast.runtime.desk import Desk
 from holdfast.runtime.ids import secret_id
 from holdfast.runtime.invoke import invoke, is_called_off, needs_approval, prompt_for
 from holdfast.runtime.models.base import Delta, Model, Request
-from holdfast.runtime.near import Near
-from holdfast.runtime.outbox import Outbox
+from holdfast.runtime.outcomes import Answered, ModelFailed, StartReturned, Summarised, ToolReturned
 from holdfast.runtime.outputs import Deferred, parse_deferred, render_result
-from holdfast.runtime.outside import Outside
-from holdfast.runtime.prices import Prices
-from holdfast.runtime.results import decision_of, instant, problem_of
-from holdfast.runtime.settling import Settling
-from holdfast.runtime.telemetry import Telemetry
+from holdfast.runtime.results import instant
 from holdfast.runtime.tools import Tool
 from holdfast.runtime.values import Context, Decision, PendingCall
-from holdfast.store.base import Store
 
 logger = logging.getLogger("holdfast")
 
 
-@dataclass(slots=True)
-class Desk:
-    """What every drive of a runtime works with."""
-
-    store: Store
-    outside: Outside
-    settling: Settling
-    bus: Bus
-    outbox: Outbox
-    deps: Any = None
-    public_url: str | None = None
-    webhook_secret: str | None = field(default=None, repr=False)
-    former_secrets: tuple[str, ...] = field(default=(), repr=False)  # still good for checking
-    threads: anyio.CapacityLimiter | None = None
-    tracked: bool = True  # sessions are kept, so that somebody can be asked and answer
-    near: Near = field(default_factory=Near)
-    telemetry: Telemetry = field(default_factory=Telemetry)
-    prices: Prices = field(default_factory=Prices)
-
-    @property
-    def webhook_secrets(self) -> tuple[str, ...]:
-        """What a signature may have been made with; none if there is no webhook_secret."""
-        return () if self.webhook_secret is None else (self.webhook_secret, *self.former_secrets)
-
-    def secrets_for(self, pending_id: str) -> list[str]:
-        """What may sign a message about one call: its own secret, or the server's."""
-        derived = [webhooks.derive(secret, pending_id) for secret in self.webhook_secrets]
-        return [*derived, *self.webhook_secrets]
-
-    async def own_secrets(self, pending_id: str) -> list[str]:
-        """The secrets that were given for one call; none for a call that is not known."""
-        try:
-            record = await self.settling.pending(pending_id)
-        except HoldfastError:
-            return []
-        return await self.outbox.own_secrets(record.hooks)
-
-    def callback_url(self, pending_id: str) -> str | None:
-        """Where a result may be posted; None without a public address."""
-        return webhooks.callback_url(self.public_url, pending_id)
-
-    def callback_secret(self, pending_id: str) -> str:
-        """What signs the result of one call: derived, never stored."""
-        if self.webhook_secret is None:
-            raise Refused(
-                "there is no webhook_secret to derive a callback secret from",
-                code="NO_WEBHOOK_SECRET",
-                hint="give Runtime(webhook_secret=…), or server.webhook_secret in YAML",
-            )
-        return webhooks.derive(self.webhook_secret, pending_id)
-
-    def pending_call(
-        self, record: PendingRecord, *, inside: bool = False, own: Sequence[str] = ()
-    ) -> PendingCall:
-        """A pending record as users hold it; `inside` its own tool it knows its secret."""
-        mark: Callable[[], Awaitable[None]] | None = None
-        secret: Callable[[], str] | None = None
-        if inside:
-
-            async def mark() -> None:
-                await self.settling.mark_started(record.id)
-
-            def secret() -> str:
-                return own[0] if own else self.callback_secret(record.id)
-
-        return PendingCall(
-            id=record.id,
-            kind=record.kind,
-            status=record.status.value,
-            session_id=record.session_id,
-            tenant=record.tenant,
-            agent=record.agent,
-            tool=record.tool,
-            args=record.input if inside else record.shown.input,
-            call_id=record.call_id,
-            effect_id=record.effect_id,
-            prompt=record.prompt,
-            external_ref=record.external_ref,
-            created_at=instant(record.time.created),
-            expires_at=None if record.timeout is None else instant(record.timeout),
-            decision=decision_of(record.decision if inside else record.shown.decision),
-            ancestry=record.ancestry,
-            problem=problem_of(record.problem),
-            callback_url=self.callback_url(record.id) if record.kind == "tool" else None,
-            _secret=secret,
-            _mark_started=mark,
-        )
-
-
-class ToolReturned(Struct, frozen=True):
-    """A tool came back, well or not."""
-
-    call_id: str
-    content: events.Content
-    is_error: bool = False
-
-
-class StartReturned(Struct, frozen=True):
-    """The start of a deferred tool came back."""
-
-    call_id: str
-    news: events.Progress
-
-
-class Answered(Struct, frozen=True):
-    """A model answered a request made at this head."""
-
-    turn: int
-    request_head: int
-    answer: Answer
-    verdicts: tuple[Verdict, ...]
-    redact: Mapping[str, tuple[str, ...]] = {}  # by call
-
-
-class ModelFailed(Struct, frozen=True):
-    """A model did not answer."""
-
-    turn: int
-    request_head: int
-    error: HoldfastError
-    is_summary: bool = False
-
-
-class Summarised(Struct, frozen=True):
-    """A model summarised what was said before a cut."""
-
-    turn: int
-    request_head: int
-    cut: Cut
-    answer: Answer
-
-
-Outcome = ToolReturned | StartReturned | Answered | ModelFailed | Summarised
 Checked = tuple[Tool[..., Any], Mapping[str, Any], dict[str, Any]]  # tool, as given, as it takes it
 
 

@@ -19,6 +19,7 @@ from holdfast.core.usage import shown_usage
 from holdfast.errors import Corrupt, HoldfastError, NotFound, Refused
 from holdfast.runtime.agents import Agents, ReadyAgent
 from holdfast.runtime.content import check_text
+from holdfast.runtime.desk import Desk
 from holdfast.runtime.entries import (
     STUCK,
     Address,
@@ -31,7 +32,6 @@ from holdfast.runtime.host import Drive, Host
 from holdfast.runtime.invoke import accepts_result
 from holdfast.runtime.log import Log, as_record
 from holdfast.runtime.near import Rested
-from holdfast.runtime.perform import Desk
 from holdfast.runtime.results import (
     Event,
     Result,

@@ -3,9 +3,9 @@
 from holdfast.core.sessions import State
 from holdfast.core.usage import Usage, summed
 from holdfast.errors import Corrupt, NotFound
+from holdfast.runtime.desk import Desk
 from holdfast.runtime.entries import Address, Known, still_there
 from holdfast.runtime.log import Log
-from holdfast.runtime.perform import Desk
 
 
 async def tree_usage(desk: Desk, known: Known, folded: State) -> Usage | None:
