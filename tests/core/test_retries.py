@@ -35,6 +35,7 @@ def failing(state: State, trouble: Trouble, patience: Patience) -> list[Event]:
     """What is recorded while the model fails the same way again and again."""
     log: list[Event] = []
     while state.run is not None and state.run.end is None:
+        assert len(log) < 100, "it never gives up"
         (fact,) = turns.not_answered(state, trouble, patience, NOW).facts
         log.append(fact)
         state = fold([Stamped(state.head + 1, NOW, fact)], state)
