@@ -1,6 +1,5 @@
 """From the name of a provider and a model to an open connection. Loads pydantic-ai."""
 
-import asyncio
 import inspect
 import os
 from collections.abc import Mapping
@@ -30,11 +29,10 @@ _NO_KEY: Final = "none"  # to a server of one's own
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A model that can be asked, in one event loop."""
+    """A model that can be asked, in the event loop that asks it first."""
 
     asking: Asking
     client: httpx2.AsyncClient
-    loop: asyncio.AbstractEventLoop
 
 
 def connect(
@@ -55,7 +53,7 @@ def connect(
     if hasattr(sdk, "max_retries"):
         sdk.max_retries = 0  # repeated by the session, so that it is known and survives a crash
     asking = Asking(found, provider, model, provider.format)
-    return Connection(asking, client, asyncio.get_running_loop())
+    return Connection(asking, client)
 
 
 def given(model: Model[Any]) -> Asking:

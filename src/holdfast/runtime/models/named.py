@@ -44,6 +44,7 @@ class NamedModel:
         self._api_key = api_key
         self._base_url = base_url
         self._open: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
         """Without its key."""
@@ -62,20 +63,28 @@ class NamedModel:
 
     async def close(self) -> None:
         """Close the connections, if there are any."""
-        opened, self._open = self._open, None
-        if opened is not None and opened.loop is asyncio.get_running_loop():
+        opened, self._open = self._open_here(), None
+        if opened is not None:
             await opened.client.aclose()
 
-    async def _opened(self, agent: str) -> Any:
+    def _open_here(self) -> Any:
         """The connection of this event loop; connections of another cannot be used, nor closed."""
-        if self._open is not None and self._open.loop is asyncio.get_running_loop():
-            return self._open
-        connecting = await anyio.to_thread.run_sync(_connecting)  # seconds, the first time
-        if self._open is None or self._open.loop is not asyncio.get_running_loop():
-            self._open = connecting.connect(
-                self.provider, self.model, agent, api_key=self._api_key, base_url=self._base_url
-            )
+        return self._open if self._loop is asyncio.get_running_loop() else None
+
+    async def _opened(self, agent: str) -> Any:
+        if self._open_here() is None:
+            # The libraries take seconds to load, in which leases must be renewed.
+            opened = await anyio.to_thread.run_sync(self._connect, agent)
+            if self._open_here() is None:
+                self._open, self._loop = opened, asyncio.get_running_loop()
+            else:
+                await opened.client.aclose()
         return self._open
+
+    def _connect(self, agent: str) -> Any:
+        return _connecting().connect(
+            self.provider, self.model, agent, api_key=self._api_key, base_url=self._base_url
+        )
 
 
 class GivenModel:
