@@ -12,7 +12,18 @@ from pathlib import Path
 
 from bench import machine, report
 
-ORDER = ("cycles", "crash", "growth", "resume", "http", "hitl", "store", "repair", "import")
+ORDER = (
+    "cycles",
+    "crash",
+    "growth",
+    "resume",
+    "http",
+    "hitl",
+    "models",
+    "store",
+    "repair",
+    "import",
+)
 
 
 def main() -> int:

@@ -7,12 +7,22 @@ from pathlib import Path
 
 import anyio
 import pytest
-from bench import bench_crash, bench_cycles, bench_hitl, bench_resume, envs, machine, report
+from bench import (
+    bench_crash,
+    bench_cycles,
+    bench_hitl,
+    bench_resume,
+    envs,
+    machine,
+    model_loops,
+    report,
+)
 from bench.contenders import ALL
 from bench.peers import common, floor_peer, holdfast_peer
 from bench.svg import Bars, chart
 
 from holdfast.store.base import Record
+from holdfast.testing.endpoint import fake_endpoint
 
 BENCH = Path(__file__).parents[2] / "bench"
 
@@ -43,6 +53,18 @@ def test_cycles_are_counted_and_timed(opener: common.Opener, tmp_path: Path) -> 
     job = common.Job("cycles", str(tmp_path), sessions=2, cycles=4)
     found = asyncio.run(common._measured(opener, job, tmp_path))
     assert (found["cycles"], found["errors"], found["durability"]) == (4, [], "wal, FULL")
+
+
+@pytest.mark.parametrize("spoken", model_loops.NAMES)
+@pytest.mark.parametrize("who", model_loops.LOOPS)
+def test_turns_of_real_models_are_counted_and_timed(who: str, spoken: str, tmp_path: Path) -> None:
+    with fake_endpoint(model_loops.script()) as endpoint:
+        job = {"who": who, "format": spoken, "url": endpoint.url, "folder": str(tmp_path)}
+        found = asyncio.run(model_loops.measured({**job, "sessions": 1}))
+        assert endpoint.refused == []
+        assert len(endpoint.requests) == 2 * len(model_loops.script())
+    assert found["cpu_ms"] > 0
+    assert found["commits"] == (2 if who == "holdfast" else 0)
 
 
 def test_a_repeated_turn_goes_on_where_the_real_ones_end() -> None:

@@ -1,0 +1,216 @@
+"""One loop of model turns in a process of its own: `python -m bench.model_loops JOB`.
+
+A job says who asks (`sdk`: the provider's own library and nothing else, or
+`holdfast`), in which format, where, and for how many sessions.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+
+from holdfast import Agent, Runtime, tool
+from holdfast.app import around_store
+from holdfast.runtime.models.resolve import named_model
+from holdfast.store.base import Check, Put, Store, Write
+
+TURNS = 20  # of one session, each with a call, before the last one
+SCHEMA = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
+NAMES = {
+    "anthropic": ("anthropic", "claude-sonnet-4-6"),
+    "openai-chat": ("openai", "gpt-4.1"),
+    "openai-responses": ("openai-responses", "gpt-5"),
+}
+KEY = "bench"
+PROMPT = "Take all steps."
+One = Callable[[], Awaitable[None]]
+
+
+def script() -> list[dict[str, Any]]:
+    """What the endpoint plays in every session."""
+    turns: list[dict[str, Any]] = [
+        {"text": f"Step {n}.", "calls": [{"tool": "step", "args": {"number": n}}]}
+        for n in range(TURNS)
+    ]
+    return [*turns, {"text": "All steps are taken."}]
+
+
+# --- the provider's library alone --------------------------------------------------------------
+
+
+async def sdk(format_: str, url: str, folder: Path, run: Callable[[One], Awaitable[None]]) -> None:
+    """The loop that one would write by hand."""
+    if format_ == "anthropic":
+        import anthropic
+
+        async with anthropic.AsyncAnthropic(api_key=KEY, base_url=url, max_retries=0) as client:
+            await run(lambda: _anthropic(client))
+        return
+    import openai
+
+    async with openai.AsyncOpenAI(api_key=KEY, base_url=f"{url}/v1", max_retries=0) as client:
+        one = _chat if format_ == "openai-chat" else _responses
+        await run(lambda: one(client))
+
+
+async def _anthropic(client: Any) -> None:
+    tools = [{"name": "step", "description": "Take a step.", "input_schema": SCHEMA}]
+    messages: list[Any] = [{"role": "user", "content": PROMPT}]
+    model = NAMES["anthropic"][1]
+    while True:
+        asked = {"model": model, "max_tokens": 4096, "tools": tools, "messages": messages}
+        blocks = await _blocks(await client.messages.create(**asked, stream=True))
+        messages.append({"role": "assistant", "content": blocks})
+        calls = [(b["id"], b["input"]["number"]) for b in blocks if b["type"] == "tool_use"]
+        if not calls:
+            return
+        kind = "tool_result"
+        told = [{"type": kind, "tool_use_id": id_, "content": _step(n)} for id_, n in calls]
+        messages.append({"role": "user", "content": told})
+
+
+async def _blocks(stream: Any) -> list[dict[str, Any]]:
+    blocks: list[dict[str, Any]] = []
+    arguments = ""
+    async for event in stream:
+        if event.type == "content_block_start":
+            blocks.append(event.content_block.to_dict())
+            arguments = ""
+        elif event.type == "content_block_delta" and event.delta.type == "text_delta":
+            blocks[-1]["text"] += event.delta.text
+        elif event.type == "content_block_delta":
+            arguments += event.delta.partial_json
+        elif event.type == "content_block_stop" and blocks[-1]["type"] == "tool_use":
+            blocks[-1]["input"] = json.loads(arguments)
+    return blocks
+
+
+async def _chat(client: Any) -> None:
+    function = {"name": "step", "description": "Take a step.", "parameters": SCHEMA}
+    tools = [{"type": "function", "function": function}]
+    messages: list[Any] = [{"role": "user", "content": PROMPT}]
+    model = NAMES["openai-chat"][1]
+    while True:
+        asked = {"model": model, "tools": tools, "messages": messages}
+        counted = {"include_usage": True}
+        text, calls = "", list[dict[str, Any]]()
+        stream = await client.chat.completions.create(**asked, stream=True, stream_options=counted)
+        async for chunk in stream:
+            for choice in chunk.choices:
+                text += choice.delta.content or ""
+                for piece in choice.delta.tool_calls or ():
+                    if piece.id:
+                        calls.append({"id": piece.id, "name": piece.function.name, "args": ""})
+                    calls[-1]["args"] += piece.function.arguments or ""
+        if not calls:
+            return
+        functions = [{"name": call["name"], "arguments": call["args"]} for call in calls]
+        asked_for = [
+            {"id": call["id"], "type": "function", "function": function}
+            for call, function in zip(calls, functions, strict=True)
+        ]
+        messages.append({"role": "assistant", "content": text, "tool_calls": asked_for})
+        for call in calls:
+            told = _step(json.loads(call["args"])["number"])
+            messages.append({"role": "tool", "tool_call_id": call["id"], "content": told})
+
+
+async def _responses(client: Any) -> None:
+    function = {"name": "step", "description": "Take a step.", "parameters": SCHEMA}
+    tools = [{"type": "function", "strict": False, **function}]
+    items: list[Any] = [{"role": "user", "content": PROMPT}]
+    model = NAMES["openai-responses"][1]
+    while True:
+        asked = {"model": model, "tools": tools, "input": items, "store": False}
+        output: list[Any] = []
+        async for event in await client.responses.create(**asked, stream=True):
+            if event.type == "response.completed":
+                output = event.response.output
+        items += [item.to_dict(exclude_none=True) for item in output]
+        calls = [item for item in output if item.type == "function_call"]
+        if not calls:
+            return
+        for call in calls:
+            told = _step(json.loads(call.arguments)["number"])
+            kind = "function_call_output"
+            items.append({"type": kind, "call_id": call.call_id, "output": told})
+
+
+def _step(number: int) -> str:
+    return f"taken: {number}"
+
+
+# --- holdfast ----------------------------------------------------------------------------------
+
+
+class Counting:
+    """A store that counts its commits."""
+
+    commits = 0
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def commit(
+        self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
+    ) -> dict[str, int]:
+        """One more."""
+        Counting.commits += 1
+        return await self._store.commit(writes, puts, checks)
+
+
+@tool
+async def step(number: int) -> str:
+    """Take a step."""
+    return _step(number)
+
+
+async def holdfast(
+    format_: str, url: str, folder: Path, run: Callable[[One], Awaitable[None]]
+) -> None:
+    """Durable sessions on one SQLite file."""
+    provider, name = NAMES[format_]
+    base_url = url if format_ == "anthropic" else f"{url}/v1"
+    model = named_model(provider, name, "bench", api_key=KEY, base_url=base_url)
+    agent = Agent("bench", model=model, tools=[step])
+    around_store.set(lambda store: cast("Store", Counting(store)))
+    async with Runtime(f"sqlite:///{folder / 'holdfast.db'}", agents=[agent]) as rt:
+
+        async def one() -> None:
+            result = await rt.session(agent=agent).run(PROMPT)
+            assert result.state == "completed", result.error
+
+        await run(one)
+    await model.close()
+
+
+LOOPS = {"sdk": sdk, "holdfast": holdfast}
+
+
+async def measured(job: dict[str, Any]) -> dict[str, float]:
+    """CPU and time per turn, and the commits; the first session, which loads much, not counted."""
+    found: dict[str, float] = {}
+
+    async def run(one: One) -> None:
+        await one()
+        commits, cpu, wall = Counting.commits, time.process_time(), time.perf_counter()
+        for _ in range(job["sessions"]):
+            await one()
+        turns = job["sessions"] * (TURNS + 1)
+        found["cpu_ms"] = (time.process_time() - cpu) * 1000 / turns
+        found["wall_ms"] = (time.perf_counter() - wall) * 1000 / turns
+        found["commits"] = (Counting.commits - commits) / turns
+
+    await LOOPS[job["who"]](job["format"], job["url"], Path(job["folder"]), run)
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(anyio.run(measured, json.loads(sys.argv[1]))))
