@@ -71,9 +71,11 @@ class Server:
         self._end(signal.Signals[self.told["stop"]])
 
     def remove(self) -> None:
-        """Stop it and leave nothing behind."""
+        """Stop it and leave nothing behind; many databases take a while to remove."""
         self.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        gone = self.folder.with_name(f"{self.folder.name}.gone")
+        self.folder.rename(gone)
+        subprocess.Popen(["rm", "-rf", str(gone)], start_new_session=True)
 
     def answer(self) -> dict[str, Any]:
         """Where it is."""

@@ -2,19 +2,22 @@
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 from redis.asyncio import Redis
+from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 
 from holdfast.runtime.pending_names import PendingNames
-from holdfast.store.base import DELETE, Entry, Feed, Page, Put, Record, Store, Write
+from holdfast.store.base import DELETE, Put, Record, Store, Write
+from holdfast.store.postgres import PostgresStore
 from holdfast.store.redis import IndexedStore
 from holdfast.store.redis_index import Anchor, RedisIndex
 from holdfast.store.sqlite import SqliteStore
@@ -22,26 +25,20 @@ from holdfast.store.sqlite import SqliteStore
 SESSIONS, CALLS = 4, 5
 
 
-class Counted(SqliteStore):
-    """Says what it was asked for."""
+def counted(store: Store) -> Counter[str]:
+    """What the store is asked for from now on."""
+    asked: Counter[str] = Counter()
 
-    asked: Counter[str]
+    def counting(name: str, ask: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def counted_one(*args: Any, **more: Any) -> Any:
+            asked[name] += 1
+            return await ask(*args, **more)
 
-    async def get(self, kind: str, key: str) -> Entry | None:
-        self.asked["get"] += 1
-        return await super().get(kind, key)
+        return counted_one
 
-    async def find(self, kind: str, **more: Any) -> Page:
-        self.asked["find"] += 1
-        return await super().find(kind, **more)
-
-    async def entries_of(self, stream: str) -> Sequence[Entry]:
-        self.asked["entries_of"] += 1
-        return await super().entries_of(stream)
-
-    async def tail(self, cursor: str, limit: int = 500) -> Feed:
-        self.asked["tail"] += 1
-        return await super().tail(cursor, limit)
+    for name in ("get", "find", "entries_of", "tail"):
+        setattr(store, name, counting(name, getattr(store, name)))
+    return asked
 
 
 def stream(n: int) -> str:
@@ -79,30 +76,43 @@ QUESTIONS: Sequence[dict[str, Any]] = (
 class Bench:
     """A filled store, with and without its index."""
 
-    plain: Counted
+    plain: Store
     store: IndexedStore
     redis: Redis
+    asked: Counter[str]
 
     async def answers_alike(self) -> Counter[str]:
         """Every question has the answer of the store; what the index had to ask for it."""
         asked: Counter[str] = Counter()
         for question in QUESTIONS:
-            self.plain.asked.clear()
+            self.asked.clear()
             found = await self.store.find("pending", **question)
-            asked += self.plain.asked
+            asked += self.asked
             assert found == await self.plain.find("pending", **question), question
         return asked
 
 
-@pytest.fixture
-async def bench(tmp_path: Path, redis_url: str) -> AsyncIterator[Bench]:
-    plain = Counted(tmp_path / "holdfast.db")
-    plain.asked = Counter()
+@pytest.fixture(scope="module")
+def schemas(postgres: PostgresServer) -> Iterator[str]:
+    """URLs of empty schemas in one database, which cost less than databases."""
+    url = postgres.new_database()
+    return (f"{url}?schema=index_{n}" for n in count())
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def bench(
+    request: pytest.FixtureRequest, tmp_path: Path, redis_url: str
+) -> AsyncIterator[Bench]:
+    plain: Store
+    if request.param == "postgres":
+        plain = PostgresStore(next(request.getfixturevalue("schemas")))
+    else:
+        plain = SqliteStore(tmp_path / "holdfast.db")
     store = IndexedStore(plain, redis_url, PendingNames())
     await store.open()
     await fill(store)
     redis = Redis.from_url(redis_url, decode_responses=True)
-    yield Bench(plain, store, redis)
+    yield Bench(plain, store, redis, counted(plain))
     await redis.aclose()
     await store.close()
 
@@ -142,6 +152,7 @@ async def test_what_was_written_past_the_index_is_found(bench: Bench) -> None:
     assert await bench.redis.smismember("pending:by-status:completed", ["p29", "p21"]) == [0, 1]
 
 
+on_sqlite = pytest.mark.parametrize("bench", ["sqlite"], indirect=True)  # Redis is the same
 Spoil = Callable[[Redis], Awaitable[Any]]
 WRONG: dict[str, Spoil] = {
     "all is forgotten": lambda redis: redis.flushall(),
@@ -180,6 +191,7 @@ WRONG: dict[str, Spoil] = {
 }
 
 
+@on_sqlite
 @pytest.mark.parametrize("spoil", WRONG.values(), ids=WRONG.keys())
 async def test_a_wrong_index_never_changes_an_answer(bench: Bench, spoil: Spoil) -> None:
     """S0.78"""
@@ -189,6 +201,7 @@ async def test_a_wrong_index_never_changes_an_answer(bench: Bench, spoil: Spoil)
     await bench.answers_alike()
 
 
+@on_sqlite
 @pytest.mark.parametrize("name", [name for name in WRONG if "died" not in name])
 async def test_and_is_mended(bench: Bench, name: str) -> None:
     await bench.answers_alike()
@@ -236,13 +249,12 @@ async def test_a_store_that_was_put_back_in_time_has_its_index_made_anew(
     await bench.answers_alike()
     await bench.plain.commit([Write(stream(2), [Record("t", b"", 3)] * 2)], [opened(2, 9)])
     await bench.answers_alike()
-    other = Counted(tmp_path / "restored.db")
-    other.asked = Counter()
+    other = SqliteStore(tmp_path / "restored.db")
     store = IndexedStore(other, redis_url, PendingNames())
     await store.open()
     await fill(store)
     await other.commit([Write(stream(1), [Record("t", b"", 4)] * 2)], [opened(1, 9)])
-    await Bench(other, store, bench.redis).answers_alike()
+    await Bench(other, store, bench.redis, counted(other)).answers_alike()
     await store.close()
 
 
@@ -282,7 +294,7 @@ async def test_two_who_follow_at_once_and_many_who_write_agree_with_the_store(
             for other in others:
                 group.start_soon(look_often, other)
         for other in others:
-            await Bench(bench.plain, other, bench.redis).answers_alike()
+            await Bench(bench.plain, other, bench.redis, bench.asked).answers_alike()
 
 
 async def test_a_rebuild_that_takes_too_long_is_not_taken_for_one(bench: Bench) -> None:

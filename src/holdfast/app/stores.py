@@ -55,8 +55,8 @@ def indexed(store: Store, url: str | None) -> Store:
         from holdfast.store.redis import IndexedStore
     except ImportError as error:
         raise ConfigError(
-            "an index in Redis needs the redis library",
-            code="EXTRA_MISSING",
+            "an index in Redis needs the redis library, which is not installed",
+            code="NOT_INSTALLED",
             hint="pip install 'holdfast[redis]'",
         ) from error
     from holdfast.runtime.pending_names import PendingNames

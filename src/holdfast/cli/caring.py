@@ -3,18 +3,22 @@
 from pathlib import Path
 from typing import Any, Final
 
+import anyio
+
 from holdfast.app import Runtime, service_of
 from holdfast.app.stores import without_index
 from holdfast.cli.opening import opened, runtime_of
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, age, line
-from holdfast.errors import ConfigError, Refused
-from holdfast.runtime.checkup import Check, Checkup, exit_code
+from holdfast.errors import ConfigError, Refused, StoreError
+from holdfast.runtime.checks import Check, exit_code
+from holdfast.runtime.checkup import Checkup
 from holdfast.runtime.file_layout import SessionFiles
 from holdfast.runtime.stats import statistics
-from holdfast.store import files_care, sqlite_care
+from holdfast.store import files_care, postgres_care, sqlite_care
 from holdfast.store.base import Store
 from holdfast.store.care import Look
+from holdfast.store.postgres import PostgresStore
 
 _MARKS: Final = {"ok": "✓", "finding": "✗", "corrupt": "✗"}
 
@@ -64,15 +68,31 @@ def _stats_lines(terminal: Terminal, found: dict[str, Any], now: int) -> None:
     for name, value in (
         ("Database", f"{line(found['file'])}, schema {found['schema']}"),
         ("Sessions", f"{_counts(found['sessions'])}; {found['due']} due"),
+        ("Lag", age(found["lagMs"])),
         ("Workers", str(found["workers"])),
         ("Waiting", f"{_counts(found['pending'])}; {found['settledCalls']} settled calls kept"),
         ("Oldest", waits),
         ("Records", f"{found['records']:,}"),
+        *(_table_lines(found) if found["tables"] else _file_lines(found)),
+    ):
+        terminal.result(f"{name:<9} {value}")
+
+
+def _file_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
+    return [
         ("File", f"{_size(found['fileBytes'])}, log {_size(found['walBytes'])}"),
         ("Pages", f"{found['pages']:,} of {found['pageBytes']:,} bytes, {found['freePages']} free"),
         ("Disk", f"{_size(found['diskFreeBytes'])} free"),
-    ):
-        terminal.result(f"{name:<9} {value}")
+    ]
+
+
+def _table_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
+    lines = [("Tables", f"{_size(found['fileBytes'])} with their indexes")]
+    for one in found["tables"]:
+        sizes = f"{_size(one['bytes'])}, indexes {_size(one['indexBytes'])}"
+        rows = f"about {one['rows']:,} rows, {one['deadRows']:,} dead"
+        lines.append(("", f"{line(one['name'])}: {sizes}, {rows}"))
+    return lines
 
 
 def _counts(found: dict[str, int]) -> str:
@@ -95,24 +115,46 @@ def backup(settings: Settings, file: str) -> int:
 
 
 def migrate(settings: Settings) -> int:
-    """Bring the schema up to date, which every command that opens the database does too."""
-    look, now = _sqlite_examination(settings)
-    before = look.vitals(now).schema
+    """Bring the schema up to date, which every command that opens the database does too.
 
-    async def main(_: Runtime) -> None:
-        return
-
-    opened(settings, main)
-    after = look.vitals(now).schema
+    On PostgreSQL also by the steps that take something away, which no other command takes.
+    """
+    store = _store_of(settings)
+    if isinstance(store, PostgresStore):
+        before, after = _migrated(store)
+    else:
+        look, now = _sqlite_examination(settings)
+        before = look.vitals(now).schema
+        opened(settings, _nothing)
+        after = look.vitals(now).schema
     terminal = Terminal(settings)
     done = f"✓ schema {before} → {after}" if after != before else f"✓ schema {after}, the newest"
     terminal.either({"from": before, "to": after}, lambda: terminal.say(done))
     return 0
 
 
+async def _nothing(_: Runtime) -> None:
+    return
+
+
+def _migrated(store: PostgresStore) -> tuple[int, int]:
+    look = postgres_care.PostgresLook(store.address)
+    try:
+        before = look.vitals(0).schema
+    except StoreError as error:
+        if error.code != "STORE_NOT_FOUND":
+            raise
+        before = 0
+    anyio.run(store.migrate)
+    return before, look.vitals(0).schema
+
+
 def examination(settings: Settings) -> tuple[Look, int]:
     """The store that the options name, not opened, and the present instant."""
     store = _store_of(settings)
+    look = postgres_care.look_of(store)
+    if look is not None:
+        return look, look.clock()
     folder = files_care.folder_of(store)
     if folder is None:
         return _sqlite_examination(settings)
@@ -134,9 +176,9 @@ def _sqlite_examination(settings: Settings) -> tuple[sqlite_care.Examination, in
     path = sqlite_care.path_of(store)
     if path is None:
         raise Refused(
-            "this store is not a SQLite file, and there is nothing to look at",
+            "this store is not a SQLite file",
             code="NOT_SQLITE",
-            hint="name one: --store sqlite:///holdfast.db",
+            hint="name one: --store sqlite:///holdfast.db; PostgreSQL has pg_dump",
         )
     if not path.exists():
         raise ConfigError(

@@ -10,7 +10,7 @@ from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, line
 from holdfast.core import index
 from holdfast.errors import Refused
-from holdfast.runtime.checkup import Check, exit_code
+from holdfast.runtime.checks import Check, exit_code
 from holdfast.runtime.checkup_session import SessionCheckup, find_stream
 from holdfast.runtime.entries import session_not_found
 from holdfast.runtime.mending import Mended, mend

@@ -1,8 +1,9 @@
 """What is wrong with a database and everything in it, each with what to type about it."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -11,10 +12,12 @@ from holdfast.core.durations import format_ms
 from holdfast.core.index import SessionRecord
 from holdfast.core.pending import PendingRecord
 from holdfast.errors import Corrupt, HoldfastError, SchemaNewer, StoreError
+from holdfast.runtime.checks import Check, Checks, fine
+from holdfast.runtime.checkup_postgres import schema_check, server_checks
 from holdfast.store.care import Look, Sizes, Vitals
+from holdfast.store.files_care import FilesLook
+from holdfast.store.postgres_care import PostgresLook
 from holdfast.store.sqlite_care import Examination, Linked, known_schema, linked, place
-
-Level = Literal["ok", "finding", "corrupt"]
 
 _GRACE_MS: Final = 10_000  # a live worker has seen to it by then
 _AHEAD_MS: Final = 60_000
@@ -41,28 +44,6 @@ class Commands(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at; a finding has a remedy."""
-
-    level: Level
-    code: str
-    text: str
-    remedy: str = ""
-    details: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """The check as every door shows it."""
-        return asdict(self)
-
-
-Checks = Iterator[Check]
-
-
-def _ok(code: str, text: str) -> Check:
-    return Check("ok", code, text)
-
-
-@dataclass(frozen=True, slots=True)
 class Checkup:
     """Looks at one database; `type` says what to type about what it finds."""
 
@@ -73,8 +54,8 @@ class Checkup:
 
     def checks(self) -> Checks:
         """Everything, most basic first; what cannot be read ends it early."""
-        yield from self._around()
         try:
+            yield from self._around()
             vitals = self.look.vitals(self.now)
         except Corrupt as error:
             yield self._unreadable(error)
@@ -112,26 +93,33 @@ class Checkup:
         return isinstance(self.look, Examination)
 
     def _around(self) -> Checks:
-        if self._is_sqlite:
+        if isinstance(self.look, PostgresLook):
+            yield from server_checks(self.look.server())
+        if isinstance(self.look, Examination):
             yield _sqlite(linked())
-        kind, where = place(self.look.path)
+        if isinstance(self.look, Examination | FilesLook):
+            yield self._file_system(self.look.path)
+
+    def _file_system(self, path: Path) -> Check:
+        kind, where = place(path)
         if where == "network":
-            text = f"{self.look.path} is on a network file system ({kind})"
-            yield Check("finding", "NETWORK_FILE_SYSTEM", text, "move it to a local disk")
-        elif where == "doubtful":
-            text = f"{self.look.path} is in a folder shared with another machine ({kind})"
-            yield Check("finding", "SHARED_FOLDER", text, "move it to a disk of this machine")
-        else:
-            yield _ok("FILE_SYSTEM", f"file system: {kind or 'unknown'}")
+            text = f"{path} is on a network file system ({kind})"
+            return Check("finding", "NETWORK_FILE_SYSTEM", text, "move it to a local disk")
+        if where == "doubtful":
+            text = f"{path} is in a folder shared with another machine ({kind})"
+            return Check("finding", "SHARED_FOLDER", text, "move it to a disk of this machine")
+        return fine("FILE_SYSTEM", f"file system: {kind or 'unknown'}")
 
     def _schema(self, vitals: Vitals) -> Check:
+        if isinstance(self.look, PostgresLook):
+            return schema_check(vitals.schema)
         if not self._is_sqlite:
-            return _ok("SCHEMA", f"a folder of files, format {vitals.schema}")
+            return fine("SCHEMA", f"a folder of files, format {vitals.schema}")
         known = known_schema()
         if vitals.schema == known:
-            return _ok("SCHEMA", f"schema {known}, the newest")
+            return fine("SCHEMA", f"schema {known}, the newest")
         text = f"schema {vitals.schema}; the next command that writes makes it {known}"
-        return _ok("SCHEMA", text)
+        return fine("SCHEMA", text)
 
     # --- what is in it --------------------------------------------------------------------------
 
@@ -163,7 +151,7 @@ class Checkup:
                 "set the clock (timedatectl), or wait",
             )
         else:
-            yield _ok("CLOCK", "clock: nothing recorded lies in the future")
+            yield fine("CLOCK", "clock: nothing recorded lies in the future")
 
     def _workers(self, vitals: Vitals) -> Checks:
         over = [one for one in vitals.holders if one[1] <= self.now - _GRACE_MS]
@@ -176,7 +164,7 @@ class Checkup:
             yield Check("finding", "STALE_LEASE", text + held_text, remedy, details)
         if not over:
             alive = len(vitals.holders)
-            yield _ok("WORKERS", f"workers: {alive} alive")
+            yield fine("WORKERS", f"workers: {alive} alive")
 
     def _due(self, vitals: Vitals) -> Checks:
         late = [one for one in vitals.due.streams if one[2] <= self.now - _GRACE_MS]
@@ -195,7 +183,7 @@ class Checkup:
         if len(late) > _MOST:
             yield Check("finding", "NO_WORKER", f"{vitals.due.count} in all", self._any_worker())
         if not late:
-            yield _ok("DUE", "sessions: none is due and left alone")
+            yield fine("DUE", "sessions: none is due and left alone")
 
     def _drive(self, session: str, agent: str) -> str:
         start = self.type.worker(agent)
@@ -217,7 +205,7 @@ class Checkup:
                 {"sessionID": record.id, "tenant": record.tenant},
             )
         if not found:
-            yield _ok("STUCK", "sessions: none is stuck")
+            yield fine("STUCK", "sessions: none is stuck")
 
     def _calls(self) -> Checks:
         waiting = self._open_calls()
@@ -242,7 +230,7 @@ class Checkup:
                 {"pendingID": one.id, "externalRef": one.external_ref},
             )
         if not overdue and not cut_off:
-            yield _ok("CALLS", f"calls: {len(waiting)} wait, none is overdue")
+            yield fine("CALLS", f"calls: {len(waiting)} wait, none is overdue")
 
     def _sessions(self, state: str) -> list[SessionRecord]:
         found: list[SessionRecord] = []
@@ -270,9 +258,13 @@ class Checkup:
         wrong = list(self._damage())
         yield from wrong
         if not wrong:
-            how = "integrity_check" if self.full else "quick_check"
-            clean = f"{how} is clean, and" if self._is_sqlite else "every checksum is right, and"
-            yield _ok("INTEGRITY", f"integrity: {clean} every event can be read")
+            yield fine("INTEGRITY", f"integrity: {self._clean()}every event can be read")
+
+    def _clean(self) -> str:
+        if isinstance(self.look, PostgresLook):
+            return ""
+        how = "integrity_check" if self.full else "quick_check"
+        return f"{how} is clean, and " if self._is_sqlite else "every checksum is right, and "
 
     def _damage(self) -> Checks:
         for text in self.look.damage(full=self.full)[:_MOST]:
@@ -322,12 +314,6 @@ class Checkup:
                 yield Check("corrupt", "ENTRY_UNREADABLE", text, self._restore(), {"key": key})
 
 
-def exit_code(checks: list[Check]) -> int:
-    """0: all is well, 1: something was found, 7: the database is damaged."""
-    levels = {check.level for check in checks}
-    return 7 if "corrupt" in levels else 1 if "finding" in levels else 0
-
-
 def _decoded(decode: Callable[[bytes], Any], data: Any) -> Any:
     try:
         return decode(data)
@@ -351,8 +337,8 @@ def _sqlite(found: Linked) -> Check:
         text = f"SQLite {found.version} is linked; holdfast needs 3.35 or newer"
         return Check("finding", "SQLITE_OLD", text, "use a Python with a newer SQLite")
     if not found.has_wal_reset_bug:
-        return _ok("SQLITE", f"SQLite {found.version}, without the WAL-reset bug")
-    return _ok(
+        return fine("SQLITE", f"SQLite {found.version}, without the WAL-reset bug")
+    return fine(
         "SQLITE",
         f"SQLite {found.version} has the WAL-reset bug (before 3.51.3: checkpoints beside writers "
         "can damage a file); holdfast does both one at a time, under the lock file, and is not "
@@ -361,8 +347,10 @@ def _sqlite(found: Linked) -> Check:
 
 
 def _space(sizes: Sizes) -> Check:
+    if sizes.disk_free is None:
+        return fine("SPACE", f"the database takes {sizes.file / 2**20:,.1f} MiB")
     free = f"{sizes.disk_free / 2**20:,.0f} MiB free"
     if sizes.disk_free >= max(_LEAST_FREE, sizes.file // 10):
-        return _ok("SPACE", f"disk: {free}, the database takes {sizes.file / 2**20:,.1f} MiB")
+        return fine("SPACE", f"disk: {free}, the database takes {sizes.file / 2**20:,.1f} MiB")
     remedy = "make room: with a full disk nothing can be recorded"
     return Check("finding", "SPACE", f"disk: only {free}", remedy, {"free": sizes.disk_free})

@@ -15,7 +15,8 @@ from holdfast.core.rebuild import open_records
 from holdfast.core.repair import repair
 from holdfast.core.sessions import State, fold
 from holdfast.errors import Corrupt
-from holdfast.runtime.checkup import Check, Checks, Commands
+from holdfast.runtime.checks import Check, Checks
+from holdfast.runtime.checkup import Commands
 from holdfast.store.care import Look, Seen, StreamLook
 
 _MOST: Final = 10

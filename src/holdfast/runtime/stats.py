@@ -5,7 +5,7 @@ from typing import Any
 from holdfast.core import pending
 from holdfast.core.pending import PendingRecord
 from holdfast.errors import Corrupt
-from holdfast.store.care import Look
+from holdfast.store.care import Look, Table
 
 
 def statistics(look: Look, now: int) -> dict[str, Any]:
@@ -19,10 +19,11 @@ def statistics(look: Look, now: int) -> dict[str, Any]:
     states = {state: count for (kind, state), count in vitals.counts.items() if kind == "session"}
     settled = sum(n for (kind, state), n in vitals.counts.items() if _is_settled(kind, state))
     return {
-        "file": str(look.path),
+        "file": look.where,
         "schema": vitals.schema,
         "sessions": dict(sorted(states.items())),
         "due": vitals.due.count,
+        "lagMs": max((now - since for _, _, since in vitals.due.streams), default=0),
         "workers": sum(until > now for _, until, _ in vitals.holders),
         "pending": dict(sorted(kinds.items())),
         "settledCalls": settled,
@@ -34,6 +35,18 @@ def statistics(look: Look, now: int) -> dict[str, Any]:
         "freePages": sizes.free_pages,
         "pageBytes": sizes.page_size,
         "diskFreeBytes": sizes.disk_free,
+        "tables": [_table(one) for one in sizes.tables],
+    }
+
+
+def _table(table: Table) -> dict[str, Any]:
+    return {
+        "name": table.name,
+        "bytes": table.bytes,
+        "indexBytes": table.index_bytes,
+        "rows": table.rows,
+        "deadRows": table.dead_rows,
+        "vacuumedAt": table.vacuumed_at,
     }
 
 

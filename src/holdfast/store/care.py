@@ -5,6 +5,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import msgspec
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What a table takes; rows as its database last counted them."""
+
+    name: str
+    bytes: int
+    index_bytes: int
+    rows: int
+    dead_rows: int  # not removed yet
+    vacuumed_at: int | None
+
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
@@ -16,7 +30,8 @@ class Sizes:
     page_size: int
     free_pages: int
     records: int
-    disk_free: int
+    disk_free: int | None  # None: it cannot be known from here
+    tables: tuple[Table, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +92,8 @@ class Look(Protocol):
     """Questions to one store, each about one moment. Raises StoreError, Corrupt."""
 
     @property
-    def path(self) -> Path:
-        """Where it is."""
+    def where(self) -> str:
+        """Where it is, as it may be shown."""
         ...
 
     def vitals(self, now: int) -> Vitals:
@@ -124,3 +139,14 @@ def free_name(folder: Path, stem: str) -> Path:
     while (folder / f"{stem}-{number}.jsonl").exists():
         number += 1
     return folder / f"{stem}-{number}.jsonl"
+
+
+def kept_line(seen: Seen) -> bytes:
+    """A record as a line that is kept; data that is no JSON stands there as text."""
+    data = seen.data if isinstance(seen.data, bytes) else str(seen.data).encode()
+    try:
+        shown: Any = msgspec.Raw(msgspec.json.encode(msgspec.json.decode(data)))
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        shown = data.decode("utf-8", "replace")
+    line = {"type": seen.type, "timestamp": seen.at, "data": shown, "seq": seen.seq}
+    return msgspec.json.encode(line)

@@ -29,6 +29,7 @@ class FilesLook:
 
     def __init__(self, base: Path, layout: Layout) -> None:
         self.path = base
+        self.where = str(base)
         self._layout = layout
         self._journal = Journal(base / OWN / "journal.jsonl")
 

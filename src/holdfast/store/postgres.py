@@ -29,7 +29,7 @@ from holdfast.store.postgres_clock import ServerClock
 from holdfast.store.postgres_link import Dial
 from holdfast.store.postgres_running import Running
 from holdfast.store.postgres_schema import Schema, Step, known_steps
-from holdfast.store.postgres_url import address_of
+from holdfast.store.postgres_url import Address, address_of
 from holdfast.store.signal import Signal
 from holdfast.store.whispers import Listeners
 
@@ -55,6 +55,11 @@ class PostgresStore:
         self._opening = anyio.Lock()
         self._running: Running | None = None
         self._commits = 0
+
+    @property
+    def address(self) -> Address:
+        """Where the database is, password and all."""
+        return self._dial.address
 
     @property
     def where(self) -> str:

@@ -158,6 +158,20 @@ class Dial:
             begin = ";".join([begin, *(f"SET LOCAL {n} = '{v}'" for n, v in settings.items())])
         return Line(connection, begin, is_pooled=pooled)
 
+    async def plain(self) -> Connection:
+        """A new connection with the settings that the server has for everybody."""
+        connect = self._module().connect
+        try:
+            connection: Connection = await connect(
+                self.address.dsn,
+                timeout=CONNECT_S,
+                command_timeout=COMMAND_S,
+                statement_cache_size=0,
+            )
+        except Exception as error:
+            raise self.explained(error) from error
+        return connection
+
     def explained(self, error: Exception) -> StoreError:
         """What an error of the database or the network means for the caller, in one line."""
         if isinstance(error, StoreError):

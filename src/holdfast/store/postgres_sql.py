@@ -18,8 +18,10 @@ def statement(name: str) -> str:
 
 @cache
 def _statements() -> dict[str, str]:
-    text = files("holdfast.store").joinpath("sql", "postgres", "statements.sql").read_text("utf-8")
-    _, *parts = _NAME.split(text)
+    folder = files("holdfast.store").joinpath("sql", "postgres")
+    parts: list[str] = []
+    for file in ("statements.sql", "care.sql"):
+        parts += _NAME.split(folder.joinpath(file).read_text("utf-8"))[1:]
     return {
         name: sql.strip().removesuffix(";")
         for name, sql in zip(parts[::2], parts[1::2], strict=True)

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
-
 from holdfast.errors import Corrupt, Refused, StoreError
 from holdfast.store.base import Store
-from holdfast.store.care import Due, Seen, Sizes, StreamLook, Vitals, free_name
+from holdfast.store.care import Due, Seen, Sizes, StreamLook, Vitals, free_name, kept_line
 from holdfast.store.files_logs import append
 from holdfast.store.files_names import name_of
 from holdfast.store.sqlite import SqliteStore
@@ -106,6 +104,11 @@ class Examination:
 
     path: Path
 
+    @property
+    def where(self) -> str:
+        """Where it is."""
+        return str(self.path)
+
     def vitals(self, now: int) -> Vitals:
         """Counts, workers and what is due; SchemaNewer for a file from the future."""
         return self._ask(lambda connection: _vitals(connection, self.path, now))
@@ -146,7 +149,7 @@ class Examination:
         found = self.stream(stream)
         stem = f"{self.path.name}.{name_of(stream)}.damaged"
         target = free_name(self.path.parent, stem)
-        append(target, [_line(seen) for seen in (found.seen if found else ())], sync=True)
+        append(target, [kept_line(seen) for seen in (found.seen if found else ())], sync=True)
         return target
 
     def _ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
@@ -223,17 +226,6 @@ def _stream(connection: sqlite3.Connection, stream: str) -> StreamLook | None:
     head = seen[-1].seq if seen else 0
     entries = tuple(connection.execute(_OF_STREAM, (sid,)).fetchall())
     return StreamLook(stream, kind, head, epoch, bool(gone), holder, until, seen, entries=entries)
-
-
-def _line(seen: Seen) -> bytes:
-    """A record as a line; data that is no JSON stands there as text."""
-    data = seen.data if isinstance(seen.data, bytes) else str(seen.data).encode()
-    try:
-        shown: Any = msgspec.Raw(msgspec.json.encode(msgspec.json.decode(data)))
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        shown = data.decode("utf-8", "replace")
-    line = {"type": seen.type, "timestamp": seen.at, "data": shown, "seq": seen.seq}
-    return msgspec.json.encode(line)
 
 
 def _sizes(connection: sqlite3.Connection, path: Path) -> Sizes:
