@@ -53,7 +53,8 @@ def texts_of_messages(messages: Any) -> list[str]:
         for block in content if type(content) is list else []:
             text = block if type(block) is str else None
             kind = block.get("type") if type(block) is dict else None
-            if type(kind) is str and kind in SAID:
+            kind = kind if type(kind) is str else None
+            if kind in SAID:
                 text = block.get("text")
             elif kind == "refusal":
                 text = block.get("refusal")

@@ -139,3 +139,15 @@ def test_reading_a_log_does_not_change_it() -> None:
     before = copy.deepcopy(log)
     assert conversations(log) == conversations(log)
     assert log == before
+
+
+@pytest.mark.parametrize(
+    "native",
+    [
+        [{"role": "assistant", "content": "Hi!", "refusal": None}],
+        [{"type": "message", "role": "assistant", "content": [{"type": "output_text"}]}],
+    ],
+)
+def test_what_openai_sent_does_not_stand_for_the_text(native: list[Any]) -> None:
+    said = event("assistant", role="assistant", content="Hi!", native=native, provider="openai")
+    assert told(HELLO, said)[1]["content"] == "Hi!"

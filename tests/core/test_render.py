@@ -264,3 +264,59 @@ def test_an_image_in_a_result_follows_it_where_a_result_is_text() -> None:
         ("openai-responses", {"input": items}),
     ):
         assert check(body, wanted) == []  # type: ignore[arg-type]
+
+
+def own(native: list[Any], text: str = "so", provider: str = "anthropic") -> list[Any]:
+    """An answer of ours, with what its provider sent."""
+    raw = json.dumps(native).encode()
+    answer = AssistantMessage(text, (), None, provider, "x", raw)
+    return [UserMessage("hi"), answer, UserMessage("and?")]
+
+
+CITED = {**SAID, "citations": [{"type": "char_location", "cited_text": "so"}]}
+WITHHELD = {"type": "thinking", "thinking": "", "signature": "c2lnbmVk"}
+STRANGE = {"type": "compaction", "content": "sealed"}
+
+
+def test_an_answer_goes_back_as_it_came_but_for_blank_texts() -> None:
+    """G6"""
+    blank = {"type": "text", "text": " \n"}
+    told = own([WITHHELD, blank, STRANGE, CITED])
+    body = render(told, "anthropic", model="x")
+    assert body["messages"][1]["content"] == [WITHHELD, STRANGE, CITED]
+    assert render(told, "anthropic", model="y")["messages"][1]["content"] == [SAID]
+
+
+@pytest.mark.parametrize(
+    "native", [[SAID, WITHHELD], [THOUGHT, {**SAID, "text": "other"}], [{"parts": []}], [7], {}]
+)
+def test_what_ends_in_thought_or_says_something_else_is_written_anew(native: Any) -> None:
+    """G6"""
+    body = render(own(native), "anthropic", model="x")
+    assert body["messages"][1]["content"] in ("so", [SAID])
+
+
+def test_items_go_back_with_their_ids_once_and_to_their_model_only() -> None:
+    """R07 R08"""
+    part = {"type": "output_text", "text": "so", "annotations": []}
+    item = {"id": "msg_1", "type": "message", "role": "assistant", "content": [part]}
+    item |= {"status": "completed", "phase": "final_answer"}
+    bare = {key: value for key, value in item.items() if key not in ("id", "status")}
+    told = own([REASONING, item], provider="openai")
+    given = render(told, "openai-responses", model="x")["input"]
+    assert given[1:3] == [REASONING, item]
+    twice = render([*told, *told], "openai-responses", model="x")["input"]
+    assert [one for one in twice if one.get("role") == "assistant"] == [item, bare]
+    assert render(told, "openai-responses", model="y")["input"][1] == bare
+
+
+def test_a_chat_message_goes_back_with_its_reasoning_to_its_model_only() -> None:
+    sent = {"role": "assistant", "content": "so", "refusal": None, "reasoning_content": "see"}
+    told = own([{**sent, "annotations": []}], provider="openai")
+    back = {"content": "so", "role": "assistant", "reasoning_content": "see"}
+    assert render(told, "openai-chat", model="x")["messages"][1] == back
+    assert render(told, "openai-chat", model="y")["messages"][1] == {
+        "role": "assistant",
+        "content": "so",
+    }
+    assert render(told, "openai-responses", model="x")["input"][1]["role"] == "assistant"
