@@ -30,7 +30,10 @@ A session that begins with a message of that size pauses for an approval, again 
 model and the tool take no time. A cycle is from the approval to the next pause: the decision, the
 call and its result, the model's answer and the next request, each durable before it counts. Saved
 is asynchronous: nothing is in memory but what the process may remember. Elsewhere, two runtimes on
-one file take turns, so that each reads the whole state anew. In place is blocking."""
+one file take turns, so that each reads the whole state anew. In place is blocking. Four commits
+of a cycle follow one another, each of which must be durable before the next may be thought of (the
+decision, the intent to run the call, its result, the next answer): the floor is four bare commits
+and a claim, and what Python does between them comes on top."""
 
 
 @tool(requires_approval=True)
