@@ -56,7 +56,7 @@ def texts_of_messages(messages: Any) -> list[str]:
             kind = kind if type(kind) is str else None
             if kind in SAID:
                 text = block.get("text")
-            elif kind == "refusal":
+            elif type(kind) is str and kind == "refusal":
                 text = block.get("refusal")
             said += [text] if type(text) is str else []
     return [whole(text) for text in said if text.strip()]
