@@ -10,6 +10,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from holdfast import Agent, Runtime, tool
+from holdfast.errors import ConfigError
 from holdfast.runtime import host, worker
 from holdfast.runtime.watch import Watch
 from holdfast.store.base import Check, Entry, Feed, Fenced, Page, Put, Record, Unavailable, Write
@@ -45,6 +46,60 @@ async def test_an_agent_with_much_to_do_does_not_keep_the_others_waiting(
         with anyio.fail_after(20):
             await rt.work(once=True)
     assert order.index("b") < 3
+
+
+async def test_a_worker_drives_only_the_agents_it_is_for(in_memory: MakeRuntime) -> None:
+    mine, other = agent({"text": "Mine."}, name="mine"), agent({"text": "Yours."}, name="other")
+    async with in_memory(mine, other) as rt:
+        for name in ("mine", "other"):
+            await rt.session(name, agent=name).send("Go")
+        await rt.work(once=True, agents=["mine"])
+        assert (await rt.session("mine").get()).output == "Mine."
+        assert (await rt.session("other").get()).state == "pending"
+        await rt.work(once=True, queues=["deliveries"])
+        assert (await rt.session("other").get()).state == "pending"
+        await rt.work(once=True, queues=["sessions"])
+        assert (await rt.session("other").get()).output == "Yours."
+
+
+async def test_a_worker_drives_no_more_sessions_at_a_time_than_it_may(
+    in_memory: MakeRuntime,
+) -> None:
+    running, most = 0, 0
+
+    @tool
+    async def act() -> str:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await checkpoint()
+        running -= 1
+        return "ok"
+
+    one = agent({"calls": [{"tool": "act"}]}, {"text": "Done."}, tools=[act])
+    async with in_memory(one) as rt:
+        for n in range(6):
+            await rt.session(f"s{n}", agent=one).send("Go")
+        await rt.work(once=True, concurrency=2)
+        assert [(await rt.session(f"s{n}").get()).output for n in range(6)] == ["Done."] * 6
+    assert most <= 2
+
+
+@pytest.mark.parametrize(
+    "part, why",
+    [
+        ({"agents": ["nobody"]}, "nobody: there is no such agent"),
+        ({"queues": []}, "queues"),
+        ({"queues": ["letters"]}, "queues"),
+        ({"concurrency": 0}, "concurrency"),
+    ],
+)
+async def test_a_part_of_the_work_that_there_is_not_is_refused(
+    in_memory: MakeRuntime, part: dict[str, Any], why: str
+) -> None:
+    async with in_memory(agent()) as rt:
+        with pytest.raises(ConfigError, match=why):
+            await rt.work(once=True, **part)
 
 
 async def test_a_worker_that_waits_gathers_nothing(in_memory: MakeRuntime) -> None:

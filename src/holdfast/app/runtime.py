@@ -42,7 +42,7 @@ from holdfast.runtime.session import Session
 from holdfast.runtime.settling import Settling
 from holdfast.runtime.telemetry import Telemetry
 from holdfast.runtime.values import PendingCall, parse_duration
-from holdfast.runtime.worker import Recovery, Worker
+from holdfast.runtime.worker import QUEUES, Queue, Recovery, Share, Worker
 from holdfast.store.base import Clock, Store
 from holdfast.store.cursors import END
 
@@ -338,9 +338,22 @@ class Runtime:
 
     # --- working ------------------------------------------------------------------------------
 
-    async def work(self, *, once: bool = False) -> None:
-        """Drive whatever is due, for ever; with `once` until nothing is."""
-        await Worker(self._service).run(once=once)
+    async def work(
+        self,
+        *,
+        once: bool = False,
+        agents: Collection[str] | None = None,
+        queues: Collection[Queue] = QUEUES,
+        concurrency: int | None = None,
+    ) -> None:
+        """Drive whatever is due, for ever; with `once` until nothing is.
+
+        A worker can do a part of it: sessions of these agents only, only sessions or only
+        deliveries, so many sessions at one time.
+        """
+        mine = None if agents is None else frozenset(agents)
+        share = Share(mine, frozenset(queues), concurrency)
+        await Worker(self._service, share).run(once=once)
 
     async def recover(self) -> Recovery:
         """What waits and what had expired: the report of a worker's start."""

@@ -18,19 +18,24 @@ from holdfast.errors import ConfigError
 logger = logging.getLogger("holdfast")
 
 
-def work(settings: Settings, *, once: bool) -> int:
-    """Drive whatever is due, until told to stop; with `once` until nothing is."""
+def work(settings: Settings, part: dict[str, Any], *, once: bool) -> int:
+    """Drive whatever is due, until told to stop; with `once` until nothing is.
+
+    `part` is what `Runtime.work` takes, as far as it was said.
+    """
     stopped: list[signal.Signals] = []
+    said = {name: value for name, value in part.items() if value is not None}
 
     async def main(runtime: Runtime) -> dict[str, Any]:
-        if not service_of(runtime).agents.names():
+        drives = "sessions" in said.get("queues", ("sessions",))
+        if drives and not service_of(runtime).agents.names():
             raise ConfigError(
                 "there are no agents here for a worker to drive",
                 code="NO_AGENTS",
                 hint="name them: --config FILE or --app MODULE:NAME",
             )
         report = await runtime.recover()
-        await _until_stopped(lambda: runtime.work(once=once), stopped)
+        await _until_stopped(lambda: runtime.work(once=once, **said), stopped)
         told = {"waiting": len(report.waiting), "more": report.more}
         return {**told, "expired": len(report.expired)}
 

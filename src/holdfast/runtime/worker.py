@@ -2,14 +2,15 @@
 
 import logging
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 import anyio
 
 from holdfast.core import pending
 from holdfast.core.pending import PendingRecord
-from holdfast.errors import StoreError
+from holdfast.errors import ConfigError, StoreError
 from holdfast.runtime.courier import Courier
 from holdfast.runtime.entries import readable
 from holdfast.runtime.giving_up import fail_left_alone, note_running
@@ -61,11 +62,42 @@ class Recovery:
         return told
 
 
-class Worker:
-    """Drives every due session of the agents that are known here."""
+Queue = Literal["sessions", "deliveries"]
+QUEUES: Final[tuple[Queue, ...]] = ("sessions", "deliveries")
 
-    def __init__(self, service: Service) -> None:
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which part of the work a worker does; expiry and sweeping are everybody's."""
+
+    agents: frozenset[str] | None = None  # None: all that are known here
+    queues: frozenset[Queue] = frozenset(QUEUES)
+    concurrency: int | None = None  # sessions driven at one time; None: MOST_DRIVES
+
+    def check(self, known: Collection[str]) -> None:
+        """ConfigError if there would be nothing to do, or for nobody known."""
+        unknown = sorted((self.agents or frozenset()) - set(known))
+        if unknown:
+            raise ConfigError(
+                f"a worker cannot drive {', '.join(unknown)}: there is no such agent here",
+                code="UNKNOWN_AGENT",
+                hint=f"agents here: {', '.join(sorted(known)) or 'none'}",
+            )
+        if not self.queues or not self.queues <= set(QUEUES):
+            raise ConfigError(
+                f"the queues of a worker are {' and '.join(QUEUES)}", code="UNKNOWN_QUEUE"
+            )
+        if self.concurrency is not None and self.concurrency < 1:
+            raise ConfigError("a worker drives at least one session at a time: concurrency")
+
+
+class Worker:
+    """Drives every due session of the agents that are known here, or its share of them."""
+
+    def __init__(self, service: Service, share: Share | None = None) -> None:
         self._service = service
+        self._share = share or Share()
+        self._share.check(service.agents.names())
         self._retention = Retention(service.desk.store, service.keep_settled_ms)
         self._courier = Courier(service.desk.outbox, service.host, Post(service.desk.outbox.screen))
         self._rounds = 0
@@ -126,17 +158,25 @@ class Worker:
         return bool(self._service.host.drives or self._courier.under_way)
 
     async def _round(self) -> int:
-        host, names = self._service.host, self._service.agents.names()
         await self._service.desk.settling.expire_due()
         if self._service.running_before:
             for session_id in await fail_left_alone(self._service):
                 logger.info("%s was running when its process stopped: failed", session_id)
         await self._retention.step()
-        begun = await self._courier.begin()
+        begun = await self._courier.begin() if "deliveries" in self._share.queues else 0
+        if "sessions" in self._share.queues:
+            begun += await self._drive()
+        return begun
+
+    async def _drive(self) -> int:
+        """Begin what is due; one agent that always has something to do takes not every place."""
+        host, mine = self._service.host, self._share.agents
+        names = [one for one in self._service.agents.names() if mine is None or one in mine]
+        most = self._share.concurrency or MOST_DRIVES
+        begun = 0
         self._rounds += 1
-        # One that always has something to do must not take every place.
         for name in sorted(names, key=lambda one: self._served.get(one, 0)):
-            free = MOST_DRIVES - len(host.drives)
+            free = most - len(host.drives)
             if free <= 0:
                 break
             taken = len(await host.begin(name, free))
