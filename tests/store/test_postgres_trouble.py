@@ -8,6 +8,7 @@ import asyncpg
 import pytest
 from tests.servers.fixtures import StartPostgres
 
+from holdfast.store import postgres_writer
 from holdfast.store.base import Fenced, Record, Unavailable, Unknown, VersionMoved, Write
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.postgres_link import Line
@@ -107,6 +108,17 @@ async def test_an_entry_that_another_stream_gets_meanwhile_is_refused_as_any_oth
         assert len(won) == 1
     for store in stores:
         await store.close()
+
+
+async def test_who_commits_right_after_an_answer_is_not_forgotten(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer has just found nothing more to do, and is not quite over."""
+    monkeypatch.setattr(postgres_writer, "AT_ONCE", 1)
+    await make(store, "s")
+    with anyio.fail_after(20):
+        for head in range(2, 12):
+            assert await store.commit([Write("s", [record()])]) == {"s": head}
 
 
 async def test_a_stream_that_two_make_at_once_is_made_once(postgres_url: str) -> None:

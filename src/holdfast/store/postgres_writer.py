@@ -38,6 +38,9 @@ class Writer:
         self._jobs: deque[Job] = deque()
         self._under_way: set[str] = set()  # streams
         self._writing: set[asyncio.Task[None]] = set()
+        self._busy = (
+            0  # of those, the ones that will look for more: a task ends later than its work
+        )
 
     def submit(self, commit: Commit) -> asyncio.Future[dict[str, int]]:
         """The new heads, to be had once they are durable; an error is raised."""
@@ -54,13 +57,20 @@ class Writer:
         await self._lines.close()
 
     def _start(self) -> None:
-        if len(self._writing) < AT_ONCE:
+        if self._busy < AT_ONCE:
+            self._busy += 1
             # A task of nobody's: whoever stops waiting for a commit does not withdraw it.
             task = asyncio.get_running_loop().create_task(self._write())
             self._writing.add(task)
             task.add_done_callback(self._writing.discard)
 
     async def _write(self) -> None:
+        try:
+            await self._write_all()
+        finally:
+            self._busy -= 1
+
+    async def _write_all(self) -> None:
         while batch := self._take():
             streams = _streams(commit for commit, _ in batch)
             self._under_way |= streams
