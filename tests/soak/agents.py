@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,18 +41,25 @@ class World:
 
     async def act(self, ctx: Context["World"]) -> str:
         """Take a moment, do it, take another: the process may be killed or frozen in each."""
-        await anyio.sleep(random.choice(MOMENTS))  # noqa: S311
         line: dict[str, Any] = {"session": ctx.session_id, "call": ctx.call_id, "tool": ctx.tool}
-        line |= {"effect": ctx.effect_id, "pid": os.getpid()}
-        fd = os.open(self.effects_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.write(fd, json.dumps(line).encode() + b"\n")
-        os.close(fd)
-        await anyio.sleep(random.choice(MOMENTS))  # noqa: S311
+        line |= {"effect": ctx.effect_id, "pid": os.getpid(), "began": time.monotonic()}
+        try:
+            await anyio.sleep(random.choice(MOMENTS))  # noqa: S311
+            _append(self.effects_file, line)
+            await anyio.sleep(random.choice(MOMENTS))  # noqa: S311
+        finally:
+            _append(self.folder / "intervals", {**line, "ended": time.monotonic()})
         return f"{ctx.tool} {ctx.call_id} was done"
 
     @property
     def url(self) -> str:
-        return f"sqlite:///{self.database}"
+        named = self.folder / "url"  # of a database that is elsewhere
+        return named.read_text() if named.exists() else f"sqlite:///{self.database}"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the database is a file here."""
+        return self.url.startswith("sqlite:")
 
     @property
     def database(self) -> Path:
@@ -63,9 +71,28 @@ class World:
 
     def effects(self) -> list[dict[str, Any]]:
         """What was done, in order."""
-        if not self.effects_file.exists():
-            return []
-        return [json.loads(line) for line in self.effects_file.read_text().splitlines()]
+        return _lines(self.effects_file)
+
+    def intervals(self) -> list[dict[str, Any]]:
+        """When tools ran, of processes that lived to see their end."""
+        return _lines(self.folder / "intervals")
+
+    def log(self) -> str:
+        """What the workers said."""
+        file = self.folder / "log"
+        return file.read_text(errors="replace") if file.exists() else ""
+
+
+def _append(file: Path, line: dict[str, Any]) -> None:
+    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(fd, json.dumps(line).encode() + b"\n")
+    os.close(fd)
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    if not file.exists():
+        return []
+    return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 @tool

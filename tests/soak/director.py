@@ -3,16 +3,21 @@
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 import anyio
 from tests.soak.agents import AGENT, World
 from tests.soak.oracle import Answer, Oracle
-from tests.soak.workers import Workers
+from tests.soak.workers import Nap, Workers
 
 from holdfast import Conflict, PendingCall, Runtime
 
+T = TypeVar("T")
+
 WORKERS = 3
+AT_ONCE = 16  # of what is done for many sessions
 SESSIONS = 12  # that are talked to at a time
 DYING = "DRIVERS_KEEP_DYING"
 VERBS = {"approval": ("approve", "approve", "deny", "respond"), "tool": ("result", "error")}
@@ -22,12 +27,13 @@ Deed = Callable[[], Awaitable[None]]
 class Director:
     """Does one random thing after the other, and notes what was acknowledged."""
 
-    def __init__(self, world: World, rt: Runtime, workers: Workers) -> None:
+    def __init__(self, world: World, rt: Runtime, workers: Workers, crowd: int = 0) -> None:
         self.oracle = Oracle(world.seed)
         self.done: Counter[str] = Counter()
         self._luck = random.Random(world.seed)  # noqa: S311 - chance, not a secret
         self._rt = rt
         self._workers = workers
+        self._crowd = [f"c{n}" for n in range(crowd)]  # sessions beside those that are talked to
         self._asleep: dict[int, float] = {}  # until when each frozen worker is
         self._deeds: dict[str, tuple[int, Deed]] = {
             "send": (30, self._send),
@@ -42,6 +48,14 @@ class Director:
         """Go on for so long."""
         for _ in range(WORKERS):
             self._workers.start()
+        async with anyio.create_task_group() as tasks:
+            if self._crowd:
+                await self._among(self._crowd, self._greet)
+                tasks.start_soon(self._answer_crowd)
+            await self._at_random(seconds)
+            tasks.cancel_scope.cancel()
+
+    async def _at_random(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         names = list(self._deeds)
         weights = [weight for weight, _ in self._deeds.values()]
@@ -55,24 +69,49 @@ class Director:
         """Break nothing more, answer what waits, until every session rests."""
         for pid in list(self._workers.frozen):
             self._workers.wake(pid)
+        left = set(self.oracle.messages)
+        self.done["sessions"] = len(left)
         with anyio.fail_after(longest_s):
-            while left := await self._at_work():
-                async for call in self._rt.pending():
-                    await self._settle(call)
+            while left:
+                await self._among([c async for c in self._rt.pending()], self._settle)
+                await self._among(list(left), partial(self._rests, left))
                 self.done["at work in the end"] = max(self.done["at work in the end"], len(left))
                 await anyio.sleep(0.1)
 
-    async def _at_work(self) -> list[str]:
-        left = []
-        for name in self.oracle.messages:
-            result = await self._rt.session(name).get()
-            if result.state == "failed" and result.error is not None and result.error.code == DYING:
-                self.done["given up"] += 1
-            elif result.state not in ("completed", "cancelled"):
-                left.append(f"{name}: {result.state} {result.error or ''} {result.problem or ''}")
-        return left
+    @property
+    def naps(self) -> list[Nap]:
+        """When workers were frozen."""
+        return self._workers.naps
+
+    async def _rests(self, left: set[str], name: str) -> None:
+        result = await self._rt.session(name).get()
+        gave_up = result.error is not None and result.error.code == DYING
+        self.done["given up"] += gave_up
+        if gave_up or result.state in ("completed", "cancelled"):
+            left.remove(name)
+
+    async def _among(self, items: Sequence[T], do: Callable[[T], Awaitable[None]]) -> None:
+        """Do it for all of them, some at a time."""
+        todo = iter(items)
+
+        async def next_ones() -> None:
+            for item in todo:
+                await do(item)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(AT_ONCE):
+                tasks.start_soon(next_ones)
 
     # --- what it does -------------------------------------------------------------------------
+
+    async def _greet(self, name: str) -> None:
+        await self._rt.session(name, agent=AGENT).send("hello", key="hello")
+        self.oracle.messages[name] = ["hello"]
+
+    async def _answer_crowd(self) -> None:
+        while True:
+            await self._among([c async for c in self._rt.pending()], self._settle)
+            await anyio.sleep(0.2)
 
     async def _send(self) -> None:
         number = self.done["send"]

@@ -13,6 +13,7 @@ from pathlib import Path
 import anyio
 from tests.soak.agents import World, make_agent
 
+import holdfast.store.postgres
 import holdfast.store.sqlite  # noqa: F401 - loaded before the forks
 from holdfast import Runtime
 

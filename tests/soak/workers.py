@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.crash.harness import ROOT
@@ -14,12 +15,23 @@ from tests.soak.agents import World
 from holdfast.store.write_lock import WriteLock
 
 
+@dataclass(frozen=True, slots=True)
+class Nap:
+    """How long a worker was frozen, by the monotonic clock of the machine."""
+
+    pid: int
+    began: float
+    ended: float
+
+
 class Workers:
     """The workers of one database, living and frozen."""
 
     def __init__(self, world: World) -> None:
         self.living: list[int] = []
         self.frozen: list[int] = []
+        self.naps: list[Nap] = []
+        self._slept: dict[int, float] = {}  # since when each frozen one is
         self._world = world
         self._forker = subprocess.Popen(
             [sys.executable, "-m", "tests.soak.program", str(world.folder), world.seed],
@@ -48,7 +60,14 @@ class Workers:
         self._forget(pid)
 
     def freeze(self, pid: int) -> bool:
-        """Stop it where it is, but not inside a commit: that would stop all others with it."""
+        """Stop it where it is; on SQLite not inside a commit: that would stop all others with it.
+
+        On PostgreSQL the server ends a transaction that stands still.
+        """
+        if not self._world.is_local:
+            self._signal(pid, signal.SIGSTOP)
+            self._asleep(pid)
+            return True
         lock = WriteLock(f"{self._world.database}.lock")
         lock.open()
         try:
@@ -56,8 +75,7 @@ class Workers:
                 self._signal(pid, signal.SIGSTOP)
                 if _is_stopped(pid) and lock.try_acquire():
                     lock.release()
-                    self.living.remove(pid)
-                    self.frozen.append(pid)
+                    self._asleep(pid)
                     return True
                 self._signal(pid, signal.SIGCONT)
                 time.sleep(0.002)
@@ -70,6 +88,7 @@ class Workers:
         self._signal(pid, signal.SIGCONT)
         self.frozen.remove(pid)
         self.living.append(pid)
+        self.naps.append(Nap(pid, self._slept[pid], time.monotonic()))
 
     def end(self) -> None:
         """Kill all of them."""
@@ -81,6 +100,11 @@ class Workers:
     def _signal(self, pid: int, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
+
+    def _asleep(self, pid: int) -> None:
+        self.living.remove(pid)
+        self.frozen.append(pid)
+        self._slept[pid] = time.monotonic()
 
     def _forget(self, pid: int) -> None:
         for group in (self.living, self.frozen):

@@ -1,0 +1,58 @@
+"""What must hold after a soak, besides what the oracle says of each session."""
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from tests.soak.agents import World
+from tests.soak.director import Director
+from tests.soak.workers import Nap
+
+from holdfast import Runtime
+
+
+async def check_all(world: World, rt: Runtime, director: Director) -> None:
+    """Every session's log is right, none ran in two places, and nothing waits."""
+    effects, intervals = _by_session(world.effects()), _by_session(world.intervals())
+    naps = [*director.naps, *stalls(world)]
+    wrong = []
+    for name in director.oracle.messages:
+        events = await rt.session(name).events(limit=1_000_000)
+        wrong += director.oracle.judge(name, events, effects.get(name, []))
+        wrong += overlaps(intervals.get(name, []), naps)
+    assert not wrong, "\n".join(wrong)
+    assert [call async for call in rt.pending()] == []
+
+
+def overlaps(intervals: list[dict[str, Any]], naps: Sequence[Nap]) -> list[str]:
+    """Tools of one session that ran at the same time in two processes.
+
+    One that was taken over while it slept inside a tool may finish that, and does nothing more.
+    """
+    in_order = sorted(intervals, key=lambda line: float(line["began"]))
+    return [
+        f"{one['session']}: {one['call']} and {two['call']} ran at once in two processes"
+        for one, two in pairwise(in_order)
+        if one["pid"] != two["pid"] and two["began"] < one["ended"] and not _slept(one, naps)
+    ]
+
+
+def stalls(world: World) -> list[Nap]:
+    """Workers that say that they lost their lease: the machine was slow, or they were frozen."""
+    lost = re.findall(r"-(\d+)-\w+ lost its lease", world.log())
+    return [Nap(int(pid), 0, float("inf")) for pid in lost]
+
+
+def _slept(line: dict[str, Any], naps: Sequence[Nap]) -> bool:
+    return any(
+        nap.pid == line["pid"] and nap.began < line["ended"] and line["began"] < nap.ended
+        for nap in naps
+    )
+
+
+def _by_session(lines: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in lines:
+        found.setdefault(line["session"], []).append(line)
+    return found
