@@ -6,14 +6,25 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from holdfast.cli.demo.count import count
 from holdfast.cli.demo.stage import Picture, Stage
 
 
-def test_the_demo_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
+@pytest.fixture(params=["sqlite", "postgres"])
+def store(request: pytest.FixtureRequest) -> list[str]:
+    if request.param == "sqlite":
+        return []
+    url: str = request.getfixturevalue("postgres_url")
+    return ["--store", url]
+
+
+def test_the_demo_loses_nothing_and_repeats_nothing(tmp_path: Path, store: list[str]) -> None:
     """S0.15, S0.28, S0.65, S0.69, S4.3, S4.27, S4.51"""
+    words = ["demo", "--auto", "--json", "--keep", "stage", *store]
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast.cli", "demo", "--auto", "--json", "--keep", "stage"],
+        [sys.executable, "-m", "holdfast.cli", *words],
         cwd=tmp_path,
         capture_output=True,
         encoding="utf-8",
@@ -34,7 +45,22 @@ def test_the_demo_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
     assert told["events"]["lost"] == 0
     assert told["effects"] == {"count": 3, "repeated": 0}
     assert told["paidCents"] == [4000]
-    assert (tmp_path / "stage" / "holdfast.yaml").exists()
+    config = (tmp_path / "stage" / "holdfast.yaml").read_text()
+    assert not any(url in config for url in store), "it may hold a password"
+
+
+@pytest.mark.parametrize("url", ["memory:", "sqlite:///here.db"])
+def test_the_demo_plays_on_postgresql_or_on_a_file_of_its_own(tmp_path: Path, url: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", "demo", "--auto", "--store", url],
+        cwd=tmp_path,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "or on PostgreSQL" in done.stderr
 
 
 def test_the_demo_does_not_play_where_something_lies(tmp_path: Path) -> None:

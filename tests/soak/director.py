@@ -13,6 +13,7 @@ from tests.soak.oracle import Answer, Oracle
 from tests.soak.workers import Nap, Workers
 
 from holdfast import Conflict, PendingCall, Runtime
+from holdfast.errors import StoreError
 
 T = TypeVar("T")
 
@@ -27,7 +28,15 @@ Deed = Callable[[], Awaitable[None]]
 class Director:
     """Does one random thing after the other, and notes what was acknowledged."""
 
-    def __init__(self, world: World, rt: Runtime, workers: Workers, crowd: int = 0) -> None:
+    def __init__(
+        self,
+        world: World,
+        rt: Runtime,
+        workers: Workers,
+        *,
+        crowd: int = 0,
+        more: dict[str, tuple[int, Deed]] | None = None,
+    ) -> None:
         self.oracle = Oracle(world.seed)
         self.done: Counter[str] = Counter()
         self._luck = random.Random(world.seed)  # noqa: S311 - chance, not a secret
@@ -42,7 +51,10 @@ class Director:
             "kill": (4, self._kill),
             "freeze": (4, self._freeze),
             "restart": (2, self._restart),
+            **(more or {}),
         }
+        if crowd:  # who waits in it is answered all the time
+            del self._deeds["answer"]
 
     async def run(self, seconds: float) -> None:
         """Go on for so long."""
@@ -73,7 +85,7 @@ class Director:
         self.done["sessions"] = len(left)
         with anyio.fail_after(longest_s):
             while left:
-                await self._among([c async for c in self._rt.pending()], self._settle)
+                await self._among(await self._insist(self._waiting), self._settle)
                 await self._among(list(left), partial(self._rests, left))
                 self.done["at work in the end"] = max(self.done["at work in the end"], len(left))
                 await anyio.sleep(0.1)
@@ -84,7 +96,7 @@ class Director:
         return self._workers.naps
 
     async def _rests(self, left: set[str], name: str) -> None:
-        result = await self._rt.session(name).get()
+        result = await self._insist(self._rt.session(name).get)
         gave_up = result.error is not None and result.error.code == DYING
         self.done["given up"] += gave_up
         if gave_up or result.state in ("completed", "cancelled"):
@@ -104,25 +116,38 @@ class Director:
 
     # --- what it does -------------------------------------------------------------------------
 
+    async def _insist(self, do: Callable[[], Awaitable[T]]) -> T:
+        """Ask again for as long as the database is not there, as a client should."""
+        while True:
+            try:
+                return await do()
+            except StoreError:
+                self.done["asked again"] += 1
+                await anyio.sleep(0.1)
+
+    async def _waiting(self) -> list[PendingCall]:
+        return [call async for call in self._rt.pending()]
+
     async def _greet(self, name: str) -> None:
-        await self._rt.session(name, agent=AGENT).send("hello", key="hello")
+        session = self._rt.session(name, agent=AGENT)
+        await self._insist(lambda: session.send("hello", key="hello"))
         self.oracle.messages[name] = ["hello"]
 
     async def _answer_crowd(self) -> None:
         while True:
-            await self._among([c async for c in self._rt.pending()], self._settle)
+            await self._among(await self._insist(self._waiting), self._settle)
             await anyio.sleep(0.2)
 
     async def _send(self) -> None:
         number = self.done["send"]
         name = f"s{self._luck.randint(max(0, number // 3 - SESSIONS), number // 3)}"
         text = f"message {number}"
-        await self._rt.session(name, agent=AGENT).send(text, key=text)
+        await self._insist(lambda: self._rt.session(name, agent=AGENT).send(text, key=text))
         self.oracle.messages.setdefault(name, []).append(text)
         self.done["send"] += 1
 
     async def _answer(self) -> None:
-        waiting = [call async for call in self._rt.pending()]
+        waiting = await self._insist(self._waiting)
         if waiting:
             await self._settle(self._luck.choice(waiting))
 
@@ -136,7 +161,7 @@ class Director:
             "error": lambda: self._rt.submit_error(call.id, text),
         }
         try:
-            await deeds[verb]()
+            await self._insist(deeds[verb])
         except Conflict:  # it expired, or was cancelled with its session
             self.done["too late"] += 1
             return
@@ -146,9 +171,12 @@ class Director:
     async def _cancel(self) -> None:
         if self.oracle.messages:
             name = self._luck.choice(list(self.oracle.messages))
-            self.oracle.cancels[name] += 1
-            await self._rt.session(name).cancel(by="ana")
+            await self._insist(partial(self._cancel_one, name))
             self.done["cancel"] += 1
+
+    async def _cancel_one(self, name: str) -> None:
+        self.oracle.cancels[name] += 1
+        await self._rt.session(name).cancel(by="ana")
 
     async def _kill(self) -> None:
         if self._workers.living:

@@ -18,7 +18,8 @@ from holdfast.cli.settings import Settings, shared, with_settings
 def demo(settings: Settings, *, auto: bool, keep: str | None) -> int:
     """Watch a session survive: two workers are killed, and nothing is lost or done twice.
 
-    Offline, with a scripted model; takes a quarter of a minute.
+    Offline, with a scripted model; takes a quarter of a minute. With --store postgresql://… the
+    session is kept in that database, and the workers could be on as many machines.
     """
     from holdfast.cli.demo.story import play
 

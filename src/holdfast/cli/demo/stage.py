@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -13,7 +14,7 @@ from typing import Any, Final, TypeVar
 import anyio
 
 from holdfast.app import Runtime
-from holdfast.errors import HoldfastError, Refused
+from holdfast.errors import HoldfastError, NotFound, Refused
 
 T = TypeVar("T")
 
@@ -21,6 +22,8 @@ SESSION: Final = "order-991"
 LEASE: Final = "2s"
 PATIENCE_S: Final = 30.0
 _FILES: Final = ("holdfast.yaml", "shop.py", "turns.json")
+_HERE: Final = "{driver: sqlite, database: ./holdfast.db}"
+_THERE: Final = '{driver: postgres, database: "${HOLDFAST_DEMO_STORE}"}'  # it may hold a password
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,7 @@ class Stage:
     """One performance."""
 
     folder: Path
+    store: str | None = None  # a database elsewhere
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def build(self) -> None:
@@ -54,6 +58,34 @@ class Stage:
         self.folder.mkdir(parents=True, exist_ok=True)
         for name in _FILES:
             shutil.copyfile(Path(__file__).parent / name, self.folder / name)
+        if self.store is not None:
+            self._play_there()
+
+    def _play_there(self) -> None:
+        if not (self.store or "").startswith(("postgresql://", "postgres://")):
+            raise Refused(
+                "the demo plays on a file of its own, or on PostgreSQL",
+                code="DEMO_STORE",
+                hint="holdfast demo --store postgresql://…/an_empty_database",
+            )
+        config = self.folder / "holdfast.yaml"
+        config.write_text(config.read_text("utf-8").replace(_HERE, _THERE), "utf-8")
+
+        async def main(runtime: Runtime) -> None:
+            with suppress(NotFound):
+                await runtime.session(SESSION).get()
+                raise Refused(
+                    f"the session {SESSION} is there already",
+                    code="DEMO_STORE",
+                    hint="name a database without it, or another schema: ?schema=demo2",
+                )
+
+        Runtime(self.url).run_sync(main)
+
+    @property
+    def url(self) -> str:
+        """Where the session is kept."""
+        return self.store or f"sqlite:///{self.folder / 'holdfast.db'}"
 
     @property
     def script_log(self) -> Path:
@@ -68,6 +100,8 @@ class Stage:
 
     def _environ(self) -> dict[str, str]:
         own = {"HOLDFAST_LEASE": LEASE, "HOLDFAST_SCRIPT_LOG": str(self.script_log)}
+        if self.store is not None:
+            own["HOLDFAST_DEMO_STORE"] = self.store
         return {**os.environ, **own, "PYTHONUTF8": "1", "NO_COLOR": "1"}
 
     def holdfast(self, *words: str) -> str:
@@ -152,7 +186,7 @@ class Stage:
                     await anyio.sleep(0.05)
             raise self._too_long(what)
 
-        return Runtime(f"sqlite:///{self.folder / 'holdfast.db'}").run_sync(main)
+        return Runtime(self.url).run_sync(main)
 
     def until(self, what: str, get: Callable[[], T], test: Callable[[T], bool]) -> T:
         """Wait until something else looks like that."""

@@ -19,7 +19,7 @@ def play(settings: Settings, *, auto: bool, keep: str | None) -> int:
     """Play the story; 0 if every number at its end is right."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as temporary:
-        stage = Stage(Path(keep or temporary).absolute())
+        stage = Stage(Path(keep or temporary).absolute(), settings.store)
         stage.build()
         told = Story(stage, Terminal(settings), waits=not auto and _is_watched(settings))
         try:
@@ -69,7 +69,9 @@ class Story:
     def _first_kill(self, waiting: Picture) -> Picture:
         self._scene("The worker is killed while both calls wait")
         self._kill(1)
-        self._tell("Nothing runs now. A call that waits needs no process: it is a row in a file.")
+        self._tell(
+            "Nothing runs now. A call that waits needs no process: it is a row in a database."
+        )
         number = self._worker()
         self._tell(f"worker {number}: {self._stage.first_words(number)}")
         still = self._stage.look()
