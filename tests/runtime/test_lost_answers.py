@@ -65,3 +65,18 @@ async def test_a_drive_introduces_itself_once(type_: str) -> None:
         assert (await session.run(timeout=10)).state == "failed"
         starts = [event for event in await session.events() if event.type == "agent_start"]
         assert len(starts) == 2
+
+
+async def test_a_summary_is_written_once() -> None:
+    @tool
+    def look() -> str:
+        return "seen " * 100
+
+    model = ScriptedModel([*[{"calls": [{"tool": "look"}]}] * 4, {"text": "done"}])
+    agent = Agent("a", model=model, tools=[look], compaction={"at": 100, "keep": 1})
+    async with Runtime(Forgetful("compacted"), agents=[agent]) as rt:
+        session = rt.session("s", agent=agent)
+        assert (await session.run("go", timeout=10)).output == "done"
+        cuts = [event.data["upTo"] for event in await session.events() if event.type == "compacted"]
+    assert len(cuts) == len(set(cuts)) == sum(one.purpose == "summary" for one in model.requests)
+    assert cuts
