@@ -316,6 +316,12 @@ def test_a_turn_of_ours_keeps_its_place_with_nothing_in_it(nothing: Any) -> None
     assert "[no text]" in str(repaired[1])
 
 
+def test_what_stands_for_nothing_goes_where_something_is_said_beside_it() -> None:
+    asked = AssistantMessage("I look.", (AskedCall("a", "read", {}),))
+    parted: list[Any] = [UserMessage("hi"), asked, AssistantMessage(""), DONE[0]]
+    assert repair(parted).messages == [UserMessage("hi"), asked, DONE[0]]
+
+
 def test_an_answer_of_ours_with_only_an_output_is_its_output() -> None:
     messages: list[Any] = [UserMessage("hi"), AssistantMessage("", output=b'{"n":1}')]
     assert OwnHistory().repaired(messages) is messages

@@ -169,7 +169,9 @@ def _answer(turn: Turn) -> Message:
     given = turn.given
     if not turn.changed and isinstance(given, AssistantMessage):
         return given
-    text = "\n\n".join(part.block["text"] for part in turn.parts if part.kind == "text")
+    said = [part for part in turn.parts if part.kind == "text"]
+    told = [part for part in said if part.same or part.block["text"] != SAID_NOTHING]
+    text = "\n\n".join(part.block["text"] for part in told or said)
     calls = tuple(_asked(part) for part in turn.parts if part.kind == "call")
     if isinstance(given, AssistantMessage):
         return replace(given, text=text, calls=calls, native=None)
