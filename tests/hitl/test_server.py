@@ -39,10 +39,15 @@ def resting(client: httpx2.Client) -> dict[str, Any]:
     raise AssertionError("it never rests")
 
 
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
 def test_three_pauses_of_one_run_survive_a_server_that_is_killed_between_all(
-    project: Path,
+    project: Path, store: str, request: pytest.FixtureRequest
 ) -> None:
     """S4.30 S4.51: the state is visible in storage, and the task id stays the same."""
+    if store == "postgres":
+        sql = f'driver: postgres, database: "{request.getfixturevalue("postgres_url")}"'
+        text = YAML.replace("driver: sqlite, database: ./holdfast.db", sql)
+        (project / "holdfast.yaml").write_text(text, "utf-8")
     with Server(project, "--config", "holdfast.yaml", HOLDFAST_LEASE="2s") as server:
         body = {"agent": "shop", "sessionID": "s", "message": "Go"}
         first = server.client().post("/sessions", json=body).json()

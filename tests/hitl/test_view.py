@@ -21,6 +21,8 @@ from holdfast.hitl import (
 )
 from holdfast.testing import ScriptedModel
 
+ON_EVERY_STORE = pytest.mark.parametrize("runtime", ["memory", "sqlite", "postgres"], indirect=True)
+
 LOOK: dict[str, Any] = {
     "thinking": "Hm.",
     "text": "I look.",
@@ -100,10 +102,11 @@ SAMPLE = {
 }
 
 
-async def test_the_literal_sample_is_read(in_memory: MakeRuntime) -> None:
+@ON_EVERY_STORE
+async def test_the_literal_sample_is_read(runtime: MakeRuntime) -> None:
     """SX.5 S4.19: put there by other means, with its three parts."""
     one = agent({"text": "Hi."})
-    async with in_memory(one) as rt:
+    async with runtime(one) as rt:
         await rt.session("s", agent=one).run("Go")
         await update_session_metadata(rt, "s", SAMPLE)
         state = await load_execution_state_from_session(rt, "s", "task-123")
@@ -450,6 +453,7 @@ async def test_calls_of_the_same_turn_are_never_run_unasked(in_memory: MakeRunti
 # --- tasks ------------------------------------------------------------------------------------
 
 
+@ON_EVERY_STORE
 async def test_tasks_are_found_by_their_state(runtime: MakeRuntime) -> None:
     """S4.52"""
     one = clerk()

@@ -53,11 +53,17 @@ def in_memory(memory: MemoryStore) -> MakeRuntime:
 def runtime(
     request: pytest.FixtureRequest, clock: ManualClock, memory: MemoryStore, tmp_path: Path
 ) -> MakeRuntime:
-    """Runtimes on the data of this test, once in memory and once in a SQLite file."""
+    """Runtimes on the data of this test, once in memory and once in a SQLite file.
+
+    And in a PostgreSQL database, where a test asks for that: parametrize(…, indirect=True).
+    """
+    url = f"sqlite:///{tmp_path}/h.db"
+    if request.param == "postgres":
+        url = request.getfixturevalue("postgres_url")
 
     def make(*agents: Agent[Any], **options: Any) -> Runtime:
         if request.param == "memory":
             return Runtime(memory, agents=agents, **options)
-        return Runtime(f"sqlite:///{tmp_path}/h.db", agents=agents, clock=clock, **options)
+        return Runtime(url, agents=agents, clock=clock, **options)
 
     return make

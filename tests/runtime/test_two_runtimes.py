@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import anyio
+import pytest
 
 from holdfast import Agent, Context, Runtime, tool
 from holdfast.app import around_store
@@ -12,6 +13,8 @@ from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock, ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]
+
+ON_EVERY_STORE = pytest.mark.parametrize("runtime", ["memory", "sqlite", "postgres"], indirect=True)
 
 
 def agent(*turns: dict[str, Any], tools: Sequence[Any] = (), **options: Any) -> Agent[str]:
@@ -32,6 +35,7 @@ async def tool_results(rt: Runtime, session: str = "s") -> list[Any]:
     return [event.data for event in events if event.type == "tool_result"]
 
 
+@ON_EVERY_STORE
 async def test_no_run_is_executed_by_two_runtimes_on_one_database(
     runtime: MakeRuntime,
 ) -> None:
@@ -60,6 +64,7 @@ async def test_no_run_is_executed_by_two_runtimes_on_one_database(
     assert len(model_of(one).requests) + len(model_of(two).requests) == 60
 
 
+@ON_EVERY_STORE
 async def test_one_runtime_follows_what_the_other_drives(runtime: MakeRuntime) -> None:
     """S4.35"""
     begun, may_end = anyio.Event(), anyio.Event()
