@@ -2,17 +2,19 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from holdfast import Agent, Runtime, tool
+from holdfast import Agent, Delta, Runtime, tool
+from holdfast.core.messages import Answer
 from holdfast.errors import Corrupt
 from holdfast.runtime import host
 from holdfast.runtime.entries import Address
+from holdfast.runtime.models.base import Request
 from holdfast.store.base import Check, Lease, Put, Record, Unknown, Write
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock, ScriptedModel
@@ -207,3 +209,55 @@ async def test_a_drive_that_fails_at_once_is_told_to_who_asked_for_it(
         await memory.commit([Write("s//s", [Record("assistant", b"{")])])
         with anyio.fail_after(5), pytest.raises(Corrupt):
             await rt._service.follow(await rt._service.desk.outside.known(Address("", "s")))
+
+
+class Crashed(MemoryStore):
+    """As a server that was killed before a claim, which is not synced, had reached its disk."""
+
+    def forget_claim(self) -> None:
+        """The stream is as it was before; the holder's row, which is older, is there."""
+        for stream, row in tuple(self._tables.streams.items()):
+            if row.holder is not None:
+                before = row._replace(epoch=row.epoch - 1, holder=None, due=0, tries=0)
+                self._tables.set_stream(stream, before)
+        self._signal.ring()
+
+
+async def test_a_claim_that_the_store_has_forgotten_is_not_driven_twice_in_one_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """G5: the second claim has the epoch and the holder of the first, so no fence parts them."""
+    monkeypatch.setenv("HOLDFAST_LEASE", "0.3s")
+    store, ran, asked = Crashed(), list[str](), list[anyio.Event]()
+
+    class Slow(ScriptedModel):
+        async def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
+            if request.turn == 1:
+                asked.append(anyio.Event())
+                await asked[-1].wait()
+            async for piece in super().answer(request):
+                yield piece
+
+    @tool
+    async def act() -> str:
+        ran.append("act")
+        await anyio.sleep(0.1)
+        return "acted"
+
+    model = Slow([{"calls": [{"tool": "act"}]}, {"text": "Done."}])
+    one = Agent("helper", model=model, tools=[act])
+    async with Runtime(store, agents=[one], worker=True) as rt:
+        session = rt.session("s", agent=one)
+        with anyio.fail_after(10):
+            await session.send("Go")
+            while not asked:
+                await checkpoint()
+            store.forget_claim()
+            while len(asked) < 2:
+                await checkpoint()
+            for event in asked:
+                event.set()
+            assert (await session.run()).output == "Done."
+        log = await session.events()
+    assert ran == ["act"]
+    assert [e.type for e in log].count("tool_started") == 1

@@ -1,7 +1,4 @@
-"""Servers as processes of their own, with a project to serve, to be killed and started again.
-
-A store is one more entry of STORES: how its URL is made in a new folder.
-"""
+"""Servers as processes of their own, with a project to serve, to be killed and started again."""
 
 import json
 import os
@@ -9,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -19,9 +15,6 @@ import httpx2
 
 from holdfast.client import Client
 
-STORES: Final[dict[str, Callable[[Path], dict[str, Any]]]] = {
-    "sqlite": lambda _: {"backend": "sql", "sql": {"driver": "sqlite", "database": "holdfast.db"}},
-}
 READY_S: Final = 60.0
 MANY: Final = 50  # calls of one session of the agent `many`
 
@@ -79,12 +72,18 @@ OPS, CI = "ops-token-1f9c", "ci-token-77ab"
 
 
 def make_project(folder: Path, store: str, **server: Any) -> None:
-    """A project with two agents; `server` is laid over its usual configuration."""
+    """A project with two agents; `server` is laid over its usual configuration.
+
+    The store is `sqlite` or the URL of a PostgreSQL.
+    """
+    sql = {"driver": "postgres", "database": store}
+    if store == "sqlite":
+        sql = {"driver": "sqlite", "database": "holdfast.db"}
     (folder / "tools.py").write_text(TOOLS)
     for name, script in SCRIPTS.items():
         (folder / f"{name}.json").write_text(json.dumps(script))
     config = {
-        "session_stores": {"main": STORES[store](folder)},
+        "session_stores": {"main": {"backend": "sql", "sql": sql}},
         "llms": {name: {"provider": "scripted", "script": f"{name}.json"} for name in SCRIPTS},
         "agents": {
             name: {"llm": name, "session_store": "main", "tools": TOOLS_OF[name]}

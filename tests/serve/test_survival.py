@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.serve.processes import MANY, STORES, Server, effects, make_project
+from tests.serve.processes import MANY, Server, effects, make_project
 
 from holdfast.client import Client
 from holdfast.errors import StoreError
@@ -21,10 +21,13 @@ KILLED_AT = (300, 700)  # accepted results
 MakeServer = Callable[..., Server]
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=["sqlite", "postgres"])
 def store(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
+    """Where sessions are kept."""
+    if request.param == "sqlite":
+        return "sqlite"
+    url: str = request.getfixturevalue("postgres_url")
+    return url
 
 
 @pytest.fixture
@@ -83,9 +86,9 @@ async def test_a_run_is_followed_over_the_death_of_its_server(make_server: MakeS
                 last = item
             elif item["type"] != "delta":
                 seen.append(item["seq"])
-            if len(seen) == 1:
-                server.kill()
-                server.start()
+                if len(seen) == 1:
+                    server.kill()
+                    server.start()
     assert last["state"] == "waiting"
     assert seen == list(range(1, last["seq"] + 1))
 

@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -243,13 +243,29 @@ class Host:
         for _ in range(2):
             holder = await self._join()
             try:
-                return await self._desk.store.claim(holder, kind, limit, only=only)
+                leases = await self._desk.store.claim(holder, kind, limit, only=only)
+                if not self._has_again(leases):
+                    return leases
+                self._lose(holder)
+                await self._desk.store.renew(holder, 0)
             except Lost:
                 self._lose(holder)
             except Unknown:
                 self._lose(holder)  # it may hold what we do not know of
                 raise
         return []
+
+    def _has_again(self, leases: Sequence[Lease]) -> bool:
+        """Whether one of them is the lease of a drive here, with its epoch.
+
+        Then the database was killed before it had kept the first claim, and no fence parts the
+        two. Only under another name can one of them go on.
+        """
+        return any(
+            (drive := self.drives.get(lease.stream)) is not None
+            and drive.lease.epoch >= lease.epoch
+            for lease in leases
+        )
 
     # --- drives -------------------------------------------------------------------------------
 

@@ -1,0 +1,125 @@
+"""Servers and workers as processes of their own: any server is the right one for any session."""
+
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import pytest
+from tests.serve.processes import Server
+
+APP = '''
+from pathlib import Path
+
+import anyio
+
+from holdfast import Agent, Delta, PendingCall, Runtime, tool
+from holdfast.testing import ScriptedModel
+
+
+class Slow(ScriptedModel):
+    """Says something, and ends its last turn when it may."""
+
+    async def answer(self, request):
+        if request.turn == 2:
+            for word in ("I ", "think"):
+                yield Delta(request.session_id, request.turn, "text", word)
+            while not Path("may_end").exists():
+                await anyio.sleep(0.02)
+        async for piece in super().answer(request):
+            if not isinstance(piece, Delta):
+                yield piece
+
+
+@tool(requires_approval=True)
+def refund(cents: int) -> str:
+    """Pay money back."""
+    with Path("effects.log").open("a") as log:
+        log.write("refund\\n")
+    return "refunded"
+
+
+@tool(deferred=True)
+def deploy(call: PendingCall) -> str:
+    """Deploy it."""
+    return "job-1"
+
+
+calls = [{"tool": "refund", "args": {"cents": 1}}, {"tool": "deploy"}]
+model = Slow([{"calls": calls}, {"text": "I think so."}])
+agent = Agent("shop", model=model, tools=[refund, deploy])
+rt = Runtime("URL", agents=[agent])
+'''
+
+MakeServer = Callable[..., Server]
+Json = dict[str, Any]
+
+
+@pytest.fixture
+async def make_server(tmp_path: Path, postgres_url: str) -> AsyncIterator[MakeServer]:
+    """Servers of one project that drive nothing themselves."""
+    (tmp_path / "app.py").write_text(APP.replace("URL", postgres_url))
+    made: list[Server] = []
+
+    def make() -> Server:
+        made.append(Server(tmp_path, ("--app", "app:rt", "--no-worker")))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.kill()
+
+
+@pytest.fixture
+def workers(make_server: MakeServer, tmp_path: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Two that drive whatever is due."""
+    command = [sys.executable, "-m", "holdfast.cli", "worker", "--app", "app:rt"]
+    with (tmp_path / "workers.log").open("wb") as log:
+        started = [subprocess.Popen(command, cwd=tmp_path, stderr=log) for _ in range(2)]
+    yield started
+    for worker in started:
+        worker.kill()
+        worker.wait()
+
+
+async def test_any_server_takes_anything_and_shows_everything_of_a_session_driven_elsewhere(
+    make_server: MakeServer, workers: list[subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    """S0.70, S4.35, G4, G5: results, decisions, messages, events, and what is being said."""
+    first, second = make_server(), make_server()
+    first.start()
+    second.start()
+    await first.ready()
+    await second.ready()
+    said, seen, session = "", list[int](), dict[str, Any]()
+    async with first.client(None) as one, second.client(None) as two:
+        await one.session("s", agent="shop").send("Go")
+        with anyio.fail_after(50):
+            waiting = await two.session("s").run()
+            by_tool = {call["tool"]: call["id"] for call in waiting["pending"]}
+            following = cast("AsyncGenerator[Json, None]", one.session("s").follow(deltas=True))
+            async with aclosing(following) as events:
+                await two.submit_result(by_tool["deploy"], "deployed")
+                assert (await one.submit_result(by_tool["deploy"], "deployed"))["duplicate"]
+                await one.approve(by_tool["refund"])
+                async for item in events:
+                    if item["type"] == "delta":
+                        data = item["data"]
+                        said = "" if data["kind"] == "reset" else said + data["text"]
+                    else:
+                        seen.append(item["seq"])
+                    if said == "I think":
+                        (tmp_path / "may_end").touch()
+                    if item["type"] == "assistant" and item["data"]["turn"] == 2:
+                        break
+            session = await two.session("s").run()
+    assert (session["state"], session["output"]) == ("completed", "I think so.")
+    assert seen == list(range(1, seen[-1] + 1))
+    assert (tmp_path / "effects.log").read_text() == "refund\n"
+    for worker in workers:
+        worker.terminate()
+        assert worker.wait(timeout=30) == 0
+    assert "Traceback" not in (tmp_path / "workers.log").read_text()
