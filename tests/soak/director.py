@@ -141,7 +141,10 @@ class Director:
     async def _send(self) -> None:
         number = self.done["send"]
         name = f"s{self._luck.randint(max(0, number // 3 - SESSIONS), number // 3)}"
-        text = f"message {number}"
+        await self.send(name, f"message {number}")
+
+    async def send(self, name: str, text: str) -> None:
+        """Say something to a session."""
         await self._insist(lambda: self._rt.session(name, agent=AGENT).send(text, key=text))
         self.oracle.messages.setdefault(name, []).append(text)
         self.done["send"] += 1

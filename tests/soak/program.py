@@ -1,4 +1,4 @@
-"""The processes of the soak: `python -m tests.soak.program FOLDER SEED`.
+"""The processes of the soak: `python -m tests.soak.program FOLDER SEED [PROGRAM]`.
 
 Each line of its input is an order to fork a worker; it answers with the worker's process id.
 A worker works until it is killed, or told to leave by SIGTERM.
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import anyio
 from tests.soak.agents import World, make_agent
+from tests.soak.versions import NEWER, newer_store
 
 import holdfast.store.postgres
 import holdfast.store.sqlite  # noqa: F401 - loaded before the forks
@@ -20,9 +21,10 @@ from holdfast import Runtime
 LEASE = "1s"
 
 
-async def work(world: World) -> None:
+async def work(world: World, program: str) -> None:
+    store = newer_store(world.url) if program == NEWER else world.url
     async with (
-        Runtime(world.url, agents=[make_agent(world)], deps=world, worker=True),
+        Runtime(store, agents=[make_agent(world)], deps=world, worker=True),
         anyio.create_task_group() as tasks,
     ):
 
@@ -39,14 +41,14 @@ async def work(world: World) -> None:
         tasks.cancel_scope.cancel()
 
 
-def run(world: World) -> None:
+def run(world: World, program: str) -> None:
     """One worker, from its fork to its end."""
     status = 1
     try:
         log = os.open(world.folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 2)
         random.seed()  # not all workers alike
-        anyio.run(work, world)
+        anyio.run(work, world, program)
         status = 0
     except BaseException:  # noqa: BLE001 - it is this process' own to die of
         sys.excepthook(*sys.exc_info())
@@ -63,7 +65,7 @@ def main() -> None:
         child = os.fork()
         if child == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            run(world)
+            run(world, sys.argv[3] if len(sys.argv) > 3 else "")
         print(child, flush=True)  # noqa: T201 - its voice
 
 

@@ -5,8 +5,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 from tests.crash.harness import ROOT
@@ -27,27 +29,31 @@ class Nap:
 class Workers:
     """The workers of one database, living and frozen."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, programs: Sequence[str] = ("",)) -> None:
         self.living: list[int] = []
         self.frozen: list[int] = []
         self.naps: list[Nap] = []
         self._slept: dict[int, float] = {}  # since when each frozen one is
         self._world = world
-        self._forker = subprocess.Popen(
-            [sys.executable, "-m", "tests.soak.program", str(world.folder), world.seed],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
+        self._forkers = {name: _forker(world, name) for name in programs}
+        self._next = cycle(programs)
+        self.programs: dict[int, str] = {}  # of each process
 
-    def start(self) -> None:
-        """One more."""
-        assert self._forker.stdin is not None
-        assert self._forker.stdout is not None
-        self._forker.stdin.write("\n")
-        self._forker.stdin.flush()
-        self.living.append(int(self._forker.stdout.readline()))
+    def start(self, program: str | None = None) -> None:
+        """One more, of this program or of the one whose turn it is."""
+        name = next(self._next) if program is None else program
+        forker = self._forkers[name]
+        assert forker.stdin is not None
+        assert forker.stdout is not None
+        forker.stdin.write("\n")
+        forker.stdin.flush()
+        pid = int(forker.stdout.readline())
+        self.programs[pid] = name
+        self.living.append(pid)
+
+    def of(self, program: str) -> list[int]:
+        """Those that live and run this program."""
+        return [pid for pid in self.living if self.programs[pid] == program]
 
     def kill(self, pid: int) -> None:
         """As if its machine had failed."""
@@ -94,8 +100,9 @@ class Workers:
         """Kill all of them."""
         for pid in [*self.living, *self.frozen]:
             self._signal(pid, signal.SIGKILL)
-        self._forker.kill()
-        self._forker.communicate()
+        for forker in self._forkers.values():
+            forker.kill()
+            forker.communicate()
 
     def _signal(self, pid: int, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
@@ -110,6 +117,16 @@ class Workers:
         for group in (self.living, self.frozen):
             if pid in group:
                 group.remove(pid)
+
+
+def _forker(world: World, program: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.soak.program", str(world.folder), world.seed, program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
 
 
 def _is_stopped(pid: int) -> bool:
