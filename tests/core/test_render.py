@@ -296,6 +296,44 @@ def test_what_ends_in_thought_or_says_something_else_is_written_anew(native: Any
     assert body["messages"][1]["content"] in ("so", [SAID])
 
 
+@pytest.mark.parametrize("arguments", ["", '{"cut": ', "[1]", "null"])
+@pytest.mark.parametrize("wanted", ["openai-chat", "openai-responses"])
+def test_arguments_that_are_no_object_are_written_anew(arguments: str, wanted: Any) -> None:
+    """G6 C16"""
+    function = {"name": "read", "arguments": arguments}
+    sent: dict[str, Any] = {"role": "assistant", "content": None}
+    sent["tool_calls"] = [{"id": "a", "type": "function", "function": function}]
+    if wanted == "openai-responses":
+        sent = {"id": "fc_1", "type": "function_call", "call_id": "a", **function}
+    raw = json.dumps([sent]).encode()
+    answer = AssistantMessage("", (AskedCall("a", "read", {}),), None, "openai", "x", raw)
+    told = [UserMessage("hi"), answer, ToolMessage("a", "read", "no", is_error=True)]
+    assert check(render(told, wanted, model="x"), wanted, strict=True) == []
+    assert '"arguments": "{}"' in json.dumps(render(told, wanted, model="x"))
+
+
+def test_a_call_without_arguments_keeps_the_reasoning_that_led_to_it() -> None:
+    """Servers that send nothing for no arguments want an object back."""
+    call = {"id": "a", "type": "function", "function": {"name": "read", "arguments": ""}}
+    sent = {"role": "assistant", "content": None, "tool_calls": [call], "reasoning_content": "see"}
+    raw = json.dumps([sent]).encode()
+    answer = AssistantMessage("", (AskedCall("a", "read", {}),), None, "openai", "x", raw)
+    told = [UserMessage("hi"), answer, ToolMessage("a", "read", "yes")]
+    back = render(told, "openai-chat", model="x")["messages"][1]
+    call["function"]["arguments"] = "{}"  # type: ignore[index]
+    assert back == sent
+
+
+def test_anthropic_gets_no_arguments_that_are_no_object() -> None:
+    """G6"""
+    sent = {"type": "tool_use", "id": "a", "name": "read", "input": [1]}
+    raw = json.dumps([sent]).encode()
+    answer = AssistantMessage("", (AskedCall("a", "read", {}),), None, "anthropic", "x", raw)
+    told = [UserMessage("hi"), answer, ToolMessage("a", "read", "no", is_error=True)]
+    back = render(told, "anthropic", model="x")["messages"][1]["content"]
+    assert back == [{**sent, "input": {}}]
+
+
 def test_items_go_back_with_their_ids_once_and_to_their_model_only() -> None:
     """R07 R08"""
     part = {"type": "output_text", "text": "so", "annotations": []}

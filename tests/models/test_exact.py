@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.models.conftest import FORMATS, agent_at, model_at
 
-from holdfast import Runtime
+from holdfast import Runtime, tool
 from holdfast.core.render import render as _render
 from holdfast.testing.endpoint import Endpoint, fake_endpoint
 from holdfast.testing.endpoint.samples import CHAT_REASONING, HARD, LAST, LOOKS
@@ -51,6 +51,23 @@ async def test_reasoning_of_open_models_goes_back_with_the_calls() -> None:
     with fake_endpoint(CHAT_REASONING) as endpoint:
         await run(endpoint, "openai-chat")
     assert endpoint.refused == []
+
+
+@tool(redact=["pin"])
+def enter(pin: int) -> str:
+    """Enter a number."""
+    return f"entered {pin}"
+
+
+async def test_arguments_that_were_cut_off_end_no_session_and_show_no_secret() -> None:
+    """G6 G11"""
+    function = {"name": "enter", "arguments": '{"pin": "0451'}
+    call = {"id": "call_1", "type": "function", "function": function}
+    cut = {"role": "assistant", "content": None, "refusal": None, "tool_calls": [call]}
+    with fake_endpoint([{"message": cut, "stop": "length"}, {"text": LAST}]) as endpoint:
+        events = await run(endpoint, "openai-chat", tools=[enter])
+    assert "0451" not in json.dumps(events)
+    assert [event["isError"] for event in events if event["type"] == "tool_result"] == [True]
 
 
 @FORMATS

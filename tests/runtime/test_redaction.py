@@ -111,6 +111,24 @@ async def test_secrets_are_shown_nowhere_and_the_call_runs_with_them(
         hides(*await surfaces(rt), caplog.text)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"tool": "pay", "args": {"kard": CARD, "cents": 5}},
+        {"tool": "pays", "args": {"number": CARD}},
+    ],
+)
+async def test_a_call_that_the_model_misspelled_hides_them_too(
+    in_memory: MakeRuntime, call: dict[str, Any]
+) -> None:
+    """G11"""
+    turns: list[dict[str, Any]] = [{"calls": [call]}, {"text": "Done."}]
+    async with in_memory(Agent("clerk", model=ScriptedModel(turns), tools=[pay])) as rt:
+        result = await rt.session("s", agent="clerk").run("Go")
+        assert result.output == "Done."
+        hides(*await surfaces(rt))
+
+
 async def test_a_process_without_the_tool_s_code_hides_them_too(
     memory: MemoryStore, in_memory: MakeRuntime
 ) -> None:

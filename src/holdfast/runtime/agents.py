@@ -186,6 +186,11 @@ class ReadyAgent:
         """The tool of that name, or that had it once."""
         return self._by_name.get(name)
 
+    @cached_property
+    def hidden(self) -> frozenset[str]:
+        """The arguments of all its tools that are shown to nobody."""
+        return frozenset().union(*(tool.hidden for tool in self.tools.values()))
+
     def model_of(self, run: Run | None) -> Model:
         """Who answers in a run: one that stands in for the agent's own model, once it had to."""
         stand_in = None if run is None or run.model is None else self.models.get(run.model)

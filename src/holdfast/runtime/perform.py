@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace as vary
 from functools import partial
@@ -68,7 +68,7 @@ class Performer(Struct, frozen=True):
                 for call in answer.calls
             ]
         )
-        return Answered(turn, head, answer, verdicts, self._hidden(answer))
+        return Answered(turn, head, answer, verdicts, self._hidden(answer, wrong))
 
     async def summarise(
         self, cut: Cut, covered: list[Message], state: State, instructions: str
@@ -107,10 +107,20 @@ class Performer(Struct, frozen=True):
             logger.exception("the model of agent %s failed", self.agent.name)
             return ModelError(_named(error))
 
-    def _hidden(self, answer: Answer) -> dict[str, tuple[str, ...]]:
-        """The names of the arguments that are not shown, of each call that has some."""
-        tools = [(call.id, self.agent.tool(call.tool)) for call in answer.calls]
-        return {name: tuple(sorted(one.hidden)) for name, one in tools if one and one.hidden}
+    def _hidden(self, answer: Answer, wrong: Collection[str]) -> dict[str, tuple[str, ...]]:
+        """The names of the arguments that are not shown, of each call that has some.
+
+        Where the model misspelled a name, or wrote no object, a secret may stand anywhere.
+        """
+        hidden: dict[str, tuple[str, ...]] = {}
+        for call in answer.calls:
+            tool = self.agent.tool(call.tool)
+            names = self.agent.hidden if tool is None else tool.hidden
+            is_clear = tool is not None and call.id not in wrong
+            known = tool.parameters.get("properties", {}) if tool and is_clear else {}
+            if names:
+                hidden[call.id] = tuple(sorted(names | (call.params.keys() - known.keys())))
+        return hidden
 
     def _request(self, messages: list[Message], state: State, turn: int) -> Request:
         return Request(
@@ -133,7 +143,7 @@ class Performer(Struct, frozen=True):
         self, request: Request, model: Model, attempt: Attempt | None, up_to: int
     ) -> Answer:
         whole: Answer | None = None
-        hides = any(tool.hidden for tool in self.agent.tools.values())
+        hides = bool(self.agent.hidden)
         tell(ModelAsked(self.tenant, self.session_id, request.turn, up_to))
         with (
             self.desk.telemetry.chat(model.name, request, hides=hides) as answered,

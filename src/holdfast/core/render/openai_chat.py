@@ -30,7 +30,17 @@ def _sent(native: Message) -> Message:
     """The message as it came, without what says nothing or is only told to the reader."""
     said = {key: value for key, value in native.items() if value is not None}
     said.pop("annotations", None)
+    if "tool_calls" in said:
+        said["tool_calls"] = [_with_arguments(call) for call in said["tool_calls"]]
     return {"content": None, **said}
+
+
+def _with_arguments(call: Block) -> Block:
+    """The call as it came; servers that send no arguments as nothing do not take that back."""
+    function = call["function"]
+    if function.get("arguments"):
+        return call
+    return {**call, "function": {**function, "arguments": "{}"}}
 
 
 def _answer(messages: list[Message], content: list[Block]) -> None:

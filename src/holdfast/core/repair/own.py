@@ -148,14 +148,18 @@ def _inner(item: Any) -> list[Any]:
 
 
 def _chat_call(call: dict[str, Any]) -> Block:
-    return {**call["function"], "type": "function_call", "call_id": call["id"]}
+    function = call["function"]
+    said = {**function, "arguments": function.get("arguments") or "{}"}
+    return {**said, "type": "function_call", "call_id": call["id"]}
 
 
 def _as_sent(message: AssistantMessage, sent: list[Part], calls: list[Part]) -> list[Part]:
     """Our parts in the order in which the provider sent them, if they are the same; else none."""
     asked = iter(calls)
     told = [next(asked, part) if part.kind == "call" else part for part in sent]
-    same = [part.id for part in sent if part.kind == "call"] == [part.id for part in calls]
+    # A provider does not take back what it sent as arguments if that is no object.
+    sound = [part.id for part in sent if part.kind == "call" and part.same]
+    same = sound == [part.id for part in calls]
     texts = "".join(part.block["text"] for part in sent if part.kind == "text")
     return told if same and _bare(texts) == _bare(message.text) else []
 

@@ -48,7 +48,7 @@ def changes(answered: Answered, sent: list[Body], private: Private) -> Iterator[
     if private != "must" and _first_change(posted, shared, may_lack=["citations"]) is None:
         return
     found = _first_change(posted, whole)
-    if found is None:
+    if found is None or not whole:
         return
     kind = (whole[found] if found < len(whole) else posted[found]).get("type")
     named = "`thinking` or `redacted_thinking`" if kind in _THOUGHTS else f"`{kind}`"
