@@ -50,6 +50,16 @@ def test_a_missing_key_is_told_when_the_agent_is_made(
     Runtime("memory:", agents=[Agent("support", model=model)])
 
 
+@pytest.mark.parametrize("key", [f"{KEY}\n", f" {KEY}", f"{KEY}\u2026"])
+def test_a_key_that_no_request_could_carry_is_told_and_not_shown(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    error = refusal("openai:gpt-x")
+    assert error.code == "MODEL_KEY_INVALID"
+    assert KEY not in f"{error} {error.hint} {error.details}"
+
+
 def test_a_missing_library_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     here = util.find_spec
     monkeypatch.setattr(

@@ -33,13 +33,19 @@ def check_ready(
             code="MODEL_LIBRARY_MISSING",
             hint=provider.install,
         )
-    has_key = bool(key) or any(os.environ.get(name) for name in provider.keys)
-    if provider.keys and not has_key and base_url is None:  # a server of one's own may need none
+    used = key or next(filter(None, map(os.environ.get, provider.keys)), "")
+    if provider.keys and not used and base_url is None:  # a server of one's own may need none
         where = f", or api_key in llms.{llm}" if llm else ""
         raise ConfigError(
             f"agent {agent!r}: the provider {provider.name} needs a key",
             code="MODEL_KEY_MISSING",
             hint=f"set {provider.keys[0]}{where}",
+        )
+    if not (used.isascii() and used.isprintable() and used == used.strip()):
+        raise ConfigError(  # no request could carry it: it would look like a connection that fails
+            f"agent {agent!r}: the key of the provider {provider.name} cannot be one",
+            code="MODEL_KEY_INVALID",
+            hint="it has a line break, a blank at an end or a strange character; copy it again",
         )
 
 
