@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from pydantic import SecretStr
 from tests.mcp.world import World
 
-from holdfast import Agent, Runtime, ToolError, tool
+from holdfast import Agent, File, Runtime, ToolError, tool
 from holdfast.errors import ConfigError
 from holdfast.testing import ScriptedModel
 
@@ -129,6 +129,31 @@ async def test_a_drive_is_linked_to_who_asked_for_it(spans: InMemorySpanExporter
             await rt.session("s", agent=one).run("Go")
     (link,) = named(spans)["invoke_agent clerk"].links
     assert link.context.span_id == asked.get_span_context().span_id
+
+
+@pytest.mark.parametrize("kind", ["half a character", "itself", "file"])
+async def test_what_cannot_be_told_changes_nothing_of_what_was_done(
+    spans: InMemorySpanExporter, kind: str
+) -> None:
+    """G3"""
+
+    @tool
+    def make() -> Any:
+        """Make something that no span can hold."""
+        itself: dict[str, Any] = {}
+        itself["itself"] = itself
+        odd = {"half a character": {"a": "\ud800"}, "file": File("image/png", data=b"x" * 9)}
+        return odd.get(kind, itself)
+
+    turns: list[dict[str, Any]] = [{"calls": [{"tool": "make", "args": {}}]}, {"text": "Made."}]
+    one = Agent("maker", model=ScriptedModel(turns), tools=[make])
+    async with Runtime("memory:", agents=[one], telemetry={"content": True}) as rt:
+        await rt.session("s", agent=one).run("Go")
+        results = [event for event in await rt.session("s").events() if event.type == "tool_result"]
+    assert [event.data.get("isError") for event in results] == [None]
+    said = dict(named(spans)["execute_tool make"].attributes or {})
+    assert "error.type" not in said
+    assert "[" in str(said["gen_ai.tool.call.result"])  # the mark that stands for it
 
 
 async def test_no_content_is_told_unless_it_is_asked_for(spans: InMemorySpanExporter) -> None:

@@ -19,6 +19,7 @@ from holdfast.core.redaction import masked
 from holdfast.core.sessions import State
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.runtime.models.base import Request
+from holdfast.runtime.outputs import render_result
 from holdfast.runtime.tools import Tool
 
 if TYPE_CHECKING:  # an extra, and loaded only where the program has loaded it
@@ -151,13 +152,12 @@ class Telemetry:
         }
         with self._span(f"execute_tool {tool.name}", said) as span:
             if span is not None and self.content:
-                shown = _json(masked(args, tool.hidden))
+                shown = _shown(masked(args, tool.hidden))
                 span.set_attribute("gen_ai.tool.call.arguments", shown)
 
             def told(value: Any) -> None:
                 if span is not None and self.content:
-                    shown = value if isinstance(value, str) else _json(value)
-                    span.set_attribute("gen_ai.tool.call.result", shown)
+                    span.set_attribute("gen_ai.tool.call.result", _shown(value))
 
             yield told
 
@@ -250,6 +250,14 @@ def _parts(text: str, calls: Sequence[AskedCall]) -> list[dict[str, Any]]:
         {"type": "tool_call", "id": one.id, "name": one.tool, "arguments": dict(one.params)}
         for one in calls
     ]
+
+
+def _shown(value: Any) -> str:
+    """What a tool was given or returned, whatever that is; never raises: it was done."""
+    shown = render_result(value)
+    if isinstance(shown, str):
+        return shown
+    return _json([one if isinstance(one, str) else f"[file {one.media_type}]" for one in shown])
 
 
 def _json(value: Any) -> str:
