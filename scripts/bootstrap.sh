@@ -20,8 +20,6 @@ fail() { say "$*"; exit 1; }
 can_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
 # Debian has PostgreSQL's programs beside the path, and some servers where only root looks.
 has() { (PATH=$PATH:/usr/sbin:/usr/local/sbin$(printf ':%s' /usr/lib/postgresql/*/bin /usr/pgsql-*/bin) && command -v "$1" >/dev/null); }
-install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
-has() { PATH=$looked_in command -v "$1" >/dev/null || ls /usr/lib/postgresql/*/bin/"$1" >/dev/null 2>&1; }
 install() { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null </dev/null; }
 
 # The tests start servers of their own and need the programs alone: what a package would start, now or
