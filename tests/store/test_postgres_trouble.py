@@ -185,3 +185,50 @@ async def test_a_worker_whose_connection_was_cut_keeps_its_sessions(
     await anyio.sleep(1.0)  # four looks
     assert await other.commit([Write("s", [record("b")], fence=lease)]) == {"s": 2}
     await other.close()
+
+
+async def test_a_busy_neighbour_gives_a_worker_that_was_cut_off_time_to_come_back(
+    store: PostgresStore, postgres_url: str
+) -> None:
+    """It looks after every commit of its own; how often it looked says nothing about how long."""
+    other = PostgresStore(postgres_url)
+    await other.open()
+    lease = await drive(other, "other", "s")
+    await make(store, "busy")
+    await join(store, "worker")
+    line = other._ready().control._line
+    assert line is not None
+    await cut(postgres_url, line.connection.get_server_pid())
+    for _ in range(300):
+        await store.commit([Write("busy", [record()])])
+    assert await other.commit([Write("s", [record("b")], fence=lease)]) == {"s": 2}
+    await other.close()
+
+
+async def test_a_sign_of_life_that_an_old_connection_kept_is_kept_again(
+    store: PostgresStore, postgres_url: str
+) -> None:
+    """The server may notice later than we do that a connection has ended."""
+    lease = await drive(store, "worker", "s")
+    control = store._ready().control
+    old, watcher = await asyncpg.connect(postgres_url), await asyncpg.connect(postgres_url)
+    async with control._using:
+        line = control._line
+        assert line is not None
+        await line.fetch("SELECT pg_advisory_unlock_all()")
+        assert await old.fetchval("SELECT pg_try_advisory_lock($1)", control._pulses["worker"])
+    await cut(postgres_url, line.connection.get_server_pid())
+    with anyio.fail_after(5):
+        while control._line in {line, None}:
+            await store.changed(0.01)
+    other = PostgresStore(postgres_url)
+    await other.open()
+    await join(other, "other", 600_000)
+    await old.close()
+    with anyio.fail_after(5):
+        while len(await watcher.fetch("SELECT FROM pg_locks WHERE locktype = 'advisory'")) < 2:
+            await store.changed(0.01)
+    await watcher.close()
+    await anyio.sleep(1.0)  # five looks of the other
+    assert await store.commit([Write("s", [record("b")], fence=lease)]) == {"s": 2}
+    await other.close()

@@ -8,6 +8,7 @@ which ends with its connection: so a worker that died is seen before its lease i
 import asyncio
 import hashlib
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -20,8 +21,9 @@ from holdfast.store.whispers import Overheard
 logger = logging.getLogger("holdfast")
 
 POLL_S: Final = 1.0  # beside LISTEN, for hints that got lost
-LOOK_S: Final = 0.25  # without it, and for signs of life
-_AGAIN_S: Final = 0.25
+LOOK_S: Final = 0.2  # without it, and for signs of life
+CERTAIN_S: Final = 0.35  # for so long nobody has seen a sign of life of who is called dead
+PATIENCE_S: Final = 2.0  # with the others, after we were cut off ourselves: perhaps they were, too
 _NEWS: Final = ""
 _LARGEST: Final = 7900  # bytes of a payload; PostgreSQL takes less than 8000
 _MOST_WHISPERS: Final = 1000
@@ -45,7 +47,10 @@ class Control:
         self._whispers: list[str] = []
         self._waiting = 0
         self._pulses: dict[str, int] = {}
-        self._missed: set[str] = set()  # holders that showed no sign of life at the last look
+        self._missed: dict[str, float] = {}  # holders without a sign of life, and since when
+        self._next_look = 0.0  # all of these by the monotonic clock
+        self._patient_until = 0.0
+        self._was_cut = False
         self._snapshot = ""
         self._task: asyncio.Task[None] | None = None
         self._closing = False
@@ -151,29 +156,41 @@ class Control:
 
     async def _rest(self) -> None:
         """Until something is to be sent or it is time to look."""
-        looks_often = not self._dial.address.listen or (self._pulses and self._line is not None)
-        pause = _AGAIN_S if self._line is None or looks_often else POLL_S
         if self._line is None:  # what is to be sent waits too
-            await asyncio.sleep(pause)
+            await asyncio.sleep(LOOK_S)
             return
+        looks_often = self._pulses or not self._dial.address.listen
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._wanted.wait(), pause)
+            await asyncio.wait_for(self._wanted.wait(), LOOK_S if looks_often else POLL_S)
 
     @property
     def _has_to_send(self) -> bool:
         return self._news or bool(self._whispers)
 
     async def _connected(self) -> Line:
-        if self._line is None or self._line.connection.is_closed():
-            line = await self._dial.line(synced=False)
-            self._line = line
+        if self._line is not None and self._line.connection.is_closed():
+            self._broke(ConnectionError("it was cut"))
+        if self._line is None:
+            self._line = await self._prepared(await self._dial.line(synced=False))
+            self._missed.clear()
+            if self._was_cut:
+                self._patient_until, self._was_cut = time.monotonic() + PATIENCE_S, False
+            self._signal.ring()  # whatever was said meanwhile was not heard
+        return self._line
+
+    async def _prepared(self, line: Line) -> Line:
+        """A connection that listens, and shows that our holders are alive."""
+        try:
+            # It is made again at once: until then our holders look dead.
+            line.connection.add_termination_listener(lambda _: self._wanted.set())
             if self._dial.address.listen:
                 await line.connection.add_listener(self._channel, self._heard)
             for number in self._pulses.values():
                 await self._keep(line, number)
-            self._missed.clear()
-            self._signal.ring()  # whatever was said meanwhile was not heard
-        return self._line
+        except BaseException:
+            line.connection.terminate()
+            raise
+        return line
 
     async def _keep(self, line: Line, number: int) -> bool:
         (kept,) = await line.fetchrow(statement("keep_pulse"), number)
@@ -190,21 +207,32 @@ class Control:
 
     async def _look(self, line: Line) -> list[str]:
         """The holders that have certainly died; rings if something has happened."""
+        now = time.monotonic()
+        if now < self._next_look:  # it is asked as often as there is something to send
+            return []
+        self._next_look = now + LOOK_S
         if self._waiting:
             (snapshot,) = await line.fetchrow(statement("snapshot"))
             if snapshot != self._snapshot:
                 self._snapshot = snapshot
                 self._signal.ring()
-        if not self._pulses:
+        return await self._dead(line, now) if self._pulses else []
+
+    async def _dead(self, line: Line, now: float) -> list[str]:
+        """Those who showed no sign of life for so long that they were not just cut off."""
+        missing = {unpacked(name) for (name,) in await line.fetch(statement("without_pulse"))}
+        for holder in missing & self._pulses.keys():
+            # Our last connection had the lock when this one was made, and has ended since.
+            await self._keep(line, self._pulses[holder])
+        self._missed = {
+            holder: self._missed.get(holder, now) for holder in missing - self._pulses.keys()
+        }
+        if now < self._patient_until:
             return []
-        rows = await line.fetch(statement("without_pulse"))
-        missing = {unpacked(name) for (name,) in rows} - self._pulses.keys()
-        # Twice, so that a connection that was broken and is made again costs nobody a session.
-        dead, self._missed = missing & self._missed, missing
-        return sorted(dead)
+        return sorted(name for name, since in self._missed.items() if now - since >= CERTAIN_S)
 
     def _broke(self, error: Exception) -> None:
-        line, self._line = self._line, None
+        line, self._line, self._was_cut = self._line, None, True
         if line is not None:
             line.connection.terminate()
         logger.debug("the control connection to %s: %s", self._dial.address.where, error)

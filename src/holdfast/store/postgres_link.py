@@ -54,6 +54,10 @@ class Connection(Protocol):
         """LISTEN, and call it with (connection, pid, channel, payload)."""
         ...
 
+    def add_termination_listener(self, ended: Callable[..., None]) -> None:
+        """Call it with the connection once that has ended."""
+        ...
+
     def is_closed(self) -> bool:
         """Whether it has ended."""
         ...
