@@ -13,7 +13,12 @@ LIMIT_S = 900
 
 # What is asked for; the versions, transitive ones too, are in peers/constraints-NAME.txt.
 PACKAGES: dict[str, tuple[str, ...]] = {
-    "langgraph": ("langgraph", "langgraph-checkpoint-sqlite"),
+    "langgraph": (
+        "langgraph",
+        "langgraph-checkpoint-sqlite",
+        "langgraph-checkpoint-postgres",
+        "psycopg-binary",
+    ),
     "dbos": ("dbos", "pysqlite3"),  # it needs a newer SQLite than many Pythons have
     "pydantic-ai": ("pydantic-ai-slim",),
     "openai-agents": ("openai-agents",),

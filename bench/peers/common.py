@@ -22,6 +22,8 @@ RESULT = "The preview was deployed to https://preview-123.example.com at 14:02. 
 ANSWER = "The preview is up at https://preview-123.example.com. " * 6
 KILO = "All work and no play makes a benchmark of a chat. " * 20  # 1,000 bytes
 
+POSTGRES_SETTINGS = ("fsync", "synchronous_commit")
+
 CYCLE = ("deploy", "say")  # deploy pauses until somebody outside has its result
 CRASH = ("charge", "deploy", "say")  # charge has an effect at once
 PATIENCE_S = 10.0  # how much longer than asked a slice may take before it is given up
@@ -41,6 +43,7 @@ class Job:
     cycles: int = 0
     turns: tuple[int, ...] = ()
     trials: int = 0
+    begin_at: float = 0.0  # by the clock of the wall: several processes begin at once
 
 
 @dataclass
@@ -146,6 +149,7 @@ async def _measured(opener: Opener, job: Job, folder: Path) -> dict[str, Any]:
         warm = len(run.done)
         story.handed_in.clear()
         story.accepted.clear()
+        await asyncio.sleep(max(0.0, job.begin_at - time.time()))
         began, cpu = time.perf_counter(), time.process_time()
         run.until = began + job.seconds
         await run.rounds(job.cycles)
@@ -188,7 +192,7 @@ class Run:
         while self.left > 0 or time.perf_counter() < self.until:
             self.left -= 1
             self.begun += 1
-            session = f"session-{self.begun}"
+            session = f"session-{os.getpid()}-{self.begun}"  # several processes may share a store
             try:
                 await self._cycle(session)
                 self.done.append(session)

@@ -76,16 +76,19 @@ def _parked(session: str | None) -> asyncio.Event:
 class Dbos:
     """A launched DBOS."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
     async def durability(self) -> str:
         """Of a connection of its engine."""
         from dbos._dbos import _get_dbos_instance
 
-        engine = _get_dbos_instance()._sys_db.engine  # noqa: SLF001 - only to read its pragmas
+        engine = _get_dbos_instance()._sys_db.engine  # noqa: SLF001 - only to read its settings
         with engine.connect() as connection:
-            return common.pragmas(connection.connection)
+            if engine.dialect.name == "sqlite":
+                return common.pragmas(connection.connection)
+            shown = [
+                connection.exec_driver_sql(f"SHOW {name}").scalar()
+                for name in common.POSTGRES_SETTINGS
+            ]
+            return ", ".join(shown)
 
     async def start(self, session: str) -> None:
         """Start the workflow; it says itself when it is about to wait."""
@@ -125,19 +128,27 @@ async def opened(folder: Path, story: Story, variant: str) -> AsyncIterator[Dbos
         file = sys.modules["sqlite3"].connect(folder / "dbos.db")
         file.execute("pragma journal_mode = wal")
         file.close()
+    async with launched(f"sqlite:///{folder}/dbos.db") as dbos:
+        yield dbos
+
+
+@asynccontextmanager
+async def launched(url: str, **more: Any) -> AsyncIterator[Dbos]:
+    """DBOS with its system database there."""
     DBOS(
         config={
             "name": "bench",
-            "system_database_url": f"sqlite:///{folder}/dbos.db",
+            "system_database_url": url,
             "log_level": "CRITICAL",
             "run_admin_server": False,
             "application_version": "1",
             "notification_listener_polling_interval_sec": POLL_S,
+            **more,
         }
     )
     DBOS.launch()
     try:
-        yield Dbos(folder)
+        yield Dbos()
     finally:
         DBOS.destroy(workflow_completion_timeout_sec=0)
 

@@ -1,7 +1,7 @@
 """holdfast through its public Runtime on a file, as it is shipped."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -34,19 +34,15 @@ class Fake:
 class Holdfast:
     """An open Runtime."""
 
-    def __init__(self, rt: Runtime, path: Path, story: Story) -> None:
+    def __init__(self, rt: Runtime, story: Story, durability: Callable[[], Awaitable[str]]) -> None:
         self._rt = rt
-        self._path = path
         self._story = story
+        self._shown = durability
         self._pending: dict[str, str] = {}
 
     async def durability(self) -> str:
-        """Of a connection made as the store makes its own."""
-        connection = settled(python_connect(str(self._path)))
-        try:
-            return common.pragmas(connection)
-        finally:
-            connection.close()
+        """Of a connection as it uses them."""
+        return await self._shown()
 
     async def start(self, session: str) -> None:
         """Run until it waits."""
@@ -82,10 +78,8 @@ class Holdfast:
         assert result.state == "completed", result
 
 
-@asynccontextmanager
-async def opened(folder: Path, story: Story, variant: str) -> AsyncIterator[Holdfast]:
-    """A Runtime on a file in the folder; there is one variant."""
-    assert not variant
+def agent_of(story: Story) -> Agent[str]:
+    """An agent whose model plays the story."""
 
     @tool(deferred=True)
     async def deploy(branch: str, region: str, size: str, ttl: str) -> None:
@@ -97,10 +91,25 @@ async def opened(folder: Path, story: Story, variant: str) -> AsyncIterator[Hold
         story.reached("charged")
         return "charged"
 
-    agent = Agent("bench", model=Fake(story), tools=[deploy, charge])
+    return Agent("bench", model=Fake(story), tools=[deploy, charge])
+
+
+@asynccontextmanager
+async def opened(folder: Path, story: Story, variant: str) -> AsyncIterator[Holdfast]:
+    """A Runtime on a file in the folder; there is one variant."""
+    assert not variant
     path = folder / "holdfast.db"
-    async with Runtime(f"sqlite:///{path}", agents=[agent]) as rt:
-        yield Holdfast(rt, path, story)
+
+    async def durability() -> str:
+        """Of a connection made as the store makes its own."""
+        connection = settled(python_connect(str(path)))
+        try:
+            return common.pragmas(connection)
+        finally:
+            connection.close()
+
+    async with Runtime(f"sqlite:///{path}", agents=[agent_of(story)]) as rt:
+        yield Holdfast(rt, story, durability)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ The variant is its `durability`: sync, async (its default) or exit.
 """
 
 import operator
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -25,8 +25,10 @@ class State(TypedDict):
 class LangGraph:
     """A compiled graph with a saver."""
 
-    def __init__(self, saver: Any, story: Story, variant: str) -> None:
-        self._saver = saver
+    def __init__(
+        self, saver: Any, story: Story, variant: str, durability: Callable[[], Awaitable[str]]
+    ) -> None:
+        self._shown = durability
         self._story = story
         self._durability = variant
         graph = StateGraph(State)
@@ -56,12 +58,8 @@ class LangGraph:
         return await self._app.ainvoke(given, _config(session), durability=self._durability)
 
     async def durability(self) -> str:
-        """Of the saver's connection."""
-        async with self._saver.conn.execute("PRAGMA journal_mode") as cursor:
-            (mode,) = await cursor.fetchone()
-        async with self._saver.conn.execute("PRAGMA synchronous") as cursor:
-            (level,) = await cursor.fetchone()
-        return common.told(mode, level)
+        """Of a connection as it uses them."""
+        return await self._shown()
 
     async def start(self, session: str) -> None:
         """Invoke until it is interrupted."""
@@ -105,7 +103,16 @@ async def opened(folder: Path, story: Story, variant: str) -> AsyncIterator[Lang
     """A saver on a file in the folder."""
     async with AsyncSqliteSaver.from_conn_string(str(folder / "langgraph.db")) as saver:
         await saver.setup()
-        yield LangGraph(saver, story, variant)
+
+        async def durability() -> str:
+            """Of the saver's connection."""
+            async with saver.conn.execute("PRAGMA journal_mode") as cursor:
+                (mode,) = await cursor.fetchone()
+            async with saver.conn.execute("PRAGMA synchronous") as cursor:
+                (level,) = await cursor.fetchone()
+            return common.told(mode, level)
+
+        yield LangGraph(saver, story, variant, durability)
 
 
 if __name__ == "__main__":
