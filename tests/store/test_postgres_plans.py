@@ -32,10 +32,10 @@ RECORDS = """
 QUESTIONS: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "look for work": (statement("look_for_work"), ("worker", "session", NOW)),
     "claim": (statement("claim"), ("worker", "session", 5, NOW)),
-    "claim one": (statement("claim_one"), ("worker", "session", "s1", NOW)),
+    "claim these": (statement("claim_these"), ("worker", "session", ["s1", "s2"], NOW)),
     "lock": (statement("lock_streams"), (["s1", "s2"],)),
     "read": (statement("read"), ("s1", 0, 100)),
-    "get": (statement("get"), ("pending", "p-1042")),
+    "get": (statement("look_at_entries"), (["pending"], ["p-1042"])),
     "expire": (
         reads._find(("kind", "state", "due_before"), is_first=True),
         ("pending", "open", NOW, 100),

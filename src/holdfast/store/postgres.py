@@ -136,7 +136,9 @@ class PostgresStore:
 
     async def get(self, kind: str, key: str) -> Entry | None:
         """One entry by its key, or None."""
-        return await self._ask(partial(reads.get, kind=kind, key=key))
+        running = self._ready()
+        self._signal.look()
+        return await running.entries.answer((kind, key))
 
     async def find(
         self,

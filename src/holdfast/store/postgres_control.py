@@ -24,6 +24,7 @@ POLL_S: Final = 1.0  # beside LISTEN, for hints that got lost
 LOOK_S: Final = 0.2  # without it, and for signs of life
 CERTAIN_S: Final = 0.35  # for so long nobody has seen a sign of life of who is called dead
 PATIENCE_S: Final = 2.0  # with the others, after we were cut off ourselves: perhaps they were, too
+_BREATH_S: Final = 0.01  # between two NOTIFYs: the first of many goes out at once
 _NEWS: Final = ""
 _LARGEST: Final = 7900  # bytes of a payload; PostgreSQL takes less than 8000
 _MOST_WHISPERS: Final = 1000
@@ -160,6 +161,7 @@ class Control:
             await asyncio.sleep(LOOK_S)
             return
         looks_often = self._pulses or not self._dial.address.listen
+        await asyncio.sleep(_BREATH_S)
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._wanted.wait(), LOOK_S if looks_often else POLL_S)
 

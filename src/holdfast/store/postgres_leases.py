@@ -1,12 +1,14 @@
 """Claims and heartbeats on PostgreSQL: who may drive what, by the server's own clock."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from holdfast.errors import StoreError
 from holdfast.store.base import Lease, Lost, Unknown
 from holdfast.store.judge import BACK_OFF_FROM_TRY, LONGEST_BACK_OFF_MS
 from holdfast.store.postgres_clock import ServerClock
+from holdfast.store.postgres_gather import Gather
 from holdfast.store.postgres_lines import Lines
 from holdfast.store.postgres_link import Connection, Dial, Line, is_broken, is_database_error
 from holdfast.store.postgres_sql import packed, statement, unpacked
@@ -26,13 +28,18 @@ class Leases:
         self._clock = clock
         self._program = program
         self._lines = Lines(dial, _LINES, synced=False)
+        self._gathers: dict[tuple[str, str], Gather[str, list[Lease]]] = {}  # holder, kind
 
     async def close(self) -> None:
         """Close the connections."""
+        for gather in self._gathers.values():
+            await gather.close()
         await self._lines.close()
 
     async def claim(self, holder: str, kind: str, limit: int, only: str | None) -> list[Lease]:
         """The due streams that the holder gets; raises Lost, or Unknown if it may hold more."""
+        if only is not None and limit > 0:
+            return await self._named(holder, kind).answer(only)
         name, now = packed(holder), self._clock.given()
         alive, has_dead, has_due, seen = await self._lines.ask(
             lambda line: _first(line, "look_for_work", name, packed(kind), now)
@@ -42,17 +49,41 @@ class Leases:
             await self.reap()
             has_due = True  # perhaps
         if not alive:
-            raise Lost(f"{holder} is not alive here, so it can hold nothing")
+            raise _lost(holder)
         if not has_due or limit <= 0:
             return []
-        rows = await self._claimed(name, packed(kind), limit, only)
+        rows = await self._claimed("claim", name, packed(kind), limit)
         if not rows:
-            raise Lost(f"{holder} is not alive here, so it can hold nothing")
-        return [
-            Lease(unpacked(stream), epoch, holder, head, tries, now)
-            for _, now, stream, epoch, head, tries in rows
-            if stream is not None
-        ]
+            raise _lost(holder)
+        return [_lease(row, holder) for row in rows if row[2] is not None]
+
+    def _named(self, holder: str, kind: str) -> Gather[str, list[Lease]]:
+        """Claims of streams by their names, as many as are asked for at one time."""
+        gather = self._gathers.get((holder, kind))
+        if gather is None:
+            ask = partial(self._claim_these, holder, kind)
+            gather = self._gathers[holder, kind] = Gather(ask, self._dial.explained)
+        return gather
+
+    async def _claim_these(
+        self, holder: str, kind: str, streams: Sequence[str]
+    ) -> list[list[Lease]]:
+        """For each stream its lease, if it could be had; of two who ask for one, the first."""
+        taken: dict[str, Lease] = {}
+        for _ in range(2):  # what dead holders had may be had afterwards
+            left = [packed(stream) for stream in dict.fromkeys(streams) if stream not in taken]
+            rows = await self._claimed("claim_these", packed(holder), packed(kind), left)
+            leases = [_lease(row, holder) for row in rows if row[2] is not None]
+            taken.update((lease.stream, lease) for lease in leases)
+            alive, seen, *_, has_dead = rows[0]
+            self._clock.heard(seen)
+            if has_dead:
+                await self.reap()
+            if alive is None:
+                raise _lost(holder)
+            if not has_dead or len(taken) == len(left):
+                break
+        return [[taken.pop(stream)] if stream in taken else [] for stream in streams]
 
     async def join(self, holder: str, ttl_ms: int, pulse: int | None) -> int:
         """Make the holder's row; raises Lost if the name is taken."""
@@ -98,13 +129,11 @@ class Leases:
 
         await self._lines.ask(go)
 
-    async def _claimed(self, name: str, kind: str, limit: int, only: str | None) -> Sequence[Any]:
+    async def _claimed(self, sql: str, name: str, kind: str, wanted: object) -> Sequence[Any]:
         now = self._clock.given()
-        sql = statement("claim" if only is None else "claim_one")
-        wanted = limit if only is None else packed(only)
         try:
             async with self._lines.line() as line:
-                return await line.fetch(sql, name, kind, wanted, now)
+                return await line.fetch(statement(sql), name, kind, wanted, now)
         except StoreError:
             raise
         except Exception as error:
@@ -129,6 +158,16 @@ class Leases:
         (until,) = row
         self._clock.heard(until - ttl_ms)
         return int(until)
+
+
+def _lost(holder: str) -> Lost:
+    return Lost(f"{holder} is not alive here, so it can hold nothing")
+
+
+def _lease(row: Any, holder: str) -> Lease:
+    """The lease in a row of holder, now, stream, epoch, head, tries."""
+    _, now, stream, epoch, head, tries = row[:6]
+    return Lease(unpacked(stream), epoch, holder, head, tries, now)
 
 
 async def _first(line: Line, name: str, *values: Any) -> Any:

@@ -43,10 +43,12 @@ async def read(line: Line, stream: str, after: int, limit: int | None) -> Slice:
     return Slice(records, head, None if holder is None else unpacked(holder), due)
 
 
-async def get(line: Line, kind: str, key: str) -> Entry | None:
-    """One entry by its key."""
-    row = await line.fetchrow(statement("get"), packed(kind), packed(key))
-    return None if row is None else entry_of(row)
+async def get(line: Line, asked: Sequence[tuple[str, str]]) -> list[Entry | None]:
+    """Entries by kind and key."""
+    kinds, keys = ([packed(one[place]) for one in asked] for place in range(2))
+    rows = await line.fetch(statement("look_at_entries"), kinds, keys)
+    found = {(entry.kind, entry.key): entry for entry in map(entry_of, rows)}
+    return [found.get(one) for one in asked]
 
 
 async def find(line: Line, conditions: dict[str, Any], after: str | None, limit: int) -> Page:

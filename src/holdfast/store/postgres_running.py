@@ -1,15 +1,19 @@
 """What runs while a PostgreSQL store is open: its connections, each kind for one use."""
 
 import os
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import anyio
 
 from holdfast.errors import StoreError
-from holdfast.store.base import Lease, Lost
+from holdfast.store import postgres_reads as reads
+from holdfast.store.base import Entry, Lease, Lost
 from holdfast.store.postgres_clock import ServerClock
 from holdfast.store.postgres_control import Control
 from holdfast.store.postgres_feed import Follower
+from holdfast.store.postgres_gather import Gather
 from holdfast.store.postgres_leases import Leases
 from holdfast.store.postgres_lines import Lines
 from holdfast.store.postgres_link import Dial
@@ -37,6 +41,7 @@ class Running:
         self._dial = dial
         self._clock = clock
         self.readers = Lines(dial, _READERS)
+        self.entries = Gather(self._entries, dial.explained)
         self.feed = Follower(self.readers)
         self.leases = Leases(dial, clock, program)
         self.control = Control(dial, signal, overheard, self.leases.reap)
@@ -64,9 +69,13 @@ class Running:
         """Finish what is queued, say so, and close every connection."""
         await self.writer.close()
         await self.control.close()
+        await self.entries.close()
         async with anyio.create_task_group() as closing:
             closing.start_soon(self.leases.close)
             closing.start_soon(self.readers.close)
+
+    async def _entries(self, asked: Sequence[tuple[str, str]]) -> list[Entry | None]:
+        return await self.readers.ask(partial(reads.get, asked=asked))
 
     async def claim(self, holder: str, kind: str, limit: int, only: str | None) -> list[Lease]:
         """The due streams that the holder gets; raises Lost."""

@@ -95,24 +95,27 @@ WITH clock AS MATERIALIZED (
 SELECT a.name, (SELECT now FROM clock), t.id, t.epoch, t.head, t.tries
 FROM alive a LEFT JOIN taken t ON true ORDER BY t.due;
 
--- claim_one --
+-- claim_these --
+-- Those of the named streams that are due and free; locked in the order of ids, as batches lock
+-- them. Answers as claim does, and whether somebody is dead.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($4::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now
 ), alive AS MATERIALIZED (
     SELECT name FROM holder WHERE name = $1 AND until > (SELECT now FROM clock) FOR KEY SHARE
 ), found AS MATERIALIZED (
     SELECT sid FROM stream
-    WHERE id = $3 AND kind = $2 AND holder IS NULL AND due <= (SELECT now FROM clock)
-      AND EXISTS (SELECT 1 FROM alive)
-    FOR NO KEY UPDATE
+    WHERE id = ANY ($3::text[]) AND kind = $2 AND holder IS NULL
+      AND due <= (SELECT now FROM clock) AND EXISTS (SELECT 1 FROM alive)
+    ORDER BY id FOR NO KEY UPDATE
 ), taken AS (
     UPDATE stream s
     SET holder = $1, epoch = s.epoch + 1, due = NULL, tries = s.tries + 1
     FROM found WHERE s.sid = found.sid
     RETURNING s.id, s.epoch, s.head, s.tries
 )
-SELECT a.name, (SELECT now FROM clock), t.id, t.epoch, t.head, t.tries
-FROM alive a LEFT JOIN taken t ON true;
+SELECT a.name, c.now, t.id, t.epoch, t.head, t.tries,
+       EXISTS (SELECT 1 FROM holder WHERE until <= c.now)
+FROM clock c LEFT JOIN alive a ON true LEFT JOIN taken t ON true;
 
 -- join --
 WITH clock AS MATERIALIZED (
@@ -176,10 +179,6 @@ WHERE pulse IS NOT NULL AND NOT EXISTS (
 SELECT s.head, s.holder, s.due, s.gone, r.type, r.data, r.at, r.seq, r.pos
 FROM stream s LEFT JOIN record r ON r.sid = s.sid AND r.seq > $2 AND r.seq <= $3
 WHERE s.id = $1 ORDER BY r.seq;
-
--- get --
-SELECT e.kind, e.key, s.id, e.version, e.state, e.due, e.data
-FROM entry e JOIN stream s ON s.sid = e.sid WHERE e.kind = $1 AND e.key = $2;
 
 -- feed --
 -- Rows and snapshot of one statement, so that they belong together.

@@ -1,0 +1,115 @@
+"""Claims and lookups that are asked for at one time are one statement, and each its own answer."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from asyncpg.connection import Connection
+
+from holdfast.errors import StoreError
+from holdfast.store.base import Lost, Put, Record, Write
+from holdfast.store.postgres import PostgresStore
+from holdfast.store.postgres_gather import Gather
+from holdfast.store.postgres_sql import statement
+from holdfast.testing import ManualClock
+from holdfast.testing.contract.steps import join, make
+
+STREAMS = [f"s{number}" for number in range(40)]
+
+
+@contextmanager
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+    """How often each statement is asked meanwhile."""
+    seen: Counter[str] = Counter()
+    fetch = Connection.fetch
+
+    async def counting(self: Any, sql: str, *values: Any, **more: Any) -> Any:
+        seen[sql] += 1
+        return await fetch(self, sql, *values, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Connection, "fetch", counting)
+        yield seen
+
+
+@pytest.fixture
+async def store(postgres_url: str) -> Any:
+    opened = PostgresStore(postgres_url)
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+async def test_claims_by_name_at_one_time_are_few_statements(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make(store, *STREAMS)
+    await join(store, "worker")
+    with counted(monkeypatch) as seen:
+        leases = await asyncio.gather(
+            *(store.claim("worker", "session", 1, only=name) for name in [*STREAMS, *STREAMS])
+        )
+    assert [[lease.stream for lease in one] for one in leases[:40]] == [[n] for n in STREAMS]
+    assert leases[40:] == [[]] * 40  # who asked second for the same one has nothing
+    assert seen[statement("claim_these")] <= 2
+    assert seen[statement("look_for_work")] == 0
+
+
+async def test_all_who_claim_for_a_holder_that_is_not_alive_are_told(store: PostgresStore) -> None:
+    await make(store, *STREAMS[:3])
+    claims = (store.claim("nobody", "session", 1, only=name) for name in STREAMS[:3])
+    answers = await asyncio.gather(*claims, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [Lost] * 3
+    assert len({id(answer) for answer in answers}) == 3
+
+
+async def test_what_a_dead_holder_had_is_had_by_name_at_once(postgres_url: str) -> None:
+    clock = ManualClock()
+    store = PostgresStore(postgres_url, clock=clock)
+    await store.open()
+    await make(store, "s0")
+    await join(store, "dead", ttl_ms=1_000)
+    assert await store.claim("dead", "session", 1, only="s0")
+    clock.advance("2s")
+    await join(store, "worker")
+    assert await store.claim("worker", "session", 1, only="s0")
+    await store.close()
+
+
+async def test_lookups_at_one_time_are_few_statements(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    puts = [Put("pending", f"p{n}", 0, "s0", "open", None, b"%d" % n) for n in range(20)]
+    await store.commit([Write("s0", (Record("user", b"{}"),), create="session")], puts)
+    with counted(monkeypatch) as seen:
+        found = await asyncio.gather(*(store.get("pending", f"p{n}") for n in range(25)))
+    assert [one and one.data for one in found] == [b"%d" % n for n in range(20)] + [None] * 5
+    assert seen[statement("look_at_entries")] <= 2
+
+
+async def test_what_is_asked_while_an_answer_is_under_way_waits_for_the_next() -> None:
+    asked: list[list[int]] = []
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def ask(numbers: Sequence[int]) -> list[int]:
+        asked.append([*numbers])
+        begun.set()
+        await go_on.wait()
+        if 4 in numbers:
+            raise StoreError("no")
+        return [-number for number in numbers]
+
+    gather = Gather(ask, lambda error: StoreError(str(error)))
+    first = asyncio.create_task(gather.answer(1))
+    await begun.wait()
+    others = [asyncio.create_task(gather.answer(number)) for number in (2, 3, 4)]
+    await asyncio.sleep(0)
+    others[1].cancel()
+    go_on.set()
+    ended = await asyncio.gather(first, *others, return_exceptions=True)
+    assert asked == [[1], [2, 4]]
+    assert ended[0] == -1
+    assert [type(one) for one in ended[1:]] == [StoreError, asyncio.CancelledError, StoreError]
