@@ -1,8 +1,10 @@
 """What the URL of a PostgreSQL store may say."""
 
+import re
 import sys
 
 import pytest
+from tests.servers.pgbouncer import Pgbouncer
 
 from holdfast import Runtime
 from holdfast.errors import ConfigError, StoreError
@@ -31,6 +33,22 @@ def test_an_option_that_makes_no_sense_is_refused_without_the_password(option: s
     assert "secret" not in f"{error.value.to_json()}"
 
 
+@pytest.mark.parametrize("letter", [*"/?#[]℀", "@x/", "@x?", "@x#"])
+def test_no_part_of_a_password_is_taken_for_something_that_may_be_shown(letter: str) -> None:
+    """G11: somebody has forgotten to encode it."""
+    for url in (f"postgresql://ana:sec{letter}ret@h/d", f"postgresql://ana:123{letter}ret@h/d"):
+        try:
+            shown = f"{address_of(url)!r} {address_of(url).where}"
+        except ConfigError as error:
+            shown = f"{error.to_json()}"
+        assert not {"sec", "ret", "123", "x"} & set(re.split(r"\W", shown))
+
+
+def test_what_a_url_may_name_as_its_hosts() -> None:
+    for hosts in ("h", "h:1", "h1:1,h2", "[::1]:5432", "10.0.0.1,[::1]", "ana:p%40@h:1"):
+        assert address_of(f"postgresql://{hosts}/d").dsn == f"postgresql://{hosts}/d"
+
+
 async def test_without_its_driver_one_line_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -45,6 +63,14 @@ async def test_a_server_that_is_not_there_is_told_in_one_line_without_the_passwo
         await PostgresStore("postgresql://ana:secret@127.0.0.1:1/d").open()
     assert error.value.code == "STORE_UNAVAILABLE"
     assert "secret" not in f"{error.value.to_json()}"
+
+
+async def test_a_pooler_that_is_not_told_of_is_named_as_such(
+    pgbouncer: Pgbouncer, postgres_url: str
+) -> None:
+    with pytest.raises(StoreError, match="is a pooler") as error:
+        await PostgresStore(address_of(pgbouncer.through(postgres_url)).dsn).open()
+    assert "listen=off&advisory=off" in str(error.value.hint)
 
 
 @pytest.mark.parametrize("text", ["", "plain", "a\0b", "\1", "\0\1\2", "\1\1", "é\0😀"])

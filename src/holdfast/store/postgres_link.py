@@ -247,6 +247,9 @@ def sqlstate(error: BaseException) -> str:
 def explained(error: Exception, where: str) -> StoreError:
     """What an error means, in one line."""
     code = sqlstate(error)
+    if code == "08P01" and "startup parameter" in str(error):
+        hint = "add listen=off&advisory=off to the query of the store's URL"
+        return StoreError(f"{where} is a pooler ({_first_line(error)})", hint=hint)
     for length in (5, 2):
         if code and code[:length] in _MEANINGS:
             kind, text, hint = _MEANINGS[code[:length]]

@@ -1,9 +1,9 @@
 """What the URL of a PostgreSQL store says: where the database is, and what may be used of it."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 from holdfast.errors import ConfigError
 
@@ -11,13 +11,14 @@ SCHEMA: Final = "holdfast"
 _OURS: Final[tuple[str, ...]] = ("listen", "advisory", "schema")
 _SWITCH: Final = {"on": True, "off": False}
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,50}")
+_HOSTS: Final = re.compile(r"(?:(?:\[[^]]*\]|[^][:,@]*)(?::\d*)?(?:,|$))*")
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
     """A database, and the ways in which a store may use it."""
 
-    dsn: str  # without what is ours; it may hold a password
+    dsn: str = field(repr=False)  # without what is ours; it may hold a password
     schema: str = SCHEMA
     listen: bool = True  # hints by NOTIFY; else by looking
     advisory: bool = True  # a worker's death is seen by its lock; else by its lease
@@ -37,9 +38,7 @@ class Address:
 
 def address_of(url: str) -> Address:
     """The address in a URL; ConfigError says what is wrong with it, without its password."""
-    parts = urlsplit(url)
-    if parts.scheme not in {"postgresql", "postgres"}:
-        raise ConfigError("the URL of a PostgreSQL store begins with postgresql://")
+    parts = _parts(url)
     said = dict(parse_qsl(parts.query, keep_blank_values=True))
     ours = {name: said.pop(name) for name in _OURS if name in said}
     schema = ours.get("schema", SCHEMA)
@@ -55,6 +54,27 @@ def address_of(url: str) -> Address:
         listen=_switch(ours, "listen"),
         advisory=_switch(ours, "advisory"),
     )
+
+
+def _parts(url: str) -> SplitResult:
+    """The parts of a URL in which nothing of a password can be taken for something else."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # whose text may hold the password
+        parts = None
+    if parts is not None and parts.scheme not in {"postgresql", "postgres"}:
+        raise ConfigError("the URL of a PostgreSQL store begins with postgresql://")
+    is_clear = (
+        parts is not None
+        and _HOSTS.fullmatch(parts.netloc.rpartition("@")[2])
+        and "@" not in parts.path + parts.query + parts.fragment
+    )
+    if parts is None or not is_clear:
+        raise ConfigError(
+            "the store's URL is not postgresql://user:password@host:port/database",
+            hint="write @ : / ? # [ ] in its parts as %40 %3A %2F %3F %23 %5B %5D",
+        )
+    return parts
 
 
 def _switch(said: dict[str, str], name: str) -> bool:
