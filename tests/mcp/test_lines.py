@@ -14,6 +14,7 @@ from tests.mcp.world import SECRET, World, is_alive
 from holdfast import Agent, Runtime
 from holdfast.mcp import MCPServer
 from holdfast.runtime.mcp import lines as lines_module
+from holdfast.runtime.mcp.stderr import hidden
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock, ScriptedModel
 
@@ -199,6 +200,22 @@ async def test_why_a_program_does_not_start_is_told_without_secrets(
     assert problem is not None
     assert why in problem.message
     assert SECRET not in problem.message
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        MCPServer("shop", url="http://x/mcp", headers={"Authorization": f"Bearer {SECRET}"}),
+        MCPServer("shop", url=f"http://x/mcp?org=1&key={SECRET}"),
+        MCPServer("shop", url=f"http://user:{SECRET}@x/mcp"),
+        MCPServer("shop", command=["x"], env={"DSN": f"pg://user:{SECRET}@host/db"}),
+    ],
+    ids=["header", "query", "password", "env"],
+)
+def test_a_part_of_a_value_is_a_secret_too(server: MCPServer) -> None:
+    """G11"""
+    told = hidden(f"{SECRET} may not use the server", server.secrets)
+    assert told == "*** may not use the server"
 
 
 async def test_a_server_that_refuses_us_is_told_with_its_status() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
+from urllib.parse import parse_qsl, urlsplit
 
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.runtime.values import Duration, parse_duration
@@ -14,6 +15,9 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 CALL_TIMEOUT: Final = "5m"
 IDLE_S: Final = 30
 CONNECT_S: Final = 60  # a program may first have to be downloaded by its own starter
+
+_PARTS: Final = re.compile(r"[\s:;,/@?&=]+")  # a secret is often a part: `Bearer …`, `user:…`
+_TELLING: Final = 8  # characters; shorter parts are words of any message
 
 Chosen = bool | Sequence[str] | None
 
@@ -56,8 +60,9 @@ class MCPServer:
     @property
     def secrets(self) -> tuple[str, ...]:
         """What must not be shown where the server's own words are."""
-        own = () if self.url is None else (self.url,)
-        return (*own, *self.env.values(), *self.headers.values())
+        given = (*self.env.values(), *self.headers.values())
+        parts = [part for value in given for part in _PARTS.split(value)]
+        return (*_secrets_in(self.url), *given, *(one for one in parts if len(one) >= _TELLING))
 
     def tools(self, **options: Any) -> "MCPTools":
         """Its tools, with the options of MCPTools."""
@@ -118,10 +123,26 @@ class Listed:
     may_repeat: bool = False
 
 
+def _secrets_in(url: str | None) -> list[str]:
+    """The whole address, and what of it may stand alone in a message: passwords, the query."""
+    if url is None:
+        return []
+    try:
+        found = urlsplit(url)
+    except ValueError:  # it is no address, which is told when it is used
+        return [url]
+    asked = [value for _, value in parse_qsl(found.query)]
+    return [url, *filter(None, (found.username, found.password, found.query)), *asked]
+
+
 class ServerDown(HoldfastError):
     """An MCP server cannot be reached."""
 
     code = "MCP_SERVER_DOWN"
+
+    def __init__(self, message: str) -> None:
+        hint = "start it, or correct its entry; the session goes on by itself once it answers"
+        super().__init__(message, hint=hint)
 
 
 class BrokeOff(Exception):
