@@ -20,7 +20,7 @@ from holdfast import Runtime
 MINUTES = float(os.environ.get("SOAK_MINUTES", "5"))
 LONGEST_END_S = 120.0
 CROWD = 1000
-SHORT_S = 10.0
+SHORT_S = 7.0
 
 MakeWorkers = Callable[[str], tuple[World, Workers]]
 
@@ -74,16 +74,22 @@ async def test_a_server_that_is_killed_under_load_costs_time_only(
     server = start_postgres()
     world, workers = make_workers(server.url())
 
-    async def crash() -> None:
-        await to_thread.run_sync(server.kill)
-        await anyio.sleep(random.uniform(0, 1))  # noqa: S311 - chance, not a secret
-        await to_thread.run_sync(server.start)
-        director.done["crash"] += 1
+    async def crash_again_and_again() -> None:
+        while True:
+            await anyio.sleep(random.uniform(1, 3))  # noqa: S311 - chance, not a secret
+            with anyio.CancelScope(shield=True):
+                await to_thread.run_sync(server.kill)
+                await to_thread.run_sync(server.start)
+            director.done["crash"] += 1
 
     async with Runtime(world.url) as rt:
-        director = Director(world, rt, workers, more={"crash": (3, crash)})
-        await director.run(seconds)
-        await crash()
+        director = Director(world, rt, workers, crowd=CROWD // 10)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(crash_again_and_again)
+            await director.run(seconds)
+            tasks.cancel_scope.cancel()
         await director.finish(LONGEST_END_S)
         print(dict(director.done))  # noqa: T201
+        assert director.done["crash"]
+        assert director.done["asked again"], "nobody noticed"
         await check_all(world, rt, director)
