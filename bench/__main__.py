@@ -21,6 +21,7 @@ ORDER = (
     "hitl",
     "models",
     "store",
+    "postgres",
     "repair",
     "import",
 )

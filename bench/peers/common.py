@@ -149,7 +149,8 @@ async def _measured(opener: Opener, job: Job, folder: Path) -> dict[str, Any]:
         warm = len(run.done)
         story.handed_in.clear()
         story.accepted.clear()
-        await asyncio.sleep(max(0.0, job.begin_at - time.time()))
+        late = time.time() - job.begin_at if job.begin_at else 0.0
+        await asyncio.sleep(max(0.0, -late))
         began, cpu = time.perf_counter(), time.process_time()
         run.until = began + job.seconds
         await run.rounds(job.cycles)
@@ -164,6 +165,7 @@ async def _measured(opener: Opener, job: Job, folder: Path) -> dict[str, Any]:
         "accepted_ms": _p50(story.accepted),
         "errors": run.errors,
         "total": len(run.done),
+        "late_s": max(0.0, late),
     }
 
 

@@ -15,12 +15,22 @@ from bench import (
     envs,
     machine,
     model_loops,
+    postgres_parked,
+    postgres_take_over,
     report,
 )
 from bench.contenders import ALL
-from bench.peers import common, floor_peer, holdfast_peer
+from bench.peers import (
+    common,
+    floor_peer,
+    floor_postgres_peer,
+    holdfast_peer,
+    holdfast_postgres_peer,
+)
 from bench.svg import Bars, chart
 
+from holdfast import Runtime
+from holdfast.app import service_of
 from holdfast.store.base import Record
 from holdfast.testing.endpoint import fake_endpoint
 
@@ -132,3 +142,27 @@ def test_pauses_are_counted_and_timed(way: str, tmp_path: Path) -> None:
 def test_the_bytes_of_pauses_are_counted(tmp_path: Path) -> None:
     """S4.61"""
     assert 0 < anyio.run(bench_hitl._growth, tmp_path / "h.db") < 100_000
+
+
+def test_cycles_on_postgres_are_counted_and_timed(postgres_url: str, tmp_path: Path) -> None:
+    for opener in (holdfast_postgres_peer.opened, floor_postgres_peer.opened):
+        job = common.Job("cycles", str(tmp_path), postgres_url, sessions=2, cycles=4)
+        found = asyncio.run(common._measured(opener, job, tmp_path))
+        assert (found["cycles"], found["errors"], found["durability"]) == (4, [], "on, on")
+
+
+def test_parked_sessions_are_made_by_the_server_and_change_no_plan(postgres_url: str) -> None:
+    anyio.run(postgres_parked.park, postgres_url, 1, 1_000)
+    few = anyio.run(postgres_parked.plans, postgres_url)
+    anyio.run(postgres_parked.park, postgres_url, 1_001, 5_000)
+    assert anyio.run(postgres_parked.plans, postgres_url) == few
+
+    async def waiting() -> int:
+        async with Runtime(postgres_url) as rt:
+            return (await service_of(rt).desk.store.census(["pending"])).entries["pending", "open"]
+
+    assert anyio.run(waiting) == 5_001
+
+
+def test_the_time_without_a_killed_worker_is_taken(postgres_url: str) -> None:
+    assert 0 < postgres_take_over.gap_s(postgres_url) < postgres_take_over.LIMIT_S
