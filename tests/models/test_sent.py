@@ -1,11 +1,15 @@
 """Streams put together: each answer as its provider would have sent it in one piece."""
 
+import gzip
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx2
 import pytest
 
 from holdfast.core.providers import Format
+from holdfast.runtime.models.listening import Ear, listen_to, listening
 from holdfast.runtime.models.sent import Sent, sent_in
 
 
@@ -79,6 +83,28 @@ def test_calls_without_a_place_stand_one_after_another() -> None:
     assert found.items[0]["content"] is None
 
 
+def test_a_piece_of_a_call_may_say_nothing() -> None:
+    function = {"name": "look", "arguments": "{}"}
+    found = sent(
+        "openai-chat",
+        chunk(tool_calls=[{"index": 0, "id": "a", "type": "function", "function": function}]),
+        chunk(tool_calls=[{"index": 0, "function": None}]),
+    )
+    assert found.items[0]["tool_calls"][0]["function"] == function
+
+
+def test_a_stream_that_says_it_is_done_is_whole_without_a_reason() -> None:
+    said = json.dumps(chunk(content="hi")).encode()
+    assert sent_in([said, b"[DONE]"], "openai-chat").whole
+    assert not sent_in([said], "openai-chat").whole
+
+
+@pytest.mark.parametrize("piece", [chunk(tool_calls=["odd"]), {"choices": ["odd"]}])
+def test_a_stream_of_another_make_leaves_nothing_to_give_back(piece: Any) -> None:
+    found = sent("openai-chat", piece)
+    assert (found.native, found.whole) == (None, True)
+
+
 def test_reasoning_of_open_models_is_kept_where_it_came() -> None:
     found = sent(
         "openai-chat",
@@ -110,3 +136,23 @@ def test_items_are_those_of_the_end_or_else_those_that_were_done(output: list[An
 def test_what_is_no_json_is_told() -> None:
     with pytest.raises(ValueError, match="Expecting"):
         sent_in([b'{"a": '], "anthropic")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+async def test_an_answer_that_comes_packed_all_the_same_is_not_heard(packed: bool) -> None:
+    said = b"data: {}\n\n"
+
+    async def stream() -> AsyncIterator[bytes]:
+        yield gzip.compress(said) if packed else said
+
+    def answer(_: httpx2.Request) -> httpx2.Response:
+        head = {"content-encoding": "gzip"} if packed else {}
+        return httpx2.Response(200, headers=head, content=stream())
+
+    ear = Ear()
+    async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as client:
+        listen_to(client)
+        with listening(ear):
+            got = await client.get("http://x")
+    assert got.content == said
+    assert list(ear.events()) == ([] if packed else [b"{}"])

@@ -196,3 +196,13 @@ async def test_many_listeners_make_themselves_known_in_parts(memory: MemoryStore
             stack.enter_context(there.listening("", name, lambda _: None))
         with here.overhearing(), there.overhearing():
             assert all(here.is_wanted(("", name)) for name in names)
+
+
+async def test_a_character_in_two_halves_is_whole_in_the_end(tmp_path: Path) -> None:
+    one = Agent("a", model=Slow("\ud83d", "\ude00", "!").hurry())
+    url = f"sqlite:///{tmp_path}/h.db"
+    async with Runtime(url, agents=[one]) as rt, Runtime(url, agents=[one]) as other:
+        with other._service.desk.bus.listening("", "s", lambda _: None):
+            seen = [item async for item in rt.session("s", agent=one).stream("Go")]
+    assert "".join(item.text for item in seen if isinstance(item, Delta)) == "??!"
+    assert seen[-1].output == "\N{GRINNING FACE}!"  # type: ignore[union-attr]

@@ -12,8 +12,16 @@ from holdfast.runtime.ids import secret_id
 
 
 def storable_text(text: str) -> str:
-    """The text with a mark for each half character (a lone surrogate), which no store can keep."""
-    return text.encode("utf-8", "replace").decode()
+    """The text with a mark for each half character (a lone surrogate), which no store can keep.
+
+    Two halves that came in two pieces are one character again.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+        return whole.encode("utf-8", "replace").decode()
+    return text
 
 
 def storable(answer: Answer) -> tuple[Answer, Mapping[str, str]]:

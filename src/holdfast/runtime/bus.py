@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.runtime.answers import storable_text
 from holdfast.runtime.ids import secret_id
 from holdfast.runtime.models.base import Delta, DeltaKind
 from holdfast.store.base import WHISPER_BYTES, Store
@@ -87,7 +88,8 @@ class Bus:
     def say_alone(self, tenant: str, delta: Delta) -> None:
         """Say something that is no part of an answer."""
         key = (tenant, delta.session_id)
-        piece = Piece(delta.turn, (0, 0), -1, delta.kind, delta.text, delta.call_id)
+        text = storable_text(delta.text)
+        piece = Piece(delta.turn, (0, 0), -1, delta.kind, text, delta.call_id)
         self.hand_on(key, piece)
         if self.is_wanted(key):
             self.whisper(key, piece)
@@ -200,11 +202,12 @@ class Speech:
 
     def say(self, delta: Delta) -> None:
         """Say the next piece."""
-        if not delta.text:
+        text = storable_text(delta.text)  # half a character could be told to nobody
+        if not text:
             return
-        piece = Piece(*self._place, self._length, delta.kind, delta.text, delta.call_id)
+        piece = Piece(*self._place, self._length, delta.kind, text, delta.call_id)
         self._said.append(piece)
-        self._length += len(delta.text)
+        self._length += len(text)
         self._bus.hand_on(self._key, piece)
         if not self._bus.is_wanted(self._key):
             self._told = len(self._said)

@@ -130,8 +130,14 @@ class Asking:
             stop=str(details.get("finish_reason") or response.finish_reason or "") or None,
             provider=self.provider.recorded,
             model=self.model_name,
-            native=kept(response) if sent is None else sent.native,
+            native=self._native(response, sent),
         )
+
+    def _native(self, response: ModelResponse, sent: Sent | None) -> bytes | None:
+        """What goes back to the provider one day: its own bytes, or what pydantic-ai has of it."""
+        if sent is not None:
+            return sent.native
+        return kept(response) if self.format is None else None
 
 
 def _without_thinking(message: dict[str, Any]) -> dict[str, Any]:

@@ -60,9 +60,11 @@ async def _ask_plainly(request: httpx2.Request) -> None:
 
 async def _hear(response: httpx2.Response) -> None:
     ear = _ear.get()
-    if ear is not None and isinstance(response.stream, httpx2.AsyncByteStream):
-        ear.chunks.clear()
-        response.stream = _Heard(response.stream, ear)
+    if ear is None or not isinstance(response.stream, httpx2.AsyncByteStream):
+        return
+    ear.chunks.clear()
+    if response.headers.get("content-encoding", "identity") == "identity":
+        response.stream = _Heard(response.stream, ear)  # what is packed all the same is not heard
 
 
 class _Heard(httpx2.AsyncByteStream):

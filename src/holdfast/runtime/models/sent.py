@@ -8,6 +8,7 @@ from typing import Any, Final
 from holdfast.core.providers import Format
 
 Json = dict[str, Any]
+_DONE: Final = b"[DONE]"  # some servers end with it and give no reason
 
 
 @dataclass(slots=True)
@@ -28,9 +29,18 @@ class Sent:
 
 
 def sent_in(events: Iterable[bytes], format_: Format) -> Sent:
-    """The answer in a stream's events. ValueError if one of them is no JSON."""
-    decoded = (json.loads(event) for event in events if event != b"[DONE]")
-    return _READERS[format_](one for one in decoded if isinstance(one, dict))
+    """The answer in a stream's events. ValueError if one of them is no JSON.
+
+    Servers differ: what is put together otherwise than here leaves nothing to give back.
+    """
+    told = list(events)
+    decoded = [json.loads(event) for event in told if event != _DONE]
+    try:
+        sent = _READERS[format_](one for one in decoded if isinstance(one, dict))
+    except (LookupError, TypeError, AttributeError):
+        return Sent(whole=True)
+    sent.whole = sent.whole or _DONE in told
+    return sent
 
 
 def _anthropic(events: Iterable[Json]) -> Sent:
@@ -93,7 +103,7 @@ def _add_calls(calls: dict[int, Json], pieces: Iterable[Json]) -> None:
         for key, value in piece.items():
             if key == "function":
                 told = call.setdefault("function", {})
-                for part, text in value.items():
+                for part, text in (value or {}).items():
                     told[part] = _joined(told.get(part), text)
             elif key != "index" and value is not None:
                 call[key] = value
