@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import combinations
 from typing import Any
 
 from tests.soak.agents import World
@@ -33,7 +33,7 @@ def overlaps(intervals: list[dict[str, Any]], naps: Sequence[Nap]) -> list[str]:
     in_order = sorted(intervals, key=lambda line: float(line["began"]))
     return [
         f"{one['session']}: {one['call']} and {two['call']} ran at once in two processes"
-        for one, two in pairwise(in_order)
+        for one, two in combinations(in_order, 2)
         if one["pid"] != two["pid"] and two["began"] < one["ended"] and not _slept(one, naps)
     ]
 
