@@ -51,6 +51,15 @@ async def test_pieces_come_before_the_whole(format_: Format) -> None:
         assert told["thinking"] == whole.thinking == "First:\n  look at  Zoë.\n"
 
 
+async def test_a_block_that_the_library_does_not_know_is_kept() -> None:
+    blocks = [{"type": "quantum", "state": {"up": 1.0}}, {"type": "text", "text": "Hello"}]
+    with fake_endpoint([{"content": blocks}]) as endpoint:
+        *_, whole = await pieces(endpoint, "anthropic")
+    assert isinstance(whole, Answer)
+    assert whole.text == "Hello"
+    assert json.loads(whole.native or b"") == blocks
+
+
 @pytest.mark.parametrize(
     "format_, usage, counted",
     [

@@ -110,7 +110,8 @@ class Asking:
 
     def _whole(self, response: ModelResponse, sent: Sent | None, shape: Shape) -> Answer:
         parts = response.parts
-        text = "".join(part.content for part in parts if isinstance(part, TextPart))
+        # A block of a kind that the library does not know comes as text without any.
+        text = "".join(part.content or "" for part in parts if isinstance(part, TextPart))
         calls = [part for part in parts if isinstance(part, ToolCallPart)]
         asked = tuple(_asked_call(part) for part in calls if part.tool_name != OUTPUT_TOOL)
         last = next((part for part in calls if part.tool_name == OUTPUT_TOOL), None)
