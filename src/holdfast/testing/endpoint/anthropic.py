@@ -160,6 +160,8 @@ def _deltas(block: Body) -> Iterator[Body]:
         text = dumps(block["input"]) if block["input"] else ""
         for piece in ["", *(text[at : at + 9] for at in range(0, len(text), 9))]:
             yield {"type": "input_json_delta", "partial_json": piece}
+    elif kind != "redacted_thinking" and not kind.endswith("tool_result"):
+        yield {"type": f"{kind}_delta"}  # one day there are more kinds, with pieces of their own
 
 
 def failed(_play: Play, body: Body, _after: int) -> Event:
