@@ -3,15 +3,35 @@
 from typing import Any
 
 import pytest
+from pydantic_ai.exceptions import ModelAPIError
 from tests.models.conftest import FORMATS, KEY, model_at
 
 from holdfast.core.messages import Answer, UserMessage
 from holdfast.errors import ModelError, ModelUnavailable
 from holdfast.runtime.models.base import Request
+from holdfast.runtime.models.failures import failure
 from holdfast.testing.endpoint import fake_endpoint
 from holdfast.testing.provider_rules import Format
 
 REQUEST = Request("s1", "a", 1, "Be brief.", [UserMessage("hello")])
+
+
+@pytest.mark.parametrize(
+    "code, ours",
+    [
+        ("invalid_prompt", "MODEL_REFUSED"),
+        ("invalid_image_url", "MODEL_ERROR"),
+        ("vector_store_timeout", "MODEL_UNAVAILABLE"),
+    ],
+)
+def test_a_response_that_failed_in_its_stream_is_asked_for_again_only_if_that_may_help(
+    code: str, ours: str
+) -> None:
+    error = ModelAPIError(model_name="m", message=f"{code}: no", provider_error_code=code)
+    found = failure(error, "openai-responses:m", "s1")
+    assert found is not None
+    assert found.code == ours
+    assert found.message.endswith(f"{code}: no")
 
 
 async def failed(format_: Format, failure: Any) -> ModelError:

@@ -74,7 +74,7 @@ def _lasting_kind(error: Exception) -> tuple[str, str, str]:
     for kind, *told in _LASTING:
         if isinstance(error, kind):
             return told[0], told[1], told[2]
-    if any(word in str(error).lower() for word in _REFUSED):
+    if _is_refusal(error):
         return _LASTING[-1][1:]
     return "MODEL_ERROR", "the request was refused", "change what the provider names"
 
@@ -98,10 +98,21 @@ def _may_pass(error: Exception) -> bool:
     if isinstance(error, theirs.ModelHTTPError):
         return isinstance(error, _PASSING) or error.status_code in _PASSING_STATUS
     if isinstance(error, theirs.ModelAPIError):  # from inside a stream, or of the connection
-        return isinstance(error, _PASSING) or type(error) is theirs.ModelAPIError
+        is_bare = type(error) is theirs.ModelAPIError
+        return isinstance(error, _PASSING) or (is_bare and not _is_lasting(error))
     if isinstance(error, theirs.ContentFilterError):
         return False
     return isinstance(error, (*_CUT, theirs.UnexpectedModelBehavior))
+
+
+def _is_lasting(error: theirs.ModelAPIError) -> bool:
+    """Whether a stream ended with an error that is the request's own."""
+    code = str(error.provider_error_code or "")
+    return "image" in code or code.startswith("invalid_") or _is_refusal(error)
+
+
+def _is_refusal(error: Exception) -> bool:
+    return any(word in str(error).lower() for word in _REFUSED)
 
 
 def _told(error: Exception) -> str:
@@ -128,6 +139,8 @@ def _said(error: Exception, code: str) -> str:
     """The provider's own sentence; not where it is about the key, of which it may show a part."""
     if code == "MODEL_KEY":
         return ""
+    if type(error) is theirs.ModelAPIError and error.body is None:
+        return " ".join(error.message.split())[:500] if error.provider_error_code else ""
     body: Any = getattr(error, "body", None)
     for _ in range(2):
         if isinstance(body, Mapping):
