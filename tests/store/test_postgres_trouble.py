@@ -14,6 +14,8 @@ from holdfast.store.postgres import PostgresStore
 from holdfast.store.postgres_link import Line
 from holdfast.testing.contract.steps import drive, join, make, put, record, take, texts
 
+_WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+
 
 @pytest.fixture
 async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
@@ -137,6 +139,50 @@ async def test_a_stream_that_two_make_at_once_is_made_once(postgres_url: str) ->
         assert sorted(heads) == [1, 2, 3, 4]
     for store in stores:
         await store.close()
+
+
+async def test_numbers_that_a_server_gives_twice_cost_nobody_a_stream(
+    store: PostgresStore, postgres_url: str
+) -> None:
+    """After a failover it may be behind what it had given out."""
+    await make(store, "s")
+    line = await store._dial.line()
+    await line.fetch("SELECT setval('stream_sid', 1)")
+    await line.close()
+    other = PostgresStore(postgres_url)
+    await other.open()
+    await make(other, "a", "b", "c")
+    await make(store, "d", "e", "f")
+    assert len(await store.streams()) == 7
+    await other.close()
+
+
+async def test_a_heartbeat_does_not_wait_behind_claims_that_wait_for_a_row(
+    store: PostgresStore,
+) -> None:
+    """Claims of one kind go together; an agent has a kind of its own."""
+    await store.commit([Write(s, [record()], create=f"kind {s}", wake=0) for s in "abc"])
+    await join(store, "worker")
+    line = await store._dial.line()
+    await line.begin()
+    await line.connection.execute("UPDATE stream SET tries = 9")
+    taken: list[str] = []
+
+    async def claim(stream: str) -> None:
+        leases = await store.claim("worker", f"kind {stream}", 1, only=stream)
+        taken.extend(lease.stream for lease in leases)
+
+    async with anyio.create_task_group() as group:
+        for stream in "abc":
+            group.start_soon(claim, stream)
+        with anyio.fail_after(5):
+            while await line.connection.fetchval(_WAITING) < 2:
+                await store.changed(0.01)
+        await store.renew("worker", 10_000)
+        assert not taken
+        await line.roll_back()
+    assert sorted(taken) == ["a", "b", "c"]
+    await line.close()
 
 
 async def test_a_transaction_that_stands_still_loses_its_locks(

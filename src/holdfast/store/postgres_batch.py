@@ -12,6 +12,7 @@ from holdfast.store.postgres_sql import packed, statement, unpacked
 Outcome = dict[str, int] | StoreRefusal
 
 _SIDS_AT_ONCE = 100
+_NUMBERED = "stream_pkey"
 
 
 class Overtaken(Exception):
@@ -68,7 +69,14 @@ class Batches:
             kinds, keys = zip(*dropped, strict=True)
             await connection.fetch(statement("drop_entries"), list(kinds), list(keys))
         columns, count = ledger.columns()
-        if count and await connection.fetchval(statement("write"), *columns) != count:
+        try:
+            written = await connection.fetchval(statement("write"), *columns) if count else 0
+        except Exception as error:
+            if getattr(error, "constraint_name", None) != _NUMBERED:
+                raise
+            self._sids.clear()  # the server came back with less than it had, and gave them again
+            raise Overtaken from error
+        if written != count:
             raise Overtaken
 
     async def _take_sids(self, connection: Connection, count: int) -> list[int]:

@@ -1,5 +1,6 @@
 """Claims and heartbeats on PostgreSQL: who may drive what, by the server's own clock."""
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -13,7 +14,8 @@ from holdfast.store.postgres_lines import Lines
 from holdfast.store.postgres_link import Connection, Dial, Line, is_broken, is_database_error
 from holdfast.store.postgres_sql import packed, statement, unpacked
 
-_LINES = 2  # a heartbeat must not wait behind a claim that waits for a row
+_CLAIMS = 2  # at once
+_LINES = 3  # so that no heartbeat waits behind claims that wait for a row
 
 
 class Leases:
@@ -28,6 +30,7 @@ class Leases:
         self._clock = clock
         self._program = program
         self._lines = Lines(dial, _LINES, synced=False)
+        self._claims = asyncio.Semaphore(_CLAIMS)
         self._gathers: dict[tuple[str, str], Gather[str, list[Lease]]] = {}  # holder, kind
 
     async def close(self) -> None:
@@ -132,7 +135,7 @@ class Leases:
     async def _claimed(self, sql: str, name: str, kind: str, wanted: object) -> Sequence[Any]:
         now = self._clock.given()
         try:
-            async with self._lines.line() as line:
+            async with self._claims, self._lines.line() as line:
                 return await line.fetch(statement(sql), name, kind, wanted, now)
         except StoreError:
             raise
