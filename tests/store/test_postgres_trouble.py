@@ -1,5 +1,8 @@
 """What becomes of commits and workers when the server, a connection or a worker does not behave."""
 
+import asyncio
+import gc
+import warnings
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
@@ -278,3 +281,20 @@ async def test_a_sign_of_life_that_an_old_connection_kept_is_kept_again(
     await anyio.sleep(1.0)  # five looks of the other
     assert await store.commit([Write("s", [record("b")], fence=lease)]) == {"s": 2}
     await other.close()
+
+
+def test_a_program_that_ends_right_after_a_commit_ends(postgres_url: str) -> None:
+    """It has closed nothing: what runs in the background is called off while it has work to do."""
+
+    async def program() -> None:
+        store = PostgresStore(postgres_url)
+        await store.open()
+        await make(store, "s")
+        store.whisper("\ud800", b"never raises")
+        await anyio.sleep(0.1)  # until it rests
+        await store.commit([Write("s", [record("b")])])
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # of the connections that it leaves
+        asyncio.run(program())
+        gc.collect()

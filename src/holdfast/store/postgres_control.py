@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
 
+import anyio
+
 from holdfast.store.postgres_link import Dial, Line
 from holdfast.store.postgres_sql import packed, statement, unpacked
 from holdfast.store.signal import Signal
@@ -69,9 +71,9 @@ class Control:
         """Say something to the other processes that may get lost."""
         if not self._dial.address.listen or len(self._whispers) >= _MOST_WHISPERS:
             return
-        said = packed(f"{topic}\n{data.decode(errors='replace')}")
-        if len(said.encode()) <= _LARGEST:
-            self._whispers.append(said)
+        said = packed(f"{topic}\n{data.decode(errors='replace')}").encode(errors="replace")
+        if len(said) <= _LARGEST:
+            self._whispers.append(said.decode())
             with suppress(RuntimeError):  # no event loop runs here
                 self._send()
 
@@ -162,8 +164,9 @@ class Control:
             return
         looks_often = self._pulses or not self._dial.address.listen
         await asyncio.sleep(_BREATH_S)
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._wanted.wait(), LOOK_S if looks_often else POLL_S)
+        # Not wait_for: before Python 3.12 it can swallow that this task is called off.
+        with anyio.move_on_after(LOOK_S if looks_often else POLL_S):
+            await self._wanted.wait()
 
     @property
     def _has_to_send(self) -> bool:
