@@ -30,7 +30,7 @@ class World:
     def env(self) -> dict[str, str]:
         return {
             "WORLD": str(self.folder),
-            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+            "PYTHONPATH": str(ROOT / "src"),
             "TOKEN": SECRET,
         }
 
