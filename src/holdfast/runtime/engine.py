@@ -255,7 +255,8 @@ class Driver:
         else:  # the store's clock says when it is time, and need not run as ours does
             left_s = max(0, idle.until - began) / 1_000
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), min(left_s, LOOK_S))
+                async with asyncio.timeout(min(left_s, LOOK_S)):
+                    await self._news.wait()
         self._news.clear()
         if idle.in_place:
             self._time.waited(self._desk.store.now() - began)

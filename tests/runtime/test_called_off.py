@@ -1,0 +1,23 @@
+"""A drive that is called off ends, whatever comes at that moment."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast.core.effects import Idle
+from holdfast.runtime.engine import Driver
+
+
+async def test_a_drive_that_is_called_off_as_news_comes_ends() -> None:
+    driver: Any = Driver.__new__(Driver)
+    driver._news = asyncio.Event()
+    driver._desk = SimpleNamespace(store=SimpleNamespace(now=lambda: 0))
+    waiting = asyncio.create_task(driver._wait(Idle(60_000)))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    driver._news.set()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
