@@ -20,6 +20,7 @@ T = TypeVar("T")
 WORKERS = 3
 AT_ONCE = 16  # of what is done for many sessions
 SESSIONS = 12  # that are talked to at a time
+LONGEST_DEED_S = 60.0  # nobody may be kept waiting by a worker that is frozen
 DYING = "DRIVERS_KEEP_DYING"
 VERBS = {"approval": ("approve", "approve", "deny", "respond"), "tool": ("result", "error")}
 Deed = Callable[[], Awaitable[None]]
@@ -73,7 +74,8 @@ class Director:
         weights = [weight for weight, _ in self._deeds.values()]
         while time.monotonic() < until:
             (name,) = self._luck.choices(names, weights)
-            await self._deeds[name][1]()
+            with anyio.fail_after(LONGEST_DEED_S):
+                await self._deeds[name][1]()
             self._wake()
             await anyio.sleep(self._luck.uniform(0, 0.03))
 

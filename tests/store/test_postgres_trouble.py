@@ -201,6 +201,19 @@ async def test_a_transaction_that_stands_still_loses_its_locks(
     line.connection.terminate()
 
 
+async def test_a_client_that_was_stopped_inside_a_statement_loses_its_locks(
+    store: PostgresStore, postgres_url: str
+) -> None:
+    """Nothing of the server's own ends it: it is not idle, and no statement runs."""
+    await make(store, "s")
+    stopped = await asyncpg.connect(postgres_url)
+    await stopped.execute("SET idle_in_transaction_session_timeout = 0; SET search_path = holdfast")
+    await stopped.execute("BEGIN; UPDATE stream SET tries = 9 WHERE id = 's'")
+    with anyio.fail_after(15):
+        assert await store.commit([Write("s", [record("b")])]) == {"s": 2}
+    stopped.terminate()
+
+
 async def test_a_dead_worker_is_taken_over_long_before_its_lease_is_over(
     store: PostgresStore, postgres_url: str
 ) -> None:

@@ -15,11 +15,13 @@ from holdfast.store.judge import Commit
 from holdfast.store.postgres_batch import Batches, Outcome, Overtaken
 from holdfast.store.postgres_lines import Lines
 from holdfast.store.postgres_link import Dial, Line, is_broken, is_database_error, sqlstate
+from holdfast.store.postgres_sql import statement
 
 AT_ONCE = 2
 _LARGEST_BATCH = 500
 _UNDONE = ("40001", "40P01")  # the server chose us to give way: the same again may go through
-_OF_A_ROW = (*_UNDONE, "55P03")  # a row stayed locked
+_LOCKED = "55P03"  # a row stayed locked
+_OF_A_ROW = (*_UNDONE, _LOCKED)
 _TRIES = 5
 
 Job = tuple[Commit, asyncio.Future[dict[str, int]]]
@@ -125,9 +127,18 @@ class Writer:
             except Exception as error:
                 # A connection may have ended while nobody used it: nothing was written with it.
                 again = sqlstate(error) in _UNDONE or is_broken(error)
+                again = again or (sqlstate(error) == _LOCKED and await self._ended_stopped())
                 if not (again and left):
                     raise
         raise Unavailable("others keep writing the same entries", hint="try again")
+
+    async def _ended_stopped(self) -> bool:
+        """Whether a client that stands still with locks of rows was found, and ended."""
+        try:
+            async with self._lines.line() as line:
+                return bool(await line.fetch(statement("end_stopped")))
+        except Exception:  # noqa: BLE001 - a server that does not let us: others keep the row
+            return False
 
     async def _attempt(self, line: Line, commits: Sequence[Commit]) -> list[Outcome]:
         try:

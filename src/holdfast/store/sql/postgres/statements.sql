@@ -15,6 +15,14 @@ FROM unnest($1::text[], $2::text[]) AS wanted (kind, key)
 JOIN entry e ON e.kind = wanted.kind AND e.key = wanted.key
 JOIN stream s ON s.sid = e.sid;
 
+-- end_stopped --
+-- A client that was stopped inside a statement keeps its row locks, and no timeout of the server ends
+-- that. Ours never stand still in a transaction, so one that has for this long is ended.
+SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a
+WHERE a.datname = current_database() AND a.usename = current_user AND a.pid <> pg_backend_pid()
+  AND a.wait_event_type = 'Client' AND a.xact_start < clock_timestamp() - interval '4 seconds'
+  AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.relation = 'stream'::regclass);
+
 -- take_sids --
 SELECT nextval('stream_sid') FROM generate_series(1, $1::integer);
 
