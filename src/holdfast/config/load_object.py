@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from holdfast.config.problems import did_you_mean
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, HoldfastError
 
 
 def load_object(ref: str, base_dir: Path) -> Any:
@@ -90,6 +90,8 @@ def _raised(name: str, error: BaseException) -> ConfigError:
         frame = next((one for one in reversed(frames) if not _is_import(one.filename)), None)
         where = f"{frame.filename}:{frame.lineno}" if frame else name
     text = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
+    if isinstance(error, HoldfastError):  # it says itself what to do
+        return ConfigError(f"{text} ({where})", code=error.code, hint=error.hint)
     return ConfigError(
         f"the module {name!r} cannot be imported: {type(error).__name__}: {text} ({where})",
         code="MODULE_RAISES",
