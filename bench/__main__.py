@@ -1,4 +1,4 @@
-"""Runs every benchmark and writes docs/benchmarks.md, or the named ones: `python -m bench import`.
+"""Runs every benchmark, or the named ones (`python -m bench import`), into docs/benchmarks.md.
 
 `--quick` is a short version that only prints: `python -m bench cycles --quick`.
 """
@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import io
 import sys
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -28,7 +29,7 @@ ORDER = (
 
 
 def main() -> int:
-    """Print each section as it is ready; with no names and not quick, write the page."""
+    """Print each section as it is ready and, unless this is quick, write it into the page."""
     there = sorted(path.stem.removeprefix("bench_") for path in _modules())
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(there)}")
@@ -39,13 +40,12 @@ def main() -> int:
         parser.error(f"no such benchmark: {', '.join(unknown)}; there are: {', '.join(there)}")
     facts = machine.facts()
     print("\n".join(facts), flush=True)
-    sections = []
     for name in asked.names or ORDER:
-        section = _measured(name, quick=asked.quick)
+        moment = machine.moment()
+        section = replace(_measured(name, quick=asked.quick), measured=moment)
         print("\n" + section.text(), flush=True)
-        sections.append(section)
-    if not asked.names and not asked.quick:
-        print(f"\nwritten: {report.write(sections, facts)}")
+        if not asked.quick:
+            print(f"\nwritten: {report.write([section], facts)}", flush=True)
     return 0
 
 

@@ -12,18 +12,20 @@ HERE = Path(__file__).parent
 
 
 def facts() -> list[str]:
-    """One line each."""
-    now = datetime.now(UTC).strftime("%Y-%m-%d")
-    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    """What stays from one measurement to the next, one line each."""
     system = f"{platform.system()} {platform.release().split('-')[0]}"
     return [
-        f"date: {now}",
-        f"holdfast {version('holdfast')}{_commit()}",
         f"machine: {os.cpu_count()} cores, {_processor()}, {_memory_gb():.0f} GB, {system}",
         f"disk: {_file_system(Path.cwd())}",
         f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}",
-        f"load average at the start (1, 5, 15 minutes): {load}",
     ]
+
+
+def moment() -> str:
+    """When something is measured, on which version, and what else runs: asked for before it."""
+    now = datetime.now(UTC).strftime("%Y-%m-%d")
+    load = f"load average before {os.getloadavg()[0]:.1f}"
+    return f"{now}, holdfast {version('holdfast')}{_commit()}, {load}"
 
 
 def _commit() -> str:

@@ -38,11 +38,13 @@ class Section:
     title: str
     parts: Sequence[str | Table]
     plots: dict[str, str] = field(default_factory=dict)  # file name -> SVG
+    measured: str = ""  # when, and on what
 
     def text(self) -> str:
         """As it is printed and, but for the pictures, written."""
         shown = [part.markdown() if isinstance(part, Table) else part for part in self.parts]
-        return "\n\n".join([f"## {self.title}", *shown])
+        when = [f"*{self.measured}*"] if self.measured else []
+        return "\n\n".join([f"## {self.title}", *when, *shown])
 
     def markdown(self) -> str:
         """With its pictures."""
@@ -51,18 +53,28 @@ class Section:
 
 
 def write(sections: Sequence[Section], facts: Sequence[str], docs: Path = DOCS) -> Path:
-    """Write `benchmarks.md` and its pictures; answers the page's path."""
+    """Write `benchmarks.md` and its pictures; answers the page's path.
+
+    A section of the page that was not measured this time stays as it is, under its own date.
+    """
     folder = docs / PLOTS
     folder.mkdir(parents=True, exist_ok=True)
     for section in sections:
         for name, svg in section.plots.items():
             (folder / name).write_text(svg, encoding="utf-8")
+    page = docs / "benchmarks.md"
+    bodies = _bodies(page.read_text(encoding="utf-8")) if page.exists() else {}
+    bodies |= {section.title: section.markdown() for section in sections}
     head = "# Benchmarks\n\n`make bench` measured and wrote this page; run it on your own machine."
     about = "\n".join(f"- {fact}" for fact in facts)
-    page = docs / "benchmarks.md"
-    parts = [head, about, *(section.markdown() for section in sections)]
-    page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    page.write_text("\n\n".join([head, about, *bodies.values()]) + "\n", encoding="utf-8")
     return page
+
+
+def _bodies(page: str) -> dict[str, str]:
+    """The sections of a page by their titles."""
+    parts = page.rstrip("\n").split("\n\n## ")[1:]
+    return {part.split("\n", 1)[0]: f"## {part}" for part in parts}
 
 
 def number(value: float | None) -> str:

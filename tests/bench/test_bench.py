@@ -127,6 +127,17 @@ def test_a_page_has_its_facts_its_tables_and_its_pictures(tmp_path: Path) -> Non
     ET.fromstring((tmp_path / "benchmarks" / "cycles.svg").read_text())  # noqa: S314 - our own
 
 
+def test_a_section_measured_anew_leaves_the_others_and_their_dates(tmp_path: Path) -> None:
+    first = [report.Section(name, ["Old."], measured="Monday") for name in ("Cycles", "Models")]
+    report.write(first, ["a machine"], tmp_path)
+    anew = report.Section("Cycles", ["### How", "New."], measured="Tuesday")
+    page = report.write([anew, report.Section("Stores", ["New."])], ["a machine"], tmp_path)
+    assert page.read_text().split("\n\n")[2:] == [
+        *("- a machine", "## Cycles", "*Tuesday*", "### How", "New."),
+        *("## Models", "*Monday*", "Old.", "## Stores", "New.\n"),
+    ]
+
+
 def test_numbers_have_the_digits_that_are_worth_reading() -> None:
     shown = [report.number(value) for value in (None, 0.512, 41.94, 14_496.2)]
     assert shown == ["-", "0.51", "41.9", "14,496"]
