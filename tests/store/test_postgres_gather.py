@@ -10,12 +10,12 @@ import pytest
 from asyncpg.connection import Connection
 
 from holdfast.errors import StoreError
-from holdfast.store.base import Lost, Put, Record, Write
+from holdfast.store.base import Lost, Put, Record, Unavailable, Write
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.postgres_gather import Gather
 from holdfast.store.postgres_sql import statement
 from holdfast.testing import ManualClock
-from holdfast.testing.contract.steps import join, make
+from holdfast.testing.contract.steps import join, make, put
 
 STREAMS = [f"s{number}" for number in range(40)]
 
@@ -102,7 +102,7 @@ async def test_what_is_asked_while_an_answer_is_under_way_waits_for_the_next() -
             raise StoreError("no")
         return [-number for number in numbers]
 
-    gather = Gather(ask, lambda error: StoreError(str(error)))
+    gather = Gather(ask, lambda error: StoreError(str(error)), lambda _: False)
     first = asyncio.create_task(gather.answer(1))
     await begun.wait()
     others = [asyncio.create_task(gather.answer(number)) for number in (2, 3, 4)]
@@ -113,3 +113,69 @@ async def test_what_is_asked_while_an_answer_is_under_way_waits_for_the_next() -
     assert asked == [[1], [2, 4]]
     assert ended[0] == -1
     assert [type(one) for one in ended[1:]] == [StoreError, asyncio.CancelledError, StoreError]
+
+
+async def test_only_who_asked_wrongly_is_told_so() -> None:
+    asked: list[list[int]] = []
+
+    async def ask(numbers: Sequence[int]) -> list[int]:
+        asked.append([*numbers])
+        if 2 in numbers:
+            raise StoreError("no")
+        return [-number for number in numbers]
+
+    gather = Gather(ask, lambda error: StoreError(str(error)), lambda _: True)
+    answers = (gather.answer(number) for number in (1, 2, 3))
+    ended = await asyncio.gather(*answers, return_exceptions=True)
+    assert asked == [[1, 2, 3], [1], [2], [3]]
+    assert ended[::2] == [-1, -3]
+    assert isinstance(ended[1], StoreError)
+
+
+async def test_a_key_that_cannot_be_looked_up_costs_nobody_else_an_answer(
+    store: PostgresStore,
+) -> None:
+    await make(store, "s")
+    await store.commit([Write("s")], [put("k")])
+    keys = ("k", "\ud800", "k")
+    found = await asyncio.gather(
+        *(store.get("pending", key) for key in keys), return_exceptions=True
+    )
+    assert [getattr(one, "key", type(one)) for one in found] == ["k", StoreError, "k"]
+
+
+async def test_a_row_that_stays_locked_costs_nobody_else_a_claim(store: PostgresStore) -> None:
+    """Those asked for at one time are one statement; here it gives up early."""
+    await make(store, *STREAMS[:5])
+    await join(store, "worker")
+    async with store._ready().leases._lines.line() as line:
+        await line.fetch("SET lock_timeout = '200ms'")
+    other = await store._dial.line()
+    await other.begin()
+    await other.connection.execute("UPDATE stream SET tries = 9 WHERE id = 's2'")
+    claims = (store.claim("worker", "session", 1, only=name) for name in STREAMS[:5])
+    answers = await asyncio.gather(*claims, return_exceptions=True)
+    await other.close()
+    taken = [answer[0].stream for answer in answers if isinstance(answer, list)]
+    assert taken == ["s0", "s1", "s3", "s4"]
+    assert isinstance(answers[2], Unavailable)
+
+
+async def test_what_was_claimed_is_answered_though_the_dead_could_not_be_buried(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nobody would drive what the holder has."""
+    await make(store, "s")
+    await join(store, "worker")
+    await join(store, "dead")
+    leases = store._ready().leases
+    async with leases._lines.line() as line:
+        await line.fetch("UPDATE holder SET until = 0 WHERE name = 'dead'")
+
+    async def fails(_: Sequence[str] = ()) -> None:
+        raise Unavailable("not now")
+
+    monkeypatch.setattr(leases, "reap", fails)
+    assert await store.claim("worker", "session", 1, only="s")
+    with pytest.raises(Unavailable):
+        await store.claim("worker", "session", 1, only="s")

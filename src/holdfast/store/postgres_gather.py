@@ -3,28 +3,33 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
 
 _LARGEST: Final = 500
 
+_Question: TypeAlias = tuple[Asked, asyncio.Future[Answer]]
+
 
 class Gather(Generic[Asked, Answer]):
     """Gathers questions of one kind, which `ask` answers many at a time, in their order.
 
-    An error is everybody's, each with a copy of its own: `copied` makes it.
+    An error that may come from one of them (`is_of_one`) has them asked one by one; any other is
+    everybody's, each with a copy of its own: `copied` makes it.
     """
 
     def __init__(
         self,
         ask: Callable[[Sequence[Asked]], Awaitable[Sequence[Answer]]],
         copied: Callable[[Exception], Exception],
+        is_of_one: Callable[[Exception], bool],
     ) -> None:
         self._ask = ask
         self._copied = copied
-        self._waiting: deque[tuple[Asked, asyncio.Future[Answer]]] = deque()
+        self._is_of_one = is_of_one
+        self._waiting: deque[_Question[Asked, Answer]] = deque()
         self._task: asyncio.Task[None] | None = None
 
     async def answer(self, asked: Asked) -> Answer:
@@ -51,16 +56,23 @@ class Gather(Generic[Asked, Answer]):
         finally:
             self._task = None
 
-    async def _settle(self, taken: list[tuple[Asked, asyncio.Future[Answer]]]) -> None:
+    async def _settle(self, taken: Sequence[_Question[Asked, Answer]]) -> None:
         if not taken:
             return
         try:
             answers = await self._ask([asked for asked, _ in taken])
-        except Exception as error:  # noqa: BLE001 - it is told to everybody who asked
-            for _, future in taken:
-                if not future.done():
-                    future.set_exception(self._copied(error))
+        except Exception as error:  # noqa: BLE001 - it is told to whoever asked
+            await self._failed(taken, error)
             return
         for (_, future), answer in zip(taken, answers, strict=True):
             if not future.done():
                 future.set_result(answer)
+
+    async def _failed(self, taken: Sequence[_Question[Asked, Answer]], error: Exception) -> None:
+        if len(taken) > 1 and self._is_of_one(error):
+            for question in taken:
+                await self._settle([question])
+            return
+        for _, future in taken:
+            if not future.done():
+                future.set_exception(self._copied(error))

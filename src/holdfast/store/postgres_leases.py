@@ -11,7 +11,14 @@ from holdfast.store.judge import BACK_OFF_FROM_TRY, LONGEST_BACK_OFF_MS
 from holdfast.store.postgres_clock import ServerClock
 from holdfast.store.postgres_gather import Gather
 from holdfast.store.postgres_lines import Lines
-from holdfast.store.postgres_link import Connection, Dial, Line, is_broken, is_database_error
+from holdfast.store.postgres_link import (
+    Connection,
+    Dial,
+    Line,
+    is_broken,
+    is_database_error,
+    is_of_one,
+)
 from holdfast.store.postgres_sql import packed, statement, unpacked
 
 _CLAIMS = 2  # at once
@@ -65,28 +72,41 @@ class Leases:
         gather = self._gathers.get((holder, kind))
         if gather is None:
             ask = partial(self._claim_these, holder, kind)
-            gather = self._gathers[holder, kind] = Gather(ask, self._dial.explained)
+            gather = self._gathers[holder, kind] = Gather(ask, self._dial.explained, is_of_one)
         return gather
 
     async def _claim_these(
         self, holder: str, kind: str, streams: Sequence[str]
     ) -> list[list[Lease]]:
         """For each stream its lease, if it could be had; of two who ask for one, the first."""
-        taken: dict[str, Lease] = {}
-        for _ in range(2):  # what dead holders had may be had afterwards
-            left = [packed(stream) for stream in dict.fromkeys(streams) if stream not in taken]
-            rows = await self._claimed("claim_these", packed(holder), packed(kind), left)
-            leases = [_lease(row, holder) for row in rows if row[2] is not None]
-            taken.update((lease.stream, lease) for lease in leases)
-            alive, seen, *_, has_dead = rows[0]
-            self._clock.heard(seen)
+        wanted = list(dict.fromkeys(streams))
+        taken, has_dead = await self._claim_once(holder, kind, wanted)
+        if has_dead:  # what they had may be had afterwards
+            try:
+                await self.reap()
+                left = [stream for stream in wanted if stream not in taken]
+                taken |= (await self._claim_once(holder, kind, left))[0]
+            except (Lost, Unknown):
+                raise
+            except StoreError:
+                if not taken:  # else those who asked for it must get it: the holder has it
+                    raise
+        return [[taken.pop(stream)] if stream in taken else [] for stream in streams]
+
+    async def _claim_once(
+        self, holder: str, kind: str, streams: Sequence[str]
+    ) -> tuple[dict[str, Lease], bool]:
+        """What could be had, and whether there are dead holders; raises Lost."""
+        names = [packed(stream) for stream in streams]
+        rows = await self._claimed("claim_these", packed(holder), packed(kind), names)
+        alive, seen, *_, has_dead = rows[0]
+        self._clock.heard(seen)
+        if alive is None:
             if has_dead:
                 await self.reap()
-            if alive is None:
-                raise _lost(holder)
-            if not has_dead or len(taken) == len(left):
-                break
-        return [[taken.pop(stream)] if stream in taken else [] for stream in streams]
+            raise _lost(holder)
+        leases = (_lease(row, holder) for row in rows if row[2] is not None)
+        return {lease.stream: lease for lease in leases}, has_dead
 
     async def join(self, holder: str, ttl_ms: int, pulse: int | None) -> int:
         """Make the holder's row; raises Lost if the name is taken."""

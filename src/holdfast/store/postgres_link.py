@@ -225,6 +225,11 @@ _MEANINGS: Final[dict[str, tuple[type[StoreError], str, str]]] = {
     "XX002": (Corrupt, "{where} has a damaged index", "REINDEX it, or restore a backup"),
 }
 
+UNDONE: Final = ("40001", "40P01")  # the server chose us to give way: the same again may go through
+LOCKED: Final = "55P03"  # a row stayed locked
+OF_A_ROW: Final = (*UNDONE, LOCKED)
+_OF_A_VALUE: Final = ("22", "54")
+
 
 def is_database_error(error: BaseException) -> bool:
     """Whether the server, its driver or the way to it said so."""
@@ -237,6 +242,13 @@ def is_broken(error: BaseException) -> bool:
     """Whether the connection ended, so that another one may do better at once."""
     code = sqlstate(error)
     return code[:2] in {"08", "57"} or code == "25P03" or (not code and is_database_error(error))
+
+
+def is_of_one(error: Exception) -> bool:
+    """Whether it may come from one of the many that a statement is about: a row, or a value."""
+    cause = error.__cause__ if isinstance(error, StoreError) else error
+    code = "" if cause is None else sqlstate(cause)
+    return code in OF_A_ROW or code[:2] in _OF_A_VALUE
 
 
 def sqlstate(error: BaseException) -> str:

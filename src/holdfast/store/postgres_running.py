@@ -16,7 +16,7 @@ from holdfast.store.postgres_feed import Follower
 from holdfast.store.postgres_gather import Gather
 from holdfast.store.postgres_leases import Leases
 from holdfast.store.postgres_lines import Lines
-from holdfast.store.postgres_link import Dial
+from holdfast.store.postgres_link import Dial, is_of_one
 from holdfast.store.postgres_schema import Schema
 from holdfast.store.postgres_sql import statement
 from holdfast.store.postgres_writer import Writer
@@ -41,7 +41,7 @@ class Running:
         self._dial = dial
         self._clock = clock
         self.readers = Lines(dial, _READERS)
-        self.entries = Gather(self._entries, dial.explained)
+        self.entries = Gather(self._entries, dial.explained, is_of_one)
         self.feed = Follower(self.readers)
         self.leases = Leases(dial, clock, program)
         self.control = Control(dial, signal, overheard, self.leases.reap)
