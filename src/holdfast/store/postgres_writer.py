@@ -14,14 +14,21 @@ from holdfast.store.base import Unavailable, Unknown
 from holdfast.store.judge import Commit
 from holdfast.store.postgres_batch import Batches, Outcome, Overtaken
 from holdfast.store.postgres_lines import Lines
-from holdfast.store.postgres_link import Dial, Line, is_broken, is_database_error, sqlstate
+from holdfast.store.postgres_link import (
+    LOCKED,
+    OF_A_ROW,
+    UNDONE,
+    Dial,
+    Line,
+    is_broken,
+    is_database_error,
+    sqlstate,
+)
 from holdfast.store.postgres_sql import statement
 
 AT_ONCE = 2
 _LARGEST_BATCH = 500
-_UNDONE = ("40001", "40P01")  # the server chose us to give way: the same again may go through
-_LOCKED = "55P03"  # a row stayed locked
-_OF_A_ROW = (*_UNDONE, _LOCKED)
+_LARGEST_BYTES = 8 * 2**20  # of data in one batch, unless a single commit has more
 _TRIES = 5
 
 Job = tuple[Commit, asyncio.Future[dict[str, int]]]
@@ -89,14 +96,19 @@ class Writer:
         batch: list[Job] = []
         left: list[Job] = []
         blocked = set(self._under_way)
+        room = _LARGEST_BYTES
         while self._jobs and len(batch) < _LARGEST_BATCH:
             job = self._jobs.popleft()
             streams = [write.stream for write in job[0].writes]
-            if blocked.isdisjoint(streams):
-                batch.append(job)
-            else:
+            if not blocked.isdisjoint(streams):
                 left.append(job)
                 blocked.update(streams)
+                continue
+            room -= _bytes(job[0])
+            if room < 0 and batch:
+                left.append(job)
+                break
+            batch.append(job)
         self._jobs.extendleft(reversed(left))
         return batch
 
@@ -111,7 +123,7 @@ class Writer:
     async def _after_failure(self, commits: Sequence[Commit], error: Exception) -> list[Ended]:
         """A commit that cannot be written must not take the others with it."""
         told = self._explained(error)
-        is_theirs = sqlstate(error) in _OF_A_ROW or not isinstance(told, Unavailable | Unknown)
+        is_theirs = sqlstate(error) in OF_A_ROW or not isinstance(told, Unavailable | Unknown)
         if len(commits) == 1 or not is_theirs:
             return [self._explained(error) for _ in commits]
         return [(await self._outcomes([commit]))[0] for commit in commits]
@@ -126,8 +138,8 @@ class Writer:
                 continue
             except Exception as error:
                 # A connection may have ended while nobody used it: nothing was written with it.
-                again = sqlstate(error) in _UNDONE or is_broken(error)
-                again = again or (sqlstate(error) == _LOCKED and await self._ended_stopped())
+                again = sqlstate(error) in UNDONE or is_broken(error)
+                again = again or (sqlstate(error) == LOCKED and await self._ended_stopped())
                 if not (again and left):
                     raise
         raise Unavailable("others keep writing the same entries", hint="try again")
@@ -157,6 +169,18 @@ class Writer:
 
 def _streams(commits: Iterable[Commit]) -> set[str]:
     return {write.stream for commit in commits for write in commit.writes}
+
+
+def _bytes(commit: Commit) -> int:
+    """The data that a commit carries; the rest of it is small."""
+    size = 0
+    for write in commit.writes:
+        for record in write.records:
+            size += len(record.data)
+    for put in commit.puts:
+        if isinstance(put.data, bytes):
+            size += len(put.data)
+    return size
 
 
 def _settle(batch: Sequence[Job], ended: Sequence[Ended]) -> None:
