@@ -6,19 +6,17 @@ be up to that position is visible, and the holes are for good.
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, Final
 
 import anyio
 
-from holdfast.store.base import Feed, Record
+from holdfast.store.base import Feed, Record, Unavailable
 from holdfast.store.postgres_lines import Lines
 from holdfast.store.postgres_sql import statement, unpacked
 
 _LOOKS: Final = 20  # how often to look again for what is just being committed
 _PAUSE_S: Final = 0.005
-_END_S: Final = 2.0
-_NEWEST: Final = 1000
+_END_S: Final = 20.0
 
 
 class Follower:
@@ -43,28 +41,29 @@ class Follower:
         return Feed(tuple(shown), str(shown[-1].pos if shown else position))
 
     async def end(self) -> Feed:
-        """Where the feed ends now, once nothing can appear before that any more."""
-        xmin, xmax, last = await self._ask("feed_end")
+        """Where the feed ends now, once nothing can appear before that any more.
+
+        That is when all transactions of that moment have ended, or at least those that were
+        appending: a long one of somebody else's, in whatever database, holds up nobody.
+        """
+        xmin, xmax, last = (await self._ask("feed_end"))[0]
+        appending: set[str] | None = None
         with anyio.move_on_after(_END_S):
             while xmin < xmax:
+                now = {transaction for (transaction,) in await self._ask("appending")}
+                appending = now if appending is None else appending & now
+                if not appending:
+                    break
                 await anyio.sleep(_PAUSE_S)
-                xmin, _, _ = await self._ask("feed_end")
+                xmin = (await self._ask("feed_end"))[0][0]
             return Feed((), str(last))
-        return Feed((), str(await self._before_holes(last)))
-
-    async def _ask(self, name: str) -> Any:
-        return await self._lines.ask(lambda line: line.fetchrow(statement(name)))
-
-    async def _before_holes(self, last: int) -> int:
-        """A place that nothing can come behind; some of what is after it may be older than now."""
-        rows = await self._lines.ask(
-            lambda line: line.fetch(statement("newest_positions"), _NEWEST)
+        raise Unavailable(
+            "where the feed ends is not known: a transaction that appends does not end",
+            hint="ask again; holdfast doctor shows transactions that stay open",
         )
-        newest = [pos for (pos,) in reversed(rows) if pos <= last]
-        for before, pos in pairwise(newest):
-            if pos != before + 1:
-                return int(before)
-        return last
+
+    async def _ask(self, name: str) -> Sequence[Any]:
+        return await self._lines.ask(lambda line: line.fetch(statement(name)))
 
     def _shown(self, records: list[Record], position: int, xmin: int, xmax: int) -> list[Record]:
         """The records that nothing can come between any more, by the snapshot they are from."""

@@ -204,8 +204,11 @@ SELECT pg_snapshot_xmin(snapshot)::text::bigint, pg_snapshot_xmax(snapshot)::tex
        coalesce((SELECT max(pos) FROM record), 0)
 FROM pg_current_snapshot() AS snapshot;
 
--- newest_positions --
-SELECT pos FROM record ORDER BY pos DESC LIMIT $1;
+-- appending --
+-- Transactions that may have taken positions: they have this lock before, and until they have ended.
+SELECT virtualtransaction FROM pg_locks
+WHERE relation = 'record'::regclass AND mode = 'RowExclusiveLock' AND granted
+  AND database = (SELECT oid FROM pg_database WHERE datname = current_database());
 
 -- states --
 SELECT kind, state, count(*) FROM entry WHERE kind = ANY ($1::text[]) GROUP BY kind, state;
