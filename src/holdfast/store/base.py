@@ -255,9 +255,10 @@ class Store(Protocol):
     ) -> dict[str, int]:
         """Write everything durably and answer the new heads, or raise and write nothing.
 
-        Raises ValueError for a commit that makes no sense, else the first StoreRefusal of
-        NoStream, Gone, Fenced, HeadMoved, VersionMoved; Unavailable: nothing was written;
-        Unknown: read before you write again. Cancelling the caller does not withdraw it.
+        Raises ValueError for a commit that makes no sense and Refused for a name of more than
+        2,500 bytes, else the first StoreRefusal of NoStream, Gone, Fenced, HeadMoved,
+        VersionMoved; Unavailable: nothing was written; Unknown: read before you write again.
+        Cancelling the caller does not withdraw it.
         """
         ...
 

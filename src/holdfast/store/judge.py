@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from holdfast.errors import Refused
 from holdfast.store.base import (
     Check,
     Entry,
@@ -25,7 +26,9 @@ from holdfast.store.base import (
 
 BACK_OFF_FROM_TRY = 3
 LONGEST_BACK_OFF_MS = 300_000
+NAME_BYTES = 2_500  # of a stream's id and kind, and of an entry's kind, key and state together
 _INT_LIMIT = 2**63  # what the databases call an integer
+_ALWAYS_SHORT = NAME_BYTES // 4  # characters
 
 
 class StreamRow(NamedTuple):
@@ -73,7 +76,10 @@ class Changes(Struct, frozen=True):
 
 
 def checked(writes: Sequence[Write], puts: Sequence[Put], checks: Sequence[Check]) -> Commit:
-    """The commit, if its form makes sense whatever the rows are; else ValueError."""
+    """The commit, if its form makes sense whatever the rows are.
+
+    Raises ValueError, or Refused for a name that is longer than every backend can index.
+    """
     if len(writes) > 1 and len({write.stream for write in writes}) != len(writes):
         raise ValueError("a stream may appear only once in the writes of a commit")
     for write in writes:
@@ -110,6 +116,7 @@ def due_after_reaping(tries: int, now: int) -> int:
 
 def _check_write(write: Write) -> None:
     _check_text(write.stream, "a stream's id")
+    _check_length(write.stream, write.create or "")
     for record in write.records:
         if not isinstance(record.data, bytes):
             raise ValueError(f"the data of a record is bytes, not {type(record.data).__name__}")  # noqa: TRY004
@@ -142,6 +149,7 @@ def _check_entries(commit: Commit) -> None:
         if isinstance(put.data, str):
             raise ValueError("the data of an entry is bytes, not str")  # noqa: TRY004
         _check_text(put.state, "an entry's state", empty=True)
+        _check_length(put.kind, put.key, put.state)
         _check_int(put.due)
 
 
@@ -150,6 +158,20 @@ def _check_text(text: str, what: str, *, empty: bool = False) -> None:
         raise ValueError(f"{what} must not be empty")
     if not text.isascii():
         text.encode()  # a lone surrogate is a UnicodeEncodeError, hence a ValueError
+
+
+def _check_length(*names: str) -> None:
+    if sum(map(len, names)) <= _ALWAYS_SHORT:
+        return
+    # PostgreSQL keeps the first two characters as two each.
+    text = "".join(names)
+    size = len(text.encode()) + text.count("\0") + text.count("\1")
+    if size > NAME_BYTES:
+        raise Refused(
+            f"a name of {size} bytes is too long ({text[:40]!a}…)",
+            code="ID_INVALID",
+            hint=f"use at most {NAME_BYTES} bytes",
+        )
 
 
 def _check_int(number: int | None) -> None:

@@ -1,9 +1,12 @@
 """Commits: all or nothing, under conditions, in the order of the contract."""
 
+import random
+from typing import Any
+
 import anyio
 from anyio.lowlevel import checkpoint
 
-from holdfast.errors import StoreError
+from holdfast.errors import Refused, StoreError
 from holdfast.store.base import (
     DELETE,
     Check,
@@ -17,6 +20,7 @@ from holdfast.store.base import (
     VersionMoved,
     Write,
 )
+from holdfast.store.judge import NAME_BYTES
 from holdfast.testing.contract.harness import Cases, Harness
 from holdfast.testing.contract.steps import drive, entry, make, put, record, refused, texts
 
@@ -228,6 +232,28 @@ async def a_commit_of_a_wrong_form_is_a_value_error(harness: Harness) -> None:
         await refused(ValueError, store.commit(writes, puts, checks))  # type: ignore[arg-type]
     assert await texts(store, "s") == ["first"]
     assert await store.get("pending", "k") is None
+
+
+@cases.of("commit")
+async def names_may_be_as_long_as_every_backend_can_index(harness: Harness) -> None:
+    """Longer ones are refused before anything is written, by all alike."""
+    store = await harness.open()
+    letters = random.Random(7)  # noqa: S311 - they must only be hard to compress
+
+    def name(size: int) -> str:
+        return "".join(chr(letters.randint(0xA1, 0x7FF)) for _ in range(size // 2))
+
+    longest = name(NAME_BYTES)
+    stream, kind, key = longest[:800], longest[800:], name(NAME_BYTES - 100)
+    items: dict[str, Any] = {"kind": name(60), "key": key, "state": name(40), "due": 1}
+    await store.commit([Write(stream, [record()], create=kind, wake=0)])
+    await store.commit([Write(stream)], [put(stream=stream, **items)])
+    assert await texts(store, stream) == ["x"]
+    assert (await entry(store, key, items["kind"])).stream == stream
+    for wrong in ({**items, "key": f"{key}!"}, {**items, "state": name(42)}):
+        await refused(Refused, store.commit([Write(stream)], [put(stream=stream, **wrong)]))
+    error = await refused(Refused, store.commit([Write(f"{longest}!", create="k")]))
+    assert error.code == "ID_INVALID"
 
 
 @cases.of("commit")
