@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint
 from holdfast import Agent, Delta, Runtime, tool
 from holdfast.core.messages import Answer
 from holdfast.errors import Corrupt
-from holdfast.runtime import host
+from holdfast.runtime import holder
 from holdfast.runtime.entries import Address
 from holdfast.runtime.models.base import Request
 from holdfast.store.base import Check, Lease, Put, Record, Unknown, Write
@@ -110,7 +110,7 @@ async def test_a_lease_that_ran_out_before_an_effect_is_not_kept_alive_undriven(
 ) -> None:
     """Nobody else was there to take it, so the heartbeat of the same name comes through again."""
     local, ran = Stopped(), []
-    monkeypatch.setattr(host, "time", local)
+    monkeypatch.setattr(holder, "time", local)
     monkeypatch.setenv("HOLDFAST_LEASE", "0.3s")
 
     class Blocked(MemoryStore):

@@ -28,7 +28,8 @@ from holdfast.runtime.agents import Agent, Agents, ReadyAgent
 from holdfast.runtime.bus import Bus
 from holdfast.runtime.desk import Desk
 from holdfast.runtime.entries import Address
-from holdfast.runtime.host import LEASE_MS, Host
+from holdfast.runtime.holder import LEASE_MS
+from holdfast.runtime.host import Host
 from holdfast.runtime.ids import new_id
 from holdfast.runtime.mcp.lines import Lines
 from holdfast.runtime.mcp.values import MCPServer

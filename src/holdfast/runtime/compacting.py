@@ -6,9 +6,9 @@ from typing import Final
 from holdfast.core import compaction
 from holdfast.core.compaction import Cut
 from holdfast.errors import ModelUnavailable
+from holdfast.runtime.asking import Asking
 from holdfast.runtime.log import Log
 from holdfast.runtime.outcomes import ModelFailed, Summarised
-from holdfast.runtime.perform import Performer
 from holdfast.runtime.prices import window
 
 logger = logging.getLogger("holdfast")
@@ -20,9 +20,10 @@ _SMALL: Final = 2_000  # tokens that every model takes: the table of windows is 
 class Compacting:
     """When a summary is asked for instead of the next turn, and what if there is none."""
 
-    def __init__(self, performer: Performer, log: Log) -> None:
-        self._performer = performer
-        self._policy = performer.agent.compaction
+    def __init__(self, asking: Asking, log: Log) -> None:
+        self._asking = asking
+        self._agent = asking.place.agent
+        self._policy = self._agent.compaction
         self._log = log
         self._too_long: tuple[int, int] | None = None  # turn and summary that were not taken
         self._given_up: int | None = None  # the turn before which there is no summary to be had
@@ -35,7 +36,7 @@ class Compacting:
         if self._too_long is not None and self._too_long == (turn, compaction.covered(log)):
             return compaction.cut(log, policy)
         looks = policy.needs_window and compaction.size(log, _SMALL) >= _SMALL
-        model = self._performer.agent.model_of(self._log.state.run)
+        model = self._agent.model_of(self._log.state.run)
         return compaction.wanted(log, policy, window(model.name) if looks else None)
 
     async def summarise(self, cut: Cut) -> Summarised | ModelFailed:
@@ -44,7 +45,7 @@ class Compacting:
         text = compaction.INSTRUCTIONS if policy is None else policy.instructions
         while True:
             covered = self._log.covered(cut.up_to)
-            outcome = await self._performer.summarise(cut, covered, state, text)
+            outcome = await self._asking.summary(cut, covered, state, text)
             is_too_long = isinstance(outcome, ModelFailed) and outcome.error.code == TOO_LONG
             nearer = compaction.shorter(self._log.events, cut) if is_too_long else None
             if nearer is None:

@@ -9,34 +9,29 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Final, assert_never
+from typing import Final
 
-from holdfast.core import effects, events, turns
+from holdfast.core import effects, events
 from holdfast.core.calls import Call, CallStatus
 from holdfast.core.effects import Effect, Park
 from holdfast.core.plan import Seat, plan
-from holdfast.core.policy import GiveUp, Verdict
-from holdfast.core.retries import Trouble
 from holdfast.core.sessions import State
-from holdfast.core.turns import Draft, Scope, Turn
-from holdfast.errors import HoldfastError, ModelUnavailable, Refused
+from holdfast.core.turns import Draft, Scope
+from holdfast.errors import HoldfastError
 from holdfast.runtime.agents import ReadyAgent
+from holdfast.runtime.asking import Asking
 from holdfast.runtime.compacting import Compacting
 from holdfast.runtime.desk import Desk
+from holdfast.runtime.drafting import FACTS, Drafting, Written
 from holdfast.runtime.flight import Flight
 from holdfast.runtime.ledger import Ledger, Rest
 from holdfast.runtime.log import Log
 from holdfast.runtime.near import Rested
-from holdfast.runtime.outcomes import (
-    Answered,
-    ModelFailed,
-    Outcome,
-    StartReturned,
-    Summarised,
-    ToolReturned,
-)
+from holdfast.runtime.outcomes import Outcome, ToolReturned
 from holdfast.runtime.perform import Performer
 from holdfast.runtime.running_time import RunningTime
+from holdfast.runtime.verdicts import Verdicts
+from holdfast.runtime.workplace import Workplace
 from holdfast.store.base import Fenced, Gone, HeadMoved, Lease, Lost, Unknown, VersionMoved
 
 logger = logging.getLogger("holdfast")
@@ -65,8 +60,12 @@ class Driver:
         self._is_alive = is_alive
         self._log = rested.log
         self._ledger = Ledger(desk, lease, rested, agent)
-        self._performer = Performer(desk, agent, record.tenant, record.id)
-        self._compacting = Compacting(self._performer, self._log)
+        place = Workplace(desk, agent, record.tenant, record.id)
+        verdicts = Verdicts(place)
+        self._performer = Performer(place, verdicts)
+        self._asking = Asking(place, verdicts)
+        self._compacting = Compacting(self._asking, self._log)
+        self._drafting = Drafting(agent, self._log, verdicts, self._compacting, self._scope)
         self._news = asyncio.Event()
         self._flight = Flight(self._news.set)
         self._launched: set[tuple[str, int]] = set()  # effect id, attempt
@@ -127,7 +126,6 @@ class Driver:
             self._moved = True
             self._news.set()
 
-    @property
     def _scope(self) -> Scope:
         """Whose session this is; with a message somebody may have come who is to be told."""
         record, agent = self._ledger.known.record, self._agent
@@ -206,47 +204,14 @@ class Driver:
             case effects.StartCalls():
                 return await self._start(effect.calls)
             case _:
-                return await self._decide(self._draft(effect))
+                return await self._decide(self._written(effect))
         return False
 
-    def _draft(
-        self,
-        effect: effects.Interrupted
-        | effects.FireTimers
-        | effects.CloseCalls
-        | effects.CloseStrays
-        | effects.GiveUpLost
-        | effects.GiveUpUnanswered
-        | effects.Fail,
-    ) -> Draft:
-        state, now = self._log.state, self._desk.store.now()
-        match effect:
-            case effects.Interrupted():
-                return self._interrupted(effect.calls)
-            case effects.FireTimers():
-                return turns.fire_timers(state, effect.calls, now)
-            case effects.CloseCalls():
-                self._flight.stop()
-                return turns.close(state, now)
-            case effects.CloseStrays():
-                return turns.close_strays(state, effect.calls, now)
-            case _:
-                return self._ending(effect)
-
-    def _ending(
-        self, effect: effects.GiveUpLost | effects.GiveUpUnanswered | effects.Fail
-    ) -> Draft:
-        state, now = self._log.state, self._desk.store.now()
-        match effect:
-            case effects.GiveUpLost():
-                return turns.lost(state, now)
-            case effects.GiveUpUnanswered():
-                self._flight.stop()
-                return turns.unanswered(state, effect.calls, self._scope.on_expire, now)
-            case effects.Fail():
-                return self._failed(effect)
-            case _:
-                assert_never(effect)
+    def _written(self, effect: Written) -> Draft:
+        is_end = isinstance(effect, effects.CloseCalls | effects.GiveUpUnanswered)
+        if is_end or (isinstance(effect, effects.Fail) and effect.stops):
+            self._flight.stop()
+        return self._drafting.of(effect, self._desk.store.now())
 
     async def _wait(self, idle: effects.Idle) -> None:
         began = self._desk.store.now()
@@ -293,112 +258,26 @@ class Driver:
 
         return rest
 
-    # --- what to write ------------------------------------------------------------------------
-
     async def _start(self, calls: tuple[Call, ...]) -> bool:
-        verdicts: dict[str, Verdict] = {}
-        for call in calls:
-            ready = self._performer.ready(call)
-            if isinstance(ready, Refused):
-                self._stuck[call.id] = ready
-            else:
-                verdicts[call.id] = ready
-        if not verdicts:
-            return False
-        now = self._desk.store.now()
-        return await self._decide(turns.start_calls(self._log.state, self._scope, verdicts, now))
-
-    def _interrupted(self, calls: tuple[Call, ...]) -> Draft:
-        found = []
-        for call in calls:
-            tool = self._agent.tool(call.tool)
-            policy = "tell" if tool is None else tool.crash_policy
-            found.append((call, policy, self._performer.gate(tool, dict(call.params))))
-        return turns.interrupted(self._log.state, self._scope, found, self._desk.store.now())
-
-    def _failed(self, effect: effects.Fail) -> Draft:
-        state = self._log.state
-        facts = turns.end_run(
-            state, GiveUp(effect.error, effect.code, effect.hint), self._desk.store.now()
-        )
-        if effect.limit is not None:
-            task = state.run.id if state.run is not None else None
-            limit = events.SafetyLimit(limit=effect.limit, value=effect.value, task_id=task)
-            facts.insert(0, limit)
-        draft = Draft()
-        if effect.stops:
-            self._flight.stop()
-            draft = turns.close(state, self._desk.store.now())
-        draft.facts += facts
-        return draft
+        draft, stuck = self._drafting.starting(calls, self._desk.store.now())
+        self._stuck.update(stuck)
+        return False if draft is None else await self._decide(draft)
 
     async def _take(self, outcome: Outcome) -> bool:
         self._foreseen = None
-        match outcome:
-            case ToolReturned():
-                return await self._tool_returned(outcome)
-            case StartReturned():
-                return await self._start_returned(outcome)
-            case Answered():
-                return await self._answered(outcome)
-            case ModelFailed():
-                return await self._model_failed(outcome)
-            case Summarised():
-                return await self._summarised(outcome)
-            case _:
-                assert_never(outcome)
-
-    async def _tool_returned(self, outcome: ToolReturned) -> bool:
-        call = self._log.state.calls.get(outcome.call_id)
-        if call is None or not call.is_open:
-            return False  # known already, or cancelled
-        now = self._desk.store.now()
-        draft = turns.outcome(
-            self._log.state, call, outcome.content, is_error=outcome.is_error, now=now
-        )
+        draft = self._drafting.after(outcome, self._desk.store.now())
+        if draft is None:
+            return False
+        if not isinstance(outcome, FACTS):
+            return await self._decide(draft)
         try:
             return await self._fact(draft)
         except (Fenced, Gone):
-            what = "%s: %s (call %s) came back after the lease; its outcome is not recorded"
-            logger.warning(what, self._lease.stream, call.tool, call.id)
+            if isinstance(outcome, ToolReturned):
+                what = "%s: %s (call %s) came back after the lease; its outcome is not recorded"
+                call = self._log.state.calls[outcome.call_id]
+                logger.warning(what, self._lease.stream, call.tool, call.id)
             raise
-
-    async def _start_returned(self, outcome: StartReturned) -> bool:
-        call = self._log.state.calls.get(outcome.call_id)
-        if call is None or not call.is_open or call.returned:
-            return False
-        return await self._fact(
-            turns.returned(self._log.state, outcome.news, self._desk.store.now())
-        )
-
-    async def _answered(self, outcome: Answered) -> bool:
-        state, now = self._log.state, self._desk.store.now()
-        if not state.takes_answer(outcome.turn, outcome.request_head):
-            return False  # it belongs to a turn or a run that is over
-        said = Turn(outcome.answer, outcome.request_head, outcome.verdicts, outcome.redact)
-        draft = turns.record_turn(state, self._scope, said, now)
-        if not outcome.answer.calls and state.input_head <= outcome.request_head:
-            corrections = state.run.corrections if state.run is not None else 0
-            ending = self._agent.output.ending(outcome.answer, corrections)
-            draft.facts += turns.end_run(state, ending, now)
-        return await self._decide(draft)
-
-    async def _summarised(self, outcome: Summarised) -> bool:
-        state, now = self._log.state, self._desk.store.now()
-        if not state.takes_answer(outcome.turn, outcome.request_head):
-            return False
-        if self._compacting.is_recorded(outcome):
-            return False  # the answer to its commit was lost
-        return await self._decide(turns.compacted(state, outcome.cut, outcome.answer, now))
-
-    async def _model_failed(self, outcome: ModelFailed) -> bool:
-        state = self._log.state
-        if not state.takes_answer(outcome.turn, outcome.request_head):
-            return False
-        if self._compacting.helps(outcome):
-            return False
-        trouble, now = _trouble(outcome.error), self._desk.store.now()
-        return await self._decide(turns.not_answered(state, trouble, self._agent.patience, now))
 
     # --- doing --------------------------------------------------------------------------------
 
@@ -409,7 +288,7 @@ class Driver:
             return
         self._asked += 1
         attempt = (self._lease.epoch, self._asked)
-        self._flight.ask(self._performer.ask(self._log.messages(), self._log.state, attempt))
+        self._flight.ask(self._asking.turn(self._log.messages(), self._log.state, attempt))
 
     def _launch(self) -> None:
         """Run what this very drive intended; each intent once."""
@@ -431,12 +310,3 @@ class Driver:
         opened = None if call.wait is None else self._ledger.pending(call.wait)
         start = partial(self._performer.run, call, self._log.state, opened)
         self._flight.run(call.id, start)
-
-
-def _trouble(error: HoldfastError) -> Trouble:
-    if isinstance(error, ModelUnavailable):
-        asked_ms = error.retry_after_ms
-        return Trouble(
-            error.message, error.code, error.hint, may_pass=True, retry_after_ms=asked_ms
-        )
-    return Trouble(error.message, error.code, error.hint)

@@ -6,33 +6,31 @@ not to their callers, so that a caller who stops waiting interrupts nothing.
 
 import asyncio
 import logging
-import os
-import socket
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import anyio
 import anyio.abc
 
-from holdfast.core import events, index
+from holdfast.core import index
 from holdfast.errors import Corrupt, HoldfastError, StoreError
 from holdfast.runtime.agents import Agents, ReadyAgent
 from holdfast.runtime.bus import REMIND_S
+from holdfast.runtime.debts import Debt, Debts, held
 from holdfast.runtime.desk import Desk
 from holdfast.runtime.engine import Driver
 from holdfast.runtime.entries import Known
-from holdfast.runtime.ids import secret_id
-from holdfast.runtime.log import Log, as_record
+from holdfast.runtime.holder import LEASE_MS, Holder
+from holdfast.runtime.log import Log
 from holdfast.runtime.near import Rested
 from holdfast.runtime.watch import Watch
-from holdfast.store.base import Fenced, Gone, Lease, Lost, NoStream, Put, Release, Unknown, Write
+from holdfast.store.base import Fenced, Gone, Lease, Lost
 
 logger = logging.getLogger("holdfast")
 
-LEASE_MS: Final = 10_000
 GRACE_S: Final = 5.0
 PAUSE_MS: Final = 5_000  # after a drive that failed
 
@@ -55,15 +53,6 @@ class Drive:
         return self.driver is not None and self.driver.log.state.retry is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Debt:
-    """A lease that must be given back: until when nobody should look, and why the drive failed."""
-
-    lease: Lease
-    due: int | None
-    told: HoldfastError | None = None  # recorded as the end of the run
-
-
 class Host:
     """Holds leases for this process and drives what it holds."""
 
@@ -71,19 +60,16 @@ class Host:
         self.watch = Watch(desk.store, desk.near)
         self.drives: dict[str, Drive] = {}
         self._ended = asyncio.Event()  # of the next drive to end
-        self._debts: dict[str, Debt] = {}  # what a failing store did not let us give back
         self._desk = desk
         self._agents = agents
-        self._lease_ms = lease_ms
-        self._holder = ""
-        self._deadline = 0.0  # of our own row, by the local monotonic clock
+        self._debts = Debts(desk.store, desk.outbox)
+        self._holder = Holder(desk.store, self._debts, lease_ms, self._lose, self._has_again)
         self._tasks: anyio.abc.TaskGroup | None = None
         self._main: asyncio.Task[None] | None = None
         self._driving: set[asyncio.Task[None]] = set()
         self._places: dict[str, asyncio.Lock] = {}  # of agents: who looks for a free one
         self._fell: BaseException | None = None  # what no drive can survive, and we neither
         self._starting = anyio.Lock()
-        self._joining = anyio.Lock()
         self._closing = False  # or closed
         self._over = asyncio.Event()  # set to end the background task
 
@@ -96,7 +82,7 @@ class Host:
         self._ended, self._over = asyncio.Event(), asyncio.Event()
         self._fell = None
         self._places.clear()
-        self._debts.clear()
+        self._debts.forget()
         self._desk.near.clear()
         self.watch.start_over()
 
@@ -126,7 +112,7 @@ class Host:
         try:
             async with anyio.create_task_group() as self._tasks:
                 self._tasks.start_soon(self._keep_watching)
-                self._tasks.start_soon(self._beat)
+                self._tasks.start_soon(self._holder.beat)
                 self._tasks.start_soon(self._overhear)
                 ready.set()
                 await self._over.wait()
@@ -150,7 +136,7 @@ class Host:
         error = None if main.cancelled() else main.exception()
         if isinstance(error, Exception):
             logger.error("the runtime's background task had failed", exc_info=error)
-        await self._leave()
+        await self._holder.leave()
 
     async def _drain(self) -> None:
         for drive in self.drives.values():
@@ -166,54 +152,10 @@ class Host:
         while self._driving:
             await asyncio.wait(self._driving)
 
-    async def _leave(self) -> None:
-        if not self._holder:
-            return
-        holder, self._holder = self._holder, ""
-        try:
-            await self._desk.store.renew(holder, 0)
-        except StoreError:
-            logger.debug("the lease of %s had ended", holder)
-
     # --- leases -------------------------------------------------------------------------------
 
-    async def _join(self) -> str:
-        """Our name; under one name only, since the heartbeat renews one."""
-        if self._holder:
-            return self._holder
-        async with self._joining:
-            if not self._holder:
-                machine = socket.gethostname().split(".")[0][:40] or "host"
-                name = f"{machine}-{os.getpid()}-{secret_id('w')[2:12]}"
-                deadline = time.monotonic() + self._lease_ms / 1000
-                await self._desk.store.renew(name, self._lease_ms, join=True)
-                self._holder, self._deadline = name, deadline
-            return self._holder
-
-    async def _beat(self) -> None:
-        while True:
-            await anyio.sleep(self._lease_ms / 3000)
-            if not self._holder:
-                continue
-            asked, holder = time.monotonic(), self._holder
-            try:
-                await self._desk.store.renew(holder, self._lease_ms)
-                self._deadline = asked + self._lease_ms / 1000
-                await self._pay_debts()
-            except Lost:
-                self._lose(holder)
-            except StoreError as error:
-                logger.warning("the heartbeat failed: %s", error.message)
-
     def _lose(self, holder: str) -> None:
-        """Our row is gone, or may be: call off and forget everything held under that name.
-
-        What it may still hold ends with the row, which nobody renews any more.
-        """
-        if self._holder == holder:
-            logger.warning("%s lost its lease; its sessions go to others", holder)
-            self._holder = ""
-            self._debts.clear()
+        """Call off and forget everything held under that name."""
         for drive in [one for one in self.drives.values() if one.lease.holder == holder]:
             if drive.task is not None and drive.task is not asyncio.current_task():
                 drive.task.cancel()
@@ -237,30 +179,14 @@ class Host:
     async def claim(self, kind: str, limit: int, only: str | None = None) -> list[Lease]:
         """Take sessions that are due; none while this closes."""
         await self.start()
-        if self._closing:
-            return []
-        await self._pay_debts(only)
-        for _ in range(2):
-            holder = await self._join()
-            try:
-                leases = await self._desk.store.claim(holder, kind, limit, only=only)
-                if not self._has_again(leases):
-                    return leases
-                self._lose(holder)
-                await self._desk.store.renew(holder, 0)
-            except Lost:
-                self._lose(holder)
-            except Unknown:
-                self._lose(holder)  # it may hold what we do not know of
-                raise
-        return []
+        return [] if self._closing else await self._holder.claim(kind, limit, only)
+
+    async def give_back(self, lease: Lease, due: int | None) -> None:
+        """Give a lease back, now or when the store lets us; until `due` nobody looks at it."""
+        await self._debts.pay(Debt(lease, due))
 
     def _has_again(self, leases: Sequence[Lease]) -> bool:
-        """Whether one of them is the lease of a drive here, with its epoch.
-
-        Then the database was killed before it had kept the first claim, and no fence parts the
-        two. Only under another name can one of them go on.
-        """
+        """Whether one of them is the lease of a drive here, with its epoch."""
         return any(
             (drive := self.drives.get(lease.stream)) is not None
             and drive.lease.epoch >= lease.epoch
@@ -364,7 +290,7 @@ class Host:
             await self._driven(drive, agent)
         except Lost as error:
             logger.info("%s: %s", lease.stream, error.message)
-            self._lose(lease.holder)
+            self._holder.lose(lease.holder)
         except Fenced as error:
             logger.info("%s: %s", lease.stream, error.message)
         except Gone as error:
@@ -395,13 +321,10 @@ class Host:
         rested = near.forget(lease.stream)
         if rested is None or rested.log.state.head != lease.head:
             log = Log(self._desk.store, lease.stream)
-            rested = Rested(log, await self._known(lease), None)
+            rested = Rested(log, await held(self._desk.store, lease), None)
 
         agent = await self._agents.listed(agent)
-
-        def is_alive() -> bool:
-            return self._holder == lease.holder and time.monotonic() < self._deadline
-
+        is_alive = partial(self._holder.holds, lease)
         driver = drive.driver = Driver(self._desk, lease, agent, rested, is_alive)
         if self._closing:
             driver.stop()
@@ -413,55 +336,7 @@ class Host:
         with near.listening(lease.stream, driver.heard):
             await driver.run(parked)
 
-    async def _known(self, lease: Lease) -> Known:
-        names = index.names_in(lease.stream) or ("", "")
-        entry = await self._desk.store.get("session", index.session_key(*names))
-        if entry is None or entry.stream != lease.stream:
-            raise Gone(f"{lease.stream} has no entry", stream=lease.stream)
-        return Known.of(entry)
-
     async def _give_up(self, lease: Lease, error: HoldfastError, *, tell: bool = False) -> None:
         """Give the lease back after a failure that is not the session's own."""
         due = None if isinstance(error, Corrupt) or tell else self._desk.store.now() + PAUSE_MS
-        await self._pay(Debt(lease, due, error if tell else None))
-
-    async def give_back(self, lease: Lease, due: int | None) -> None:
-        """Give a lease back, now or when the store lets us; until `due` nobody looks at it."""
-        await self._pay(Debt(lease, due))
-
-    async def _pay_debts(self, wanted: str | None = None) -> None:
-        for debt in tuple(self._debts.values()):
-            if self._debts.get(debt.lease.stream) is not debt:
-                continue  # somebody else has paid it meanwhile
-            asked = debt.due is not None and debt.lease.stream == wanted  # no need to wait
-            await self._pay(replace(debt, due=self._desk.store.now()) if asked else debt)
-
-    async def _pay(self, debt: Debt) -> None:
-        # Owed until we know better: who pays may be called off in between.
-        lease, store = debt.lease, self._desk.store
-        self._debts[lease.stream] = debt
-        try:
-            head = (await store.read(lease.stream, limit=0)).head
-            records, puts = [], []
-            if debt.told is not None:
-                fact = events.AgentError(run="", error=debt.told.message, code=debt.told.code)
-                records = [as_record(fact, store.now())]
-                puts = await self._failed_entry(lease)
-            back = Release(debt.due)
-            write = Write(lease.stream, records, lease, head, release=back)
-            await store.commit(*self._desk.outbox.also([write], puts))
-        except (Fenced, Gone, Lost, NoStream) as refused:
-            logger.info("%s is not ours any more: %s", lease.stream, refused)
-        except StoreError as refused:
-            # We are alive and hold it: nobody else would ever look. So it is tried again.
-            logger.info("%s: the lease could not be given back: %s", lease.stream, refused)
-            return
-        if self._debts.get(lease.stream) is debt:
-            del self._debts[lease.stream]
-
-    async def _failed_entry(self, lease: Lease) -> list[Put]:
-        try:
-            known = await self._known(lease)
-        except Corrupt:  # its log can still say so, and the lease must go back
-            return []
-        return [] if known.record.is_over else [known.put(state="failed", problem=None)]
+        await self._debts.pay(Debt(lease, due, error if tell else None))

@@ -14,6 +14,7 @@ import anyio.to_thread
 from holdfast.core.durations import format_ms
 from holdfast.core.redaction import masked
 from holdfast.errors import ToolError
+from holdfast.runtime.answers import storable_text
 from holdfast.runtime.signatures import Signature
 from holdfast.runtime.tools import Tool
 from holdfast.runtime.values import Context
@@ -43,6 +44,11 @@ def is_called_off(error: BaseException) -> bool:
     task = asyncio.current_task()
     is_asked = task is None or task.cancelling() > 0
     return is_asked and isinstance(error, asyncio.CancelledError)
+
+
+def named(error: BaseException) -> str:
+    """An error of code that is not ours, in one line that the log can keep."""
+    return storable_text(f"{type(error).__name__}: {error}")
 
 
 def prompt_for(tool: Tool[..., Any], args: Mapping[str, Any]) -> str:

@@ -1,53 +1,34 @@
 """What every door does: show sessions, take messages and decisions, follow a run to its rest."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
-import msgspec
 
 from holdfast.core import events as facts
 from holdfast.core import pending
-from holdfast.core.commands import Approve, Command, Expire, SubmitResult
+from holdfast.core.commands import Command, Expire
 from holdfast.core.decide import Settlement, is_overdue, lost
 from holdfast.core.pending import PendingRecord
 from holdfast.core.sessions import State
-from holdfast.core.usage import shown_usage
-from holdfast.errors import Corrupt, HoldfastError, NotFound, Refused
-from holdfast.runtime.agents import Agents, ReadyAgent
+from holdfast.errors import Corrupt, HoldfastError, NotFound
+from holdfast.runtime.accepting import check_command, inspect
+from holdfast.runtime.agents import Agents
 from holdfast.runtime.content import check_text
 from holdfast.runtime.desk import Desk
-from holdfast.runtime.entries import (
-    STUCK,
-    Address,
-    Known,
-    open_calls,
-    readable,
-    still_there,
-)
+from holdfast.runtime.entries import STUCK, Address, Known, open_calls, readable, still_there
 from holdfast.runtime.host import Drive, Host
-from holdfast.runtime.invoke import accepts_result
-from holdfast.runtime.log import Log, as_record
+from holdfast.runtime.log import as_record
 from holdfast.runtime.near import Rested
-from holdfast.runtime.results import (
-    Event,
-    Result,
-    Sight,
-    error_of,
-    event_of,
-    instant,
-    problem_of,
-)
+from holdfast.runtime.results import Event, Result, Sight, event_of
 from holdfast.runtime.retention import KEEP_MS
-from holdfast.runtime.tools import Tool
-from holdfast.runtime.trees import tree_usage
+from holdfast.runtime.showing import Showing, read
 from holdfast.store.base import Write
 
 NO_KIND = "nothing"  # no stream is of this kind
-PATIENCE_MS = 5_000  # what is due may wait so long for a worker that is there
 FOLLOW_S = 0.25  # how often a session that another process drives is looked at
 
 
@@ -65,103 +46,25 @@ class Service:
 
     # --- showing ------------------------------------------------------------------------------
 
-    async def sight(self, known: Known, rested: Rested | None = None) -> Sight:
-        """Everything about a session, from its open calls and its log, which we may have."""
-        log = await self._read(known) if rested is None else rested.log
-        records: list[PendingRecord] = []
-        if rested is not None and rested.waits is not None:
-            records = [one.record for one in rested.waits.values()]
-        elif log.state.open_calls:
-            entries = open_calls(self.desk.store, known.stream)
-            records = [pending.decode(entry.data) async for entry in entries]
-        place = {call.id: call.index for call in log.state.calls.values()}
-        records.sort(key=lambda one: (one.time.created, place.get(one.call_id, 0), one.id))
-        now = self.desk.store.now()
-        over = log.state.run is not None and log.state.run.end is not None
-        return Sight(
-            known.record,
-            log.state,
-            tuple(records),
-            tuple(self.desk.pending_call(one) for one in records),
-            log.at.holder,
-            None if log.at.holder else log.at.due,
-            now,
-            None if over else self._problem(known, log, records, now),
-            await tree_usage(self.desk, known, log.state),
-        )
+    @property
+    def _showing(self) -> Showing:
+        return Showing(self.desk, self.agents, self.worked_at is not None)
 
-    async def _read(self, known: Known) -> Log:
-        log = Log(self.desk.store, known.stream)
-        with still_there(known.record.id):
-            await log.catch_up()
-        return log
-
-    def _problem(
-        self, known: Known, log: Log, records: list[PendingRecord], now: int
-    ) -> HoldfastError | None:
-        record = known.record
-        if record.problem is not None:
-            return problem_of(record.problem, record.problem_text)
-        for one in records:
-            if one.problem is not None:
-                return problem_of(one.problem)
-        if log.at.holder is not None or log.at.due is None or log.at.due > now:
-            return None
-        if self.agents.names() and self.agents.find(record.agent) is None:
-            return HoldfastError(
-                f"agent {record.agent!r} is not known here",
-                code="AGENT_UNKNOWN",
-                hint="start a worker that has it",
-            )
-        is_ours = self.worked_at is not None and self.agents.find(record.agent) is not None
-        if is_ours and now - log.at.due < PATIENCE_MS:
-            return None  # the worker here is about to take it
-        return HoldfastError(
-            "it is due, and nobody drives it",
-            code="NO_WORKER",
-            hint=f"holdfast worker, or: holdfast sessions resume {record.id}",
-        )
+    async def sight(self, known: Known) -> Sight:
+        """Everything about a session, from its open calls and its log."""
+        return await self._showing.sight(known)
 
     async def listed(self, known: Known) -> Result[Any]:
         """A session as it stands; as its entry says, with the problem, if its log is corrupt."""
         try:
             return await self.result(known)
         except Corrupt as error:
-            return self.as_result(Sight(known.record, State(), problem=error))
+            return self._showing.as_result(Sight(known.record, State(), problem=error))
 
     async def result(self, known: Known, rested: Rested | None = None) -> Result[Any]:
         """A session as it stands, or as a drive has just left it."""
-        return self.as_result(await self.sight(known, rested))
-
-    def as_result(self, sight: Sight) -> Result[Any]:
-        """What was seen, as users hold it."""
-        record, folded = sight.record, sight.folded
-        run = folded.run
-        output = None if run is None or run.output is None else msgspec.json.decode(run.output)
-        agent = self.agents.find(record.agent)
-        if output is not None and agent is not None:
-            with suppress(Refused):  # the type has changed since: the stored value is shown
-                output = agent.output.load(output)
-        return Result(
-            session_id=record.id,
-            tenant=record.tenant,
-            agent=record.agent,
-            state=sight.state,
-            output=output,
-            pending=sight.calls,
-            error=error_of(folded),
-            problem=sight.problem,
-            usage=shown_usage(folded.usage),
-            tree_usage=shown_usage(folded.usage if sight.tree is None else sight.tree),
-            todos=folded.todos,
-            metadata=dict(folded.metadata),
-            parent=record.parent,
-            seq=folded.head,
-            created_at=instant(folded.created_at or record.created_at),
-            updated_at=instant(folded.updated_at or record.updated_at),
-            task_id=None if run is None else run.id,
-            _sight=sight,
-        )
+        showing = self._showing
+        return showing.as_result(await showing.sight(known, rested))
 
     async def wake_stuck(self) -> None:
         """Let sessions be looked at again which other code could not move: ours may."""
@@ -205,9 +108,9 @@ class Service:
     async def events(self, known: Known, after: int = 0, limit: int | None = None) -> list[Event]:
         """Events of one session, oldest first."""
         with still_there(known.record.id):
-            read = await self.desk.store.read(known.stream, after, limit)
+            page = await self.desk.store.read(known.stream, after, limit)
         names = (known.record.tenant, known.record.id)
-        return [event_of(names, record) for record in read.records]
+        return [event_of(names, record) for record in page.records]
 
     async def at_home(self, address: Address) -> Address:
         """The address with what the session's own agent says about messages."""
@@ -222,7 +125,7 @@ class Service:
     async def revoke(self, known: Known, number: int, by: str, via: str) -> None:
         """Ask again about what the decision of that number had allowed. Raises NotFound."""
         check_text("by", by)
-        log = await self._read(known)
+        log = await read(self.desk.store, known)
         if all(one.number != number for one in log.state.allowed):
             raise NotFound(
                 f"session {known.record.id!r} remembers no permission {number}",
@@ -240,7 +143,7 @@ class Service:
         """Change metadata by what it is now: of several at once each sees the one before."""
         while True:
             known = await self.desk.outside.known(address)
-            changes = change(dict((await self._read(known)).state.metadata))
+            changes = change(dict((await read(self.desk.store, known)).state.metadata))
             if not changes or await self.desk.outside.put_metadata(known, changes):
                 return
 
@@ -250,14 +153,14 @@ class Service:
         self, pending_id: str, command: Command, tenant: str | None = None
     ) -> Settlement:
         """A decision, result, error or cancellation from outside."""
-        _check_command(command)
+        check_command(command)
 
-        async def inspect(record: PendingRecord) -> None:
+        async def look(record: PendingRecord) -> None:
             if record.epoch is not None and record.is_open:
                 await self._check_held(record)
-            await self._inspect(record, command)
+            await inspect(self.agents, record, command)
 
-        return await self.desk.settling.settle(pending_id, command, tenant=tenant, inspect=inspect)
+        return await self.desk.settling.settle(pending_id, command, tenant=tenant, inspect=look)
 
     async def _check_held(self, record: PendingRecord) -> None:
         """Refuse an answer for which a driver waited in place that is gone."""
@@ -276,30 +179,6 @@ class Service:
             await self.host.claim(NO_KIND, 0)  # by which the store notices who is dead
             return (await self.desk.store.read(known.stream, limit=0)).holder is not None
 
-    async def _inspect(self, record: PendingRecord, command: Command) -> None:
-        """Refuse what could not work with the code that is here; without code, take it."""
-        agent = self.agents.find(record.agent)
-        if agent is None:
-            return
-        if isinstance(command, Approve):
-            agent = await self.agents.listed(agent)
-        tool = agent.tool(record.tool)
-        if tool is None and agent.problem is not None:
-            return
-        match command:
-            case Approve() if tool is None:
-                raise Refused(
-                    f"agent {agent.name!r} has no tool {record.tool!r} any more",
-                    code="TOOL_MISSING",
-                    hint="deploy the tool again, or deny or respond instead",
-                )
-            case Approve() if tool is not None:
-                _check_approved(agent, tool, {**record.input, **(command.args or {})})
-            case SubmitResult() if tool is not None and not accepts_result(tool, command.output):
-                raise Refused("Result validation failed", code="RESULT_INVALID")
-            case _:
-                pass
-
     # --- following ----------------------------------------------------------------------------
 
     async def go_on(self, known: Known) -> Known:
@@ -313,9 +192,11 @@ class Service:
 
     async def resume(self, known: Known) -> Known:
         """The same on somebody's word: a model that was to be asked again later is asked now."""
-        if await self.backs_off(known) and (await self._read(known)).state.retry is not None:
-            await self.desk.outside.hurry(known)
-            return known
+        if await self.backs_off(known):
+            log = await read(self.desk.store, known)
+            if log.state.retry is not None:
+                await self.desk.outside.hurry(known)
+                return known
         return await self.go_on(known)
 
     async def backs_off(self, known: Known) -> bool:
@@ -413,36 +294,3 @@ class Service:
                     await self.desk.settling.settle(entry.key, Expire())
                 except HoldfastError:
                     continue  # somebody else did
-
-
-def _check_approved(agent: ReadyAgent, tool: Tool[..., Any], args: dict[str, Any]) -> None:
-    """Whether a call can run as it is approved; the rules of the agent stand above a person's."""
-    rule = agent.permissions.denies((tool.name,), tool.validate(args))
-    if rule is not None:
-        raise Refused(
-            f"the permissions of agent {agent.name!r} deny this call to {tool.name} ({rule.text})",
-            code="DENIED",
-            hint="approve it with other arguments, or deny it",
-        )
-
-
-def _check_command(command: Command) -> None:
-    for one in fields(command):
-        name, value = one.name, getattr(command, one.name)
-        if value is None and one.default is None:
-            continue
-        if name in ("args", "metadata"):
-            _check_object(name, value)
-        elif name == "remember" and isinstance(value, bool):
-            continue
-        else:
-            check_text(name, value)
-
-
-def _check_object(name: str, value: Any) -> None:
-    if not isinstance(value, Mapping):
-        raise Refused(f"{name} must be an object, not {value!r}", code="VALUE_INVALID")
-    try:
-        msgspec.json.encode(value)
-    except (TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise Refused(f"{name} is not JSON: {error}", code="VALUE_INVALID") from error

@@ -1,0 +1,175 @@
+"""What a driver writes: the draft of a thing that is to be done, and of one that came back."""
+
+from collections.abc import Callable
+from typing import Final, assert_never
+
+from msgspec import Struct
+
+from holdfast.core import effects, events, turns
+from holdfast.core.calls import Call
+from holdfast.core.policy import GiveUp, Verdict
+from holdfast.core.retries import Trouble
+from holdfast.core.turns import Draft, Scope, Turn
+from holdfast.errors import HoldfastError, ModelUnavailable, Refused
+from holdfast.runtime.agents import ReadyAgent
+from holdfast.runtime.compacting import Compacting
+from holdfast.runtime.log import Log
+from holdfast.runtime.outcomes import (
+    Answered,
+    ModelFailed,
+    Outcome,
+    StartReturned,
+    Summarised,
+    ToolReturned,
+)
+from holdfast.runtime.verdicts import Verdicts
+
+Written = (
+    effects.Interrupted
+    | effects.FireTimers
+    | effects.CloseCalls
+    | effects.CloseStrays
+    | effects.GiveUpLost
+    | effects.GiveUpUnanswered
+    | effects.Fail
+)
+FACTS: Final = (ToolReturned, StartReturned)  # what happened, whatever else did; else decisions
+
+
+class Drafting(Struct, frozen=True):
+    """Makes the drafts of one drive. `scope` says whose session it is by now."""
+
+    agent: ReadyAgent
+    log: Log
+    verdicts: Verdicts
+    compacting: Compacting
+    scope: Callable[[], Scope]
+
+    # --- of what is to be done ----------------------------------------------------------------
+
+    def of(self, effect: Written, now: int) -> Draft:
+        """The draft of an effect that is done by writing it."""
+        state = self.log.state
+        match effect:
+            case effects.Interrupted():
+                return self._interrupted(effect.calls, now)
+            case effects.FireTimers():
+                return turns.fire_timers(state, effect.calls, now)
+            case effects.CloseCalls():
+                return turns.close(state, now)
+            case effects.CloseStrays():
+                return turns.close_strays(state, effect.calls, now)
+            case _:
+                return self._ending(effect, now)
+
+    def _ending(
+        self, effect: effects.GiveUpLost | effects.GiveUpUnanswered | effects.Fail, now: int
+    ) -> Draft:
+        match effect:
+            case effects.GiveUpLost():
+                return turns.lost(self.log.state, now)
+            case effects.GiveUpUnanswered():
+                on_expire = self.scope().on_expire
+                return turns.unanswered(self.log.state, effect.calls, on_expire, now)
+            case effects.Fail():
+                return self._failed(effect, now)
+            case _:
+                assert_never(effect)
+
+    def starting(
+        self, calls: tuple[Call, ...], now: int
+    ) -> tuple[Draft | None, dict[str, Refused]]:
+        """The intents of calls that begin now, and why others cannot with the code at hand."""
+        verdicts: dict[str, Verdict] = {}
+        stuck: dict[str, Refused] = {}
+        for call in calls:
+            ready = self.verdicts.ready(call)
+            if isinstance(ready, Refused):
+                stuck[call.id] = ready
+            else:
+                verdicts[call.id] = ready
+        if not verdicts:
+            return None, stuck
+        return turns.start_calls(self.log.state, self.scope(), verdicts, now), stuck
+
+    def _interrupted(self, calls: tuple[Call, ...], now: int) -> Draft:
+        found = []
+        for call in calls:
+            tool = self.agent.tool(call.tool)
+            policy = "tell" if tool is None else tool.crash_policy
+            found.append((call, policy, self.verdicts.gate(tool, dict(call.params))))
+        return turns.interrupted(self.log.state, self.scope(), found, now)
+
+    def _failed(self, effect: effects.Fail, now: int) -> Draft:
+        state = self.log.state
+        facts = turns.end_run(state, GiveUp(effect.error, effect.code, effect.hint), now)
+        if effect.limit is not None:
+            task = state.run.id if state.run is not None else None
+            limit = events.SafetyLimit(limit=effect.limit, value=effect.value, task_id=task)
+            facts.insert(0, limit)
+        draft = turns.close(state, now) if effect.stops else Draft()
+        draft.facts += facts
+        return draft
+
+    # --- of what came back --------------------------------------------------------------------
+
+    def after(self, outcome: Outcome, now: int) -> Draft | None:
+        """The draft of what became of something; None if that has no place in the log any more."""
+        match outcome:
+            case ToolReturned():
+                return self._tool_returned(outcome, now)
+            case StartReturned():
+                return self._start_returned(outcome, now)
+            case _:
+                is_taken = self.log.state.takes_answer(outcome.turn, outcome.request_head)
+                # else it belongs to a turn or a run that is over
+                return self._from_model(outcome, now) if is_taken else None
+
+    def _tool_returned(self, outcome: ToolReturned, now: int) -> Draft | None:
+        state = self.log.state
+        call = state.calls.get(outcome.call_id)
+        if call is None or not call.is_open:
+            return None  # known already, or cancelled
+        return turns.outcome(state, call, outcome.content, is_error=outcome.is_error, now=now)
+
+    def _start_returned(self, outcome: StartReturned, now: int) -> Draft | None:
+        call = self.log.state.calls.get(outcome.call_id)
+        if call is None or not call.is_open or call.returned:
+            return None
+        return turns.returned(self.log.state, outcome.news, now)
+
+    def _from_model(self, outcome: Answered | Summarised | ModelFailed, now: int) -> Draft | None:
+        state = self.log.state
+        match outcome:
+            case Answered():
+                return self._answered(outcome, now)
+            case Summarised():
+                if self.compacting.is_recorded(outcome):
+                    return None  # the answer to its commit was lost
+                return turns.compacted(state, outcome.cut, outcome.answer, now)
+            case ModelFailed():
+                if self.compacting.helps(outcome):
+                    return None
+                trouble = _trouble(outcome.error)
+                return turns.not_answered(state, trouble, self.agent.patience, now)
+            case _:
+                assert_never(outcome)
+
+    def _answered(self, outcome: Answered, now: int) -> Draft:
+        state = self.log.state
+        said = Turn(outcome.answer, outcome.request_head, outcome.verdicts, outcome.redact)
+        draft = turns.record_turn(state, self.scope(), said, now)
+        if not outcome.answer.calls and state.input_head <= outcome.request_head:
+            corrections = state.run.corrections if state.run is not None else 0
+            ending = self.agent.output.ending(outcome.answer, corrections)
+            draft.facts += turns.end_run(state, ending, now)
+        return draft
+
+
+def _trouble(error: HoldfastError) -> Trouble:
+    if isinstance(error, ModelUnavailable):
+        asked_ms = error.retry_after_ms
+        return Trouble(
+            error.message, error.code, error.hint, may_pass=True, retry_after_ms=asked_ms
+        )
+    return Trouble(error.message, error.code, error.hint)
