@@ -20,9 +20,12 @@ def store(request: pytest.FixtureRequest) -> list[str]:
     return ["--store", url]
 
 
-def test_the_demo_loses_nothing_and_repeats_nothing(tmp_path: Path, store: list[str]) -> None:
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_demo_loses_nothing_and_repeats_nothing(
+    tmp_path: Path, store: list[str], workers: int
+) -> None:
     """S0.15, S0.28, S0.65, S0.69, S4.3, S4.27, S4.51"""
-    words = ["demo", "--auto", "--json", "--keep", "stage", *store]
+    words = ["demo", "--auto", "--json", "--keep", "stage", "--workers", str(workers), *store]
     done = subprocess.run(
         [sys.executable, "-m", "holdfast.cli", *words],
         cwd=tmp_path,
@@ -45,6 +48,8 @@ def test_the_demo_loses_nothing_and_repeats_nothing(tmp_path: Path, store: list[
     assert told["events"]["lost"] == 0
     assert told["effects"] == {"count": 3, "repeated": 0}
     assert told["paidCents"] == [4000]
+    if workers > 1:
+        assert told["takenOver"]["by"] != told["takenOver"]["worker"]
     config = (tmp_path / "stage" / "holdfast.yaml").read_text()
     assert not any(url in config for url in store), "it may hold a password"
 
@@ -89,12 +94,12 @@ def test_the_numbers_of_the_demo_can_be_wrong(tmp_path: Path) -> None:
     log = [{"seq": n, "type": "assistant"} for n in range(1, 5)]
     session = {"state": "completed", "output": "ok"}
     stage, end = Stage(tmp_path), Picture(session, log)
-    assert count(stage, end, [end, end], 0).ok
-    assert not count(stage, end, [end, end], 1).ok
-    lost = count(stage, Picture(session, log[:2] + log[3:]), [end, end], 0)
+    assert count(stage, end, [end, end], [0]).ok
+    assert not count(stage, end, [end, end], [0, 1]).ok
+    lost = count(stage, Picture(session, log[:2] + log[3:]), [end, end], [0])
     assert (lost.ok, lost.numbers["events"]["lost"]) == (False, 1)
     _write(tmp_path / "world.log", [*world, world[1]])
-    twice = count(stage, end, [end, end], 0)
+    twice = count(stage, end, [end, end], [0])
     assert (twice.ok, twice.numbers["effects"]["repeated"]) == (False, 1)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Self, TypeVar
 
 import anyio
 
-from holdfast.app.stores import around_store, indexed, is_in_memory, open_store
+from holdfast.app.stores import around_store, indexed, is_in_memory, open_store, sees_death
 from holdfast.core import index
 from holdfast.core.commands import (
     Approve,
@@ -28,7 +28,7 @@ from holdfast.runtime.agents import Agent, Agents, ReadyAgent
 from holdfast.runtime.bus import Bus
 from holdfast.runtime.desk import Desk
 from holdfast.runtime.entries import Address
-from holdfast.runtime.holder import LEASE_MS
+from holdfast.runtime.holder import BLIND_LEASE_MS, LEASE_MS
 from holdfast.runtime.host import Host
 from holdfast.runtime.ids import new_id
 from holdfast.runtime.mcp.lines import Lines
@@ -72,8 +72,11 @@ class Runtime:
         telemetry: Mapping[str, bool] | None = None,
         prices: Mapping[str, Mapping[str, float]] | None = None,
     ) -> None:
-        opened = around_store.get()(indexed(open_store(store, clock), index))
-        lease_ms = parse_duration(os.environ[LEASE]) if os.environ.get(LEASE) else LEASE_MS
+        primary = open_store(store, clock)
+        opened = around_store.get()(indexed(primary, index))
+        lease_ms = LEASE_MS if sees_death(primary) else BLIND_LEASE_MS
+        if os.environ.get(LEASE):
+            lease_ms = parse_duration(os.environ[LEASE])
         outbox = Outbox(opened, public_url=public_url, webhook_secret=webhook_secret)
         near = Near()
         desk = Desk(

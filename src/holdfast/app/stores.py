@@ -79,6 +79,11 @@ def is_in_memory(store: str | Store) -> bool:
     return isinstance(store, MemoryStore)
 
 
+def sees_death(store: Store) -> bool:
+    """Whether the store notices that a process has died before its lease is over."""
+    return bool(getattr(store, "sees_death", True))
+
+
 def _without_password(url: str) -> str:
     head, at, tail = url.rpartition("@")
     return f"{head.split('//')[0]}//…@{tail}" if at else url

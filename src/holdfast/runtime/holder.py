@@ -17,6 +17,7 @@ from holdfast.store.base import Lease, Lost, Store, Unknown
 logger = logging.getLogger("holdfast")
 
 LEASE_MS: Final = 10_000
+BLIND_LEASE_MS: Final = 2_000  # where a death is not seen, and the end of the lease must tell of it
 
 Lose = Callable[[str], None]
 HasAgain = Callable[[Sequence[Lease]], bool]

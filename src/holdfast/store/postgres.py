@@ -66,6 +66,11 @@ class PostgresStore:
         """Which database it is, without user and password."""
         return self._dial.address.where
 
+    @property
+    def sees_death(self) -> bool:
+        """Whether a dead worker is noticed at once; else when its lease is over."""
+        return self._dial.address.advisory
+
     def now(self) -> int:
         """The server's clock, in ms since the epoch."""
         return self._clock.now()

@@ -13,14 +13,21 @@ from holdfast.cli.settings import Settings, shared, with_settings
     type=click.Path(file_okay=False),
     help="Play in this directory and leave everything there, to look around.",
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 20),
+    default=1,
+    metavar="N",
+    help="So many workers at once; whoever drives is killed.  [default: one after another]",
+)
 @shared
 @with_settings
-def demo(settings: Settings, *, auto: bool, keep: str | None) -> int:
+def demo(settings: Settings, *, auto: bool, keep: str | None, workers: int) -> int:
     """Watch a session survive: two workers are killed, and nothing is lost or done twice.
 
     Offline, with a scripted model; takes a quarter of a minute. With --store postgresql://… the
     session is kept in that database, and the workers could be on as many machines.
     """
-    from holdfast.cli.demo.story import play
+    from holdfast.cli.demo.playing import play
 
-    return play(settings, auto=auto, keep=keep)
+    return play(settings, auto=auto, keep=keep, workers=workers)

@@ -33,7 +33,9 @@ class Score:
         return all(row.ok for row in self.rows)
 
 
-def count(stage: Stage, end: Picture, before_kills: Sequence[Picture], exit_code: int) -> Score:
+def count(
+    stage: Stage, end: Picture, before_kills: Sequence[Picture], exit_codes: Sequence[int]
+) -> Score:
     """Compare what happened with what was promised."""
     runs = Counter(one["tool"] for one in stage.lines("runs.log"))
     effects = Counter(one["effect"] for one in stage.lines("world.log"))
@@ -56,7 +58,7 @@ def count(stage: Stage, end: Picture, before_kills: Sequence[Picture], exit_code
         Row("effects repeated", str(repeated), repeated == 0 and paid == [CENTS]),
         Row("workers killed", str(len(before_kills)), len(before_kills) == 2),
         Row("session", str(end.session["state"]), end.session["state"] == "completed"),
-        Row("last worker", f"stopped by SIGTERM, exit code {exit_code}", exit_code == 0),
+        _stopped(exit_codes),
     )
     numbers = {
         "tools": dict(runs),
@@ -69,6 +71,13 @@ def count(stage: Stage, end: Picture, before_kills: Sequence[Picture], exit_code
         "output": end.session["output"],
     }
     return Score(rows, numbers)
+
+
+def _stopped(exit_codes: Sequence[int]) -> Row:
+    what = "last worker" if len(exit_codes) == 1 else f"last {len(exit_codes)} workers"
+    codes = ", ".join(map(str, exit_codes))
+    told = f"stopped by SIGTERM, exit code{'s' * (len(exit_codes) > 1)} {codes}"
+    return Row(what, told, set(exit_codes) == {0})
 
 
 def _lost(end: Picture, before_kills: Sequence[Picture]) -> int:

@@ -1,6 +1,7 @@
 """The tools of the demo. Each notes that it ran, and what it did to the world, in a file."""
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ HERE = Path(__file__).parent
 
 
 def _note(file: str, **what: Any) -> None:
+    what |= {"process": os.getpid(), "at": time.time()}
     with (HERE / file).open("a", encoding="utf-8") as log:
         log.write(json.dumps(what) + "\n")
 

@@ -19,6 +19,7 @@ from holdfast.errors import HoldfastError, NotFound, Refused
 T = TypeVar("T")
 
 SESSION: Final = "order-991"
+ANSWER: Final = "yes, a new teapot leaves tomorrow"
 LEASE: Final = "2s"
 PATIENCE_S: Final = 30.0
 _FILES: Final = ("holdfast.yaml", "shop.py", "turns.json")
@@ -148,6 +149,15 @@ class Stage:
         )
         return text[0]
 
+    def number_of(self, pid: int) -> int:
+        """Which worker a process is."""
+        return 1 + [worker.pid for worker in self.workers].index(pid)
+
+    @property
+    def alive(self) -> list[int]:
+        """The workers that run."""
+        return [n for n, worker in enumerate(self.workers, 1) if worker.poll() is None]
+
     def kill(self, number: int) -> None:
         """SIGKILL: the worker cannot say good-bye, nor finish anything."""
         self.workers[number - 1].kill()
@@ -187,6 +197,16 @@ class Stage:
             raise self._too_long(what)
 
         return Runtime(self.url).run_sync(main)
+
+    def until_line(self, name: str, tool: str, nth: int = 1) -> dict[str, Any]:
+        """Wait until a file of JSON lines has so many lines about a tool; answers the last."""
+
+        def about() -> list[dict[str, Any]]:
+            return [one for one in self.lines(name) if one["tool"] == tool]
+
+        return self.until(f"{name} tells of {tool}", about, lambda found: len(found) >= nth)[
+            nth - 1
+        ]
 
     def until(self, what: str, get: Callable[[], T], test: Callable[[T], bool]) -> T:
         """Wait until something else looks like that."""
