@@ -12,8 +12,9 @@ from holdfast.cli.terminal import Terminal, line
 from holdfast.core.foreign import Foreign, parse
 from holdfast.core.repair import Issue
 from holdfast.errors import Refused
-from holdfast.runtime.adopting import Adopted, Names, adopt
+from holdfast.runtime.adopting import Adopted, adopt
 from holdfast.runtime.ids import new_id
+from holdfast.runtime.making import Names
 from holdfast.store.files_layout import LOG
 from holdfast.store.files_names import id_of
 
@@ -34,7 +35,7 @@ def import_foreign(
 
     async def main(runtime: Runtime) -> Adopted:
         chosen = _agent(runtime, foreign, agent)
-        names = Names(session_id, chosen, tenant_of(runtime) or "")
+        names = Names(tenant_of(runtime) or "", session_id, chosen)
         return await adopt(service_of(runtime).desk.store, foreign, names)
 
     made = opened(settings, main, need="existing" if settings.store is None else "any")

@@ -2,16 +2,19 @@
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct, field
 
+from holdfast.core import queues
 from holdfast.core.events import PENDING_EXECUTIONS
 from holdfast.core.sessions import RunState
 from holdfast.errors import Corrupt, Refused
 
 MAX_ID: Final = 200
+_KIND: Final = "session:"
 _FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -74,9 +77,18 @@ def names_in(stream: str) -> tuple[str, str] | None:
     return _unquote(parts[1]), _unquote(parts[2])
 
 
-def stream_kind(agent: str) -> str:
-    """What a worker claims: the sessions of one agent, so that it leaves others alone."""
-    return f"session:{agent}"
+@cache
+def stream_kind(agent: str, queue: str = queues.DEFAULT) -> str:
+    """What a worker claims: the sessions of one agent in one queue; it leaves others alone."""
+    kind = _KIND + agent.replace("%", "%25").replace("@", "%40")
+    return kind if queue == queues.DEFAULT else f"{kind}@{queue}"
+
+
+def names_of_kind(kind: str) -> tuple[str, str]:
+    """Agent and queue of the sessions of a kind."""
+    agent, mark, queue = kind.removeprefix(_KIND).partition("@")
+    agent = agent.replace("%40", "@").replace("%25", "%")
+    return agent, queue if mark else queues.DEFAULT
 
 
 class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -85,6 +97,7 @@ class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str
     tenant: str = ""
     agent: str
+    queue: str = queues.DEFAULT
     task_id: str | None = field(default=None, name="taskID")
     state: RunState = "pending"
     created_at: int = field(default=0, name="createdAt")

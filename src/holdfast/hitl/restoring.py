@@ -19,7 +19,7 @@ from holdfast.runtime.entries import Address, Known
 from holdfast.runtime.ids import secret_id
 from holdfast.runtime.invoke import prompt_for
 from holdfast.runtime.log import as_record
-from holdfast.runtime.making import Making, listed, make
+from holdfast.runtime.making import Making, Names, listed, make
 from holdfast.runtime.service import Service
 from holdfast.runtime.session import Session
 from holdfast.store.base import HeadMoved, VersionMoved, Write
@@ -78,7 +78,7 @@ async def _made(
     said = _said(state)
     facts = [*said, *_waiting(said, state, agent), _counts(state)]
     log = [Stamped(seq, now, fact) for seq, fact in enumerate(facts, 1)]
-    record = listed((address.tenant, address.session_id, name), log, fold(log))
+    record = listed(Names(address.tenant, address.session_id, name), log, fold(log))
     calls = open_records(log, address.session_id, address.tenant, name)
     records = [as_record(fact, now) for fact in facts]
     try:

@@ -18,17 +18,8 @@ from holdfast.errors import Conflict, Refused
 from holdfast.runtime.content import store_bytes
 from holdfast.runtime.entries import Known
 from holdfast.runtime.log import as_record
-from holdfast.runtime.making import Making, listed, make
+from holdfast.runtime.making import Making, Names, listed, make
 from holdfast.store.base import HeadMoved, Store, VersionMoved
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """What the session is called here."""
-
-    session_id: str
-    agent: str
-    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +45,7 @@ async def adopt(store: Store, foreign: Foreign, names: Names) -> Adopted:
     log = [
         Stamped(seq, at, await _kept(store, event)) for seq, (at, event) in enumerate(found.log, 1)
     ]
-    record = listed((names.tenant, names.session_id, names.agent), log, fold(log))
+    record = listed(names, log, fold(log))
     records = [as_record(one.event, one.at) for one in log]
     try:
         known = await make(store, Making(record, log, records))

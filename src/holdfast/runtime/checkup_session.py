@@ -17,6 +17,7 @@ from holdfast.core.sessions import State, fold
 from holdfast.errors import Corrupt
 from holdfast.runtime.checks import Check, Checks
 from holdfast.runtime.checkup import Commands
+from holdfast.runtime.making import Names
 from holdfast.store.care import Look, Seen, StreamLook
 
 _MOST: Final = 10
@@ -84,10 +85,10 @@ class SessionCheckup:
         return cls(look, now, commands, log, fold(log.events))
 
     @property
-    def names(self) -> tuple[str, str, str]:
-        """Tenant, session and agent."""
+    def names(self) -> Names:
+        """Tenant, session, agent and queue."""
         tenant, session_id = index.names_in(self.look.stream) or ("", self.look.stream)
-        return tenant, session_id, self.look.kind.removeprefix(index.stream_kind(""))
+        return Names(tenant, session_id, *index.names_of_kind(self.look.kind))
 
     @property
     def is_held(self) -> bool:
@@ -157,7 +158,7 @@ class SessionCheckup:
             yield Check("ok", "ENTRIES", f"calls: {len(self._waits())} wait, each can be answered")
 
     def _waits(self) -> dict[str, PendingRecord]:
-        tenant, session_id, agent = self.names
+        tenant, session_id, agent, _ = self.names
         return {one.id: one for one in open_records(self.log.events, session_id, tenant, agent)}
 
     def _unreadable_entries(self) -> Checks:

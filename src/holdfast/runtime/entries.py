@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.core import index, pending
+from holdfast.core import index, pending, queues
 from holdfast.core.deliveries import Hook
 from holdfast.core.index import SessionRecord
 from holdfast.core.pending import PendingRecord
@@ -34,6 +34,7 @@ class Address:
     while_waiting: WhileWaiting = "queue"
     metadata: Mapping[str, Any] | None = None
     notify: Hook | None = None  # who is told of its calls and its end, besides those who are
+    queue: str = queues.DEFAULT  # of a new session
 
     @property
     def key(self) -> str:

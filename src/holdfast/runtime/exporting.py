@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core import codec, events, pending
+from holdfast.core import codec, events, pending, queues
 from holdfast.core.events import Content
 from holdfast.core.redaction import shown_event
 from holdfast.errors import Corrupt
@@ -39,6 +39,7 @@ async def export_lines(
         sessionID=record.id,
         tenant=record.tenant,
         agent=record.agent,
+        **({} if record.queue == queues.DEFAULT else {"queue": record.queue}),
         **({} if record.parent is None else {"parent": record.parent}),
     )
     blobs: dict[str, None] = {}

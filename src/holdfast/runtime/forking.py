@@ -9,7 +9,7 @@ from holdfast.errors import Conflict
 from holdfast.runtime.entries import Known, still_there
 from holdfast.runtime.ids import new_id
 from holdfast.runtime.log import Log, as_record
-from holdfast.runtime.making import Making, listed, make
+from holdfast.runtime.making import Making, Names, listed, make
 from holdfast.store.base import HeadMoved, Store, VersionMoved
 
 
@@ -29,7 +29,8 @@ async def fork(
     cut = settled_point(log.events, at)
     whole = copied(log.events, cut, _Names())
     whole.append(Stamped(len(whole) + 1, store.now(), events.Forked(source=source.id, at=cut)))
-    record = listed((source.tenant, name, source.agent), whole, fold(whole))
+    names = Names(source.tenant, name, source.agent, source.queue)
+    record = listed(names, whole, fold(whole))
     records = [as_record(one.event, one.at) for one in whole]
     try:
         return await make(store, Making(record, whole, records))

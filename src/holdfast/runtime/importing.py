@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core import codec, events
+from holdfast.core import codec, events, queues
 from holdfast.core.events import Stamped
 from holdfast.core.index import check_id, check_tenant
 from holdfast.core.pending import PendingRecord
@@ -21,7 +21,7 @@ from holdfast.errors import Conflict, HoldfastError, Refused
 from holdfast.runtime.content import digest_of, store_bytes
 from holdfast.runtime.entries import Address
 from holdfast.runtime.exporting import FORMAT, blobs_in
-from holdfast.runtime.making import going_on, make
+from holdfast.runtime.making import Names, going_on, make
 from holdfast.runtime.service import Service
 from holdfast.store.base import HeadMoved, Record, Store, VersionMoved
 
@@ -33,6 +33,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     session_id: str | None = msgspec.field(default=None, name="sessionID")
     tenant: str = ""
     agent: str | None = None
+    queue: str = queues.DEFAULT
     parent: str | None = None
     seq: int | None = None
     type: str | None = None
@@ -52,6 +53,7 @@ class _Bundle:
     session_id: str
     tenant: str
     agent: str
+    queue: str
     parent: str | None
     log: list[Stamped] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
@@ -181,7 +183,8 @@ def _begin(file: _File, line: _Line) -> _Bundle:
     if names in file.sessions:
         raise Refused(f"session {names[1]!r} is in the file twice")
     agent = check_id(line.agent, "agent name")
-    bundle = file.sessions[names] = _Bundle(names[1], names[0], agent, line.parent)
+    queue = queues.check_queue(line.queue)
+    bundle = file.sessions[names] = _Bundle(names[1], names[0], agent, queue, line.parent)
     return bundle
 
 
@@ -233,7 +236,8 @@ def _orphans(file: _File) -> Iterator[PendingRecord]:
 async def _make(store: Store, bundle: _Bundle, more: Mapping[str, PendingRecord]) -> Imported:
     if not bundle.log:
         raise Refused(f"session {bundle.session_id!r} has no events", code="IMPORT_INVALID")
-    making = going_on((bundle.tenant, bundle.session_id, bundle.agent), bundle.log, store.now())
+    names = Names(bundle.tenant, bundle.session_id, bundle.agent, bundle.queue)
+    making = going_on(names, bundle.log, store.now())
     calls = [_completed(record, more.get(record.id)) for record in making.calls]
     record = replace(making.record, parent=bundle.parent)
     making = dataclasses.replace(making, record=record, records=bundle.records, calls=calls)

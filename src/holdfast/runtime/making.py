@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from holdfast.core import events, index
+from holdfast.core import events, index, queues
 from holdfast.core.effects import Park
 from holdfast.core.events import Stamped
 from holdfast.core.index import SessionRecord
@@ -15,6 +16,15 @@ from holdfast.runtime.entries import Known, pending_put, session_put
 from holdfast.runtime.log import as_record
 from holdfast.runtime.outside import Said, key_put
 from holdfast.store.base import Gone, Put, Record, Store, Write
+
+
+class Names(NamedTuple):
+    """What a session is called, whose it is, and for which workers."""
+
+    tenant: str
+    session_id: str
+    agent: str
+    queue: str = queues.DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +40,15 @@ class Making:
     replaces: str | None = None  # the stream that goes in the same commit
 
 
-def listed(names: tuple[str, str, str], log: Sequence[Stamped], state: State) -> SessionRecord:
-    """The entry of a session with this log; the names are those of tenant, session and agent."""
-    tenant, session_id, agent = names
+def listed(names: Names, log: Sequence[Stamped], state: State) -> SessionRecord:
+    """The entry of a session with this log."""
+    tenant, session_id, agent, queue = names
     said = next((one.event for one in log if isinstance(one.event, events.User)), None)
     return SessionRecord(
         id=session_id,
         tenant=tenant,
         agent=agent,
+        queue=queue,
         task_id=None if state.run is None else state.run.id,
         state=state.status,
         created_at=state.created_at,
@@ -47,7 +58,7 @@ def listed(names: tuple[str, str, str], log: Sequence[Stamped], state: State) ->
     )
 
 
-def going_on(names: tuple[str, str, str], log: Sequence[Stamped], now: int) -> Making:
+def going_on(names: Names, log: Sequence[Stamped], now: int) -> Making:
     """The session that a log tells of, with its open calls, due when there is something to do."""
     state = fold(log)
     # Above every epoch that the log names: nobody here may take an old driver's call for its own.
@@ -55,7 +66,7 @@ def going_on(names: tuple[str, str, str], log: Sequence[Stamped], now: int) -> M
     epochs = [e.epoch for _, _, e in log if isinstance(e, driven) and e.epoch is not None]
     epoch = max(epochs, default=0)
     effect = plan(state, Seat(epoch=epoch + 1), now)
-    tenant, session_id, agent = names
+    tenant, session_id, agent, _ = names
     return Making(
         listed(names, log, state),
         log,
@@ -93,7 +104,7 @@ def _writes(making: Making, stream: str) -> list[Write]:
     write = Write(
         stream,
         making.records,
-        create=index.stream_kind(making.record.agent),
+        create=index.stream_kind(making.record.agent, making.record.queue),
         head=0,
         wake=making.wake,
         epoch=making.epoch,

@@ -27,7 +27,7 @@ async def mend(store: Store, look: Look, found: SessionCheckup) -> Mended:
 
     Conflict BEING_RESUMED if somebody drives it: what is being written cannot be looked at.
     """
-    tenant, session_id, agent = found.names
+    tenant, session_id, *_ = found.names
     if found.is_held:
         raise Conflict(
             f"session {session_id!r} is driven by {found.look.holder}",
@@ -42,7 +42,7 @@ async def mend(store: Store, look: Look, found: SessionCheckup) -> Mended:
     ]
     now = store.now()
     log = salvaged(found.log.events, told, now)
-    making = going_on((tenant, session_id, agent), log, now)
+    making = going_on(found.names, log, now)
     original = look.keep_original(found.look.stream)
     try:
         await make(store, replace(making, replaces=found.look.stream))

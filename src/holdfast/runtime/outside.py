@@ -131,7 +131,7 @@ class Outside:
                 code="AGENT_NEEDED",
                 hint="pass agent=",
             )
-        now, agent = self._store.now(), address.agents[0]
+        now = self._store.now()
         record = _new_record(address, said, now)
         facts: list[events.Event] = []
         if record.metadata or said is None:
@@ -146,7 +146,8 @@ class Outside:
             told = await self._told(address, stream)
             known = Known.new(replace(record, hooks=tuple(told)), stream)
             keys = [] if said is None else key_put(said, stream)
-            write = Write(stream, records, create=index.stream_kind(agent), head=0, wake=wake)
+            kind = index.stream_kind(record.agent, record.queue)
+            write = Write(stream, records, create=kind, head=0, wake=wake)
             try:
                 heads = await self._store.commit([write], [known.as_put, *keys, *told.values()])
             except Gone:
@@ -335,6 +336,7 @@ def _new_record(address: Address, said: Said | None, now: int) -> SessionRecord:
         id=address.session_id,
         tenant=address.tenant,
         agent=address.agents[0],
+        queue=address.queue,
         task_id=None if said is None else new_id("task"),
         created_at=now,
         updated_at=now,

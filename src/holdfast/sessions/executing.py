@@ -6,9 +6,10 @@ import anyio
 
 from holdfast.app import Runtime, service_of
 from holdfast.core.foreign import session_log
-from holdfast.runtime.adopting import Names, adopt
+from holdfast.runtime.adopting import adopt
 from holdfast.runtime.agents import Agent
 from holdfast.runtime.entries import Address
+from holdfast.runtime.making import Names
 from holdfast.runtime.results import Event, Result
 from holdfast.runtime.values import Content
 from holdfast.sessions.kept import StoreStorage
@@ -70,7 +71,7 @@ class AgentExecutor:
             return
         found = session_log.read(await self._storage.read_events(self.session_id))
         if found.said:
-            await adopt(desk.store, found, Names(self.session_id, agent))
+            await adopt(desk.store, found, Names("", self.session_id, agent))
 
 
 def _line(event: Event) -> dict[str, Any]:
