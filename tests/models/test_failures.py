@@ -1,7 +1,9 @@
 """What a provider fails at or refuses, told as one line with what to do."""
 
+from socket import gaierror
 from typing import Any
 
+import httpx2
 import pytest
 from pydantic_ai.exceptions import ModelAPIError
 from tests.models.conftest import FORMATS, KEY, model_at
@@ -67,6 +69,39 @@ async def test_what_may_pass_is_told_as_unavailable(format_: Format, failure: An
     error = await failed(format_, failure)
     assert isinstance(error, ModelUnavailable)
     assert error.code == "MODEL_UNAVAILABLE"
+
+
+@FORMATS
+async def test_who_could_not_be_reached_is_told_and_why(format_: Format) -> None:
+    error = await unreached(format_, "http://user:secret@127.0.0.1:9/x?key=secret")
+    assert isinstance(error, ModelUnavailable)
+    told = "the connection to 127.0.0.1:9 failed: Connection refused"
+    assert error.message.partition(": ")[2] == told
+
+
+def test_a_name_that_is_not_known_is_told_with_its_reason() -> None:
+    error = httpx2.ConnectError("no", request=httpx2.Request("POST", "https://nowhere.invalid/v1"))
+    error.__cause__ = gaierror(-2, "Name or service not known")
+    found = failure(error, "m", "s1")
+    assert found is not None
+    reason = "Name or service not known"
+    assert found.message == f"m: the connection to nowhere.invalid failed: {reason}"
+
+
+@FORMATS
+async def test_an_address_that_is_none_is_not_asked_again(format_: Format) -> None:
+    error = await unreached(format_, "nowhere")
+    assert (error.code, isinstance(error, ModelUnavailable)) == ("MODEL_ERROR", False)
+    assert error.hint is not None
+    assert "check base_url" in error.hint
+
+
+async def unreached(format_: Format, url: str) -> ModelError:
+    model = model_at(url, format_)
+    with pytest.raises(ModelError) as caught:
+        _ = [piece async for piece in model.answer(REQUEST)]
+    await model.close()
+    return caught.value
 
 
 @FORMATS

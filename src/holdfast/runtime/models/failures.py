@@ -1,7 +1,10 @@
 """A provider's refusals and failures as errors of ours: what may pass, and what must be changed."""
 
 import json
-from collections.abc import Mapping
+import os
+import ssl
+from collections.abc import Iterator, Mapping
+from socket import gaierror
 from typing import Any, Final
 
 import httpx2
@@ -18,6 +21,7 @@ _PASSING: Final = (
 )
 _PASSING_STATUS: Final = frozenset({408, 409, 425, 429})
 _CUT: Final = (httpx2.TransportError, httpx2.StreamError, json.JSONDecodeError, UnicodeDecodeError)
+_NO_ADDRESS: Final = (httpx2.UnsupportedProtocol, httpx2.InvalidURL)
 _REFUSED: Final = ("content_policy", "content_filter", "content filter", "invalid_prompt")
 
 # What kind of refusal it is, its code, how it is told, and what to do then.
@@ -59,6 +63,10 @@ def failure(error: Exception, model: str, session_id: str) -> HoldfastError | No
     """The error as ours; None for one that nobody foresaw."""
     if isinstance(error, HoldfastError):
         return error
+    if any(isinstance(cause, _NO_ADDRESS) for cause in _causes(error)):
+        text = f"{model}: the provider's address is not one"
+        advice = "check base_url, or the provider's own variable (as ANTHROPIC_BASE_URL)"
+        return _lasting("MODEL_ERROR", text, advice, session_id, "")
     if _may_pass(error):
         after = getattr(error, "retry_after", None)
         return ModelUnavailable(
@@ -119,12 +127,32 @@ def _told(error: Exception) -> str:
     if isinstance(error, theirs.ModelHTTPError):
         return f"the provider answered {error.status_code}: {_said(error, '') or 'no reason given'}"
     if isinstance(error, theirs.ModelConnectionError | httpx2.TransportError):
-        return "the connection to the provider failed"
+        return _unreached(error)
     if isinstance(error, theirs.ModelRequestTimeout):
         return "the provider did not answer in time"
     if isinstance(error, theirs.ModelAPIError):
         return _said(error, "") or "the answer could not be read"
     return "the answer was cut off"
+
+
+def _unreached(error: BaseException) -> str:
+    """Who could not be reached, and why, as far as the causes say it; no path and no query."""
+    place, reason = "the provider", ""
+    for cause in _causes(error):
+        if isinstance(cause, httpx2.TransportError) and cause._request is not None:  # noqa: SLF001 - .request raises where there is none
+            place = cause.request.url.netloc.rpartition(b"@")[2].decode()
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            reason = f": {cause.verify_message}"
+        elif isinstance(cause, OSError) and cause.errno:
+            refused = isinstance(cause, gaierror) or cause.errno < 0
+            reason = f": {cause.strerror if refused else os.strerror(cause.errno)}"
+    return f"the connection to {place} failed{reason}"
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _lasting(code: str, text: str, advice: str, session_id: str, said: str) -> ModelError:
