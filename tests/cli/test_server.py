@@ -149,6 +149,7 @@ def test_a_message_is_only_recorded_where_that_is_wanted(here: Here) -> None:
 def test_a_session_is_cancelled_forked_and_deleted(here: Here) -> None:
     here.waiting("old")
     assert here.remote("sessions cancel old --reason enough").exit_code == 0
+    assert here.remote("sessions compact old --keep 0").exit_code == 0
     forked = here.remote("sessions fork old --as copy")
     assert forked.stdout.startswith("✓ forked old at event ")
     assert here.remote("sessions delete copy --yes").exit_code == 0

@@ -183,3 +183,34 @@ def test_the_state_of_a_paused_run_is_shown(shop: Shop) -> None:
     assert len(said["pending"]) == 1
     shop.run("approve", "@last")
     assert shop.json("sessions", "state", "order-991")["pending_executions"] == {}
+
+
+def test_a_session_is_summarised_by_hand(shop: Shop) -> None:
+    for _ in range(3):
+        assert shop.run("run", "plain", "Hello?", "-s", "talk").exit_code == 0
+    said = shop.run("sessions", "compact", "talk", "--keep", "1", "--instructions", "Briefly.")
+    assert said.exit_code == 0
+    assert "✓ talk goes on from a summary of what stands up to event " in said.stdout
+    events = shop.json("sessions", "events", "talk")["events"]
+    (asked,) = [one["data"] for one in events if one["type"] == "compaction_requested"]
+    assert (asked["keep"], asked["instructions"]) == (1, "Briefly.")
+    assert shop.json("sessions", "compact", "talk", "--keep", "0")["compaction"] is None
+    again = shop.run("sessions", "compact", "talk")
+    assert (again.exit_code, "nothing to summarise" in again.stderr) == (5, True)
+
+
+def test_a_summary_without_the_agent_is_left_to_a_worker(shop: Shop) -> None:
+    for _ in range(3):
+        assert shop.run("run", "plain", "Hello?", "-s", "talk").exit_code == 0
+    alone = ("--store", "sqlite:///shop.db")
+    said = shop.run("sessions", "compact", "talk", *alone, app=None)
+    assert said.exit_code == 0
+    assert "A worker lets the model summarise it" in said.stdout
+    shown = shop.run("sessions", "show", "talk", *alone, app=None).stdout
+    assert "a summary was asked for, and nobody drives it (NO_WORKER)" in shown
+    assert shop.run("worker", "--once").exit_code == 0
+    events = shop.json("sessions", "events", "talk")["events"]
+    assert [one["type"] for one in events if one["type"].startswith("compact")] == [
+        "compaction_requested",
+        "compacted",
+    ]

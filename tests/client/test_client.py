@@ -99,6 +99,19 @@ async def test_a_session_is_changed_forked_cancelled_and_deleted(client: Client)
     assert [one["sessionID"] async for one in client.sessions()] == ["copy"]
 
 
+async def test_a_session_is_summarised_by_hand(client: Client) -> None:
+    await waiting(client)
+    session = client.session("s")
+    with pytest.raises(errors.Conflict, match="waits for 3 calls") as refused:
+        await session.compact()
+    assert refused.value.code == "SESSION_WAITING"
+    await session.cancel()
+    await session.run("Never mind.")
+    done = await session.compact(keep=0, instructions="Briefly.")
+    assert done["compaction"] is None
+    assert "compacted" in [one["type"] for one in await session.events()]
+
+
 async def test_who_may_not_is_told_so(rt: Runtime) -> None:
     async with client_of(rt, "viewer") as viewer:
         with pytest.raises(errors.NotAllowed, match="viewer"):

@@ -33,6 +33,8 @@ PUBLIC = {
     "agent_error": {"run", "error"},
     "retry": {"attempt", "message", "next"},
     "compacted": {"upTo", "summary", "first", "turn", "tokens", "model", "usage"},
+    "compaction_requested": {"keep", "instructions", "by"},
+    "compaction_failed": {"error", "code", "hint"},
     "agent_changed": {"added", "removed", "changed"},
     "cancelled": {"by", "reason"},
     "forked": {"from", "at"},

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.core import effects, events
-from holdfast.core.effects import AskModel, CloseCalls, Fail, Idle, Park
+from holdfast.core.effects import AskModel, CloseCalls, Fail, Idle, Park, Summarise
 from holdfast.core.events import Event, Stamped
 from holdfast.core.plan import IN_PLACE_MS, MAX_TRIES, SLOTS, Limits, Seat, plan
 from holdfast.core.sessions import State, fold
@@ -79,6 +79,10 @@ CANCEL = events.Cancelled(task_id="task_1")
 RETRY = events.Retry(attempt=1, message="busy", next=NOW + IN_PLACE_MS + 5)
 SOON = events.Retry(attempt=1, message="busy", next=NOW + IN_PLACE_MS)
 SETTLED = events.Settled(pending_id="p_c1", status="completed", call_id="c1")
+OVER = (user(), answer(), DONE)
+WANTED = events.CompactionRequested()
+SUMMARY = events.Compacted(up_to=2, summary="short")
+NO_SUMMARY = events.CompactionFailed(error="no")
 STUCK = Seat(2, stuck={"c1"})
 
 SITUATIONS: list[tuple[str, tuple[Event, ...], Seat, object]] = [
@@ -113,6 +117,12 @@ SITUATIONS: list[tuple[str, tuple[Event, ...], Seat, object]] = [
     ("cancelled, then spoken to", (*TURN, started(), CANCEL, user("task_2")), SEAT, CloseCalls()),
     ("cancelled and closed", (*TURN, started(), CANCEL, told()), SEAT, Park()),
     ("cancelled, closed, spoken to", (*TURN, CANCEL, told(), user("task_2")), SEAT, AskModel(2)),
+    ("a summary is wanted", (*OVER, WANTED), SEAT, Summarise()),
+    ("a summary is being made", (*OVER, WANTED), Seat(2, asking=True), Idle()),
+    ("a summary, and somebody spoke", (*OVER, WANTED, user("task_2")), SEAT, Summarise()),
+    ("a summary, backing off", (*OVER, WANTED, RETRY), SEAT, Park(RETRY.next)),
+    ("a summary was made", (*OVER, WANTED, SUMMARY), SEAT, Park()),
+    ("a summary is not to be had", (*OVER, WANTED, NO_SUMMARY), SEAT, Park()),
     ("failed with a timer open", (*TURN, waits("timer", until=5), FAILED), SEAT, Park()),
 ]
 

@@ -113,13 +113,29 @@ async def work(rt: Runtime, turns: str, place: Place) -> None:
     await rt.work(once=True)
 
 
+async def compact(rt: Runtime, turns: str, place: Place) -> None:
+    """A script to its end, and then a summary, unless it was asked for before."""
+    await story(rt, turns, place)
+    session = rt.session(SESSION)
+    asked = [one for one in await session.events() if one.type == "compaction_requested"]
+    result = await (session.run() if asked else session.compact(keep=1))
+    await _finish(session, result, place)
+
+
 async def copy(rt: Runtime, turns: str, place: Place) -> None:
     """Fork the session, as somebody who has no agent."""
     place.arm()
     await rt.session(SESSION).fork(id="fork")
 
 
-JOBS = {"story": story, "begin": begin, "settle": settle, "work": work, "copy": copy}
+JOBS = {
+    "story": story,
+    "begin": begin,
+    "settle": settle,
+    "work": work,
+    "copy": copy,
+    "compact": compact,
+}
 
 
 Do = Callable[[dict[str, Any]], Awaitable[None]]

@@ -93,6 +93,7 @@ TABLE = {
     "POST /sessions/{session_id}/resume": Row(OPERATORS, status=202),
     "POST /sessions/{session_id}/cancel": Row(OPERATORS),
     "POST /sessions/{session_id}/fork": Row(OPERATORS, status=201),
+    "POST /sessions/{session_id}/compact": Row(OPERATORS, status=409),  # calls are open
     "GET /sessions/{session_id}/files/{digest}": Row(READERS),
     "GET /sessions/{session_id}/state": Row(READERS),
     "GET /sessions/{session_id}/permissions": Row(READERS),

@@ -449,3 +449,28 @@ async def test_each_role_may_what_it_may(
             assert foreign.is_success == (role in ROUTES[route])
         else:
             assert foreign.status_code == (404 if role in ROUTES[route] else 403), foreign.text
+
+
+async def test_a_session_is_summarised_by_hand(client: Client) -> None:
+    await made(client, "s")
+    for _ in range(3):
+        await ended(client, "s")
+    body = {"keep": 1, "instructions": "Briefly.", "wait": True}
+    answer = await client.post("/sessions/s/compact", json=body)
+    assert (answer.status_code, answer.json()["compaction"]) == (200, None)
+    assert answer.json()["state"] == "completed"
+    events = (await client.get("/sessions/s/events")).json()["events"]
+    assert [one["type"] for one in events if one["type"].startswith("compact")] == [
+        "compaction_requested",
+        "compacted",
+    ]
+    again = await client.post("/sessions/s/compact", json={"keep": 1})
+    refusal(again, 409, "NOTHING_TO_COMPACT")
+    refusal(await client.post("/sessions/s/compact", json={"keep": -1}), 400, "BODY_INVALID")
+    refusal(await client.post("/sessions/none/compact"), 404, "SESSION_NOT_FOUND")
+
+
+async def test_a_session_that_waits_is_not_summarised(client: Client, rt: Runtime) -> None:
+    await parked(rt)
+    told = refusal(await client.post("/sessions/s/compact"), 409, "SESSION_WAITING")
+    assert "once they are settled" in told["error"]

@@ -60,6 +60,10 @@ class Handle(Protocol):
         """End its run."""
         ...
 
+    async def compact(self, wanted: Given) -> Json:
+        """Let the model summarise it, and answer the session."""
+        ...
+
     async def fork(self, at: int | None, new_id: str | None) -> "Handle":
         """A copy, up to a settled point."""
         ...

@@ -129,6 +129,9 @@ class Live:
     def _on_compacted(self, data: Mapping[str, Any], _: int) -> None:
         self._line(f"  the model goes on from a summary up to event {data['upTo']}", dim=True)
 
+    def _on_compaction_failed(self, data: Mapping[str, Any], _: int) -> None:
+        self._line(f"✗ there is no summary: {line(data['error'], 160)}")
+
     def _on_agent_changed(self, data: Mapping[str, Any], _: int) -> None:
         parts = [f"{kind} {', '.join(names)}" for kind, names in data.items() if names]
         said = f": {'; '.join(parts)}" if parts else ""

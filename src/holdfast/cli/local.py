@@ -196,6 +196,10 @@ class LocalSession:
         """End its run."""
         return (await self.session.cancel(by=by, reason=reason)).to_json()
 
+    async def compact(self, wanted: Given) -> Json:
+        """Let the model summarise it, here or wherever it is driven."""
+        return (await self.session.compact(**wanted)).to_json()
+
     async def fork(self, at: int | None, new_id: str | None) -> Handle:
         """A copy, up to a settled point."""
         return LocalSession(self.runtime, await self.session.fork(at=at, id=new_id))

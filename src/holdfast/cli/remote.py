@@ -200,6 +200,10 @@ class Served:
         """End its run."""
         return await self.session.cancel(by=by or self.by, reason=reason)
 
+    async def compact(self, wanted: Given) -> Json:
+        """Let the model summarise it."""
+        return await self.session.compact(**{**wanted, "by": wanted["by"] or self.by})
+
     async def fork(self, at: int | None, new_id: str | None) -> Handle:
         """A copy, up to a settled point."""
         return Served(await self.session.fork(at=at, id=new_id), self.by)

@@ -126,6 +126,7 @@ _SAID: Final[dict[str, Callable[[Mapping[str, Any]], tuple[str, str]]]] = {
     "tool_result": _result,
     "decision": _decision,
     "compacted": _compacted,
+    "compaction_failed": lambda data: ("summary", f"there is none: {data['error']}"),
     "agent_error": lambda data: ("failed", data["error"]),
     "cancelled": lambda data: ("cancelled", data.get("reason") or ""),
 }

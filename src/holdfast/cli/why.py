@@ -44,10 +44,25 @@ def why(seen: Picture, settings: Settings) -> Lines:
     if state == "failed":
         return _failed(seen, settings)
     if state in ("completed", "cancelled"):
-        return [f"{seen.name} is {state}."]
+        return [f"{seen.name} is {state}.", *_summary(seen, settings)]
     if seen.session["problem"] is not None:
         return _stuck(seen, settings)
     return _moving(seen, settings)
+
+
+def _summary(seen: Picture, settings: Settings) -> Lines:
+    """What became of a summary that was asked for, as long as it is not there."""
+    asked = seen.session["compaction"]
+    if asked is None:
+        return []
+    if asked["error"] is not None:
+        return [f"  it could not be summarised: {line(asked['error']['error'], 300)}"]
+    if seen.session["problem"] is not None:
+        return [
+            "  a summary was asked for, and nobody drives it (NO_WORKER).",
+            *_do(("start one", settings.worker(seen.session["agent"]))),
+        ]
+    return ["  a summary of it is being made."]
 
 
 def _moving(seen: Picture, settings: Settings) -> Lines:

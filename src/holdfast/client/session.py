@@ -10,7 +10,7 @@ import anyio
 
 from holdfast.client.events import follow
 from holdfast.client.wire import Answer, Ask, Wire, page_of, path_of
-from holdfast.errors import NotFound, StoreError
+from holdfast.errors import ModelError, NotFound, StoreError
 
 Json = dict[str, Any]
 Content = str | Sequence[Mapping[str, Any]]  # text, or parts as in the JSON shape of content
@@ -174,6 +174,35 @@ class RemoteSession:
         body = {name: text for name, text in said.items() if text is not None}
         return _object((await self._post("cancel", body)).body)
 
+    async def compact(
+        self,
+        *,
+        keep: int | None = None,
+        instructions: str | None = None,
+        by: str | None = None,
+    ) -> Json:
+        """Let the model summarise what was said so far, all but the last `keep` turns.
+
+        Answers the session once that is done; its `compaction` is not None if nobody is there to
+        do it. Raises Conflict while a run or a call is under way, ModelError if it failed.
+        """
+        said = {"keep": keep, "instructions": instructions, "by": by, "wait": LONGEST_WAIT_S}
+        body = {name: value for name, value in said.items() if value is not None}
+        asked = await self._post("compact", body, wait_s=LONGEST_WAIT_S)
+        session = _object(asked.body)
+        taken_at = anyio.current_time()
+        while _is_awaited(session):
+            if _code(session) != "NO_WORKER":
+                taken_at = anyio.current_time()
+            if anyio.current_time() - taken_at >= NOBODY_S:
+                break
+            await anyio.sleep(LOOK_S)
+            session = await self.get()
+        error = (session["compaction"] or {}).get("error")
+        if error is not None:
+            raise ModelError(error["error"], code=error["code"], hint=error["hint"] or None)
+        return session
+
     async def set_metadata(self, changes: Mapping[str, Any]) -> Json:
         """Change metadata; None removes a key."""
         path = path_of("sessions", self.id)
@@ -232,6 +261,12 @@ def _object(body: Any) -> Json:
 def _code(session: Mapping[str, Any]) -> str | None:
     problem = session.get("problem")
     return None if problem is None else str(problem.get("code"))
+
+
+def _is_awaited(session: Mapping[str, Any]) -> bool:
+    """Whether a summary is still to come."""
+    compaction = session["compaction"]
+    return compaction is not None and compaction["error"] is None
 
 
 def _rests(session: Mapping[str, Any]) -> bool:

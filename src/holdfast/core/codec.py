@@ -28,6 +28,8 @@ TYPES: dict[str, type[events.Event]] = {
     "agent_error": events.AgentError,
     "retry": events.Retry,
     "compacted": events.Compacted,
+    "compaction_requested": events.CompactionRequested,
+    "compaction_failed": events.CompactionFailed,
     "agent_changed": events.AgentChanged,
     "cancelled": events.Cancelled,
     "forked": events.Forked,

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from holdfast.core import events
-from holdfast.core.events import Content, Event, Stamped
+from holdfast.core.events import CompactionRequested, Content, Event, Stamped
 from holdfast.core.usage import tokens
 from holdfast.errors import ConfigError
 
@@ -77,6 +77,16 @@ class Cut(Struct, frozen=True):
     first: bool = False
     tokens: int = 0  # of the whole
     redact: bool = False
+    asked: int = 0  # the event by which somebody asked for it; 0: nobody did
+
+
+def by_hand(
+    log: Sequence[Stamped], policy: Policy, wanted: CompactionRequested, asked: int
+) -> Cut | None:
+    """Where to cut because somebody wants it, however short it is; None: nothing can be cut off."""
+    keep = policy.keep if wanted.keep is None else wanted.keep
+    found = cut(log, replace(policy, keep=keep))
+    return None if found is None else replace(found, asked=asked)
 
 
 def wanted(log: Sequence[Stamped], policy: Policy, window: int | None) -> Cut | None:

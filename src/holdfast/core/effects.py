@@ -11,6 +11,10 @@ class AskModel(Struct, frozen=True):
     turn: int
 
 
+class Summarise(Struct, frozen=True):
+    """Request the summary that somebody asked for."""
+
+
 class StartCalls(Struct, frozen=True):
     """Intend and run these calls."""
 
@@ -75,6 +79,7 @@ class Park(Struct, frozen=True):
 
 Effect = (
     AskModel
+    | Summarise
     | StartCalls
     | Interrupted
     | FireTimers

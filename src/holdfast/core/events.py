@@ -205,6 +205,22 @@ class Compacted(Struct, frozen=True, kw_only=True, omit_defaults=True):
     redact: bool = False  # it may tell arguments that are not shown
 
 
+class CompactionRequested(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Somebody wants what was said so far to be summarised, without waiting for its length."""
+
+    keep: int | None = None  # turns at the end that stay as they are; None: as the agent says
+    instructions: str | None = None  # what the model is asked besides what the agent says
+    by: str | None = None
+
+
+class CompactionFailed(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The summary that somebody wanted is not to be had; the conversation stays as it is."""
+
+    error: str
+    code: str = "ERROR"
+    hint: str | None = None
+
+
 class AgentChanged(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The agent's code is not what it was when the session last ran."""
 
@@ -311,6 +327,8 @@ Event = (
     | AgentError
     | Retry
     | Compacted
+    | CompactionRequested
+    | CompactionFailed
     | AgentChanged
     | Cancelled
     | Forked

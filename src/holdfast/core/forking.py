@@ -19,6 +19,8 @@ LEFT: Final[frozenset[type]] = frozenset(
         events.Progress,
         events.Settled,
         events.Retry,
+        events.CompactionRequested,
+        events.CompactionFailed,
         events.Restored,
         events.Delegation,
         events.DelegationComplete,

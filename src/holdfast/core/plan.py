@@ -46,7 +46,7 @@ def plan(state: State, seat: Seat, now: int) -> Effect:
     if strays:
         return effects.CloseStrays(strays)
     if state.run is None or state.run.end is not None:
-        return _rest(state, seat)
+        return _summary(state, seat, now) or _rest(state, seat)
     if seat.tries > MAX_TRIES:
         return _drivers_die(seat)
     waiting = state.open_calls
@@ -111,7 +111,20 @@ def _model(state: State, seat: Seat, now: int) -> Effect | None:
         return None
     if state.retry is not None and state.retry.next > now:
         return _back_off(state.retry.next, seat, now)
+    if state.needs_summary:
+        return effects.Summarise()
     return _limit(state, seat.limits) or effects.AskModel(state.turn + 1)
+
+
+def _summary(state: State, seat: Seat, now: int) -> Effect | None:
+    """What somebody wants of a session whose run is over."""
+    if not state.needs_summary or seat.asking:
+        return None
+    if seat.tries > MAX_TRIES:
+        return _drivers_die(seat)
+    if state.retry is not None and state.retry.next > now:
+        return _back_off(state.retry.next, seat, now)
+    return effects.Summarise()
 
 
 def _back_off(until: int, seat: Seat, now: int) -> Effect:

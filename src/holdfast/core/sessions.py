@@ -35,6 +35,14 @@ class Run(Struct, frozen=True):
     error: events.AgentError | None = None
 
 
+class Compaction(Struct, frozen=True):
+    """A summary that somebody asked for and that is not there yet, or is not to be had."""
+
+    seq: int  # of the request
+    wanted: events.CompactionRequested
+    error: events.CompactionFailed | None = None
+
+
 class State(Struct, frozen=True):
     """Everything that decides what happens next, and what people are shown."""
 
@@ -48,6 +56,7 @@ class State(Struct, frozen=True):
     cancelling: bool = False  # open calls of a cancelled run must be closed
     resuming: bool = False  # a new run goes on from the recorded prefix, without a new input
     retry: events.Retry | None = None
+    compaction: Compaction | None = None
     digest: str = ""
     tools: Mapping[str, str] = field(default_factory=dict)
     worker: str = ""
@@ -71,6 +80,16 @@ class State(Struct, frozen=True):
         if self.run is None or self.run.end is not None or self.open_calls:
             return False
         return bool(self.calls) or self.resuming or self.input_head > self.request_head
+
+    @property
+    def needs_summary(self) -> bool:
+        """Whether somebody waits for a summary, which is made where every call is settled."""
+        asked = self.compaction
+        return asked is not None and asked.error is None and not self.open_calls
+
+    def takes_summary(self, asked: int) -> bool:
+        """Whether the summary that was asked for by that event is still wanted."""
+        return self.needs_summary and self.compaction is not None and self.compaction.seq == asked
 
     def takes_answer(self, turn: int, request_head: int) -> bool:
         """Whether an answer that was asked for at that head still has a place.
@@ -170,7 +189,20 @@ def _compacted(state: State, _: Stamped, event: events.Compacted) -> State:
     run = state.run
     if run is not None:
         run = replace(run, driven=True, tokens=run.tokens + tokens(event.usage))
-    return replace(state, run=run, retry=None, usage=counted(state.usage, event.usage))
+    usage = counted(state.usage, event.usage)
+    return replace(state, run=run, retry=None, compaction=None, usage=usage)
+
+
+def _compaction_requested(
+    state: State, stamped: Stamped, event: events.CompactionRequested
+) -> State:
+    return replace(state, compaction=Compaction(stamped.seq, event))
+
+
+def _compaction_failed(state: State, _: Stamped, event: events.CompactionFailed) -> State:
+    if state.compaction is None:
+        return state
+    return replace(state, compaction=replace(state.compaction, error=event), retry=None)
 
 
 def _tool_call(state: State, _: Stamped, event: events.ToolCall) -> State:
@@ -329,6 +361,8 @@ _FOLDS: Final[dict[type, Callable[[State, Stamped, Any], State]]] = {
     events.AgentError: _agent_error,
     events.Retry: _retry,
     events.Compacted: _compacted,
+    events.CompactionRequested: _compaction_requested,
+    events.CompactionFailed: _compaction_failed,
     events.Cancelled: _cancelled,
     events.Metadata: _metadata,
     events.Restored: _restored,

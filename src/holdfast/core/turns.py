@@ -273,6 +273,23 @@ def not_answered(state: State, trouble: Trouble, patience: Patience, now: int) -
     return Draft(end_run(state, then, now) if isinstance(then, GiveUp) else [then], at=now)
 
 
+def not_summarised(state: State, trouble: Trouble, patience: Patience, now: int) -> Draft:
+    """The summary that somebody wants was not given: when it is asked for again, or that it is not.
+
+    The run, which is over, stays as it ended.
+    """
+    then = after_trouble(state, trouble, patience, now)
+    if isinstance(then, GiveUp):
+        return no_summary(then, now)
+    return Draft([then], at=now)
+
+
+def no_summary(why: GiveUp, now: int) -> Draft:
+    """The summary that somebody wants is not to be had."""
+    fact = events.CompactionFailed(error=why.error, code=why.code, hint=why.hint)
+    return Draft([fact], at=now)
+
+
 def end_run(state: State, ending: Ending, now: int) -> list[events.Event]:
     """The facts that end a run, or tell the model that it has not given what was asked."""
     run = state.run

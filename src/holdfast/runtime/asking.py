@@ -65,7 +65,7 @@ class Asking(Struct, frozen=True):
         if isinstance(asked, Answer) and not asked.text.strip():
             asked = ModelError(f"{self.place.agent.model_of(state.run).name} gave no summary")
         if isinstance(asked, HoldfastError):
-            return ModelFailed(turn, head, asked, is_summary=True)
+            return ModelFailed(turn, head, asked, cut)
         return Summarised(turn, head, cut, storable(asked)[0])
 
     async def _said_to(

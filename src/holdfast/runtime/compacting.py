@@ -5,6 +5,7 @@ from typing import Final
 
 from holdfast.core import compaction
 from holdfast.core.compaction import Cut
+from holdfast.core.policy import GiveUp
 from holdfast.errors import ModelUnavailable
 from holdfast.runtime.asking import Asking
 from holdfast.runtime.log import Log
@@ -14,6 +15,7 @@ from holdfast.runtime.prices import window
 logger = logging.getLogger("holdfast")
 
 TOO_LONG: Final = "MODEL_CONTEXT"  # what is said of a request that the model cannot take
+NOTHING: Final = GiveUp("there is nothing to summarise", "NOTHING_TO_COMPACT")
 _SMALL: Final = 2_000  # tokens that every model takes: the table of windows is not even loaded
 
 
@@ -39,10 +41,17 @@ class Compacting:
         model = self._agent.model_of(self._log.state.run)
         return compaction.wanted(log, policy, window(model.name) if looks else None)
 
+    def by_hand(self) -> Cut | None:
+        """Where to cut because somebody wants it; None: there is nothing to summarise."""
+        asked = self._log.state.compaction
+        if asked is None:
+            return None
+        policy = self._policy or compaction.Policy()
+        return compaction.by_hand(self._log.events, policy, asked.wanted, asked.seq)
+
     async def summarise(self, cut: Cut) -> Summarised | ModelFailed:
         """A summary of what stands before the cut, or of less if that is too much for one."""
-        state, policy = self._log.state, self._policy
-        text = compaction.INSTRUCTIONS if policy is None else policy.instructions
+        state, text = self._log.state, self._instructions(cut)
         while True:
             covered = self._log.covered(cut.up_to)
             outcome = await self._asking.summary(cut, covered, state, text)
@@ -52,13 +61,19 @@ class Compacting:
                 return outcome
             cut = nearer
 
+    def _instructions(self, cut: Cut) -> str:
+        text = compaction.INSTRUCTIONS if self._policy is None else self._policy.instructions
+        asked = self._log.state.compaction if cut.asked else None
+        more = None if asked is None else asked.wanted.instructions
+        return f"{text}\n\n{more}" if more else text
+
     def is_recorded(self, outcome: Summarised) -> bool:
         """Whether a summary stands in the log already."""
         return compaction.covered(self._log.events) >= outcome.cut.up_to
 
     def helps(self, failed: ModelFailed) -> bool:
         """Whether the session can go on after this, with a summary or without one."""
-        if failed.is_summary:
+        if failed.cut is not None:
             if isinstance(failed.error, ModelUnavailable):
                 return False  # it is asked for again, as any request
             what = "%s: there is no summary, the conversation stays as long as it is: %s"

@@ -101,10 +101,12 @@ class Drafting(Struct, frozen=True):
         return turns.interrupted(self.log.state, self.scope(), found, now)
 
     def _failed(self, effect: effects.Fail, now: int) -> Draft:
-        state = self.log.state
-        facts = turns.end_run(state, GiveUp(effect.error, effect.code, effect.hint), now)
+        state, why = self.log.state, GiveUp(effect.error, effect.code, effect.hint)
+        if state.run is None or state.run.end is not None:
+            return turns.no_summary(why, now)  # nothing else was left to do
+        facts = turns.end_run(state, why, now)
         if effect.limit is not None:
-            task = state.run.id if state.run is not None else None
+            task = state.run.id
             limit = events.SafetyLimit(limit=effect.limit, value=effect.value, task_id=task)
             facts.insert(0, limit)
         draft = turns.close(state, now) if effect.stops else Draft()
@@ -121,9 +123,14 @@ class Drafting(Struct, frozen=True):
             case StartReturned():
                 return self._start_returned(outcome, now)
             case _:
-                is_taken = self.log.state.takes_answer(outcome.turn, outcome.request_head)
                 # else it belongs to a turn or a run that is over
-                return self._from_model(outcome, now) if is_taken else None
+                return self._from_model(outcome, now) if self._is_taken(outcome) else None
+
+    def _is_taken(self, outcome: Answered | Summarised | ModelFailed) -> bool:
+        cut = None if isinstance(outcome, Answered) else outcome.cut
+        if cut is not None and cut.asked:
+            return self.log.state.takes_summary(cut.asked)
+        return self.log.state.takes_answer(outcome.turn, outcome.request_head)
 
     def _tool_returned(self, outcome: ToolReturned, now: int) -> Draft | None:
         state = self.log.state
@@ -148,12 +155,17 @@ class Drafting(Struct, frozen=True):
                     return None  # the answer to its commit was lost
                 return turns.compacted(state, outcome.cut, outcome.answer, now)
             case ModelFailed():
-                if self.compacting.helps(outcome):
-                    return None
-                trouble = _trouble(outcome.error)
-                return turns.not_answered(state, trouble, self.agent.patience, now)
+                return self._failed_to_answer(outcome, now)
             case _:
                 assert_never(outcome)
+
+    def _failed_to_answer(self, outcome: ModelFailed, now: int) -> Draft | None:
+        state, trouble, patience = self.log.state, _trouble(outcome.error), self.agent.patience
+        if outcome.cut is not None and outcome.cut.asked:
+            return turns.not_summarised(state, trouble, patience, now)
+        if self.compacting.helps(outcome):
+            return None
+        return turns.not_answered(state, trouble, patience, now)
 
     def _answered(self, outcome: Answered, now: int) -> Draft:
         state = self.log.state

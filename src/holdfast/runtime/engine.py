@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from holdfast.core import effects, events
+from holdfast.core import effects, events, turns
 from holdfast.core.calls import Call, CallStatus
 from holdfast.core.effects import Effect, Park
 from holdfast.core.plan import Seat, plan
@@ -20,7 +20,7 @@ from holdfast.core.turns import Draft, Scope
 from holdfast.errors import HoldfastError
 from holdfast.runtime.agents import ReadyAgent
 from holdfast.runtime.asking import Asking
-from holdfast.runtime.compacting import Compacting
+from holdfast.runtime.compacting import NOTHING, Compacting
 from holdfast.runtime.desk import Desk
 from holdfast.runtime.drafting import FACTS, Drafting, Written
 from holdfast.runtime.flight import Flight
@@ -38,7 +38,8 @@ logger = logging.getLogger("holdfast")
 
 LOOK_S: Final = 1.0  # how often a driver that waits for an instant looks at the clock
 STUBBORN_S: Final = 2.0  # how long a drive that ends waits for a call that was called off
-_NEED_TOOLS: Final = (effects.AskModel, effects.StartCalls, effects.Interrupted)
+_BEGIN: Final = (effects.AskModel, effects.Summarise, effects.StartCalls)
+_NEED_TOOLS: Final = (*_BEGIN, effects.Interrupted)
 STUCK_RETRY_MS: Final = 60_000  # how often a worker looks whether it has the missing code now
 
 
@@ -166,7 +167,7 @@ class Driver:
         foreseen, self._foreseen = self._foreseen, None
         if foreseen is not None and foreseen[0] is state:
             return foreseen[1]
-        if self._flight.asking is not None and not state.needs_model:
+        if self._flight.asking is not None and not (state.needs_model or state.needs_summary):
             self._flight.stop_asking()  # cancelled meanwhile: the answer would be dropped
         return plan(state, self._seat(), self._desk.store.now())
 
@@ -183,7 +184,7 @@ class Driver:
         )
 
     async def _do(self, effect: Effect) -> bool:
-        if self._stopping and isinstance(effect, effects.AskModel | effects.StartCalls):
+        if self._stopping and isinstance(effect, _BEGIN):
             effect = effects.Idle()
         if self._agent.problem is not None and isinstance(effect, _NEED_TOOLS):
             self._stuck[""] = self._agent.problem
@@ -192,10 +193,8 @@ class Driver:
         if self._stopping and isinstance(effect, effects.Idle) and not is_busy:
             effect = Park(self._desk.store.now())  # also where a person was waited for in place
         match effect:
-            case effects.AskModel():
-                self._ask()
-                until = self._time.until(self._log, self._desk.store.now())
-                await self._wait(effects.Idle(until))
+            case effects.AskModel() | effects.Summarise():
+                return await self._ask(effect)
             case effects.Idle():
                 await self._wait(effect)
             case Park():
@@ -281,14 +280,20 @@ class Driver:
 
     # --- doing --------------------------------------------------------------------------------
 
-    def _ask(self) -> None:
-        cut = self._compacting.wanted()
+    async def _ask(self, effect: effects.AskModel | effects.Summarise) -> bool:
+        """Ask for the next turn, or for a summary if one is wanted before it."""
+        now, by_hand = self._desk.store.now(), isinstance(effect, effects.Summarise)
+        cut = self._compacting.by_hand() if by_hand else self._compacting.wanted()
         if cut is not None:
             self._flight.ask(self._compacting.summarise(cut))
-            return
-        self._asked += 1
-        attempt = (self._lease.epoch, self._asked)
-        self._flight.ask(self._asking.turn(self._log.messages(), self._log.state, attempt))
+        elif by_hand:
+            return await self._decide(turns.no_summary(NOTHING, now))
+        else:
+            self._asked += 1
+            attempt = (self._lease.epoch, self._asked)
+            self._flight.ask(self._asking.turn(self._log.messages(), self._log.state, attempt))
+        await self._wait(effects.Idle(self._time.until(self._log, now)))
+        return False
 
     def _launch(self) -> None:
         """Run what this very drive intended; each intent once."""

@@ -42,7 +42,7 @@ class ModelFailed(Struct, frozen=True):
     turn: int
     request_head: int
     error: HoldfastError
-    is_summary: bool = False
+    cut: Cut | None = None  # of the summary that it was asked for
 
 
 class Summarised(Struct, frozen=True):

@@ -277,6 +277,14 @@ class Outside:
         with still_there(record.id):
             await self._commit(Write(found.stream, [as_record(fact, now)], wake=now))
 
+    async def ask_for_summary(
+        self, found: Known, wanted: events.CompactionRequested, head: int
+    ) -> None:
+        """Record that somebody wants a summary of what was said up to there. Raises HeadMoved."""
+        now = self._store.now()
+        with still_there(found.record.id):
+            await self._commit(Write(found.stream, [as_record(wanted, now)], head=head, wake=now))
+
     async def wake(self, found: Known) -> None:
         """Let somebody look at a session that should move."""
         with still_there(found.record.id):

@@ -8,6 +8,7 @@ from typing import Any, Final, Generic
 import msgspec
 from typing_extensions import TypeVar
 
+from holdfast.core.events import AgentError, CompactionFailed
 from holdfast.core.index import SessionRecord
 from holdfast.core.pending import PendingDecision, PendingRecord
 from holdfast.core.permissions import Allowed
@@ -176,9 +177,12 @@ class Sight:
 
 def error_of(folded: Folded) -> HoldfastError | None:
     """Why the run failed."""
-    if folded.run is None or folded.run.error is None:
+    return None if folded.run is None else _as_error(folded.run.error)
+
+
+def _as_error(failed: AgentError | CompactionFailed | None) -> HoldfastError | None:
+    if failed is None:
         return None
-    failed = folded.run.error
     return HoldfastError(failed.error, code=failed.code, hint=failed.hint)
 
 
@@ -213,6 +217,7 @@ def session_json(sight: Sight) -> dict[str, Any]:
         "problem": None if problem is None else problem.to_json(),
         "driver": driver,
         "nextAt": sight.due,
+        "compaction": _compaction_json(folded),
         "pending": [pending_json(one, urls.get(one.id)) for one in sight.pending],
         "todos": list(folded.todos),
         "usage": shown_usage(folded.usage),
@@ -228,6 +233,15 @@ def session_json(sight: Sight) -> dict[str, Any]:
         "updatedAt": folded.updated_at or record.updated_at,
         "parent": record.parent,
     }
+
+
+def _compaction_json(folded: Folded) -> dict[str, Any] | None:
+    """The summary that somebody asked for, until it is there."""
+    asked = folded.compaction
+    if asked is None:
+        return None
+    error = _as_error(asked.error)
+    return {"seq": asked.seq, "error": None if error is None else error.to_json()}
 
 
 def standing_of(sight: Sight) -> Standing:

@@ -192,7 +192,7 @@ class Service:
 
     async def resume(self, known: Known) -> Known:
         """The same on somebody's word: a model that was to be asked again later is asked now."""
-        if await self.backs_off(known):
+        if not known.record.is_over and await self.backs_off(known):
             log = await read(self.desk.store, known)
             if log.state.retry is not None:
                 await self.desk.outside.hurry(known)
@@ -200,14 +200,14 @@ class Service:
         return await self.go_on(known)
 
     async def backs_off(self, known: Known) -> bool:
-        """Whether it runs, and nobody drives it before some instant."""
+        """Whether a model is to be asked, and nobody does before some instant."""
         with still_there(known.record.id):
             at = await self.desk.store.read(known.stream, limit=0)
         if at.holder is not None or at.due is None or at.due <= self.desk.store.now():
             return False
         record = known.record
         found = await self.desk.outside.known(Address(record.tenant, record.id))
-        return found.record.state in ("pending", "running")
+        return found.record.state != "waiting"  # nor for a call; over, but for a summary by hand
 
     async def wake(self, known: Known) -> None:
         """Let somebody look at once at a session that is not over, also if a failure put it off."""

@@ -21,6 +21,7 @@ from holdfast.runtime.models.base import Delta
 from holdfast.runtime.outside import Said, Sent
 from holdfast.runtime.results import Event, Result
 from holdfast.runtime.service import Service
+from holdfast.runtime.summaries import ask_for_summary, summary_error
 from holdfast.runtime.values import Content, Duration, parse_duration
 
 T_co = TypeVar("T_co", covariant=True, default=Any)
@@ -176,6 +177,29 @@ class Session(Generic[T_co]):
                 check_text(name, text)
         await self._service.desk.outside.cancel(self._address, by, reason)
         return await self.get()
+
+    async def compact(
+        self,
+        *,
+        keep: int | None = None,
+        instructions: str | None = None,
+        by: str | None = None,
+    ) -> Result[T_co]:
+        """Let the model summarise what was said so far, all but the last `keep` turns.
+
+        The request is recorded; it is followed until the summary is, here or wherever the session
+        is driven. `instructions` are for the model, besides the agent's own. Raises Conflict while
+        a run or a call is under way, ModelError if there is no summary to be had.
+        """
+        known = await self._service.desk.outside.known(self._address)
+        wanted = events.CompactionRequested(keep=keep, instructions=instructions, by=by)
+        await ask_for_summary(self._service, known, wanted)
+        await self._service.follow(known)
+        known = await self._service.desk.outside.known(self._address)
+        error = summary_error((await self._service.sight(known)).folded)
+        if error is not None:
+            raise error
+        return await self._service.result(known)
 
     async def fork(
         self,

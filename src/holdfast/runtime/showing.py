@@ -42,6 +42,7 @@ class Showing(Struct, frozen=True):
         records.sort(key=lambda one: (one.time.created, place.get(one.call_id, 0), one.id))
         now = self.desk.store.now()
         over = log.state.run is not None and log.state.run.end is not None
+        over = over and not log.state.needs_summary
         return Sight(
             known.record,
             log.state,

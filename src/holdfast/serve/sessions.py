@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Response
 from msgspec import Meta, Struct, field
 
 from holdfast.core.deliveries import Hook
+from holdfast.core.events import CompactionRequested
 from holdfast.core.index import check_id
 from holdfast.errors import Refused
 from holdfast.runtime.content import read_bytes
@@ -17,6 +18,7 @@ from holdfast.runtime.forking import fork
 from holdfast.runtime.ids import new_id
 from holdfast.runtime.listing import Wanted, page_of
 from holdfast.runtime.outside import Said
+from holdfast.runtime.summaries import ask_for_summary
 from holdfast.serve.answers import answers, reply, taking
 from holdfast.serve.content import ContentIn, file_of, header_of, no_file, stored
 from holdfast.serve.cursors import Cursor, cursor_of, place_of
@@ -76,6 +78,15 @@ class ForkBody(Struct, forbid_unknown_fields=True):
 
     at: Annotated[int, Meta(ge=1)] | None = None
     session_id: IdText | None = field(default=None, name="sessionID")
+
+
+class CompactBody(Struct, forbid_unknown_fields=True):
+    """How many of the last turns stay, and what the model is told besides."""
+
+    keep: Annotated[int, Meta(ge=0)] | None = None
+    instructions: Annotated[str, Meta(min_length=1)] | None = None
+    by: By | None = None
+    wait: Wait = None
 
 
 class MetadataBody(Struct, forbid_unknown_fields=True):
@@ -210,6 +221,23 @@ async def forked(door: Operates, session_id: Id) -> Response:
     store = door.service.desk.store
     made = await fork(store, known, at=body.at, session_id=body.session_id)
     return reply(await _session(door, made), 201)
+
+
+@router.post(
+    "/sessions/{session_id}/compact",
+    responses=MOVED,
+    openapi_extra=taking(CompactBody, optional=True),
+)
+async def compact(door: Operates, session_id: Id) -> Response:
+    """Let the model summarise what was said so far; `compaction` is null once it has."""
+    body = await door.body(CompactBody, empty=CompactBody())
+    known = await known_to(door, session_id)
+    seconds = seconds_of(body.wait)
+    wanted = CompactionRequested(
+        keep=body.keep, instructions=body.instructions, by=door.by(body.by)
+    )
+    await ask_for_summary(door.service, known, wanted)
+    return await moved(door, known, seconds)
 
 
 @router.patch("/sessions/{session_id}", responses=_CHANGED, openapi_extra=taking(MetadataBody))

@@ -23,6 +23,7 @@ _SESSION: Final[dict[str, Any]] = {
     "problem": _MAYBE_OBJECT,
     "driver": _MAYBE_OBJECT,
     "nextAt": {"type": ["integer", "null"]},
+    "compaction": _MAYBE_OBJECT,
     "pending": {"type": "array", "items": _OBJECT},
     "todos": _LIST,
     "usage": {"type": "object", "additionalProperties": {"type": "number"}},

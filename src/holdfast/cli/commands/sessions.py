@@ -138,6 +138,20 @@ def cancel(settings: Settings, session_id: str, by: str | None, reason: str | No
 
 @sessions.command()
 @click.argument("session_id", metavar="ID")
+@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Of the last turns.")
+@click.option("--instructions", metavar="TEXT", help="What the model is told besides.")
+@click.option("--by", metavar="NAME", help="Who; else the login name, or the token's.")
+@shared
+@with_settings
+def compact(settings: Settings, /, session_id: str, by: str | None, **wanted: Any) -> int:
+    """Let the model summarise what was said so far, and go on from that; the log stays whole."""
+    from holdfast.cli import compacting
+
+    return compacting.compact(settings, session_id, {**wanted, "by": who(by, settings.server)})
+
+
+@sessions.command()
+@click.argument("session_id", metavar="ID")
 @click.option("--at", type=click.IntRange(min=1), metavar="SEQ", help="Up to this event.")
 @click.option("--as", "new_id", metavar="NEW", help="The id of the fork.")
 @click.option(

@@ -69,13 +69,13 @@ class Asking:
                 response = stream.get()
             sent = sent_in(ear.events(), self.format) if self.format and ear.chunks else None
         except Exception as error:
-            ours = failure(error, label, request.session_id)
+            ours = failure(error, label, _command(request))
             if ours is None:
                 raise
             raise ours from error
         if response.finish_reason == "content_filter":
             said = str((response.provider_details or {}).get("refusal") or "")
-            raise refused(said, label, request.session_id)
+            raise refused(said, label, _command(request))
         if sent is not None and not sent.whole:
             raise ModelUnavailable(f"{label}: the answer was cut off")
         yield self._whole(response, sent, shape)
@@ -139,6 +139,12 @@ class Asking:
         if sent is not None:
             return sent.native
         return kept(response) if self.format is None else None
+
+
+def _command(request: Request) -> str:
+    """What to type once what stopped a request is put right."""
+    verb = "resume" if request.purpose == "turn" else "compact"
+    return f"holdfast sessions {verb} {request.session_id}"
 
 
 def _without_thinking(message: dict[str, Any]) -> dict[str, Any]:

@@ -59,23 +59,23 @@ _LASTING: Final[tuple[tuple[type[Exception], str, str, str], ...]] = (
 )
 
 
-def failure(error: Exception, model: str, session_id: str) -> HoldfastError | None:
-    """The error as ours; None for one that nobody foresaw."""
+def failure(error: Exception, model: str, then: str) -> HoldfastError | None:
+    """The error as ours; None for one that nobody foresaw. `then` is what to type afterwards."""
     if isinstance(error, HoldfastError):
         return error
     if any(isinstance(cause, _NO_ADDRESS) for cause in _causes(error)):
         text = f"{model}: the provider's address is not one"
         advice = "check base_url, or the provider's own variable (as ANTHROPIC_BASE_URL)"
-        return _lasting("MODEL_ERROR", text, advice, session_id, "")
+        return _lasting("MODEL_ERROR", text, advice, then, "")
     if _may_pass(error):
         after = getattr(error, "retry_after", None)
         return ModelUnavailable(
             f"{model}: {_told(error)}", retry_after_ms=None if after is None else int(after * 1000)
         )
     if not isinstance(error, (*(kind for kind, *_ in _LASTING), theirs.ModelAPIError)):
-        return _misused(error, model, session_id)
+        return _misused(error, model, then)
     code, text, advice = _lasting_kind(error)
-    return _lasting(code, f"{model}: {text}", advice, session_id, _said(error, code))
+    return _lasting(code, f"{model}: {text}", advice, then, _said(error, code))
 
 
 def _lasting_kind(error: Exception) -> tuple[str, str, str]:
@@ -87,17 +87,17 @@ def _lasting_kind(error: Exception) -> tuple[str, str, str]:
     return "MODEL_ERROR", "the request was refused", "change what the provider names"
 
 
-def _misused(error: Exception, model: str, session_id: str) -> ModelError | None:
+def _misused(error: Exception, model: str, then: str) -> ModelError | None:
     if not isinstance(error, theirs.UserError):
         return None
     text = " ".join(str(error).split())
-    return _lasting("MODEL_ERROR", f"{model}: {text}", "change model_settings", session_id, "")
+    return _lasting("MODEL_ERROR", f"{model}: {text}", "change model_settings", then, "")
 
 
-def refused(said: str, model: str, session_id: str) -> ModelError:
+def refused(said: str, model: str, then: str) -> ModelError:
     """The model answered that it will not answer."""
     _, code, text, advice = _LASTING[-1]
-    return _lasting(code, f"{model}: {text}", advice, session_id, said)
+    return _lasting(code, f"{model}: {text}", advice, then, said)
 
 
 def _may_pass(error: Exception) -> bool:
@@ -155,11 +155,11 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _lasting(code: str, text: str, advice: str, session_id: str, said: str) -> ModelError:
+def _lasting(code: str, text: str, advice: str, then: str, said: str) -> ModelError:
     return ModelError(
         f"{text}: {said}" if said else text,
         code=code,
-        hint=f"{advice}; then: holdfast sessions resume {session_id}",
+        hint=f"{advice}; then: {then}",
     )
 
 
