@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from click.testing import CliRunner, Result
-from tests.serve.processes import CI, OPS, Server, effects, free_port, make_project
+from tests.serve.process import Server
+from tests.serve.project import CI, OPS, effects, make_project
+from tests.servers.ports import free_port
 
 from holdfast.cli.root import cli
 
@@ -31,10 +32,8 @@ WRONG = (
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("project")
     make_project(folder, "sqlite")
-    one = Server(folder)
-    anyio.run(one.started)
-    yield one
-    one.kill()
+    with Server(folder) as one:
+        yield one
 
 
 @pytest.fixture
@@ -208,13 +207,9 @@ def test_where_no_worker_drives_it_the_run_says_what_to_start(
     """G9"""
     monkeypatch.setattr("holdfast.client.session.NOBODY_S", 0.3)
     make_project(tmp_path, "sqlite")
-    idle = Server(tmp_path, ("--no-worker",))
-    anyio.run(idle.started)
-    try:
+    with Server(tmp_path, "--no-worker") as idle:
         words = ["run", "shop", "Hello", "-s", "alone", "--server", idle.url]
         told = CliRunner().invoke(cli, words)
-    finally:
-        idle.kill()
     assert told.exit_code == 8, told.output
     assert "Session alone is due, and nobody drives it (NO_WORKER)." in told.stdout
     assert "start one   holdfast worker" in told.stdout

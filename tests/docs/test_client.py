@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
-from tests.serve.processes import OPS, Server, make_project
+from tests.serve.process import Server
+from tests.serve.project import OPS, make_project
 
 from holdfast.client import Client
 from holdfast.core import webhooks
@@ -28,10 +28,8 @@ def blocks(language: str) -> list[str]:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("project")
     make_project(folder, "sqlite", webhook_secret=SECRET)
-    one = Server(folder)
-    anyio.run(one.started)
-    yield one
-    one.kill()
+    with Server(folder) as one:
+        yield one
 
 
 def waiting(server: Server, session: str) -> dict[str, dict[str, Any]]:
@@ -40,7 +38,7 @@ def waiting(server: Server, session: str) -> dict[str, dict[str, Any]]:
     async def begin(client: Client) -> dict[str, Any]:
         return await client.session(session, agent="shop").run("Go")
 
-    session_json = server.client().run_sync(begin)
+    session_json = server.client(OPS).run_sync(begin)
     return {call["tool"]: call for call in session_json["pending"]}
 
 

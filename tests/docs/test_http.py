@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import types
@@ -13,7 +12,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.serve.process import ROOT, Server, run
+from tests.serve.process import ROOT, Server, run, shop_server
 from tests.serve.shop import TURNS
 
 from holdfast.config.loading import parse
@@ -30,16 +29,14 @@ def blocks(page: str, language: str) -> list[str]:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    signal.alarm(120)
-    with Server(tmp_path) as one:
+    with shop_server(tmp_path) as one:
         yield one
-    signal.alarm(0)
 
 
 def parked(server: Server, session: str) -> dict[str, str]:
     done = run(server.folder, "run", "shop", "Go", "-s", session, "--app", "app:rt")
     assert done.returncode == 8, done.stderr
-    found = server.client().get("/pending", params={"sessionID": session}).json()["pending"]
+    found = server.http().get("/pending", params={"sessionID": session}).json()["pending"]
     return {one["kind"]: one["id"] for one in found}
 
 
@@ -69,7 +66,7 @@ def test_the_commands_of_the_page_work(server: Server) -> None:
     assert json.loads(said) == {"success": True, "sessionID": "two"}
     said = shell(server, from_ci, CI_CALL=ci["tool"])  # no such command: the build fails
     assert json.loads(said)["code"] == "ALREADY_DECIDED"
-    client = server.client()
+    client = server.http()
     while (session := client.get("/sessions/one").json())["state"] != "completed":
         assert session["state"] in ("running", "waiting", "pending")
     assert session["output"] == TURNS[-1]["text"]
@@ -81,7 +78,7 @@ async def test_another_service_completes_a_call(server: Server) -> None:
     module: dict[str, Any] = {"SERVER_URL": server.url, "TOKEN": None}
     exec(compile(program, "http.md", "exec"), module)  # noqa: S102 - our own page
     await module["built"](call, "https://preview.example")
-    record = server.client().get(f"/pending/{call}").json()
+    record = server.http().get(f"/pending/{call}").json()
     assert record["result"]["title"] == "Deployed"
 
 

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from tests.cli.shop import SHOP
-from tests.serve.process import ROOT, Server
+from tests.serve.process import ROOT, Server, shop_server
 
 PAGE = (ROOT / "docs" / "http-sessions.md").read_text()
 FOREVER = "curl -sN"
@@ -30,7 +30,7 @@ def test_the_commands_of_the_page_work(tmp_path: Path) -> None:
     blocks = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     commands = [line for block in blocks for line in block.splitlines()]
     assert len(commands) > 12
-    server = Server(tmp_path)
+    server = shop_server(tmp_path)
     (tmp_path / "app.py").write_text(SHOP)
     task = ""
     with server:

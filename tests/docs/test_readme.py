@@ -5,12 +5,12 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.servers.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -73,8 +73,7 @@ trap 'kill -9 $(jobs -p)' EXIT
 def test_the_story_over_http_survives_its_kill(examples: Path) -> None:
     """G11"""
     (block,) = re.findall(r"```sh\n(holdfast --app refund:rt serve.*?)```", README, re.DOTALL)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     script = [SHELL]
     for line in block.replace(" serve &", f" serve --port {port} > log.txt 2>&1 &").splitlines():
         script.append(line.replace("4747", port))

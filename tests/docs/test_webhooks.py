@@ -82,7 +82,7 @@ def test_every_command_of_the_page_works(folder: Path) -> None:
     with receiving() as receiver:
         options = {**SECRETS, "OPS_URL": receiver.url}
         with Server(folder, "--config", "holdfast.yaml", **options) as server:
-            client = server.client()
+            client = server.http()
             client.post("/sessions", json={"agent": "shop", "message": "Go", "sessionID": "s"})
             deadline = time.monotonic() + 20
             while len(calls := client.get("/pending").json()["pending"]) < 3:

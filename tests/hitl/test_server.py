@@ -50,20 +50,20 @@ def test_three_pauses_of_one_run_survive_a_server_that_is_killed_between_all(
         (project / "holdfast.yaml").write_text(text, "utf-8")
     with Server(project, "--config", "holdfast.yaml", HOLDFAST_LEASE="2s") as server:
         body = {"agent": "shop", "sessionID": "s", "message": "Go"}
-        first = server.client().post("/sessions", json=body).json()
+        first = server.http().post("/sessions", json=body).json()
         task = first["taskID"]
         for number in range(PAUSES):
-            session = resting(server.client())
+            session = resting(server.http())
             (call,) = session["pending"]
             assert (session["taskID"], call["input"]) == (task, {"cents": number})
             server.kill()
             server.start()
-            session = resting(server.client())
+            session = resting(server.http())
             assert [one["id"] for one in session["pending"]] == [call["id"]]
             answer = {"content": "yes", "taskID": task, "contextID": "s"}
-            taken = server.client().post("/sessions/s/messages", json=answer)
+            taken = server.http().post("/sessions/s/messages", json=answer)
             assert taken.is_success, taken.text
-        done = resting(server.client())
+        done = resting(server.http())
         assert (done["state"], done["output"], done["taskID"]) == ("completed", "All done.", task)
     effects = (project / "effects.log").read_text("utf-8").splitlines()
     assert effects == [f"refund {number}" for number in range(PAUSES)]
@@ -75,7 +75,7 @@ HOSTILE = ["do not approve", "disapprove", "approve?", "", "approve " * 130_000,
 def test_hostile_decision_texts_never_approve(project: Path) -> None:
     """S4.23"""
     with Server(project, "--config", "holdfast.yaml") as server:
-        client = server.client()
+        client = server.http()
         body = {"agent": "shop", "sessionID": "s", "message": "Go"}
         client.post("/sessions", json=body)
         task = resting(client)["taskID"]

@@ -1,28 +1,17 @@
 """A provider of tools in its own process, as a program or behind a port."""
 
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 
 import pytest
+from tests.hanging import nothing_hangs
 from tests.mcp.world import World
 
 from holdfast.mcp import MCPServer
 
+__all__ = ["nothing_hangs"]
+
 MakeServer = Callable[..., MCPServer]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_hangs() -> Iterator[None]:
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError("the test hangs")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(60)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture

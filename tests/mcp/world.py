@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.servers.ports import free_port
+
 from holdfast.mcp import MCPServer
 
 ROOT = Path(__file__).parents[2]
@@ -84,14 +86,6 @@ class World:
         path = self.folder / f"hold-{tool}"
         os.mkfifo(path)
         return path
-
-
-def free_port() -> int:
-    """A port that nobody has now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def is_alive(pid: int) -> bool:

@@ -1,32 +1,19 @@
 """Runtimes on data that a test can leave and come back to."""
 
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
+from tests.hanging import nothing_hangs
 
 from holdfast import Agent, Runtime
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock
 
+__all__ = ["nothing_hangs"]
+
 MakeRuntime = Callable[..., Runtime]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_hangs() -> Iterator[None]:
-    """Even a loop that never awaits ends as a failed test."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError("the test hangs")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(30)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture

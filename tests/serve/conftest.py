@@ -1,34 +1,21 @@
 """A server in this process, and clients that come to it as somebody."""
 
-import signal
-from collections.abc import AsyncIterator, Callable, Iterator
-from types import FrameType
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx2
 import pytest
+from tests.hanging import nothing_hangs
 from tests.serve.shop import TOKENS, agent
 
 from holdfast import Runtime, asgi
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock
 
+__all__ = ["nothing_hangs"]
+
 Client = httpx2.AsyncClient
 MakeClient = Callable[..., Client]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_hangs() -> Iterator[None]:
-    """Even a loop that never awaits ends as a failed test."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError("the test hangs")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(60)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture

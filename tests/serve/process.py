@@ -2,66 +2,68 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import httpx2
+from tests.servers.ports import free_port
 
-APP = """
+from holdfast.client import Client
+
+APP: Final = """
 from tests.serve.shop import agent
 from holdfast import Runtime
 rt = Runtime("sqlite:///h.db", agents=[agent()])
 """
-ROOT = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).parents[2]
+CLI: Final = (sys.executable, "-m", "holdfast.cli")
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
+def around(**more: str) -> dict[str, str]:
+    """The environment of a process that finds our code, and what is beside the tests."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]), **more}
 
 
 class Server:
-    """`holdfast serve` in a folder."""
+    """`holdfast serve` in a folder, on a port that stays its own over restarts."""
 
     def __init__(self, folder: Path, *options: str, **env: str) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.folder = folder
-        (folder / "app.py").write_text(APP)
-        self._command = [sys.executable, "-m", "holdfast.cli", "serve", *options]
-        if not any(one in ("--config", "--store") for one in options):
-            self._command += ["--app", "app:rt"]
-        path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
-        self._env = {**os.environ, "PYTHONPATH": path, **env}
+        self.said = ""
+        self._command = [*CLI, "serve", "--port", str(self.port), *options]
+        self._env = around(**env)
+        self._log = folder / f"server-{self.port}.log"
         self._process: subprocess.Popen[str] | None = None
         self._clients: list[httpx2.Client] = []
-        self.said = ""
 
-    def start(self) -> Self:
-        """Start it, and wait until it says where it listens."""
-        command = [*self._command, "--port", str(self.port)]
-        with (self.folder / "log.txt").open("a") as log:
+    def begin(self) -> None:
+        """Start it, and do not wait until it can be asked."""
+        with self._log.open("a") as log:
             self._process = subprocess.Popen(
-                command,
+                self._command,
                 cwd=self.folder,
                 env=self._env,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
             )
+
+    def start(self) -> Self:
+        """Start it, and wait until it says where it listens."""
+        self.begin()
+        assert self._process is not None
         assert self._process.stdout is not None
         self.said = self._process.stdout.readline()
-        assert self.said, (self.folder / "log.txt").read_text()
+        assert self.said, self.log()
         return self
 
     def log(self) -> str:
         """What it wrote to stderr, over all its lives."""
-        return (self.folder / "log.txt").read_text()
+        return self._log.read_text(errors="replace")
 
     def kill(self) -> None:
         """As by power loss of the process."""
@@ -89,22 +91,31 @@ class Server:
         if self._process is not None:
             self.kill()
 
-    def client(self, token: str | None = None, **options: Any) -> httpx2.Client:
-        """A client that lives as long as the server is held."""
+    def http(self, token: str | None = None, **options: Any) -> httpx2.Client:
+        """A plain client that lives as long as the server is held."""
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         headers |= options.pop("headers", {})
         one = httpx2.Client(base_url=self.url, headers=headers, timeout=30, **options)
         self._clients.append(one)
         return one
 
+    def client(self, token: str | None, **options: Any) -> Client:
+        """A client of ours."""
+        return Client(self.url, token, **options)
+
+
+def shop_server(folder: Path, *options: str, **env: str) -> Server:
+    """One that serves the shop of these tests."""
+    (folder / "app.py").write_text(APP)
+    return Server(folder, "--app", "app:rt", *options, **env)
+
 
 def run(folder: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Another command, to its end."""
-    path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     return subprocess.run(
-        [sys.executable, "-m", "holdfast.cli", *args],
+        [*CLI, *args],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": path, **env},
+        env=around(**env),
         capture_output=True,
         text=True,
         timeout=60,

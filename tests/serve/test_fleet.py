@@ -1,15 +1,14 @@
 """Servers and workers as processes of their own: any server is the right one for any session."""
 
 import subprocess
-import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import ExitStack, aclosing
 from pathlib import Path
 from typing import Any, cast
 
 import anyio
 import pytest
-from tests.serve.processes import Server
+from tests.serve.process import CLI, Server, around
 
 APP = '''
 from pathlib import Path
@@ -59,26 +58,22 @@ Json = dict[str, Any]
 
 
 @pytest.fixture
-async def make_server(tmp_path: Path, postgres_url: str) -> AsyncIterator[MakeServer]:
-    """Servers of one project that drive nothing themselves."""
+def make_server(tmp_path: Path, postgres_url: str) -> Iterator[MakeServer]:
+    """Starts servers of one project that drive nothing themselves."""
     (tmp_path / "app.py").write_text(APP.replace("URL", postgres_url))
-    made: list[Server] = []
-
-    def make() -> Server:
-        made.append(Server(tmp_path, ("--app", "app:rt", "--no-worker")))
-        return made[-1]
-
-    yield make
-    for server in made:
-        server.kill()
+    options = ("--app", "app:rt", "--no-worker")
+    with ExitStack() as started:
+        yield lambda: started.enter_context(Server(tmp_path, *options))
 
 
 @pytest.fixture
 def workers(make_server: MakeServer, tmp_path: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Two that drive whatever is due."""
-    command = [sys.executable, "-m", "holdfast.cli", "worker", "--app", "app:rt"]
+    command = [*CLI, "worker", "--app", "app:rt"]
     with (tmp_path / "workers.log").open("wb") as log:
-        started = [subprocess.Popen(command, cwd=tmp_path, stderr=log) for _ in range(2)]
+        started = [
+            subprocess.Popen(command, cwd=tmp_path, env=around(), stderr=log) for _ in range(2)
+        ]
     yield started
     for worker in started:
         worker.kill()
@@ -90,10 +85,6 @@ async def test_any_server_takes_anything_and_shows_everything_of_a_session_drive
 ) -> None:
     """S0.70, S4.35, G4, G5: results, decisions, messages, events, and what is being said."""
     first, second = make_server(), make_server()
-    first.start()
-    second.start()
-    await first.ready()
-    await second.ready()
     said, seen, session = "", list[int](), dict[str, Any]()
     async with first.client(None) as one, second.client(None) as two:
         await one.session("s", agent="shop").send("Go")

@@ -1,9 +1,7 @@
 """Two hundred readers of a server that is killed, while another process drives the sessions."""
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Any
 
 import anyio
 import httpx2
-from tests.serve.process import ROOT, Server
+from tests.serve.process import CLI, Server, around
 
 READERS = 200
 SESSIONS = [f"s{n}" for n in range(4)]
@@ -25,14 +23,9 @@ server: {rate_limit: {per_source: 100000/s, per_id: 100000/s}}
 
 @contextmanager
 def worker(folder: Path) -> Iterator[None]:
-    path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     with (folder / "worker.txt").open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast.cli", "worker"],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": path},
-            stderr=log,
-            stdout=log,
+            [*CLI, "worker"], cwd=folder, env=around(), stderr=log, stdout=log
         )
     try:
         yield

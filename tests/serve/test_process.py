@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.serve.process import Server, run
+from tests.serve.process import Server, run, shop_server
 
 YAML = """
 session_stores: {main: {backend: sql, sql: {driver: sqlite, database: ./h.db}}}
@@ -46,19 +46,19 @@ def completed(client: httpx2.Client, call: str) -> Any:
 
 
 def test_it_says_in_one_line_where_it_listens_and_what_protects_it(tmp_path: Path) -> None:
-    with Server(tmp_path) as server:
+    with shop_server(tmp_path) as server:
         assert server.said == (
             f"Listening on {server.url}; no token needed, reachable from this machine only; "
             "a worker runs here\n"
         )
-        assert server.client().get("/agents").is_success
-        assert server.client(headers={"Host": "evil.example"}).get("/agents").status_code == 403
-    with Server(tmp_path, "--no-worker", "--json", HOLDFAST_TOKEN="sesame") as server:  # noqa: S106
+        assert server.http().get("/agents").is_success
+        assert server.http(headers={"Host": "evil.example"}).get("/agents").status_code == 403
+    with shop_server(tmp_path, "--no-worker", "--json", HOLDFAST_TOKEN="sesame") as server:  # noqa: S106
         told = json.loads(server.said)
         assert told["principals"] == [{"name": "admin", "role": "admin", "tenant": None}]
         assert (told["url"], told["worker"]) == (server.url, False)
-        assert server.client().get("/agents").status_code == 401
-        assert server.client("sesame").get("/agents").is_success
+        assert server.http().get("/agents").status_code == 401
+        assert server.http("sesame").get("/agents").is_success
         assert "sesame" not in server.said + server.log()
 
 
@@ -87,7 +87,7 @@ def test_it_is_configured_by_yaml(tmp_path: Path) -> None:
     with server:
         assert "tokens: ops (admin), see (viewer)" in server.said
         assert "ops-token" not in server.said
-        ops = server.client("ops-token")
+        ops = server.http("ops-token")
         assert ops.post("/async-tool/result", content=b"x" * 1001).status_code == 413
         statuses = {ops.get("/pending").status_code for _ in range(20)}
         assert statuses == {200, 429}
@@ -95,10 +95,10 @@ def test_it_is_configured_by_yaml(tmp_path: Path) -> None:
 
 def test_an_acknowledged_result_survives_sigkill_and_the_session_goes_on(tmp_path: Path) -> None:
     """S0.34 S0.69 G1 ⚡"""
-    server = Server(tmp_path)
+    server = shop_server(tmp_path)
     with server:
         parked(tmp_path)
-        client = server.client()
+        client = server.http()
         calls = waiting(client)
         assert completed(client, calls["tool"]).is_success
         assert client.post(f"/pending/{calls['question']}/respond", json={"output": "x"}).is_success
@@ -119,16 +119,16 @@ def _events(folder: Path, type_: str) -> list[Any]:
 
 
 def test_sigterm_ends_it_answers_who_waits_and_gives_the_leases_back(tmp_path: Path) -> None:
-    with Server(tmp_path, "--no-worker") as server:
+    with shop_server(tmp_path, "--no-worker") as server:
         parked(tmp_path)
-        client, answers = server.client(), list[httpx2.Response]()
+        client, answers = server.http(), list[httpx2.Response]()
         calls = waiting(client)
         completed(client, calls["tool"])
         client.post(f"/pending/{calls['question']}/respond", json={"output": "x"})
 
         def ask() -> None:  # nobody drives, so this would wait for a minute
             path = f"/pending/{calls['approval']}/deny"
-            answers.append(server.client().post(path, json={"wait": True}))
+            answers.append(server.http().post(path, json={"wait": True}))
 
         asking = threading.Thread(target=ask)
         asking.start()
@@ -139,8 +139,8 @@ def test_sigterm_ends_it_answers_who_waits_and_gives_the_leases_back(tmp_path: P
         assert (answers[0].status_code, answers[0].json()["status"]) == (202, "completed")
         assert "SIGTERM" in server.log()
         assert "Traceback" not in server.log()
-    with Server(tmp_path) as server:
-        while server.client().get("/pending?status=all").json()["count"] != 3:
+    with shop_server(tmp_path) as server:
+        while server.http().get("/pending?status=all").json()["count"] != 3:
             pass
         assert server.stop() == 0
     stats = run(tmp_path, "db", "stats", "--json", "--store", "sqlite:///h.db")
@@ -149,9 +149,9 @@ def test_sigterm_ends_it_answers_who_waits_and_gives_the_leases_back(tmp_path: P
 
 def test_sigterm_closes_streams(tmp_path: Path) -> None:
     """Nobody who reads a stream keeps the server from ending, or is left hanging."""
-    with Server(tmp_path) as server:
+    with shop_server(tmp_path) as server:
         headers = {"Accept": "text/event-stream"}
-        with server.client().stream("GET", "/events?after=0", headers=headers) as stream:
+        with server.http().stream("GET", "/events?after=0", headers=headers) as stream:
             assert stream.is_success
             assert server.stop() == 0
             assert "event:" not in "".join(stream.iter_text())
@@ -159,9 +159,9 @@ def test_sigterm_closes_streams(tmp_path: Path) -> None:
 
 
 def test_sigterm_does_not_wait_for_a_reader_that_takes_nothing(tmp_path: Path) -> None:
-    with Server(tmp_path, "--no-worker") as server:
+    with shop_server(tmp_path, "--no-worker") as server:
         body = {"agent": "shop", "sessionID": "big", "message": "x" * 9_000_000}
-        assert server.client().post("/sessions", json=body).is_success
+        assert server.http().post("/sessions", json=body).is_success
         with socket.socket() as stalled:
             stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             stalled.connect(("127.0.0.1", server.port))
@@ -179,7 +179,7 @@ def test_no_secret_is_in_what_the_server_says_or_keeps(tmp_path: Path) -> None:
     (tmp_path / "holdfast.yaml").write_text(YAML.replace("5/s", "500/s"))
     with Server(tmp_path, "--config", "holdfast.yaml", "-v", **secrets) as server:
         for token in ("ops-0451-token", "wrong-0451-token", "see-token"):
-            client = server.client(token)
+            client = server.http(token)
             said = [client.get(path) for path in ("/", "/agents", "/pending/p_1", "/metrics")]
             said.append(client.post("/async-tool/webhook", content=b"{}"))
             assert not [one.text for one in said if "0451" in one.text]
@@ -190,5 +190,5 @@ def test_no_secret_is_in_what_the_server_says_or_keeps(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_is_130(tmp_path: Path) -> None:
-    with Server(tmp_path) as server:
+    with shop_server(tmp_path) as server:
         assert server.stop(signal.SIGINT) == 130

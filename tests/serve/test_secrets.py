@@ -1,10 +1,8 @@
 """No secret is to be found anywhere but in the store, which needs it to run what was approved."""
 
 import json
-import os
 import sqlite3
-import sys
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -14,7 +12,8 @@ from typing import Any, ClassVar
 import anyio
 import httpx2
 import pytest
-from tests.serve.processes import CI, OPS, Server, make_project
+from tests.serve.process import Server, run
+from tests.serve.project import CI, OPS, make_project
 
 from holdfast.client import Client
 from holdfast.errors import NotAllowed
@@ -64,7 +63,7 @@ class Receiver(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[Server]:
+def server(tmp_path: Path) -> Iterator[Server]:
     Receiver.seen = []
     http = HTTPServer(("127.0.0.1", 0), Receiver)
     Thread(target=http.serve_forever, daemon=True).start()
@@ -76,9 +75,8 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
     config = json.loads((tmp_path / "holdfast.yaml").read_text())
     config["agents"]["shop"]["tools"] = ["vault:login", "tools:deploy"]
     (tmp_path / "holdfast.yaml").write_text(json.dumps(config))
-    one = await Server(tmp_path, ("--verbose",)).started()
-    yield one
-    one.kill()
+    with Server(tmp_path, "--verbose") as one:
+        yield one
     http.shutdown()
     http.server_close()
 
@@ -86,7 +84,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
 async def told(server: Server) -> list[str]:
     """Everything that the server says to those who ask, kindly and otherwise."""
     said: list[str] = []
-    async with server.client() as client, httpx2.AsyncClient(base_url=server.url) as http:
+    async with server.client(OPS) as client, httpx2.AsyncClient(base_url=server.url) as http:
         session = await client.session("s", agent="shop").run("Go")
         calls = {call["tool"]: call["id"] for call in session["pending"]}
         said += [json.dumps(session), *await _read(http, calls["login"])]
@@ -156,25 +154,20 @@ COMMANDS = (
 )
 
 
-async def typed(server: Server, command: str, token: str, code: int = 0) -> str:
+def typed(server: Server, command: str, token: str, code: int = 0) -> str:
     words = command.replace("URL", server.url).split()
-    done = await anyio.run_process(
-        [sys.executable, "-m", "holdfast.cli", *words],
-        cwd=server.folder,
-        check=False,
-        env={**os.environ, "HOLDFAST_TOKEN": token},
-    )
+    done = run(server.folder, *words, HOLDFAST_TOKEN=token)
     assert done.returncode == code, done.stderr
-    return (done.stdout + done.stderr).decode()
+    return done.stdout + done.stderr
 
 
 async def test_no_secret_is_told_to_anybody(server: Server) -> None:
     """SX.7, G11"""
     said = await told(server)
-    said += [await typed(server, command, OPS) for command in COMMANDS]
-    said.append(await typed(server, "sessions list -v --server URL", WRONG, code=4))
+    said += [typed(server, command, OPS) for command in COMMANDS]
+    said.append(typed(server, "sessions list -v --server URL", WRONG, code=4))
     assert server.stop() == 0
-    said += [server.log(), *Receiver.seen]
+    said += [server.said, server.log(), *Receiver.seen]
     found = {secret: [text for text in said if secret in text][:1] for secret in SECRETS}
     assert {secret: texts for secret, texts in found.items() if texts} == {}
     beside = [text for text in said if "password" in text and "ana" in text]

@@ -2,13 +2,15 @@
 
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from tests.serve.processes import MANY, Server, effects, make_project
+from tests.serve.process import Server
+from tests.serve.project import MANY, OPS, effects, make_project
 
 from holdfast.client import Client
 from holdfast.errors import StoreError
@@ -31,18 +33,11 @@ def store(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def make_server(tmp_path: Path, store: str) -> AsyncIterator[MakeServer]:
-    """Makes servers of one project; none outlives the test."""
+def make_server(tmp_path: Path, store: str) -> Iterator[MakeServer]:
+    """Starts servers of one project; none outlives the test."""
     make_project(tmp_path, store)
-    made: list[Server] = []
-
-    def make(*options: str) -> Server:
-        made.append(Server(tmp_path, options))
-        return made[-1]
-
-    yield make
-    for server in made:
-        server.kill()
+    with ExitStack() as started:
+        yield lambda *options: started.enter_context(Server(tmp_path, *options))
 
 
 async def calls_of(client: Client, session_id: str) -> dict[str, str]:
@@ -56,15 +51,15 @@ async def test_a_session_survives_the_kill_of_its_server(
     make_server: MakeServer, tmp_path: Path
 ) -> None:
     """S0.34, S0.41, S0.65, S0.69, G1, G2, G3"""
-    server = await make_server().started()
-    async with server.client() as client:
+    server = make_server()
+    async with server.client(OPS) as client:
         calls = await calls_of(client, "order-991")
         server.kill()
-        server.start()
+        server.begin()
         given = await client.submit_result(calls["deploy"], "https://preview.example")
         assert given["sessionID"] == "order-991"
         server.kill()  # what was answered is there
-        server.start()
+        server.begin()
         await client.approve(calls["refund"], note="fine")
         session = await client.session("order-991").run()
         log = await client.session("order-991").events()
@@ -77,10 +72,10 @@ async def test_a_session_survives_the_kill_of_its_server(
 
 async def test_a_run_is_followed_over_the_death_of_its_server(make_server: MakeServer) -> None:
     """S0.52: no event is missed, none comes twice."""
-    server = await make_server().started()
+    server = make_server()
     seen: list[int] = []
     last: dict[str, Any] = {}
-    async with server.client() as client:
+    async with server.client(OPS) as client:
         async for item in client.session("s", agent="shop").stream("Go"):
             if "state" in item:
                 last = item
@@ -88,7 +83,7 @@ async def test_a_run_is_followed_over_the_death_of_its_server(make_server: MakeS
                 seen.append(item["seq"])
                 if len(seen) == 1:
                     server.kill()
-                    server.start()
+                    server.begin()
     assert last["state"] == "waiting"
     assert seen == list(range(1, last["seq"] + 1))
 
@@ -124,7 +119,7 @@ class Crowd:
             self.accepted[call_id] = output
             if len(self.accepted) in KILLED_AT:
                 self.server.kill()
-                self.server.start()
+                self.server.begin()
 
     async def _insist(self, call_id: str, output: str) -> None:
         """Without trying again blindly: look what became of it, then bring it if need be."""
@@ -144,15 +139,14 @@ async def test_a_thousand_clients_bring_their_results_while_the_server_dies_twic
 ) -> None:
     """S0.34, S0.35, S0.36, G1, G4"""
     signal.alarm(240)  # a busy machine takes its time over a thousand of them
-    server = await make_server().started()
-    async with server.client(patience=120) as patient, server.client(patience=0) as hasty:
+    server = make_server()
+    async with server.client(OPS, patience=120) as patient, server.client(OPS, patience=0) as hasty:
         ids = await waiting_calls(patient)
         assert len(ids) == CALLS == 1000
         crowd = Crowd(server, patient, hasty)
         async with anyio.create_task_group() as tasks:
             for number, call_id in enumerate(ids):
                 tasks.start_soon(crowd.bring, number, call_id)
-        await server.ready()
         logged = [one async for one in _results(patient)]
         ends = [(await patient.session(f"many-{n}").run())["state"] for n in range(SESSIONS)]
     assert ends == ["completed"] * SESSIONS
@@ -179,9 +173,7 @@ async def test_either_of_two_servers_takes_what_comes_for_a_session_of_the_other
 ) -> None:
     """S0.70, G4, G5"""
     driving, other = make_server(), make_server("--no-worker")
-    driving.start()
-    other.start()
-    async with driving.client() as one, other.client() as two:
+    async with driving.client(OPS) as one, other.client(OPS) as two:
         for session_id, first, second in (("a", one, two), ("b", two, one)):
             calls = await calls_of(second, session_id)
             await first.submit_result(calls["deploy"], "deployed")

@@ -1,21 +1,9 @@
-"""Servers as processes of their own, with a project to serve, to be killed and started again."""
+"""A project for servers as processes of their own: what its agents do is left in a file."""
 
 import json
-import os
-import signal
-import socket
-import subprocess
-import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import anyio
-import httpx2
-
-from holdfast.client import Client
-
-READY_S: Final = 60.0
 MANY: Final = 50  # calls of one session of the agent `many`
 
 TOOLS: Final = '''
@@ -99,80 +87,6 @@ def make_project(folder: Path, store: str, **server: Any) -> None:
         },
     }
     (folder / "holdfast.yaml").write_text(json.dumps(config))  # JSON is YAML
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-@dataclass
-class Server:
-    """`holdfast serve` on a port that stays its own over restarts."""
-
-    folder: Path
-    options: tuple[str, ...] = ()
-    port: int = field(default_factory=free_port)
-    process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def client(self, token: str | None = OPS, **options: Any) -> Client:
-        return Client(self.url, token, **options)
-
-    def start(self) -> None:
-        """Begin; `ready` says when it can be asked."""
-        with (self.folder / f"server-{self.port}.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [
-                    *[sys.executable, "-m", "holdfast.cli", "serve", "--port", str(self.port)],
-                    *self.options,
-                ],
-                cwd=self.folder,
-                env={**os.environ, "PYTHONUTF8": "1"},
-                stdout=log,
-                stderr=log,
-            )
-
-    async def ready(self) -> None:
-        """Until it serves; says what it said if it ended instead."""
-        with anyio.fail_after(READY_S):
-            async with httpx2.AsyncClient() as http:
-                while True:
-                    if self.process is None or self.process.poll() is not None:
-                        raise AssertionError(f"the server ended: {self.log()}")
-                    try:
-                        if (await http.get(f"{self.url}/readyz")).is_success:
-                            return
-                    except httpx2.TransportError:
-                        await anyio.sleep(0.02)
-
-    async def started(self) -> "Server":
-        self.start()
-        await self.ready()
-        return self
-
-    def kill(self) -> None:
-        """As by power loss."""
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> int:
-        """As told to; its exit code."""
-        return self._end(signal.SIGTERM)
-
-    def _end(self, how: signal.Signals) -> int:
-        process, self.process = self.process, None
-        if process is None:
-            return 0
-        process.send_signal(how)
-        return process.wait(timeout=30)
-
-    def log(self) -> str:
-        return (self.folder / f"server-{self.port}.log").read_text(errors="replace")
 
 
 def effects(folder: Path) -> list[str]:
