@@ -10,7 +10,7 @@ demo: $(READY)    # plays the demo by itself
 	$(BIN)/holdfast demo --auto
 
 test: lint        # everything a change must pass
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q -n logical --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff check

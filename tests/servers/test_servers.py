@@ -135,20 +135,22 @@ def test_what_is_missing_is_named_with_its_package(monkeypatch: pytest.MonkeyPat
         components.postgres_home()
 
 
+@pytest.mark.parametrize("at_once", [(), ("-p", "xdist", "-n", "2")])
 @pytest.mark.parametrize(
     "ci, outcome, told",
     [
-        ("", "1 skipped", "NOT TESTED: it is not installed (Debian: its-package): 1 tests skipped"),
-        ("true", "1 error", "in CI nothing may be skipped"),
+        ("", "2 skipped", "NOT TESTED: it is not installed (Debian: its-package): 2 tests skipped"),
+        ("true", "2 errors", "in CI nothing may be skipped"),
     ],
 )
 def test_without_a_server_its_tests_are_skipped_loudly_and_fail_in_ci(
-    tmp_path: Path, ci: str, outcome: str, told: str
+    tmp_path: Path, ci: str, outcome: str, told: str, at_once: tuple[str, ...]
 ) -> None:
     (tmp_path / "conftest.py").write_text(MISSING_SERVER)
-    (tmp_path / "test_one.py").write_text("def test_one(server): ...\n")
+    for name in ("one", "two"):
+        (tmp_path / f"test_{name}.py").write_text("def test_it(server): ...\n")
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *at_once, str(tmp_path)],
         cwd=tmp_path,
         env={**os.environ, "CI": ci, **BARE},
         capture_output=True,
@@ -157,6 +159,7 @@ def test_without_a_server_its_tests_are_skipped_loudly_and_fail_in_ci(
     )
     assert outcome in run.stdout
     assert told in run.stdout
+    assert ci or run.stdout.count(told) == 1, "one line for all workers"
 
 
 BARE = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
