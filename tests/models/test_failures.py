@@ -82,6 +82,7 @@ async def test_who_could_not_be_reached_is_told_and_why(format_: Format) -> None
 def test_a_name_that_is_not_known_is_told_with_its_reason() -> None:
     error = httpx2.ConnectError("no", request=httpx2.Request("POST", "https://nowhere.invalid/v1"))
     error.__cause__ = gaierror(-2, "Name or service not known")
+    error.__cause__.__context__ = BlockingIOError(115, "in progress")
     found = failure(error, "m", "s1")
     assert found is not None
     reason = "Name or service not known"

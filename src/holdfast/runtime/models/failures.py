@@ -137,16 +137,21 @@ def _told(error: Exception) -> str:
 
 def _unreached(error: BaseException) -> str:
     """Who could not be reached, and why, as far as the causes say it; no path and no query."""
-    place, reason = "the provider", ""
+    place = "the provider"
     for cause in _causes(error):
         if isinstance(cause, httpx2.TransportError) and cause._request is not None:  # noqa: SLF001 - .request raises where there is none
             place = cause.request.url.netloc.rpartition(b"@")[2].decode()
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            reason = f": {cause.verify_message}"
-        elif isinstance(cause, OSError) and cause.errno:
-            refused = isinstance(cause, gaierror) or cause.errno < 0
-            reason = f": {cause.strerror if refused else os.strerror(cause.errno)}"
-    return f"the connection to {place} failed{reason}"
+        if reason := _reason(cause):  # the first: behind it are the steps that led there
+            return f"the connection to {place} failed: {reason}"
+    return f"the connection to {place} failed"
+
+
+def _reason(cause: BaseException) -> str | None:
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return cause.verify_message
+    if isinstance(cause, OSError) and cause.errno:
+        return cause.strerror if isinstance(cause, gaierror) else os.strerror(cause.errno)
+    return None
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
