@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from holdfast.errors import StoreError
-from holdfast.store.postgres_link import Dial, Line, is_broken, is_database_error
+from holdfast.store.postgres_link import Dial, Line, is_broken, is_database_error, may_go_again
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class Lines:
             try:
                 return await self._ask(question)
             except Exception as error:
-                if not is_broken(error):
+                if not may_go_again(error):
                     raise
                 return await self._ask(question)
         except StoreError:

@@ -16,7 +16,13 @@ T = TypeVar("T")
 
 CONNECT_S: Final = 10.0
 COMMAND_S: Final = 30.0
-_KEEPALIVE: Final = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3))
+# A peer that vanished is noticed after about ten seconds, whether or not something was sent to it.
+_KEEPALIVE: Final = (
+    ("TCP_KEEPIDLE", 5),
+    ("TCP_KEEPINTVL", 2),
+    ("TCP_KEEPCNT", 3),
+    ("TCP_USER_TIMEOUT", 11_000),  # ms
+)
 
 # What must hold in every transaction, whatever the defaults of the server or the role.
 # A stopped client must not keep its row locks: the server frees them. All statements are made for
@@ -99,6 +105,13 @@ class Line:
         except Exception:  # noqa: BLE001 - whatever it is, the server undoes what nobody commits
             self.connection.terminate()
 
+    async def undo(self, error: BaseException) -> None:
+        """Undo it after an error; one that broke the connection has done so already."""
+        if is_broken(error):
+            self.connection.terminate()
+        else:
+            await self.roll_back()
+
     async def fetch(self, sql: str, *args: Any) -> Sequence[Any]:
         """All rows of a statement that is a transaction of its own."""
         if not self._needs_transaction:
@@ -117,9 +130,9 @@ class Line:
         await self.begin()
         try:
             yield self.connection
-        except BaseException:
+        except BaseException as error:
             with anyio.CancelScope(shield=True):
-                await self.roll_back()
+                await self.undo(error)
             raise
         await self.commit()
 
@@ -242,6 +255,11 @@ def is_broken(error: BaseException) -> bool:
     """Whether the connection ended, so that another one may do better at once."""
     code = sqlstate(error)
     return code[:2] in {"08", "57"} or code == "25P03" or (not code and is_database_error(error))
+
+
+def may_go_again(error: BaseException) -> bool:
+    """Whether the same on another connection may do better; not if we waited for long in vain."""
+    return is_broken(error) and not isinstance(error, TimeoutError)
 
 
 def is_of_one(error: Exception) -> bool:

@@ -20,8 +20,8 @@ from holdfast.store.postgres_link import (
     UNDONE,
     Dial,
     Line,
-    is_broken,
     is_database_error,
+    may_go_again,
     sqlstate,
 )
 from holdfast.store.postgres_sql import statement
@@ -138,7 +138,7 @@ class Writer:
                 continue
             except Exception as error:
                 # A connection may have ended while nobody used it: nothing was written with it.
-                again = sqlstate(error) in UNDONE or is_broken(error)
+                again = sqlstate(error) in UNDONE or may_go_again(error)
                 again = again or (sqlstate(error) == LOCKED and await self._ended_stopped())
                 if not (again and left):
                     raise
@@ -157,8 +157,8 @@ class Writer:
             return await self._batches.write(line, commits, self._now())
         except Unknown:
             raise
-        except Exception:
-            await line.roll_back()
+        except Exception as error:
+            await line.undo(error)
             raise
 
     def _explained(self, error: Exception) -> Exception:

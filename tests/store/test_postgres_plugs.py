@@ -1,0 +1,239 @@
+"""Plugs that are pulled between a PostgreSQL store and its server: nothing lost, nothing twice."""
+
+import os
+import random
+import secrets
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import asyncpg
+import pytest
+from tests.servers.components import unprivileged
+from tests.servers.fixtures import NOT_TESTED
+from tests.servers.plug import Loss, Plug, plugged
+from tests.servers.postgres import PostgresServer
+
+from holdfast.store import postgres_link
+from holdfast.store.base import NoStream, Record, Unavailable, Unknown, Write
+from holdfast.store.postgres import PostgresStore
+from holdfast.testing.contract.steps import drive, make, record, texts
+
+_CUT_ONE = """
+    SELECT pg_terminate_backend(pid) FROM (
+        SELECT pid FROM pg_stat_activity WHERE datname = current_database()
+        AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1
+    ) one
+"""
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[PostgresStore]:
+    """A store on this database."""
+    store = PostgresStore(url)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is waited for long."""
+    monkeypatch.setattr(postgres_link, "COMMAND_S", 0.5)
+    monkeypatch.setattr(postgres_link, "CONNECT_S", 0.5)
+
+
+@pytest.fixture
+async def plug_and_store(postgres_url: str) -> AsyncIterator[tuple[Plug, PostgresStore]]:
+    async with plugged(postgres_url) as (plug, url), opened(url) as store:
+        yield plug, store
+
+
+@pytest.mark.parametrize("loss, is_there", [("question", False), ("answer", True)])
+async def test_a_commit_that_was_cut_off_is_unknown_and_what_became_of_it_is_read(
+    plug_and_store: tuple[Plug, PostgresStore], loss: Loss, is_there: bool
+) -> None:
+    """E8: nothing is guessed, and nothing written again by itself."""
+    plug, store = plug_and_store
+    await make(store, "s")
+    plug.lose(loss)
+    with pytest.raises(Unknown, match="whether it was written is not known"):
+        await store.commit([Write("s", [record("b")])])
+    assert plug.lost == [loss]
+    assert await texts(store, "s") == ["first", *(["b"] if is_there else [])]
+    await store.commit([Write("s", [record("c")])])
+    assert (await texts(store, "s"))[-1] == "c"
+
+
+async def test_a_commit_that_is_never_answered_is_unknown_after_a_while(
+    impatient: None, plug_and_store: tuple[Plug, PostgresStore]
+) -> None:
+    plug, store = plug_and_store
+    await make(store, "s")
+    plug.lose("silence")
+    with anyio.fail_after(5), pytest.raises(Unknown):
+        await store.commit([Write("s", [record("b")])])
+    assert await texts(store, "s") == ["first", "b"]
+
+
+async def test_a_server_that_stands_still_is_unavailable_after_a_while_and_found_again(
+    impatient: None, plug_and_store: tuple[Plug, PostgresStore]
+) -> None:
+    """Connections are taken and never answered; each wait ends once, and is not begun again."""
+    plug, store = plug_and_store
+    lease = await drive(store, "worker", "s")
+    plug.stall()
+    with anyio.fail_after(5):
+        with pytest.raises(Unavailable):
+            await store.commit([Write("s", [record("lost")])])
+        with pytest.raises(Unavailable):
+            await store.read("s")
+        with pytest.raises(Unavailable):
+            await store.renew("worker", 10_000)
+    plug.flow()
+    assert await store.commit([Write("s", [record("b")], fence=lease)]) == {"s": 2}
+    assert await store.renew("worker", 10_000)
+    assert await texts(store, "s") == ["first", "b"]
+
+
+async def write_once(store: PostgresStore, stream: str, number: int) -> None:
+    """Write the next number of a stream as a driver does: after Unknown it reads."""
+    while True:
+        try:
+            await store.commit(
+                [Write(stream, [Record("n", b"%d" % number)], create="session", head=number)]
+            )
+        except Unavailable:
+            await anyio.sleep(0.01)
+        except Unknown:
+            if await head_of(store, stream) > number:
+                return
+        else:
+            return
+
+
+async def head_of(store: PostgresStore, stream: str) -> int:
+    """Where it ends, asked until there is an answer."""
+    while True:
+        try:
+            return (await store.read(stream)).head
+        except NoStream:
+            return 0
+        except Unavailable:
+            await anyio.sleep(0.01)
+
+
+async def test_plugs_pulled_at_random_under_load_lose_nothing_and_repeat_nothing(
+    postgres_url: str,
+) -> None:
+    """G1: connections reset, answers lost, backends ended by an operator."""
+    rounds, streams = 12, [f"s{n}" for n in range(6)]
+    chance = random.Random(11)  # noqa: S311 - so that it is the same every time
+
+    async def write_all(store: PostgresStore, stream: str) -> None:
+        for number in range(rounds):
+            await write_once(store, stream, number)
+
+    async def pull_plugs(plug: Plug) -> None:
+        operator = await asyncpg.connect(postgres_url)
+        try:
+            while True:
+                await anyio.sleep(chance.random() / 5)
+                what = chance.choice(["question", "answer", "cut", "operator"])
+                if what == "cut":
+                    plug.cut()
+                elif what == "operator":
+                    await operator.execute(_CUT_ONE)
+                else:
+                    plug.lose(what)  # type: ignore[arg-type]
+        finally:
+            operator.terminate()
+
+    async with plugged(postgres_url) as (plug, url), opened(url) as one, opened(url) as other:
+        async with anyio.create_task_group() as pulling:
+            pulling.start_soon(pull_plugs, plug)
+            async with anyio.create_task_group() as writing:
+                for number, stream in enumerate(streams):
+                    writing.start_soon(write_all, (one, other)[number % 2], stream)
+            pulling.cancel_scope.cancel()
+        expected = [str(number) for number in range(rounds)]
+        plug.forget()
+        assert [await texts(one, stream) for stream in streams] == [expected] * len(streams)
+        assert {"question", "answer"} <= set(plug.lost)
+
+
+async def test_a_server_without_a_connection_left_is_told_and_waited_for(
+    postgres: PostgresServer,
+) -> None:
+    url = postgres.new_database()
+    database = url.rpartition("/")[2]
+    role = f"few_{database}"
+    postgres.psql(f"CREATE ROLE {role} LOGIN PASSWORD 'p' CONNECTION LIMIT 2")
+    postgres.psql(f"GRANT CREATE ON DATABASE {database} TO {role}")
+    theirs = f"postgresql://{role}:p@127.0.0.1:{postgres.place.port}/{database}"
+    async with opened(theirs) as store:  # which keeps one
+        other = await asyncpg.connect(theirs)
+        with pytest.raises(Unavailable, match="has no connection left"):
+            await make(store, "s")
+        await other.close()
+        with anyio.fail_after(5):
+            while True:
+                try:
+                    await make(store, "s")
+                    break
+                except Unavailable:  # the server needs a moment to see that one is free
+                    await anyio.sleep(0.01)
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Path]:
+    """A file system of four megabytes that PostgreSQL may use."""
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-disk-"))
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    try:
+        done = subprocess.run(mount, capture_output=True, check=False)
+    except FileNotFoundError:
+        done = None
+    if done is None or done.returncode:
+        folder.rmdir()
+        pytest.skip(f"{NOT_TESTED}a full disk: only root can mount a small one")
+    user = unprivileged()
+    if user.uid is not None and user.gid is not None:
+        os.chown(folder, user.uid, user.gid)
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+    folder.rmdir()
+
+
+async def test_a_full_disk_loses_nothing_and_is_told_until_there_is_room(
+    postgres: PostgresServer, small_disk: Path
+) -> None:
+    """G1"""
+    url = postgres.new_database()
+    database = url.rpartition("/")[2]
+    postgres.psql(f"CREATE TABLESPACE {database} LOCATION '{small_disk}'")
+    async with opened(url) as store:
+        postgres.psql(f"ALTER TABLE holdfast.record SET TABLESPACE {database}", database)
+        await make(store, "s")
+        written = ["first"]
+
+        async def fill() -> None:
+            while len(written) < 200:
+                text = secrets.token_hex(20_000)
+                await store.commit([Write("s", [record(text)])])
+                written.append(text)
+
+        with pytest.raises(Unavailable, match="is full") as full:
+            await fill()
+        assert full.value.hint
+        assert await texts(store, "s") == written
+        await anyio.run_process(["mount", "-o", "remount,size=8m", str(small_disk)])
+        await store.commit([Write("s", [record("room")])])
+        assert await texts(store, "s") == [*written, "room"]
+    postgres.psql("DROP SCHEMA holdfast CASCADE", database)
+    postgres.psql(f"DROP TABLESPACE {database}")
