@@ -1,16 +1,22 @@
 """The schema of a PostgreSQL store: its steps, and programs of two versions beside each other."""
 
 import re
+import sys
 from collections.abc import Sequence
 
 import anyio
+import asyncpg
 import pytest
+from tests.serve.process import around
 from tests.servers.postgres import PostgresServer
 
+from holdfast import Agent, Runtime
 from holdfast.errors import Conflict, SchemaNewer, StoreError
-from holdfast.store.base import Record, Release, Write
+from holdfast.store import postgres_link, postgres_schema
+from holdfast.store.base import Lost, Record, Release, Unavailable, Write
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.postgres_schema import Step, known_steps
+from holdfast.testing import ScriptedModel
 
 NEWEST = known_steps()[-1].number
 EXPAND = Step(NEWEST + 1, "9001_note", "ALTER TABLE stream ADD COLUMN note text;")
@@ -73,6 +79,109 @@ async def test_a_step_that_takes_away_is_refused_while_an_older_worker_is_alive(
     with pytest.raises(SchemaNewer, match=f"this holdfast knows {NEWEST}"):
         await old.open()
     await new.close()
+
+
+async def test_an_older_program_that_is_open_already_cannot_join_afterwards(
+    postgres_url: str,
+) -> None:
+    """A server that began to drive, or a worker that was frozen and comes back."""
+    old = await opened(postgres_url)
+    await old.renew("frozen", 1, join=True)
+    await anyio.sleep(0.01)
+    await PostgresStore(postgres_url, steps=[*known_steps(), EXPAND, CONTRACT]).migrate()
+    with pytest.raises(Lost):
+        await old.renew("frozen", 9000)
+    with pytest.raises(SchemaNewer, match=f"knows {NEWEST}$") as refused:
+        await old.renew("late", 9000, join=True)
+    assert "upgrade" in str(refused.value.hint)
+    await old.close()
+
+
+async def test_a_worker_that_has_become_too_old_ends_and_says_why(postgres_url: str) -> None:
+    agent = Agent("a", model=ScriptedModel([]))
+    async with Runtime(postgres_url, agents=[agent]) as old:
+        await PostgresStore(postgres_url, steps=[*known_steps(), EXPAND, CONTRACT]).migrate()
+        with anyio.fail_after(10), pytest.raises(SchemaNewer):
+            await old.work()
+
+
+async def test_a_long_step_that_adds_holds_up_nobody_and_is_not_cut_short(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others join meanwhile, and a second program of the new version waits for it."""
+    old = await opened(postgres_url)
+    monkeypatch.setattr(postgres_link, "COMMAND_S", 0.3)
+    monkeypatch.setitem(postgres_link._SETTINGS, "lock_timeout", "100ms")
+    steps = [*known_steps(), Step(NEWEST + 1, "9001_long", f"SELECT pg_sleep(1.5); {EXPAND.sql}")]
+    new = [PostgresStore(postgres_url, steps=steps) for _ in range(2)]
+    async with anyio.create_task_group() as group:
+        for store in new:
+            group.start_soon(store.open)
+        await until_there_is(postgres_url, "pg_sleep")
+        await old.renew("meanwhile", 9000, join=True)
+        assert await old.commit([Write("s", [Record("t", b"")], create="session")]) == {"s": 1}
+        await until_there_is(postgres_url, "pg_sleep")
+    for store in (old, *new):
+        await store.close()
+
+
+async def test_a_table_that_others_use_for_long_is_told_with_who(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await (await opened(postgres_url)).close()
+    monkeypatch.setattr(postgres_schema, "_TRIES", 2)
+    monkeypatch.setitem(postgres_link._SETTINGS, "lock_timeout", "100ms")
+    other = await asyncpg.connect(postgres_url)
+    await other.execute("BEGIN; SELECT FROM holdfast.stream")
+    with pytest.raises(Unavailable, match=f"in use: process {other.get_server_pid()}") as error:
+        await opened(postgres_url, [*known_steps(), EXPAND])
+    assert error.value.code == "SCHEMA_BUSY"
+    await other.close()
+    await (await opened(postgres_url, [*known_steps(), EXPAND])).close()
+
+
+async def test_a_migration_that_is_killed_leaves_nothing_and_is_begun_again(
+    postgres_url: str,
+) -> None:
+    old = await opened(postgres_url)
+    program = f"""if True:
+        import asyncio
+        from holdfast.store.postgres import PostgresStore
+        from holdfast.store.postgres_schema import Step, known_steps
+        sql = "ALTER TABLE holder ADD COLUMN half text; SELECT pg_sleep(600)"
+        step = Step({NEWEST + 1}, "9001_note", sql)
+        asyncio.run(PostgresStore({postgres_url!r}, steps=[*known_steps(), step]).open())
+    """
+    killed = await anyio.open_process([sys.executable, "-c", program], env=around())
+    await until_there_is(postgres_url, "pg_sleep")
+    killed.kill()
+    await killed.wait()
+    with anyio.fail_after(20):  # PostgreSQL notices within a second that the program is gone
+        new = await opened(postgres_url, [*known_steps(), EXPAND])
+        await old.renew("still here", 9000, join=True)
+    for store in (old, new):
+        await store.close()
+
+
+async def until_there_is(url: str, what: str) -> None:
+    """Wait until a statement runs that has this in it."""
+    asking = """
+        SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE $1
+        AND datname = current_database() AND pid <> pg_backend_pid()
+    """
+    connection = await asyncpg.connect(url)
+    with anyio.fail_after(20):
+        while not await connection.fetchval(asking, f"%{what}%"):
+            await connection.execute("SELECT pg_sleep(0.01)")
+    await connection.close()
+
+
+def test_an_index_of_a_table_that_is_there_already_can_be_made_beforehand() -> None:
+    """On a large one an operator makes it CONCURRENTLY first; the step then finds it."""
+    for step in known_steps():
+        found = re.findall(r"CREATE (?:UNIQUE )?INDEX (IF NOT EXISTS )?\w+ ON (\w+)", step.sql)
+        new = set(re.findall(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+)", step.sql))
+        assert all(can_be_there or table in new for can_be_there, table in found), step.name
 
 
 async def test_a_new_database_gets_every_step(postgres_url: str) -> None:

@@ -10,7 +10,7 @@ import anyio
 
 from holdfast.core import pending
 from holdfast.core.pending import PendingRecord
-from holdfast.errors import ConfigError, StoreError
+from holdfast.errors import ConfigError, SchemaNewer, StoreError
 from holdfast.runtime.courier import Courier
 from holdfast.runtime.entries import readable
 from holdfast.runtime.giving_up import fail_left_alone, note_running
@@ -133,7 +133,7 @@ class Worker:
                 begun = await self._round()
                 self._service.worked_at = time.monotonic()
             except Exception as error:
-                if once:
+                if once or isinstance(error, SchemaNewer):  # which no waiting changes
                     raise
                 if isinstance(error, StoreError):
                     logger.warning("the store is not available: %s", error.message)

@@ -19,6 +19,7 @@ from holdfast.store.postgres_link import (
     is_database_error,
     is_of_one,
 )
+from holdfast.store.postgres_schema import too_old
 from holdfast.store.postgres_sql import packed, statement, unpacked
 
 _CLAIMS = 2  # at once
@@ -109,16 +110,25 @@ class Leases:
         return {lease.stream: lease for lease in leases}, has_dead
 
     async def join(self, holder: str, ttl_ms: int, pulse: int | None) -> int:
-        """Make the holder's row; raises Lost if the name is taken."""
-        row = await self._changed(
-            "join", packed(holder), ttl_ms, pulse, self._program, self._clock.given()
-        )
+        """Make the holder's row; raises Lost if the name is taken, SchemaNewer."""
+        values = packed(holder), ttl_ms, pulse, self._program, self._clock.given()
+
+        async def go(line: Line) -> Any:
+            async with line.transaction() as inside:
+                await inside.fetch(statement("keep_schema"))
+                newer = await inside.fetchrow(statement("newer"), self._program)
+                if newer is not None:
+                    number, oldest = newer
+                    raise too_old(self._dial.address.where, number, oldest, self._program)
+                return await inside.fetchrow(statement("join"), *values)
+
+        row = await self._lines.ask(go)
         if row is None:
             raise Lost(f"the name {holder} is taken")
         return self._until(row, ttl_ms)
 
     async def renew(self, holder: str, ttl_ms: int) -> int:
-        """Extend the holder's row; raises Lost if there is none."""
+        """Extend the holder's row; raises Lost if there is none, or it is too old a program's."""
         row = await self._changed("renew", packed(holder), ttl_ms, self._clock.given())
         if row is None:
             raise Lost(f"{holder} is not alive here")

@@ -149,11 +149,12 @@ class Dial:
         self.address = address
         self._asyncpg: ModuleType | None = None
 
-    async def line(self, *, synced: bool = True) -> Line:
+    async def line(self, *, synced: bool = True, patient: bool = False) -> Line:
         """A new connection; raises StoreError.
 
         Without `synced` its commits are not on the disk when they are answered: for what is
-        forgotten with its process, or carried along by the next commit that is synced.
+        forgotten with its process, or carried along by the next commit that is synced. A `patient`
+        one waits for its statements as long as they take.
         """
         pooled = self.address.is_pooled
         settings = self._settings(synced=synced)
@@ -165,7 +166,10 @@ class Dial:
         connect = self._module().connect
         try:
             connection = await connect(
-                self.address.dsn, timeout=CONNECT_S, command_timeout=COMMAND_S, **more
+                self.address.dsn,
+                timeout=CONNECT_S,
+                command_timeout=None if patient else COMMAND_S,
+                **more,
             )
         except Exception as error:
             raise self.explained(error) from error

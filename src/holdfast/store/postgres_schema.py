@@ -7,6 +7,7 @@ only while no older one is alive.
 """
 
 import hashlib
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,18 @@ from typing import Final
 import anyio
 
 from holdfast.errors import Conflict, SchemaNewer, StoreError
-from holdfast.store.postgres_link import Connection, Dial, Line, is_database_error, sqlstate
+from holdfast.store.base import Unavailable
+from holdfast.store.postgres_link import (
+    LOCKED,
+    Connection,
+    Dial,
+    Line,
+    is_database_error,
+    sqlstate,
+)
+from holdfast.store.postgres_sql import statement
+
+logger = logging.getLogger("holdfast")
 
 _OLDEST: Final = re.compile(r"^-- oldest program: (\d+)$", re.MULTILINE)
 _TRIES: Final = 10
@@ -33,6 +45,21 @@ _TABLE: Final = """
         at       timestamptz NOT NULL DEFAULT now()
     )
 """
+# Else a statement of a program that was killed would run to its end; PostgreSQL 13 cannot do this.
+_NOTICE_OUR_DEATH: Final = """
+    SELECT set_config('client_connection_check_interval', '1s', true)
+    WHERE current_setting('client_connection_check_interval', true) IS NOT NULL
+"""
+_BLOCKER: Final = """
+    SELECT pid, floor(extract(epoch FROM clock_timestamp() - xact_start))::bigint
+    FROM pg_stat_activity a
+    WHERE datname = current_database() AND pid <> pg_backend_pid() AND EXISTS (
+        SELECT FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
+        WHERE l.pid = a.pid AND l.granted AND c.relnamespace = current_schema()::regnamespace
+    )
+    ORDER BY xact_start LIMIT 1
+"""
+_HAS_SCHEMA: Final = "SELECT to_regnamespace($1) IS NOT NULL"
 _HAS_TABLE: Final = "SELECT to_regclass($1) IS NOT NULL"
 _TAKEN: Final = "SELECT number, name, sum, oldest FROM schema_step ORDER BY number"
 _TAKE: Final = "INSERT INTO schema_step (number, name, sum, oldest) VALUES ($1, $2, $3, $4)"
@@ -41,6 +68,19 @@ _OLD_ALIVE: Final = """
     WHERE program < $1 AND until > floor(extract(epoch FROM clock_timestamp()) * 1000)
     ORDER BY program, name LIMIT 1
 """
+
+
+class _Busy(Exception):
+    """Somebody else takes steps."""
+
+
+def too_old(where: str, number: int, oldest: int, known: int) -> SchemaNewer:
+    """What a program is told that cannot work on a database any more."""
+    return SchemaNewer(
+        f"{where} has schema {number}, for programs that know {oldest}; "
+        f"this holdfast knows {known}",
+        hint="a newer holdfast made it: upgrade with pip install -U holdfast",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,32 +130,67 @@ class Schema:
     async def make(self, line: Line, *, contract: bool = False) -> list[str]:
         """Take the steps that are missing; answers their names.
 
-        Steps that take something away only with `contract`, or where there is nothing yet. Raises
-        SchemaNewer, Conflict if an older program is alive, StoreError.
+        Steps that take something away only with `contract`, or where there is nothing yet. They
+        may take as long as they need. Raises SchemaNewer, Conflict if an older program is alive,
+        StoreError.
         """
-        for tries_left in reversed(range(_TRIES)):
-            try:
-                return await self._make(line, contract=contract)
-            except Exception as error:
-                if not is_database_error(error):
-                    raise
-                if not tries_left or sqlstate(error) not in _MADE_MEANWHILE:
-                    raise self._dial.explained(error) from error
-                await anyio.sleep(0.05)
-        return []
-
-    async def _make(self, line: Line, *, contract: bool) -> list[str]:
         async with line.transaction() as look:
             if await self._exists(look) and not self._missing(await self._taken(look), contract):
                 return []
+        patient = await self._dial.line(patient=True)
+        try:
+            return await self._make_all(patient, contract=contract)
+        finally:
+            await patient.close()
+
+    async def _make_all(self, line: Line, *, contract: bool) -> list[str]:
+        tries_left = _TRIES
+        while True:
+            try:
+                return await self._make(line, contract=contract)
+            except _Busy:
+                logger.warning("another program changes the schema of %s: waiting", self._where)
+            except Exception as error:
+                tries_left -= 1
+                if not is_database_error(error):
+                    raise
+                if not tries_left or sqlstate(error) not in _MADE_MEANWHILE:
+                    raise await self._explained(line, error) from error
+                await anyio.sleep(0.05)
+
+    async def _make(self, line: Line, *, contract: bool) -> list[str]:
         async with line.transaction() as inside:
-            schema = self._dial.address.schema
-            await inside.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}; {_TABLE}")
-            await inside.execute("LOCK TABLE schema_step IN EXCLUSIVE MODE")
+            await inside.fetch(_NOTICE_OUR_DEATH)
+            await self._lock(inside)
             missing = self._missing(await self._taken(inside), contract)
             for step in missing:
                 await self._take(inside, step, is_new=missing[0].number == 1)
         return [step.name for step in missing]
+
+    async def _lock(self, inside: Connection) -> None:
+        """Be the only one who takes steps; raises _Busy."""
+        schema = self._dial.address.schema
+        if not await inside.fetchval(_HAS_SCHEMA, schema):
+            await inside.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+        if not await self._exists(inside):
+            await inside.execute(_TABLE)
+        try:
+            await inside.execute("LOCK TABLE schema_step IN SHARE ROW EXCLUSIVE MODE")
+        except Exception as error:
+            if sqlstate(error) == LOCKED:
+                raise _Busy from error
+            raise
+
+    async def _explained(self, line: Line, error: Exception) -> StoreError:
+        if sqlstate(error) != LOCKED:
+            return self._dial.explained(error)
+        blocker = await line.fetchrow(_BLOCKER)
+        who = "" if blocker is None else f": process {blocker[0]}, for {blocker[1]} s"
+        return Unavailable(
+            f"the schema of {self._where} cannot be changed, a table is in use{who}",
+            code="SCHEMA_BUSY",
+            hint="end what is open for long in the database, then try again; nothing was changed",
+        )
 
     async def _exists(self, inside: Connection) -> bool:
         table = f"{self._dial.address.schema}.schema_step"
@@ -127,11 +202,7 @@ class Schema:
         rows = await inside.fetch(_TAKEN)
         for number, name, sum_, oldest in rows:
             if oldest > self.newest:
-                raise SchemaNewer(
-                    f"{self._where} has schema {number}, for programs that know {oldest}; "
-                    f"this holdfast knows {self.newest}",
-                    hint="a newer holdfast made it: upgrade with pip install -U holdfast",
-                )
+                raise too_old(self._where, number, oldest, self.newest)
             if number in known and known[number].sum != sum_:
                 raise StoreError(
                     f"{self._where} was made with another step {name} than this holdfast has",
@@ -148,6 +219,7 @@ class Schema:
 
     async def _take(self, inside: Connection, step: Step, *, is_new: bool) -> None:
         if step.oldest and not is_new:
+            await inside.fetch(statement("keep_programs"))
             old = await inside.fetchrow(_OLD_ALIVE, step.oldest)
             if old is not None:
                 raise Conflict(

@@ -125,6 +125,16 @@ SELECT a.name, c.now, t.id, t.epoch, t.head, t.tries,
        EXISTS (SELECT 1 FROM holder WHERE until <= c.now)
 FROM clock c LEFT JOIN alive a ON true LEFT JOIN taken t ON true;
 
+-- keep_schema --
+-- Until the transaction ends no step is taken that takes something away; others are not held up.
+SELECT number FROM schema_step WHERE number = 1 FOR KEY SHARE;
+
+-- keep_programs --
+SELECT number FROM schema_step WHERE number = 1 FOR UPDATE;
+
+-- newer --
+SELECT number, oldest FROM schema_step WHERE oldest > $1::integer ORDER BY number DESC LIMIT 1;
+
 -- join --
 WITH clock AS MATERIALIZED (
     SELECT coalesce($5::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now
@@ -137,7 +147,9 @@ ON CONFLICT DO NOTHING RETURNING until;
 WITH clock AS MATERIALIZED (
     SELECT coalesce($3::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now
 )
-UPDATE holder SET until = (SELECT now FROM clock) + $2::bigint WHERE name = $1 RETURNING until;
+UPDATE holder SET until = (SELECT now FROM clock) + $2::bigint
+WHERE name = $1 AND NOT EXISTS (SELECT 1 FROM schema_step WHERE oldest > holder.program)
+RETURNING until;
 
 -- lock_dead --
 SELECT name FROM holder WHERE until <= $1::bigint OR name = ANY ($2::text[])
