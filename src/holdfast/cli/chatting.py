@@ -86,6 +86,6 @@ class Chat:
         """Ask for what waits for a person, as long as something does and they decide."""
         while session["state"] == "waiting" and await self.asker.ask_all(session):
             session = await self._go_on(None)
-        if session["state"] in ("waiting", "failed", "pending"):
+        if session["state"] in ("waiting", "failed", "pending") or session["stop"] is not None:
             for text in why(Picture(session, self.backend.now()), self.terminal.settings):
                 self.terminal.say(text)

@@ -12,6 +12,12 @@ Lines = list[str]
 Json = Mapping[str, Any]
 
 WORTH_TELLING: Final = 10_000  # ms
+_STOPS: Final = {
+    "max_tokens": "its last answer was cut off at the limit of tokens (max_tokens)",
+    "context_window": "its last answer was cut off at the end of the model's window",
+    "refusal": "the model would not go on with its last answer (refusal)",
+    "pause_turn": "the provider paused its last answer too often (pause_turn)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +50,19 @@ def why(seen: Picture, settings: Settings) -> Lines:
     if state == "failed":
         return _failed(seen, settings)
     if state in ("completed", "cancelled"):
-        return [f"{seen.name} is {state}.", *_summary(seen, settings)]
+        return [f"{seen.name} is {state}.", *_cut(seen, settings), *_summary(seen, settings)]
     if seen.session["problem"] is not None:
         return _stuck(seen, settings)
     return _moving(seen, settings)
+
+
+def _cut(seen: Picture, settings: Settings) -> Lines:
+    """That the last answer is not all that the model had to say."""
+    session, told = seen.session, _STOPS.get(seen.session["stop"] or "")
+    if told is None:
+        return []
+    go_on = settings.command("run", session["agent"], "Go on.", "-s", session["sessionID"])
+    return [f"  ! {told}.", *_do(("go on", go_on))]
 
 
 def _summary(seen: Picture, settings: Settings) -> Lines:

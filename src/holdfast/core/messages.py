@@ -9,6 +9,7 @@ from msgspec import UNSET
 
 from holdfast.core import events
 from holdfast.core.events import Content, Stamped
+from holdfast.core.stops import is_cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,7 @@ def conversation(log: Iterable[Stamped]) -> list[Message]:
 
 
 def _closed(turn: _Turn | None) -> list[Message]:
-    if turn is None:
+    if turn is None or _is_lost(turn):
         return []
     answer = turn.answer
     asked = tuple(AskedCall(call.id, call.tool, call.params) for call in turn.asked)
@@ -171,6 +172,13 @@ def _closed(turn: _Turn | None) -> list[Message]:
             shown = _shown(result.result)
             told.append(ToolMessage(call.id, call.tool, shown, result.is_error))
     return told
+
+
+def _is_lost(turn: _Turn) -> bool:
+    """Whether it was cut off before anything was said: then the same is asked once more."""
+    answer = turn.answer
+    said = answer.content.strip() or turn.asked or answer.output is not UNSET
+    return not said and is_cut(answer.stop)
 
 
 def _shown(result: Content | dict[str, Any]) -> Content:

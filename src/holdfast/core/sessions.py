@@ -62,6 +62,7 @@ class State(Struct, frozen=True):
     worker: str = ""
     trace: str = ""  # of the last drive that told one
     text: str = ""  # of the last answer
+    stop: str | None = None  # why it ended, as its provider says
     usage: Usage = field(default_factory=dict)
     children: tuple[str, ...] = ()  # sessions that it has started
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -181,6 +182,7 @@ def _assistant(state: State, stamped: Stamped, event: events.Assistant) -> State
         resuming=False,
         retry=None,
         text=event.content,
+        stop=event.stop,
         usage=counted(state.usage, event.usage),
     )
 

@@ -10,9 +10,11 @@ from functools import partial
 from msgspec import Struct
 
 from holdfast.core.compaction import Cut
+from holdfast.core.cut_answers import NOT_RUN
 from holdfast.core.messages import Answer, Message, UserMessage
 from holdfast.core.policy import Reject
 from holdfast.core.sessions import State
+from holdfast.core.stops import is_cut
 from holdfast.errors import HoldfastError, ModelError
 from holdfast.runtime.answers import storable, storable_text
 from holdfast.runtime.bus import Attempt
@@ -42,6 +44,8 @@ class Asking(Struct, frozen=True):
         if isinstance(asked, HoldfastError):
             return ModelFailed(turn, head, asked)
         answer, wrong = storable(asked)
+        if is_cut(answer.stop):
+            wrong = {call.id: NOT_RUN for call in answer.calls}
         verdicts = tuple(
             [
                 Reject(wrong[call.id]) if call.id in wrong else await self.verdicts.on(call, state)

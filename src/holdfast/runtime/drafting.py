@@ -7,7 +7,9 @@ from msgspec import Struct
 
 from holdfast.core import effects, events, turns
 from holdfast.core.calls import Call
-from holdfast.core.policy import GiveUp, Verdict
+from holdfast.core.cut_answers import useless
+from holdfast.core.messages import Answer
+from holdfast.core.policy import Ending, GiveUp, Verdict
 from holdfast.core.retries import Trouble
 from holdfast.core.turns import Draft, Scope, Turn
 from holdfast.errors import HoldfastError, ModelUnavailable, Refused
@@ -171,11 +173,20 @@ class Drafting(Struct, frozen=True):
         state = self.log.state
         said = Turn(outcome.answer, outcome.request_head, outcome.verdicts, outcome.redact)
         draft = turns.record_turn(state, self.scope(), said, now)
-        if not outcome.answer.calls and state.input_head <= outcome.request_head:
-            corrections = state.run.corrections if state.run is not None else 0
-            ending = self.agent.output.ending(outcome.answer, corrections)
+        ending = None
+        if state.input_head <= outcome.request_head:  # nobody has said anything meanwhile
+            ending = self._ending_with(outcome.answer)
+        if ending is not None:
             draft.facts += turns.end_run(state, ending, now)
         return draft
+
+    def _ending_with(self, answer: Answer) -> Ending | None:
+        """How the run ends with an answer; None: it goes on."""
+        ending: Ending | None = useless(answer)
+        if ending is None and not answer.calls:
+            run = self.log.state.run
+            ending = self.agent.output.ending(answer, 0 if run is None else run.corrections)
+        return ending
 
 
 def _trouble(error: HoldfastError) -> Trouble:

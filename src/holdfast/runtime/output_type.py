@@ -6,9 +6,11 @@ from typing import Any, Final
 
 import msgspec
 
+from holdfast.core.cut_answers import cut_off
 from holdfast.core.jsonschema import problems
 from holdfast.core.messages import Answer
 from holdfast.core.policy import Correct, Ending, Finish, GiveUp
+from holdfast.core.stops import is_cut
 from holdfast.errors import ConfigError, Refused
 
 MAX_CORRECTIONS: Final = 2
@@ -59,6 +61,8 @@ class OutputShape:
             return Finish(msgspec.json.encode(value))
         except (msgspec.MsgspecError, Refused) as error:
             why = error.message if isinstance(error, Refused) else f"not JSON: {error}"
+        if is_cut(answer.stop):
+            return cut_off(answer, "before the required output was complete")
         if corrections < MAX_CORRECTIONS:
             return Correct(f"Your answer does not fit the required output: {why}. Give it again.")
         return GiveUp(

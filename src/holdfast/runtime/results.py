@@ -14,6 +14,7 @@ from holdfast.core.pending import PendingDecision, PendingRecord
 from holdfast.core.permissions import Allowed
 from holdfast.core.redaction import shown_event
 from holdfast.core.sessions import State as Folded
+from holdfast.core.stops import Early, early
 from holdfast.core.tasks import Projection, Standing, project
 from holdfast.core.usage import Usage, shown_usage
 from holdfast.errors import HoldfastError, Refused
@@ -120,6 +121,7 @@ class Result(Generic[T_co]):
     todos: tuple[Any, ...] = field(default=(), hash=False)
     metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
     parent: str | None = None
+    stop: Early | None = None  # why the last answer ended before all was said
     seq: int = 0
     created_at: datetime
     updated_at: datetime
@@ -180,6 +182,12 @@ def error_of(folded: Folded) -> HoldfastError | None:
     return None if folded.run is None else _as_error(folded.run.error)
 
 
+def stop_of(folded: Folded) -> Early | None:
+    """Why the output of a run that is completed is not all that the model had to say."""
+    is_completed = folded.run is not None and folded.run.end == "completed"
+    return early(folded.stop) if is_completed else None
+
+
 def _as_error(failed: AgentError | CompactionFailed | None) -> HoldfastError | None:
     if failed is None:
         return None
@@ -213,6 +221,7 @@ def session_json(sight: Sight) -> dict[str, Any]:
         "state": sight.state,
         "status": session_status(sight),
         "output": None if run is None or run.output is None else msgspec.json.decode(run.output),
+        "stop": stop_of(folded),
         "error": None if error is None else error.to_json(),
         "problem": None if problem is None else problem.to_json(),
         "driver": driver,

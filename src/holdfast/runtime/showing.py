@@ -15,7 +15,7 @@ from holdfast.runtime.desk import Desk
 from holdfast.runtime.entries import Known, open_calls, still_there
 from holdfast.runtime.log import Log
 from holdfast.runtime.near import Rested
-from holdfast.runtime.results import Result, Sight, error_of, instant, problem_of
+from holdfast.runtime.results import Result, Sight, error_of, instant, problem_of, stop_of
 from holdfast.runtime.trees import tree_usage
 from holdfast.store.base import Store
 
@@ -97,6 +97,7 @@ class Showing(Struct, frozen=True):
             state=sight.state,
             output=output,
             pending=sight.calls,
+            stop=stop_of(folded),
             error=error_of(folded),
             problem=sight.problem,
             usage=shown_usage(folded.usage),

@@ -19,6 +19,7 @@ _SESSION: Final[dict[str, Any]] = {
     "state": {"enum": list(_STATES)},
     "status": shape(("type",), type={"enum": ["idle", "busy", "retry", "waiting_async"]}),
     "output": {},
+    "stop": {"enum": ["max_tokens", "context_window", "refusal", "pause_turn", None]},
     "error": _MAYBE_OBJECT,
     "problem": _MAYBE_OBJECT,
     "driver": _MAYBE_OBJECT,

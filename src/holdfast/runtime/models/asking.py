@@ -27,6 +27,7 @@ from pydantic_ai.settings import ModelSettings
 from holdfast.core.messages import Answer, AskedCall
 from holdfast.core.providers import Format, Provider
 from holdfast.core.render import render
+from holdfast.core.stops import early
 from holdfast.errors import ModelUnavailable
 from holdfast.runtime.models.base import Delta, Request
 from holdfast.runtime.models.failures import failure, refused
@@ -120,7 +121,6 @@ class Asking:
             output = shape.unwrapped(last.args_as_json_str())
         elif shape.wrapped and not asked:
             output = shape.unwrapped(text)
-        details = response.provider_details or {}
         thoughts = [part.content for part in parts if isinstance(part, ThinkingPart)]
         return Answer(
             text=text,
@@ -128,7 +128,7 @@ class Asking:
             thinking="\n\n".join(filter(None, thoughts)) or None,
             output=output,
             usage=_usage(response),
-            stop=str(details.get("finish_reason") or response.finish_reason or "") or None,
+            stop=_stop(response),
             provider=self.provider.recorded,
             model=self.model_name,
             native=self._native(response, sent),
@@ -145,6 +145,14 @@ def _command(request: Request) -> str:
     """What to type once what stopped a request is put right."""
     verb = "resume" if request.purpose == "turn" else "compact"
     return f"holdfast sessions {verb} {request.session_id}"
+
+
+def _stop(response: ModelResponse) -> str | None:
+    """Why it ended, in the provider's word where that is known here, else in the library's."""
+    theirs = str((response.provider_details or {}).get("finish_reason") or "")
+    if response.finish_reason == "length" and early(theirs) is None:
+        return response.finish_reason
+    return theirs or response.finish_reason
 
 
 def _without_thinking(message: dict[str, Any]) -> dict[str, Any]:

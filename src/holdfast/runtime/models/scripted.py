@@ -25,7 +25,9 @@ from holdfast.errors import ConfigError, ModelError, ModelUnavailable
 from holdfast.runtime.models.base import Delta, DeltaKind, Request
 
 SCRIPT_LOG: Final = "HOLDFAST_SCRIPT_LOG"
-_KEYS: Final = frozenset({"text", "thinking", "calls", "output", "delay_ms", "error", "summary"})
+_KEYS: Final = frozenset(
+    {"text", "thinking", "calls", "output", "delay_ms", "error", "summary", "stop"}
+)
 _CALL_KEYS: Final = frozenset({"tool", "args", "id"})
 _ERROR_KEYS: Final = frozenset({"text", "code", "transient", "retry_after_ms", "times", "after"})
 
@@ -119,7 +121,7 @@ class ScriptedModel:
                 "inputTokens": sum(len(repr(m)) for m in request.messages[-2:]) // 4,
                 "outputTokens": len(text) // 4 + 8 * len(calls),
             },
-            stop="tool_use" if calls else "end_turn",
+            stop=turn.get("stop") or ("tool_use" if calls else "end_turn"),
             provider="scripted",
             model=self._name,
         )

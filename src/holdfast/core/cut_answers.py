@@ -1,0 +1,39 @@
+"""What can be done with an answer that was cut off."""
+
+from typing import Final
+
+from holdfast.core.messages import Answer
+from holdfast.core.policy import GiveUp
+from holdfast.core.stops import Early, early, is_cut
+
+_WHERE: Final[dict[Early, str]] = {
+    "max_tokens": "at the limit of tokens (max_tokens)",
+    "context_window": "at the end of the model's window",
+}
+_HINTS: Final[dict[Early, str]] = {
+    "max_tokens": "raise max_tokens in the agent's model_settings, then resume the session",
+    "context_window": "compact the session or name a model with a larger window, then resume it",
+}
+NOT_RUN: Final = (
+    "Not run: your answer was cut off before it was complete. Ask for it again, in smaller pieces."
+)
+
+
+def useless(answer: Answer) -> GiveUp | None:
+    """Why nothing can be done with an answer that was cut off; None: something can.
+
+    None of its calls is run: one may be half of what was meant, and look whole.
+    """
+    if not is_cut(answer.stop):
+        return None
+    if answer.calls:
+        return cut_off(answer, "before its tool calls were complete; none of them was run")
+    said = answer.text.strip() or answer.output is not None
+    return None if said else cut_off(answer, "before anything was said")
+
+
+def cut_off(answer: Answer, when: str) -> GiveUp:
+    """The end of a run whose last answer cannot be used."""
+    why = early(answer.stop) or "max_tokens"
+    error = f"{answer.model or 'the model'}: the answer was cut off {_WHERE[why]} {when}"
+    return GiveUp(error, "MODEL_CUT", _HINTS[why])
