@@ -3,6 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
+# The tests start Python hundreds of times: what it compiled once it may keep.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test lint bench soak venv clean
 .DEFAULT_GOAL := test
 
