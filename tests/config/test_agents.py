@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.app.configured import agents_from
 from holdfast.config import ToolRef, describe, load
 from holdfast.config.table import BUILT_IN
 from holdfast.errors import ConfigError
@@ -375,6 +376,12 @@ def test_the_options_of_a_tool_are_kept(write: Write) -> None:
 
 def test_the_built_in_tools_are_those_of_the_runtime() -> None:
     assert set(BUILT_IN) - {"execute_command"} == set(BUILTINS)
+
+
+def test_the_queue_of_an_agent_is_understood(write: Write) -> None:
+    config = load(write(f"agents:{agent('a', 'queue: gpu')}{agent('b')}"))
+    assert [one.queue for one in config.agents.values()] == ["gpu", "default"]
+    assert [one.queue for one in agents_from(config)] == ["gpu", "default"]
 
 
 def test_models_that_stand_in_are_understood(write: Write, folder: Path) -> None:

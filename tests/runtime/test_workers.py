@@ -56,9 +56,9 @@ async def test_a_worker_drives_only_the_agents_it_is_for(in_memory: MakeRuntime)
         await rt.work(once=True, agents=["mine"])
         assert (await rt.session("mine").get()).output == "Mine."
         assert (await rt.session("other").get()).state == "pending"
-        await rt.work(once=True, queues=["deliveries"])
+        await rt.work(once=True, only="deliveries")
         assert (await rt.session("other").get()).state == "pending"
-        await rt.work(once=True, queues=["sessions"])
+        await rt.work(once=True, only="sessions")
         assert (await rt.session("other").get()).output == "Yours."
 
 
@@ -90,7 +90,7 @@ async def test_a_worker_drives_no_more_sessions_at_a_time_than_it_may(
     [
         ({"agents": ["nobody"]}, "nobody: there is no such agent"),
         ({"queues": []}, "queues"),
-        ({"queues": ["letters"]}, "queues"),
+        ({"only": "letters"}, "only"),
         ({"concurrency": 0}, "concurrency"),
     ],
 )

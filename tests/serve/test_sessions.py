@@ -66,6 +66,17 @@ async def ended(client: Client, name: str, content: str = "Hi") -> dict[str, Any
 # --- making ---------------------------------------------------------------------------------------
 
 
+async def test_a_new_session_may_be_for_the_workers_of_a_queue(client: Client, rt: Runtime) -> None:
+    assert (await made(client, "s", message="Hi"))["queue"] == "default"
+    assert (await made(client, "t", message="Hi", queue="gpu"))["queue"] == "gpu"
+    assert (await ended(client, "s", "More"))["state"] == "completed"
+    assert (await client.get("/sessions/t")).json()["state"] == "pending"
+    wrong = {"agent": "greets", "queue": "a b"}
+    refusal(await client.post("/sessions", json=wrong), 400, "QUEUE_INVALID")
+    await rt.work(once=True, queues=["gpu"])
+    assert (await client.get("/sessions/t")).json()["output"] == "Hello."
+
+
 async def test_a_session_is_made_and_gone_on_with(client: Client) -> None:
     body = {"agent": "greets", "sessionID": "s", "message": "Hi", "metadata": {"order": 9}}
     first = await client.post("/sessions", json=body)

@@ -60,6 +60,7 @@ def _agent(said: AgentConfig, config: Config) -> Agent[Any]:
             retries=said.retries,
             max_turns=said.max_turns,
             show_thinking=said.show_thinking,
+            queue=said.queue,
             worker_pool=said.task.worker_pool,
             timeout=said.task.timeout,
             budget=said.budget,

@@ -43,7 +43,7 @@ from holdfast.runtime.session import Session
 from holdfast.runtime.settling import Settling
 from holdfast.runtime.telemetry import Telemetry
 from holdfast.runtime.values import PendingCall, parse_duration
-from holdfast.runtime.worker import QUEUES, Queue, Recovery, Share, Worker
+from holdfast.runtime.worker import Kind, Recovery, Share, Worker
 from holdfast.store.base import Clock, Store
 from holdfast.store.cursors import END
 
@@ -198,11 +198,13 @@ class Runtime:
         *,
         agent: Agent[Any] | str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        queue: str | None = None,
         notify_url: str | None = None,
         notify_secret: str | None = None,
     ) -> Session[Any]:
         """A handle; nothing is read or written. The session is created by its first message.
 
+        `queue` says which workers a new session is for, else its agent does.
         `notify_url` is told, from the next message on, of its pending calls and of its end.
         """
         known = agent if not isinstance(agent, Agent) else self._service.agents.add(agent)
@@ -216,6 +218,7 @@ class Runtime:
             agent=known,
             metadata=metadata,
             notify=None if notify_url is None else Hook(notify_url, notify_secret),
+            queue=queue,
         )
 
     async def sessions(
@@ -347,16 +350,19 @@ class Runtime:
         *,
         once: bool = False,
         agents: Collection[str] | None = None,
-        queues: Collection[Queue] = QUEUES,
+        queues: Collection[str] | None = None,
+        only: Kind | None = None,
         concurrency: int | None = None,
     ) -> None:
         """Drive whatever is due, for ever; with `once` until nothing is.
 
-        A worker can do a part of it: sessions of these agents only, only sessions or only
-        deliveries, so many sessions at one time.
+        A worker can do a part of it: sessions of these agents or in these queues only, only
+        sessions or only deliveries, so many sessions at one time. Without `queues` it serves
+        `default` and those of the agents that are known here.
         """
         mine = None if agents is None else frozenset(agents)
-        share = Share(mine, frozenset(queues), concurrency)
+        served = None if queues is None else frozenset(queues)
+        share = Share(mine, served, only, concurrency)
         await Worker(self._service, share).run(once=once)
 
     async def recover(self) -> Recovery:

@@ -95,6 +95,7 @@ class Backend(Protocol):
         tenant: str | None = None,
         agent: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        queue: str | None = None,
     ) -> Handle:
         """The handle of a session; without a tenant in the one that is seen."""
         ...

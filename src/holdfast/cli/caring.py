@@ -10,6 +10,7 @@ from holdfast.app.stores import without_index
 from holdfast.cli.opening import opened, runtime_of
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, age, line
+from holdfast.core.queues import DEFAULT
 from holdfast.errors import ConfigError, Refused, StoreError
 from holdfast.runtime.checks import Check, exit_code
 from holdfast.runtime.checkup import Checkup
@@ -70,6 +71,7 @@ def _stats_lines(terminal: Terminal, found: dict[str, Any], now: int) -> None:
         ("Sessions", f"{_counts(found['sessions'])}; {found['due']} due"),
         ("Lag", age(found["lagMs"])),
         ("Workers", str(found["workers"])),
+        *_queue_lines(found["queues"]),
         ("Waiting", f"{_counts(found['pending'])}; {found['settledCalls']} settled calls kept"),
         ("Oldest", waits),
         ("Records", f"{found['records']:,}"),
@@ -93,6 +95,15 @@ def _table_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
         rows = f"about {one['rows']:,} rows, {one['deadRows']:,} dead"
         lines.append(("", f"{line(one['name'])}: {sizes}, {rows}"))
     return lines
+
+
+def _queue_lines(queues: dict[str, dict[str, int]]) -> list[tuple[str, str]]:
+    if not set(queues) - {DEFAULT}:
+        return []
+    return [
+        ("Queues" if at == 0 else "", f"{line(name)}: {one['due']} due, {one['workers']} workers")
+        for at, (name, one) in enumerate(queues.items())
+    ]
 
 
 def _counts(found: dict[str, int]) -> str:

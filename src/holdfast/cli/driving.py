@@ -40,6 +40,7 @@ class Ask:
     key: str | None = None
     files: Sequence[str] = ()
     metadata: dict[str, Any] | None = None
+    queue: str | None = None
     detach: bool = False
     timeout: str | None = None
 
@@ -67,7 +68,9 @@ def run(settings: Settings, ask: Ask) -> int:
 
     async def main(backend: Backend) -> int:
         session_id, tenant = await _named(backend, name)
-        handle = backend.session(session_id, tenant=tenant, agent=ask.agent, metadata=ask.metadata)
+        handle = backend.session(
+            session_id, tenant=tenant, agent=ask.agent, metadata=ask.metadata, queue=ask.queue
+        )
         if ask.detach and content is not None:
             return _recorded(await handle.send(content, ask.key), Terminal(settings))
         said = Said(content, ask.key, timeout, ask.agent)
@@ -87,7 +90,7 @@ def _recorded(session: Json, terminal: Terminal) -> int:
     terminal.either(session, lambda: None)
     name, settings = session["sessionID"], terminal.settings
     terminal.say(f"Recorded for session {line(name)}. A worker drives it:")
-    terminal.say(f"  start one   {settings.worker(session['agent'])}")
+    terminal.say(f"  start one   {settings.worker(session['agent'], session['queue'])}")
     terminal.say(f"  watch       {settings.command('sessions', 'events', name, '--follow')}")
     return 0
 

@@ -81,13 +81,15 @@ class Local:
         tenant: str | None = None,
         agent: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        queue: str | None = None,
     ) -> Handle:
         """The handle of a session. Raises NotFound for an agent that nobody here knows."""
         agents = service_of(self.runtime).agents
         if agent is not None and agents.names():
             agents.get(agent)  # a mistyped name must not become a session that nobody ever drives
         seen = self.runtime if tenant is None else self.runtime.tenant(tenant)
-        return LocalSession(seen, seen.session(session_id, agent=agent, metadata=metadata))
+        handle = seen.session(session_id, agent=agent, metadata=metadata, queue=queue)
+        return LocalSession(seen, handle)
 
     async def sessions(self, *, whole: bool) -> AsyncIterator[Json]:
         """All of them; unless they must be whole, as their entries say."""

@@ -104,10 +104,12 @@ class Remote:
         tenant: str | None = None,
         agent: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        queue: str | None = None,
     ) -> Handle:
         """The handle of a session."""
         seen = self.client if not tenant else self.client.tenant(tenant)
-        return Served(seen.session(session_id, agent=agent, metadata=metadata), self.by)
+        handle = seen.session(session_id, agent=agent, metadata=metadata, queue=queue)
+        return Served(handle, self.by)
 
     def sessions(self, *, whole: bool) -> AsyncIterator[Json]:
         """All of them, whole."""

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from holdfast.core.queues import DEFAULT
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -29,11 +31,13 @@ class Settings:
         """Whether agents may be known here; a store alone has none, and a server is elsewhere."""
         return self.server is None and (self.store is None or self.config is not None)
 
-    def worker(self, agent: str) -> str:
-        """The command that starts a worker which has the agent."""
+    def worker(self, agent: str, queue: str = DEFAULT) -> str:
+        """The command that starts a worker which has the agent and serves the queue."""
+        served = () if queue == DEFAULT else ("--queue", queue)
         if self.has_code:
-            return self.command("worker")
-        return f"holdfast worker --config FILE (or --app MODULE:NAME), where {agent!r} is known"
+            return self.command("worker", *served)
+        words = " ".join(("holdfast worker", *served))
+        return f"{words} --config FILE (or --app MODULE:NAME), where {agent!r} is known"
 
     def command(self, *words: str) -> str:
         """A command line that works on the same thing as this one, to be typed as it is."""

@@ -12,6 +12,7 @@ from holdfast.cli.terminal import Terminal, age, call_text, line, value_text
 from holdfast.cli.usage_text import usage_text
 from holdfast.cli.why import Picture, why
 from holdfast.core.durations import duration_ms
+from holdfast.core.queues import DEFAULT
 from holdfast.runtime.results import instant
 
 _MOST_LINES: Final = 30
@@ -152,7 +153,8 @@ def _facts(terminal: Terminal, session: Json) -> None:
             terminal.say(f"  {mark} {line(str(shown.get('content', '')), _LONGEST)}")
     tenant = f", tenant {session['tenant']}" * bool(session["tenant"])
     terminal.say()
-    terminal.say(f"Agent    {line(session['agent'])}{tenant}")
+    queue = f", queue {session['queue']}" * (session["queue"] != DEFAULT)
+    terminal.say(f"Agent    {line(session['agent'])}{tenant}{queue}")
     terminal.say(f"Usage    {usage_text(session['usage'])}")
     if "treeUsage" in session:
         terminal.say(f"In all   {usage_text(session['treeUsage'])}, with its children")

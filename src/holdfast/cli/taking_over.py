@@ -35,8 +35,10 @@ def import_foreign(
 
     async def main(runtime: Runtime) -> Adopted:
         chosen = _agent(runtime, foreign, agent)
-        names = Names(tenant_of(runtime) or "", session_id, chosen)
-        return await adopt(service_of(runtime).desk.store, foreign, names)
+        service = service_of(runtime)
+        queue = service.agents.queue_of(chosen)
+        names = Names(tenant_of(runtime) or "", session_id, chosen, queue)
+        return await adopt(service.desk.store, foreign, names)
 
     made = opened(settings, main, need="existing" if settings.store is None else "any")
     terminal = Terminal(settings)

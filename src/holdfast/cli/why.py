@@ -124,8 +124,8 @@ def _stuck(seen: Picture, settings: Settings) -> Lines:
     head = f"{name} cannot go on by itself: {line(problem['error'], 300)} ({problem['code']})."
     match problem["code"]:
         case "NO_WORKER":
-            head = f"{name} is due, and nobody drives it (NO_WORKER)."
-            start_one = ("start one", settings.worker(agent))
+            head = f"{name} {line(problem['error'].removeprefix('it '), 300)} (NO_WORKER)."
+            start_one = ("start one", settings.worker(agent, session["queue"]))
             return [head, *_do(start_one, *([resume] if settings.has_code else []))]
         case "AGENT_UNKNOWN":
             start = f"a worker that has the agent {agent!r}: holdfast worker --app MODULE:NAME"

@@ -27,7 +27,7 @@ def work(settings: Settings, part: dict[str, Any], *, once: bool) -> int:
     said = {name: value for name, value in part.items() if value is not None}
 
     async def main(runtime: Runtime) -> dict[str, Any]:
-        drives = "sessions" in said.get("queues", ("sessions",))
+        drives = said.get("only") != "deliveries"
         if drives and not service_of(runtime).agents.names():
             raise ConfigError(
                 "there are no agents here for a worker to drive",

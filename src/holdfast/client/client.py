@@ -73,10 +73,14 @@ class Client:
         *,
         agent: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        queue: str | None = None,
     ) -> RemoteSession:
-        """A handle; nothing is asked. The session is created by its first message."""
+        """A handle; nothing is asked. The session is created by its first message.
+
+        `queue` says which workers a new session is for, else its agent does.
+        """
         session_id = new_session_id() if id is None else id
-        return RemoteSession(self._wire, self._tenant, session_id, agent, metadata)
+        return RemoteSession(self._wire, self._tenant, session_id, agent, metadata, queue)
 
     def sessions(
         self,

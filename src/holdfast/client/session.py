@@ -32,6 +32,7 @@ class RemoteSession:
     id: str
     agent: str | None = None
     metadata: Mapping[str, Any] | None = None
+    queue: str | None = None
 
     def __repr__(self) -> str:
         return f"RemoteSession({self.id!r})"
@@ -108,6 +109,8 @@ class RemoteSession:
             made: Json = {"agent": self.agent, "sessionID": self.id, "message": message}
             if self.metadata is not None:
                 made["metadata"] = self.metadata
+            if self.queue is not None:
+                made["queue"] = self.queue
             begun = await self._ask("POST", "/sessions", body=made, key=key)
             if not wait_s:
                 return begun

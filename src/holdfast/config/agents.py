@@ -52,7 +52,7 @@ def agent_of(name: str, said: Mapping[str, Any], around: Surroundings) -> AgentC
     if model is None or waits is None:
         return None
     plain = {"description", "session_store", "max_turns", "show_thinking", "while_waiting"}
-    plain |= {"compaction", "retries"}
+    plain |= {"compaction", "retries", "queue"}
     return AgentConfig(
         name=name,
         model=model,

@@ -119,6 +119,7 @@ class AgentConfig:
     tools: tuple[ToolRef | McpTools, ...] = ()
     sub_agents: tuple[str, ...] = ()
     max_turns: int = 100
+    queue: str = "default"
     show_thinking: bool = False
     budget: Mapping[str, float] = field(default_factory=_nothing)
     compaction: Mapping[str, Any] | bool = True

@@ -138,6 +138,7 @@ _AGENT: Final = Block(
         ),
         "sub_agents": Many(TEXT),
         "max_turns": _COUNT,
+        "queue": TEXT,
         "show_thinking": FLAG,
         "budget": Block(
             {"turns": _COUNT, "tokens": _COUNT, "seconds": POSITIVE, "children": _COUNT}

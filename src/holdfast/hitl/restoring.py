@@ -78,7 +78,8 @@ async def _made(
     said = _said(state)
     facts = [*said, *_waiting(said, state, agent), _counts(state)]
     log = [Stamped(seq, now, fact) for seq, fact in enumerate(facts, 1)]
-    record = listed(Names(address.tenant, address.session_id, name), log, fold(log))
+    names = Names(address.tenant, address.session_id, name, service.agents.queue_of(name))
+    record = listed(names, log, fold(log))
     calls = open_records(log, address.session_id, address.tenant, name)
     records = [as_record(fact, now) for fact in facts]
     try:

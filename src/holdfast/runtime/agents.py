@@ -10,11 +10,12 @@ from typing import Any, Final, Generic, Literal
 import msgspec
 from typing_extensions import TypeVar
 
+from holdfast.core import queues
 from holdfast.core.compaction import policy_of
 from holdfast.core.plan import Limits
 from holdfast.core.retries import Patience
 from holdfast.core.sessions import Run
-from holdfast.errors import ConfigError, HoldfastError, NotFound
+from holdfast.errors import ConfigError, HoldfastError, NotFound, Refused
 from holdfast.runtime.builtins import resolve_tool
 from holdfast.runtime.mcp.lines import Lines
 from holdfast.runtime.mcp.toolbox import tools_of
@@ -50,6 +51,7 @@ class Agent(Generic[T_co]):
     # Asked, in this order, for the rest of a run for which the model cannot be had.
     fallback: str | Model | PydanticAIModel | Sequence[str | Model | PydanticAIModel] = ()
     max_turns: int = 100
+    queue: str = queues.DEFAULT  # which workers its new sessions are for
     worker_pool: int | None = None  # how many of its runs are driven at one time, in a process
     timeout: Duration | None = None  # of a run, without the time in which it waits
     show_thinking: bool = False  # to who watches a run on the command line
@@ -72,6 +74,7 @@ class Agent(Generic[T_co]):
                     code="AGENT_INVALID",
                     hint="use letters, digits, '_', '-' and '.', 64 at most",
                 )
+        _check_queue(self.name, self.queue)
         _one_of(self, "on_expire", ("fail", "cancel", "keep"))
         _one_of(self, "while_waiting", ("queue", "reject", "cancel_calls"))
         _one_of(self, "hitl", ("auto", "blocking", "async"))
@@ -86,6 +89,15 @@ class Agent(Generic[T_co]):
                 parse_duration(limit)
         _check_budget(self.name, self.budget)
         policy_of(self.compaction, self.name)
+
+
+def _check_queue(agent: str, queue: Any) -> None:
+    try:
+        queues.check_queue(queue)
+    except Refused as error:
+        raise ConfigError(
+            f"agent {agent!r}: {error.message}", code="AGENT_INVALID", hint=error.hint
+        ) from error
 
 
 def _is_count(value: Any, least: int) -> bool:
@@ -331,6 +343,15 @@ class Agents:
                 hint=f"agents here: {known}",
             )
         return found
+
+    def queue_of(self, name: str) -> str:
+        """Where a new session of an agent belongs; of one that is not known, where all do."""
+        found = self.find(name)
+        return queues.DEFAULT if found is None else found.agent.queue
+
+    def queues(self) -> frozenset[str]:
+        """Those that sessions of these agents are in, unless somebody said otherwise."""
+        return frozenset({queues.DEFAULT, *(one.agent.queue for one in self.all())})
 
     def names(self) -> list[str]:
         """Every name under which sessions of these agents may stand."""

@@ -11,9 +11,11 @@ from holdfast.core import codec, index, pending
 from holdfast.core.durations import format_ms
 from holdfast.core.index import SessionRecord
 from holdfast.core.pending import PendingRecord
+from holdfast.core.queues import DEFAULT
 from holdfast.errors import Corrupt, HoldfastError, SchemaNewer, StoreError
 from holdfast.runtime.checks import Check, Checks, fine
 from holdfast.runtime.checkup_postgres import schema_check, server_checks
+from holdfast.runtime.queueing import due_by_queue, workers_by_queue
 from holdfast.store.care import Look, Sizes, Vitals
 from holdfast.store.files_care import FilesLook
 from holdfast.store.postgres_care import PostgresLook
@@ -38,8 +40,8 @@ class Commands(Protocol):
         """A command."""
         ...
 
-    def worker(self, agent: str) -> str:
-        """The one that starts a worker which has the agent."""
+    def worker(self, agent: str, queue: str = DEFAULT) -> str:
+        """The one that starts a worker which has the agent and serves the queue."""
         ...
 
 
@@ -167,26 +169,43 @@ class Checkup:
             yield fine("WORKERS", f"workers: {alive} alive")
 
     def _due(self, vitals: Vitals) -> Checks:
+        unserved = self._unserved(vitals)
+        for queue, count in unserved.items():
+            many = "1 session is" if count == 1 else f"{count} sessions are"
+            yield Check(
+                "finding",
+                "NO_WORKER",
+                f"{many} due in queue {queue}, and no worker serves it",
+                self.type.worker("their agent", queue),
+                {"queue": queue, "due": count},
+            )
         late = [one for one in vitals.due.streams if one[2] <= self.now - _GRACE_MS]
+        late = [one for one in late if index.names_of_kind(one[1])[1] not in unserved]
         for stream, kind, since in late[:_MOST]:
             names = index.names_in(stream) or ("", stream)
-            agent = kind.removeprefix(index.stream_kind(""))
+            agent, queue = index.names_of_kind(kind)
             waits = format_ms((self.now - since) // 1000 * 1000)
             yield Check(
                 "finding",
                 "NO_WORKER",
                 f"session {names[1]} of agent {agent} has been due for {waits}, and nobody "
                 "drives it",
-                self._drive(names[1], agent),
+                self._drive(names[1], agent, queue),
                 {"sessionID": names[1], "tenant": names[0], "agent": agent, "due": since},
             )
         if len(late) > _MOST:
             yield Check("finding", "NO_WORKER", f"{vitals.due.count} in all", self._any_worker())
-        if not late:
+        if not late and not unserved:
             yield fine("DUE", "sessions: none is due and left alone")
 
-    def _drive(self, session: str, agent: str) -> str:
-        start = self.type.worker(agent)
+    def _unserved(self, vitals: Vitals) -> dict[str, int]:
+        """Queues with something to do that nobody alive serves; of `default` only time can tell."""
+        served = workers_by_queue(vitals, self.now)
+        due = due_by_queue(vitals)
+        return {name: due[name] for name in sorted(due) if name != DEFAULT and not served[name]}
+
+    def _drive(self, session: str, agent: str, queue: str) -> str:
+        start = self.type.worker(agent, queue)
         if not self.type.has_code:
             return start
         return f"{start}; or: {self.type.command('sessions', 'resume', session)}"

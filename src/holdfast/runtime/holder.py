@@ -9,6 +9,7 @@ from typing import Final
 
 import anyio
 
+from holdfast.core.queues import DEFAULT, worker_name
 from holdfast.errors import StoreError
 from holdfast.runtime.debts import Debts
 from holdfast.runtime.ids import secret_id
@@ -41,6 +42,20 @@ class Holder:
         self._name = ""
         self._deadline = 0.0  # of our own row, by the local monotonic clock
         self._joining = anyio.Lock()
+        self._serves: dict[object, frozenset[str]] = {}  # queues, by the worker here that does
+        self._served = self._named = frozenset({DEFAULT})  # by us; as our name says
+
+    @property
+    def is_misnamed(self) -> bool:
+        """Whether our name says other queues than those that are served."""
+        return bool(self._name) and self._named != self._served
+
+    def serve(self, worker: object, queues: frozenset[str]) -> None:
+        """Let the next name say that a worker here serves these queues; none: it has ended."""
+        self._serves[worker] = queues
+        if not queues:
+            del self._serves[worker]
+        self._served = frozenset[str]().union(*self._serves.values()) or frozenset({DEFAULT})
 
     def holds(self, lease: Lease) -> bool:
         """Whether a lease is good by our own clock, which may stand still as we do."""
@@ -106,7 +121,9 @@ class Holder:
         async with self._joining:
             if not self._name:
                 machine = socket.gethostname().split(".")[0][:40] or "host"
-                name = f"{machine}-{os.getpid()}-{secret_id('w')[2:12]}"
+                process = f"{machine}-{os.getpid()}-{secret_id('w')[2:12]}"
+                self._named = self._served
+                name = worker_name(process, self._named)
                 deadline = time.monotonic() + self._lease_ms / 1000
                 await self._store.renew(name, self._lease_ms, join=True)
                 self._name, self._deadline = name, deadline

@@ -16,6 +16,7 @@ import anyio
 import anyio.abc
 
 from holdfast.core import index
+from holdfast.core.queues import DEFAULT
 from holdfast.errors import Corrupt, HoldfastError, StoreError
 from holdfast.runtime.agents import Agents, ReadyAgent
 from holdfast.runtime.bus import REMIND_S
@@ -179,7 +180,15 @@ class Host:
     async def claim(self, kind: str, limit: int, only: str | None = None) -> list[Lease]:
         """Take sessions that are due; none while this closes."""
         await self.start()
-        return [] if self._closing else await self._holder.claim(kind, limit, only)
+        if self._closing:
+            return []
+        if self._holder.is_misnamed and not self.drives:
+            await self._holder.leave()
+        return await self._holder.claim(kind, limit, only)
+
+    def serve(self, worker: object, queues: frozenset[str]) -> None:
+        """Say to all, in our name, that a worker here serves these queues."""
+        self._holder.serve(worker, queues)
 
     async def give_back(self, lease: Lease, due: int | None) -> None:
         """Give a lease back, now or when the store lets us; until `due` nobody looks at it."""
@@ -203,8 +212,10 @@ class Host:
         begun = await self.begin(known.record.agent, 1, known)
         return begun[0] if begun else self.drives.get(known.stream)
 
-    async def begin(self, name: str, limit: int, known: Known | None = None) -> list[Drive]:
-        """Drive what is due under an agent's name, or only what is known.
+    async def begin(
+        self, name: str, limit: int, known: Known | None = None, *, queue: str = DEFAULT
+    ) -> list[Drive]:
+        """Drive what is due under an agent's name in a queue, or only what is known.
 
         The host itself claims: who asks for it may leave, which withdraws nothing, and our
         heartbeat would keep alive for ever what was claimed for nobody.
@@ -222,13 +233,14 @@ class Host:
                 begun.set_result([])
 
         only = None if known is None else known.stream
-        self._spawn(self._take(agent, name, limit, only, begun)).add_done_callback(over)
+        kind = index.stream_kind(name, queue if known is None else known.record.queue)
+        self._spawn(self._take(agent, kind, limit, only, begun)).add_done_callback(over)
         return await begun
 
     async def _take(
         self,
         agent: ReadyAgent,
-        name: str,
+        kind: str,
         limit: int,
         only: str | None,
         begun: "asyncio.Future[list[Drive]]",
@@ -238,7 +250,7 @@ class Host:
         try:
             async with self._counted(agent):
                 free = self._free(agent, limit)
-                for lease in await self.claim(index.stream_kind(name), free, only) if free else ():
+                for lease in await self.claim(kind, free, only) if free else ():
                     drive = self.drives[lease.stream] = Drive(lease, agent.name)
                     drives.append(drive)
         except Exception as error:  # noqa: BLE001 - it is the caller's, not the host's

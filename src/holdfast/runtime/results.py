@@ -8,6 +8,7 @@ from typing import Any, Final, Generic
 import msgspec
 from typing_extensions import TypeVar
 
+from holdfast.core import queues
 from holdfast.core.events import AgentError, CompactionFailed
 from holdfast.core.index import SessionRecord
 from holdfast.core.pending import PendingDecision, PendingRecord
@@ -126,6 +127,7 @@ class Result(Generic[T_co]):
     created_at: datetime
     updated_at: datetime
     task_id: str | None = None
+    queue: str = queues.DEFAULT
     _sight: "Sight | None" = field(default=None, repr=False, compare=False)
 
     def unwrap(self) -> T_co:
@@ -217,6 +219,7 @@ def session_json(sight: Sight) -> dict[str, Any]:
         "sessionID": record.id,
         "tenant": record.tenant,
         "agent": record.agent,
+        "queue": record.queue,
         "taskID": run.id if run is not None else record.task_id,
         "state": sight.state,
         "status": session_status(sight),

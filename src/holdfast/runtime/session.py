@@ -6,7 +6,7 @@ from typing import Any, Generic
 import anyio
 from typing_extensions import TypeVar
 
-from holdfast.core import events
+from holdfast.core import events, queues
 from holdfast.core.deliveries import Hook
 from holdfast.core.index import check_id
 from holdfast.core.permissions import Allowed
@@ -30,7 +30,7 @@ T_co = TypeVar("T_co", covariant=True, default=Any)
 class Session(Generic[T_co]):
     """A conversation with one agent: a handle. The session is created by its first message."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a session begins with, each named
         self,
         service: Service,
         tenant: str,
@@ -39,6 +39,7 @@ class Session(Generic[T_co]):
         agent: ReadyAgent | str | None,
         metadata: Mapping[str, Any] | None,
         notify: Hook | None = None,
+        queue: str | None = None,
     ) -> None:
         self.id = check_id(session_id)
         self._service = service
@@ -47,7 +48,9 @@ class Session(Generic[T_co]):
         mode = "queue" if ready is None else ready.agent.while_waiting
         if ready is not None:
             names = [ready.name, *ready.agent.aliases]
-        self._address = Address(tenant, self.id, tuple(names), mode, metadata, notify)
+        own = queues.DEFAULT if ready is None else ready.agent.queue
+        chosen = own if queue is None else queues.check_queue(queue)
+        self._address = Address(tenant, self.id, tuple(names), mode, metadata, notify, chosen)
 
     def __repr__(self) -> str:
         return f"Session({self.id!r})"

@@ -15,6 +15,7 @@ from holdfast.runtime.desk import Desk
 from holdfast.runtime.entries import Known, open_calls, still_there
 from holdfast.runtime.log import Log
 from holdfast.runtime.near import Rested
+from holdfast.runtime.queueing import nobody_drives
 from holdfast.runtime.results import Result, Sight, error_of, instant, problem_of, stop_of
 from holdfast.runtime.trees import tree_usage
 from holdfast.store.base import Store
@@ -51,11 +52,11 @@ class Showing(Struct, frozen=True):
             log.at.holder,
             None if log.at.holder else log.at.due,
             now,
-            None if over else self._problem(known, log, records, now),
+            None if over else await self._problem(known, log, records, now),
             await tree_usage(self.desk, known, log.state),
         )
 
-    def _problem(
+    async def _problem(
         self, known: Known, log: Log, records: list[PendingRecord], now: int
     ) -> HoldfastError | None:
         record = known.record
@@ -75,11 +76,7 @@ class Showing(Struct, frozen=True):
         is_ours = self.has_worker and self.agents.find(record.agent) is not None
         if is_ours and now - log.at.due < PATIENCE_MS:
             return None  # the worker here is about to take it
-        return HoldfastError(
-            "it is due, and nobody drives it",
-            code="NO_WORKER",
-            hint=f"holdfast worker, or: holdfast sessions resume {record.id}",
-        )
+        return await nobody_drives(self.desk.store, record)
 
     def as_result(self, sight: Sight) -> Result[Any]:
         """What was seen, as users hold it."""
@@ -109,6 +106,7 @@ class Showing(Struct, frozen=True):
             created_at=instant(folded.created_at or record.created_at),
             updated_at=instant(folded.updated_at or record.updated_at),
             task_id=None if run is None else run.id,
+            queue=record.queue,
             _sight=sight,
         )
 

@@ -5,7 +5,8 @@ from typing import Any
 from holdfast.core import pending
 from holdfast.core.pending import PendingRecord
 from holdfast.errors import Corrupt
-from holdfast.store.care import Look, Table
+from holdfast.runtime.queueing import due_by_queue, workers_by_queue
+from holdfast.store.care import Look, Table, Vitals
 
 
 def statistics(look: Look, now: int) -> dict[str, Any]:
@@ -25,6 +26,7 @@ def statistics(look: Look, now: int) -> dict[str, Any]:
         "due": vitals.due.count,
         "lagMs": max((now - since for _, _, since in vitals.due.streams), default=0),
         "workers": sum(until > now for _, until, _ in vitals.holders),
+        "queues": _queues(vitals, now),
         "pending": dict(sorted(kinds.items())),
         "settledCalls": settled,
         "oldestWait": None if oldest is None else _wait(oldest),
@@ -37,6 +39,12 @@ def statistics(look: Look, now: int) -> dict[str, Any]:
         "diskFreeBytes": sizes.disk_free,
         "tables": [_table(one) for one in sizes.tables],
     }
+
+
+def _queues(vitals: Vitals, now: int) -> dict[str, dict[str, int]]:
+    """What is due in each queue, and how many workers serve it."""
+    due, workers = due_by_queue(vitals), workers_by_queue(vitals, now)
+    return {name: {"due": due[name], "workers": workers[name]} for name in sorted({*due, *workers})}
 
 
 def _table(table: Table) -> dict[str, Any]:

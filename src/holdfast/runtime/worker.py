@@ -4,12 +4,14 @@ import logging
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Final, Literal
 
 import anyio
 
 from holdfast.core import pending
 from holdfast.core.pending import PendingRecord
+from holdfast.core.queues import check_queue
 from holdfast.errors import ConfigError, SchemaNewer, StoreError
 from holdfast.runtime.courier import Courier
 from holdfast.runtime.entries import readable
@@ -62,8 +64,8 @@ class Recovery:
         return told
 
 
-Queue = Literal["sessions", "deliveries"]
-QUEUES: Final[tuple[Queue, ...]] = ("sessions", "deliveries")
+Kind = Literal["sessions", "deliveries"]
+KINDS: Final[tuple[Kind, ...]] = ("sessions", "deliveries")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,8 @@ class Share:
     """Which part of the work a worker does; expiry and sweeping are everybody's."""
 
     agents: frozenset[str] | None = None  # None: all that are known here
-    queues: frozenset[Queue] = frozenset(QUEUES)
+    queues: frozenset[str] | None = None  # None: `default`, and those of the agents known here
+    only: Kind | None = None  # one kind of work; None: both
     concurrency: int | None = None  # sessions driven at one time; None: MOST_DRIVES
 
     def check(self, known: Collection[str]) -> None:
@@ -83,10 +86,12 @@ class Share:
                 code="UNKNOWN_AGENT",
                 hint=f"agents here: {', '.join(sorted(known)) or 'none'}",
             )
-        if not self.queues or not self.queues <= set(QUEUES):
-            raise ConfigError(
-                f"the queues of a worker are {' and '.join(QUEUES)}", code="UNKNOWN_QUEUE"
-            )
+        if self.queues is not None and not self.queues:
+            raise ConfigError("a worker serves at least one queue: queues", code="QUEUE_INVALID")
+        for queue in self.queues or ():
+            check_queue(queue)
+        if self.only not in (None, *KINDS):
+            raise ConfigError(f"only can be {' or '.join(KINDS)}, not {self.only!r}")
         if self.concurrency is not None and self.concurrency < 1:
             raise ConfigError("a worker drives at least one session at a time: concurrency")
 
@@ -101,7 +106,8 @@ class Worker:
         self._retention = Retention(service.desk.store, service.keep_settled_ms)
         self._courier = Courier(service.desk.outbox, service.host, Post(service.desk.outbox.screen))
         self._rounds = 0
-        self._served: dict[str, int] = {}  # by agent, in which round it last had something to do
+        # By agent and queue, in which round there last was something to do.
+        self._served: dict[tuple[str, str], int] = {}
 
     async def recover(self) -> Recovery:
         """Look at what waits; overdue calls are expired. Twice, or by two at once, is as once."""
@@ -120,8 +126,14 @@ class Worker:
     async def run(self, *, once: bool = False) -> None:
         """Work until cancelled, or with `once` until nothing is due and nothing runs."""
         await self._service.host.start()
-        looked = False
         self._service.worked_at = time.monotonic()
+        try:
+            await self._work(once=once)
+        finally:
+            self._service.host.serve(self, frozenset())
+
+    async def _work(self, *, once: bool) -> None:
+        looked = False
         while True:
             try:
                 if not looked:
@@ -163,25 +175,35 @@ class Worker:
             for session_id in await fail_left_alone(self._service):
                 logger.info("%s was running when its process stopped: failed", session_id)
         await self._retention.step()
-        begun = await self._courier.begin() if "deliveries" in self._share.queues else 0
-        if "sessions" in self._share.queues:
+        self._service.host.serve(self, self._queues)
+        begun = await self._courier.begin() if self._share.only != "sessions" else 0
+        if self._share.only != "deliveries":
             begun += await self._drive()
         return begun
 
+    @property
+    def _queues(self) -> frozenset[str]:
+        if self._share.only == "deliveries":
+            return frozenset()
+        mine = self._share.queues
+        return self._service.agents.queues() if mine is None else mine
+
     async def _drive(self) -> int:
-        """Begin what is due; one agent that always has something to do takes not every place."""
+        """Begin what is due; an agent or queue that is never done takes not every place."""
         host, mine = self._service.host, self._share.agents
         names = [one for one in self._service.agents.names() if mine is None or one in mine]
+        kinds = product(names, sorted(self._queues))
         most = self._share.concurrency or MOST_DRIVES
         begun = 0
         self._rounds += 1
-        for name in sorted(names, key=lambda one: self._served.get(one, 0)):
+        for each in sorted(kinds, key=lambda one: self._served.get(one, 0)):
             free = most - len(host.drives)
             if free <= 0:
                 break
-            taken = len(await host.begin(name, free))
+            name, queue = each
+            taken = len(await host.begin(name, free, queue=queue))
             if taken:
-                self._served[name] = self._rounds
+                self._served[each] = self._rounds
             begun += taken
         return begun
 

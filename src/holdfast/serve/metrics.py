@@ -183,7 +183,7 @@ def _driving(census: Census) -> list[Metric]:
     return [
         _one("leases", "gauge", "Sessions and deliveries that a worker holds.", census.held),
         _one("due", "gauge", "Sessions and deliveries that nobody has taken yet.", census.due),
-        _one("workers", "gauge", "Workers that are alive, on any machine.", census.alive),
+        _one("workers", "gauge", "Workers that are alive, on any machine.", len(census.alive)),
         _one("commits_total", "counter", "Commits of this process.", census.commits),
         _one("records_total", "counter", "Records ever appended, by all.", census.records),
     ]

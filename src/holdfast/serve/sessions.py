@@ -11,6 +11,7 @@ from msgspec import Meta, Struct, field
 from holdfast.core.deliveries import Hook
 from holdfast.core.events import CompactionRequested
 from holdfast.core.index import check_id
+from holdfast.core.queues import check_queue
 from holdfast.errors import Refused
 from holdfast.runtime.content import read_bytes
 from holdfast.runtime.entries import Address, Known, session_not_found
@@ -55,6 +56,7 @@ class NewSession(Struct, forbid_unknown_fields=True):
     session_id: IdText | None = field(default=None, name="sessionID")
     message: ContentIn | None = None
     metadata: dict[str, Any] | None = None
+    queue: str | None = None
     notify_url: Annotated[str, Meta(min_length=1, max_length=2000)] | None = None
     notify_secret: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     by: By | None = None
@@ -114,7 +116,8 @@ async def create(door: Operates, key: Key = None) -> Response:
     ready = agents.find(body.agent)
     names = [body.agent] if ready is None else [ready.name, *ready.agent.aliases]
     mode = "queue" if ready is None else ready.agent.while_waiting
-    address = Address(door.home, name, tuple(names), mode, body.metadata, _hook(body))
+    queue = agents.queue_of(body.agent) if body.queue is None else check_queue(body.queue)
+    address = Address(door.home, name, tuple(names), mode, body.metadata, _hook(body), queue)
     if body.message is None:
         made = await service.desk.outside.create(address)
     else:

@@ -15,6 +15,7 @@ _SESSION: Final[dict[str, Any]] = {
     "sessionID": _TEXT,
     "tenant": _TEXT,
     "agent": _TEXT,
+    "queue": _TEXT,
     "taskID": _MAYBE,
     "state": {"enum": list(_STATES)},
     "status": shape(("type",), type={"enum": ["idle", "busy", "retry", "waiting_async"]}),

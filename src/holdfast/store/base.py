@@ -168,7 +168,7 @@ class Census(Struct, frozen=True):
     overdue: dict[str, int]  # entries that are due by now, by kind
     held: int  # streams that somebody drives
     due: int  # streams that somebody could drive, and nobody does
-    alive: int  # holders whose time has not run out
+    alive: tuple[str, ...]  # holders whose time has not run out, by name
     records: (
         int  # ever appended, erased ones too; a backend whose positions have holes counts those
     )

@@ -40,6 +40,7 @@ class Due:
 
     count: int = 0
     streams: tuple[tuple[str, str, int], ...] = ()  # stream, kind, since
+    kinds: dict[str, int] = field(default_factory=dict)  # how many of each kind
 
 
 @dataclass(frozen=True, slots=True)

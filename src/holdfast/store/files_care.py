@@ -41,13 +41,18 @@ class FilesLook:
             (row.due, stream, row.kind)
             for stream, row in tables.streams.items()
             if row.holder is None and row.due is not None and row.due <= now and not row.gone
+            if row.kind.startswith("session:")
         )
         entries = [entry for kind in tables.entries.values() for entry in kind.values()]
         return Vitals(
             FORMAT,
             dict(Counter((entry.kind, entry.state) for entry in entries)),
             tuple((name, until, held[name]) for name, until in tables.holders.items()),
-            Due(len(due), tuple((stream, kind, at) for at, stream, kind in due[:_MOST])),
+            Due(
+                len(due),
+                tuple((stream, kind, at) for at, stream, kind in due[:_MOST]),
+                dict(Counter(kind for _, _, kind in due)),
+            ),
         )
 
     def sizes(self) -> Sizes:

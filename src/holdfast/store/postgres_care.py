@@ -200,6 +200,7 @@ def known_indexes() -> dict[str, str]:
 
 async def _vitals(line: Connection, now: int) -> Vitals:
     due = await line.fetch(statement("care_due"), now, _MOST)
+    kinds = await line.fetch(statement("care_due_kinds"), now)
     counts = await line.fetch(statement("care_counts"))
     holders = await line.fetch(statement("care_holders"))
     return Vitals(
@@ -209,6 +210,7 @@ async def _vitals(line: Connection, now: int) -> Vitals:
         Due(
             due[0][3] if due else 0,
             tuple((unpacked(stream), unpacked(kind), at) for stream, kind, at, _ in due),
+            {unpacked(kind): count for kind, count in kinds},
         ),
         await line.fetchval(statement("care_newest"), _NEWEST),
     )

@@ -101,7 +101,7 @@ async def census(line: Line, kinds: list[str], now: int, commits: int) -> Census
         {unpacked(kind): count for kind, count in overdue},
         held=held,
         due=due,
-        alive=alive,
+        alive=tuple(unpacked(name) for name in alive),
         records=records,
         commits=commits,
     )

@@ -40,6 +40,10 @@ _DUE = """
     WHERE holder IS NULL AND due <= ? AND gone = 0 AND kind LIKE 'session:%'
     ORDER BY due LIMIT ?
 """
+_DUE_KINDS = """
+    SELECT kind, count(*) FROM stream
+    WHERE holder IS NULL AND due <= ? AND gone = 0 AND kind LIKE 'session:%' GROUP BY kind
+"""
 _NEWEST_INSTANT = """
     SELECT max(at) FROM (SELECT at FROM record ORDER BY pos DESC LIMIT ?)
 """
@@ -212,7 +216,11 @@ def _vitals(connection: sqlite3.Connection, path: Path, now: int) -> Vitals:
         schema,
         {(kind, state): count for kind, state, count in connection.execute(_COUNTS)},
         tuple(connection.execute(_HOLDERS).fetchall()),
-        Due(due[0][3] if due else 0, tuple((stream, kind, at) for stream, kind, at, _ in due)),
+        Due(
+            due[0][3] if due else 0,
+            tuple((stream, kind, at) for stream, kind, at, _ in due),
+            dict(connection.execute(_DUE_KINDS, (now,)).fetchall()),
+        ),
         connection.execute(_NEWEST_INSTANT, (_NEWEST,)).fetchone()[0],
     )
 

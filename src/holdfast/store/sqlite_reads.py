@@ -47,7 +47,7 @@ _CLAIMABLE = """
     SELECT count(*) FROM stream INDEXED BY stream_due
     WHERE holder IS NULL AND due IS NOT NULL AND due <= ?
 """
-_ALIVE = "SELECT count(*) FROM holder WHERE until > ?"
+_ALIVE = "SELECT name FROM holder WHERE until > ? ORDER BY name"
 _EVER = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'record'"
 
 
@@ -221,7 +221,7 @@ def census(
         {kind: count for kind, count in overdue.items() if count},
         held=number(_HELD),
         due=number(_CLAIMABLE, now),
-        alive=number(_ALIVE, now),
+        alive=tuple(name for (name,) in connection.execute(_ALIVE, (now,))),
         records=number(_EVER),
         commits=commits,
     )

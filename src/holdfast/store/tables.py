@@ -120,7 +120,7 @@ class Tables:
             overdue=dict(Counter(e.kind for e in found if e.due is not None and e.due <= now)),
             held=sum(row.holder is not None for row in self.streams.values()),
             due=sum(due is not None and due <= now for due in claimable),
-            alive=sum(until > now for until in self.holders.values()),
+            alive=tuple(sorted(name for name, until in self.holders.items() if until > now)),
             records=records,
             commits=commits,
         )

@@ -22,6 +22,7 @@ from holdfast.cli.settings import Settings, shared, with_settings
     help="A file to send along; may be repeated.",
 )
 @click.option("--metadata", type=json_object, metavar="JSON", help="Kept with a new session.")
+@click.option("--queue", metavar="NAME", help="Of a new session: which workers it is for.")
 @click.option("--detach", is_flag=True, help="Only record the message: a worker drives.")
 @click.option("--timeout", metavar="DURATION", help="How long to follow it, such as 90s.")
 @shared

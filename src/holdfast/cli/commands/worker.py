@@ -14,8 +14,11 @@ from holdfast.cli.settings import Settings, shared, with_settings
     "--queue",
     "queues",
     multiple=True,
-    type=click.Choice(["sessions", "deliveries"]),
-    help="Do this kind of work only.  [default: both]",
+    metavar="NAME",
+    help="Drive sessions in this queue only; repeatable.  [default: `default` and the agents' own]",
+)
+@click.option(
+    "--only", type=click.Choice(["sessions", "deliveries"]), help="Do one kind of work only."
 )
 @click.option(
     "--concurrency",
@@ -31,6 +34,7 @@ def worker(
     once: bool,
     agents: tuple[str, ...],
     queues: tuple[str, ...],
+    only: str | None,
     concurrency: int | None,
 ) -> int:
     """Drive every session that is due, until SIGTERM or Ctrl-C.
@@ -39,5 +43,6 @@ def worker(
     """
     from holdfast.cli import working
 
-    part = {"agents": agents or None, "queues": queues or None, "concurrency": concurrency}
+    mine = {"agents": agents or None, "queues": queues or None}
+    part = {**mine, "only": only, "concurrency": concurrency}
     return working.work(settings, part, once=once)

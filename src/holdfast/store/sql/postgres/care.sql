@@ -15,6 +15,10 @@ SELECT id, kind, due, count(*) OVER () FROM stream
 WHERE holder IS NULL AND due <= $1 AND NOT gone AND kind LIKE 'session:%'
 ORDER BY due LIMIT $2;
 
+-- care_due_kinds --
+SELECT kind, count(*) FROM stream
+WHERE holder IS NULL AND due <= $1 AND NOT gone AND kind LIKE 'session:%' GROUP BY kind;
+
 -- care_newest --
 SELECT max(at) FROM (SELECT at FROM record ORDER BY pos DESC LIMIT $1) newest;
 

@@ -231,7 +231,7 @@ SELECT kind, count(*) FROM entry WHERE kind = ANY ($1::text[]) AND due <= $2 GRO
 -- totals --
 SELECT (SELECT count(*) FROM stream WHERE holder IS NOT NULL),
        (SELECT count(*) FROM stream WHERE holder IS NULL AND due IS NOT NULL AND due <= $1),
-       (SELECT count(*) FROM holder WHERE until > $1),
+       ARRAY(SELECT name FROM holder WHERE until > $1 ORDER BY name),
        (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM record_pos_seq);
 
 -- snapshot --
