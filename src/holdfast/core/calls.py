@@ -58,7 +58,7 @@ MOVES: Final[dict[tuple[CallStatus, Move], CallStatus]] = {
 }
 
 
-class Call(Struct, frozen=True):
+class Call(Struct, frozen=True, gc=False):
     """One call of a turn, as far as the log tells."""
 
     id: str

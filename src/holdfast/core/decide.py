@@ -45,7 +45,7 @@ LOST_CODE: Final = "LOST_AT_RESTART"
 LOST_HINT: Final = "give the agent a session_store, and what it waits for outlives the process"
 
 
-class Settlement(Struct, frozen=True):
+class Settlement(Struct, frozen=True, gc=False):
     """What to write, if the record is still the one that was looked at."""
 
     record: PendingRecord

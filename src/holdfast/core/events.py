@@ -16,7 +16,7 @@ DecisionKind = Literal["approve", "edit", "deny", "respond"]
 PENDING_EXECUTIONS: Final = "pending_executions"  # the metadata that holds saved states of runs
 
 
-class User(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class User(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Somebody said something to the session."""
 
     role: str
@@ -27,7 +27,7 @@ class User(Struct, frozen=True, kw_only=True, omit_defaults=True):
     redact: bool = False  # it holds arguments that are not shown
 
 
-class Assistant(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Assistant(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One model answer. `native` is what the provider sent, byte for byte."""
 
     role: str
@@ -46,7 +46,7 @@ class Assistant(Struct, frozen=True, kw_only=True, omit_defaults=True):
     redact: bool = False  # what the provider sent holds arguments that are not shown
 
 
-class ToolCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ToolCall(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The model asked for a tool."""
 
     id: str
@@ -58,7 +58,7 @@ class ToolCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     redact: tuple[str, ...] = ()  # names of arguments that are not shown
 
 
-class ToolStarted(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ToolStarted(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The intent to run a call, recorded before the deed."""
 
     id: str
@@ -68,7 +68,7 @@ class ToolStarted(Struct, frozen=True, kw_only=True, omit_defaults=True):
     task_id: str | None = field(default=None, name="taskID")
 
 
-class ToolResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ToolResult(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What the model is told about a call; there is one for each."""
 
     tool_call_id: str = field(name="toolCallId")
@@ -80,7 +80,7 @@ class ToolResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     task_id: str | None = field(default=None, name="taskID")
 
 
-class Pending(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Pending(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A call now waits for somebody or something outside."""
 
     pending_id: str = field(name="pendingID")
@@ -97,7 +97,7 @@ class Pending(Struct, frozen=True, kw_only=True, omit_defaults=True):
     redact: tuple[str, ...] = ()  # names of arguments that are not shown
 
 
-class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """News of a call that still waits."""
 
     pending_id: str = field(name="pendingID")
@@ -114,7 +114,7 @@ class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
     task_id: str | None = field(default=None, name="taskID")
 
 
-class Decision(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Decision(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Somebody decided about one call, with exactly these arguments."""
 
     pending_id: str = field(name="pendingID")
@@ -132,7 +132,7 @@ class Decision(Struct, frozen=True, kw_only=True, omit_defaults=True):
     redact: tuple[str, ...] = ()  # names of arguments that are not shown
 
 
-class Revoked(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Revoked(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What a decision had allowed for the rest of the session is asked about again."""
 
     decision: int  # the number of its event
@@ -140,7 +140,7 @@ class Revoked(Struct, frozen=True, kw_only=True, omit_defaults=True):
     via: str
 
 
-class Settled(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Settled(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A waiting call got its outcome without a decision."""
 
     pending_id: str = field(name="pendingID")
@@ -151,7 +151,7 @@ class Settled(Struct, frozen=True, kw_only=True, omit_defaults=True):
     task_id: str | None = field(default=None, name="taskID")
 
 
-class AgentStart(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AgentStart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A worker began a stretch of work on a run, with this version of the agent."""
 
     run: str
@@ -163,7 +163,7 @@ class AgentStart(Struct, frozen=True, kw_only=True, omit_defaults=True):
     trace: str = ""  # of the drive, where somebody collects traces
 
 
-class AgentComplete(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AgentComplete(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The run ended with this output."""
 
     run: str
@@ -171,7 +171,7 @@ class AgentComplete(Struct, frozen=True, kw_only=True, omit_defaults=True):
     duration: int
 
 
-class AgentError(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AgentError(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The run failed."""
 
     run: str
@@ -180,7 +180,7 @@ class AgentError(Struct, frozen=True, kw_only=True, omit_defaults=True):
     hint: str | None = None
 
 
-class Retry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Retry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The model could not be asked; it will be again at `next`, or another one in its place."""
 
     attempt: int  # which one failed, of this turn and model
@@ -190,7 +190,7 @@ class Retry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     model: str | None = None  # the one that the rest of the run is asked of; None: as before
 
 
-class Compacted(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Compacted(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """From here on the model is told a summary in place of what was said up to an event."""
 
     up_to: int = field(name="upTo")  # answers up to it, their results, and what they had seen
@@ -205,7 +205,7 @@ class Compacted(Struct, frozen=True, kw_only=True, omit_defaults=True):
     redact: bool = False  # it may tell arguments that are not shown
 
 
-class CompactionRequested(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CompactionRequested(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Somebody wants what was said so far to be summarised, without waiting for its length."""
 
     keep: int | None = None  # turns at the end that stay as they are; None: as the agent says
@@ -213,7 +213,7 @@ class CompactionRequested(Struct, frozen=True, kw_only=True, omit_defaults=True)
     by: str | None = None
 
 
-class CompactionFailed(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CompactionFailed(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The summary that somebody wanted is not to be had; the conversation stays as it is."""
 
     error: str
@@ -221,7 +221,7 @@ class CompactionFailed(Struct, frozen=True, kw_only=True, omit_defaults=True):
     hint: str | None = None
 
 
-class AgentChanged(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AgentChanged(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The agent's code is not what it was when the session last ran."""
 
     added: list[str]
@@ -229,7 +229,7 @@ class AgentChanged(Struct, frozen=True, kw_only=True, omit_defaults=True):
     changed: list[str]
 
 
-class Cancelled(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Cancelled(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Somebody cancelled the run: from here on no effect of it is intended."""
 
     by: str | None = None
@@ -237,20 +237,20 @@ class Cancelled(Struct, frozen=True, kw_only=True, omit_defaults=True):
     task_id: str | None = field(default=None, name="taskID")
 
 
-class Forked(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Forked(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The session is a copy of another one up to an event."""
 
     source: str = field(name="from")
     at: int
 
 
-class Metadata(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Metadata(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Changed metadata; None removes a key."""
 
     changes: dict[str, Any]
 
 
-class Restored(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Restored(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The run goes on from a state that was saved elsewhere: what it had used and said there."""
 
     task_id: str = field(default="", name="taskID")
@@ -263,7 +263,7 @@ class Restored(Struct, frozen=True, kw_only=True, omit_defaults=True):
     show_thinking: bool = field(default=False, name="showThinking")
 
 
-class Delegation(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Delegation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A background agent was started."""
 
     task_id: str = field(name="taskID")
@@ -271,20 +271,20 @@ class Delegation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     agent: str
 
 
-class DelegationComplete(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DelegationComplete(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A background agent ended."""
 
     task_id: str = field(name="taskID")
     status: str
 
 
-class SessionRecovery(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SessionRecovery(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What was repaired when the session was read."""
 
     issues: list[Any]
 
 
-class SafetyLimit(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SafetyLimit(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A limit of the agent was reached."""
 
     limit: str
@@ -292,19 +292,19 @@ class SafetyLimit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     task_id: str | None = field(default=None, name="taskID")
 
 
-class AgentIteration(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AgentIteration(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Display only."""
 
     iteration: int = 0
 
 
-class TodoUpdate(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TodoUpdate(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Display only."""
 
     todos: list[Any]
 
 
-class Unknown(Struct, frozen=True):
+class Unknown(Struct, frozen=True, gc=False):
     """An event of a type (or version) that this holdfast does not know: kept and ignored."""
 
     type: str

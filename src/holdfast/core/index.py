@@ -91,7 +91,7 @@ def names_of_kind(kind: str) -> tuple[str, str]:
     return agent, queue if mark else queues.DEFAULT
 
 
-class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A session as lists show it, without reading its log."""
 
     id: str
@@ -140,7 +140,7 @@ def decode(data: bytes) -> SessionRecord:
         raise Corrupt(f"the entry of a session cannot be read: {error}") from error
 
 
-class KeyRecord(Struct, frozen=True, omit_defaults=True):
+class KeyRecord(Struct, frozen=True, omit_defaults=True, gc=False):
     """A message that was sent under a key: what it was, so that another is not taken for it."""
 
     digest: str

@@ -80,7 +80,7 @@ VERBS: Final[dict[CallKind, frozenset[Verb]]] = {
 }
 
 
-class PendingTime(Struct, frozen=True, omit_defaults=True):
+class PendingTime(Struct, frozen=True, omit_defaults=True, gc=False):
     """Instants of a pending call, in ms."""
 
     created: int
@@ -88,7 +88,7 @@ class PendingTime(Struct, frozen=True, omit_defaults=True):
     completed: int | None = None
 
 
-class PendingResult(Struct, frozen=True):
+class PendingResult(Struct, frozen=True, gc=False):
     """A result as it was submitted."""
 
     title: str
@@ -96,7 +96,7 @@ class PendingResult(Struct, frozen=True):
     metadata: dict[str, Any]
 
 
-class PendingDecision(Struct, frozen=True, omit_defaults=True):
+class PendingDecision(Struct, frozen=True, omit_defaults=True, gc=False):
     """Who decided what, when and through which door."""
 
     kind: DecisionKind
@@ -110,7 +110,7 @@ class PendingDecision(Struct, frozen=True, omit_defaults=True):
     remember: bool | str = False
 
 
-class PendingRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PendingRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A pending call as it is stored and as JSON shows it. `timeout` is the instant of expiry."""
 
     id: str

@@ -7,13 +7,13 @@ from msgspec import Struct
 OnCrash = Literal["tell", "retry", "ask"]
 
 
-class Start(Struct, frozen=True):
+class Start(Struct, frozen=True, gc=False):
     """Run it now."""
 
     effect_id: str
 
 
-class Gate(Struct, frozen=True):
+class Gate(Struct, frozen=True, gc=False):
     """Ask a person first."""
 
     pending_id: str
@@ -22,7 +22,7 @@ class Gate(Struct, frozen=True):
     expires_at: int | None = None
 
 
-class Defer(Struct, frozen=True):
+class Defer(Struct, frozen=True, gc=False):
     """Start it now; its result comes from outside."""
 
     pending_id: str
@@ -30,7 +30,7 @@ class Defer(Struct, frozen=True):
     expires_at: int | None = None
 
 
-class Wait(Struct, frozen=True):
+class Wait(Struct, frozen=True, gc=False):
     """Nothing runs: an answer or an instant settles it."""
 
     pending_id: str
@@ -40,7 +40,7 @@ class Wait(Struct, frozen=True):
     until: int | None = None
 
 
-class Reject(Struct, frozen=True):
+class Reject(Struct, frozen=True, gc=False):
     """It cannot run; the model is told why."""
 
     text: str
@@ -49,19 +49,19 @@ class Reject(Struct, frozen=True):
 Verdict = Start | Gate | Defer | Wait | Reject
 
 
-class Finish(Struct, frozen=True):
+class Finish(Struct, frozen=True, gc=False):
     """The answer ends the run with this output (JSON)."""
 
     output: bytes
 
 
-class Correct(Struct, frozen=True):
+class Correct(Struct, frozen=True, gc=False):
     """The answer does not fit the output type; the model is told how."""
 
     text: str
 
 
-class GiveUp(Struct, frozen=True):
+class GiveUp(Struct, frozen=True, gc=False):
     """The answer ends the run as failed."""
 
     error: str

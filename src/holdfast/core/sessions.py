@@ -18,7 +18,7 @@ RunEnd = Literal["completed", "failed", "cancelled"]
 CORRECTION: Final = "holdfast:output"  # who says that an output did not fit
 
 
-class Run(Struct, frozen=True):
+class Run(Struct, frozen=True, gc=False):
     """The work that one message started, through all its pauses."""
 
     id: str
@@ -35,7 +35,7 @@ class Run(Struct, frozen=True):
     error: events.AgentError | None = None
 
 
-class Compaction(Struct, frozen=True):
+class Compaction(Struct, frozen=True, gc=False):
     """A summary that somebody asked for and that is not there yet, or is not to be had."""
 
     seq: int  # of the request
@@ -43,7 +43,7 @@ class Compaction(Struct, frozen=True):
     error: events.CompactionFailed | None = None
 
 
-class State(Struct, frozen=True):
+class State(Struct, frozen=True, gc=False):
     """Everything that decides what happens next, and what people are shown."""
 
     head: int = 0

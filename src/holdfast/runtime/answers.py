@@ -37,10 +37,10 @@ def storable(answer: Answer) -> tuple[Answer, Mapping[str, str]]:
         if problem is not None:
             wrong[call_id] = f"The arguments are {problem}; give a JSON object."
     thinking = None if answer.thinking is None else storable_text(answer.thinking)
-    kept = replace(
-        answer, text=storable_text(answer.text), thinking=thinking, calls=tuple(calls.values())
-    )
-    return kept, wrong
+    text = storable_text(answer.text)
+    if not calls and text is answer.text and thinking is answer.thinking:
+        return answer, wrong
+    return replace(answer, text=text, thinking=thinking, calls=tuple(calls.values())), wrong
 
 
 def _params(given: Any) -> tuple[dict[str, Any], str | None]:

@@ -128,7 +128,7 @@ class Asking(Struct, frozen=True):
     ) -> Answer:
         whole: Answer | None = None
         hides = bool(self.place.agent.hidden)
-        tell(ModelAsked(self.place.tenant, self.place.session_id, request.turn, up_to))
+        tell(ModelAsked, self.place.tenant, self.place.session_id, request.turn, up_to)
         with (
             self.place.desk.telemetry.chat(model.name, request, hides=hides) as answered,
             self._speaking(request, attempt) as say,
@@ -155,5 +155,7 @@ class Asking(Struct, frozen=True):
 
     def _priced(self, answer: Answer, model: Model) -> Answer:
         """What the answer cost at today's price is part of it."""
+        if not answer.usage:
+            return answer
         names = (f"{answer.provider}:{answer.model}", model.name)
         return vary(answer, usage=self.place.desk.prices.priced(answer.usage, *names))

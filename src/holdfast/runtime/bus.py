@@ -7,7 +7,7 @@ to all others on its store; only then does the one that drives it whisper, some 
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import groupby
 from typing import Final
 
@@ -74,16 +74,20 @@ class Bus:
 
     # --- speaking -----------------------------------------------------------------------------
 
-    @contextmanager
-    def speaking(self, key: Key, turn: int, attempt: Attempt) -> Iterator[Callable[[Delta], None]]:
+    def speaking(
+        self, key: Key, turn: int, attempt: Attempt
+    ) -> AbstractContextManager[Callable[[Delta], None]]:
         """A way to say the pieces of one attempt at a turn."""
-        speech = self._speeches[key] = Speech(self, key, turn, attempt)
-        try:
-            yield speech.say
-        finally:
-            speech.end()
-            if self._speeches.get(key) is speech:
-                del self._speeches[key]
+        return Speech(self, key, turn, attempt)
+
+    def begins(self, key: Key, speech: "Speech") -> None:
+        """Who listens to the session from now on is told what this has said so far."""
+        self._speeches[key] = speech
+
+    def ends(self, key: Key, speech: "Speech") -> None:
+        """Nothing more is said, unless another one has begun."""
+        if self._speeches.get(key) is speech:
+            del self._speeches[key]
 
     def say_alone(self, tenant: str, delta: Delta) -> None:
         """Say something that is no part of an answer."""
@@ -199,6 +203,14 @@ class Speech:
         self._length = 0
         self._told = 0  # how many of them other processes were told, while they listen
         self._telling: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> Callable[[Delta], None]:
+        self._bus.begins(self._key, self)
+        return self.say
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+        self._bus.ends(self._key, self)
 
     def say(self, delta: Delta) -> None:
         """Say the next piece."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import ParamSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +29,16 @@ class ToolRun:
     may_repeat: bool  # after a crash, because its author or a person said so
 
 
+P = ParamSpec("P")
+
 Deed = ModelAsked | ToolRun
 Told = Callable[[Deed], None]
 
 watcher: ContextVar[Told] = ContextVar("holdfast_deeds")
 
 
-def tell(deed: Deed) -> None:
-    """Tell whoever watches in this context; usually nobody does."""
+def tell(kind: Callable[P, Deed], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Tell whoever watches in this context of a deed; usually nobody does."""
     told = watcher.get(None)
     if told is not None:
-        told(deed)
+        told(kind(*args, **kwargs))

@@ -175,9 +175,9 @@ class Driver:
         return Seat(
             epoch=self._lease.epoch,
             tries=self._lease.tries if not self._wrote else 1,
-            in_flight=starting.union(self._flight.calls),
+            in_flight=starting.union(self._flight.calls) if starting else self._flight.calls,
             asking=self._flight.asking is not None,
-            stuck=frozenset(self._stuck),
+            stuck=self._stuck,
             limits=self._agent.limits,
             grace=self._agent.patience_ms,
             until=self._time.until(self._log, self._desk.store.now()),
@@ -246,7 +246,7 @@ class Driver:
 
     def _rest_after(self, draft: Draft) -> Rest:
         """Whether nothing is left to do here once a draft is written."""
-        starting = frozenset(f.id for f in draft.facts if isinstance(f, events.ToolStarted))
+        starting = frozenset([f.id for f in draft.facts if isinstance(f, events.ToolStarted)])
 
         def rest(after: State) -> Park | None:
             if self._stuck or self._stopping or len(self._flight.outcomes) > 1:

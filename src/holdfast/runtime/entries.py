@@ -41,7 +41,7 @@ class Address:
         return index.session_key(self.tenant, self.session_id)
 
 
-class Known(Struct, frozen=True):
+class Known(Struct, frozen=True, gc=False):
     """A session's entry and what it says."""
 
     entry: Entry

@@ -83,9 +83,11 @@ async def invoke(
     call = _prepared(tool, ctx)
     # The timeout of a deferred tool is about its result, not about starting it.
     limit = None if tool.deferred else tool.timeout_ms
-    with anyio.move_on_after(None if limit is None else limit / 1_000):
+    if limit is None:
         return await _awaited(call, limiter)
-    raise ToolError(f"{tool.name} timed out after {format_ms(limit or 0)}", code="TOOL_TIMEOUT")
+    with anyio.move_on_after(limit / 1_000):
+        return await _awaited(call, limiter)
+    raise ToolError(f"{tool.name} timed out after {format_ms(limit)}", code="TOOL_TIMEOUT")
 
 
 def _prepared(tool: Tool[..., Any], ctx: Context) -> Callable[[], Any]:

@@ -61,7 +61,8 @@ class Log:
         """They were written just there, as these records."""
         self.events += after.new
         self.state = after.state
-        self.size += sum(len(record.data) for record in records)
+        for record in records:
+            self.size += len(record.data)
 
     def append(self, facts: Iterable[Event], records: Sequence[Record]) -> None:
         """Take in what was just written at the very end of what we had seen."""

@@ -6,8 +6,8 @@ guess, good for a write that the store refuses if it is wrong, and never for an 
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Final
 
 from msgspec import Struct, field
@@ -31,6 +31,23 @@ class Rested(Struct):
     waits: dict[str, Waiting] | None = field(default_factory=dict)
 
 
+class _Listening(Struct):
+    """Written out, since there is one for every drive: a generator would cost twice as much."""
+
+    listeners: dict[str, list[Heard]]
+    stream: str
+    heard: Heard
+
+    def __enter__(self) -> None:
+        self.listeners.setdefault(self.stream, []).append(self.heard)
+
+    def __exit__(self, *_: object) -> None:
+        here = self.listeners[self.stream]
+        here.remove(self.heard)
+        if not here:
+            del self.listeners[self.stream]
+
+
 class Near:
     """Listeners and resting sessions, by stream."""
 
@@ -40,21 +57,16 @@ class Near:
         self._bytes = 0
         self._streams: dict[str, str] = {}  # by the id of a call that waits
 
-    @contextmanager
-    def listening(self, stream: str, heard: Heard) -> Iterator[None]:
+    def listening(self, stream: str, heard: Heard) -> AbstractContextManager[None]:
         """Be told the newest seq of one stream."""
-        self._listeners.setdefault(stream, []).append(heard)
-        try:
-            yield
-        finally:
-            self._listeners[stream].remove(heard)
-            if not self._listeners[stream]:
-                del self._listeners[stream]
+        return _Listening(self._listeners, stream, heard)
 
     def tell(self, stream: str, seq: int) -> None:
         """A stream has come as far as this."""
-        for heard in tuple(self._listeners.get(stream, ())):
-            heard(seq)
+        listeners = self._listeners.get(stream)
+        if listeners:
+            for heard in tuple(listeners):
+                heard(seq)
 
     def tell_all(self) -> None:
         """Any stream may have come further."""

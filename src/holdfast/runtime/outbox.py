@@ -85,7 +85,7 @@ class Outbox:
         self, writes: Sequence[Write], puts: Sequence[Put]
     ) -> tuple[Sequence[Write], Sequence[Put]]:
         """A commit with the deliveries of the facts in it."""
-        if not self.targets and not any(_has_hooks(put) for put in puts):
+        if not self.targets and not any(map(_has_hooks, puts)):
             return writes, puts
         more: list[Write] = []
         entries: list[Put] = []

@@ -78,7 +78,7 @@ class Performer(Struct, frozen=True):
     async def _invoke(self, tool: Tool[..., Any], call: Call, ctx: Context[Any]) -> Any:
         may_repeat = tool.crash_policy != "tell"
         run = (call.turn, call.id, call.effect_id, tool.name, may_repeat)
-        tell(ToolRun(ctx.tenant, ctx.session_id, *run))
+        tell(ToolRun, ctx.tenant, ctx.session_id, *run)
         desk = self.place.desk
         with desk.telemetry.tool(tool, call.id, ctx.session_id, ctx.args) as returned:
             value = await invoke(tool, ctx, limiter=desk.threads)

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -91,58 +91,31 @@ class Telemetry:
             return None
         return provider.get_tracer("holdfast")
 
-    @contextmanager
-    def drive(self, agent: str, session_id: str, before: State) -> Iterator[DriveSpan]:
+    def drive(
+        self, agent: str, session_id: str, before: State
+    ) -> AbstractContextManager[DriveSpan]:
         """A trace of its own, linked to that of the drive before and to who asked for this one."""
         tracer = self._tracer()
         if tracer is None:
-            yield DriveSpan()
-            return
-        from opentelemetry.context import Context
+            return _NO_DRIVE
+        return _drive(tracer, _common("invoke_agent", agent, session_id), before)
 
-        said = {**_common("invoke_agent", agent, session_id)}
-        if before.run is not None:
-            said["holdfast.run.id"] = before.run.id
-        with tracer.start_as_current_span(
-            f"invoke_agent {agent}",
-            context=Context(),
-            attributes=said,
-            links=_links(before.trace),
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            yield DriveSpan(span)
-
-    @contextmanager
     def chat(
         self, model: str, request: Request, *, hides: bool
-    ) -> Iterator[Callable[[Answer], None]]:
+    ) -> AbstractContextManager[Callable[[Answer], None]]:
         """A request to a model; what it answered is told. `hides`: a tool has secret arguments."""
-        provider, _, name = model.partition(":")
-        said = _common("chat", request.agent, request.session_id)
-        said["gen_ai.provider.name"] = _PROVIDERS.get(provider, provider)
-        said["gen_ai.request.model"] = name or model
-        with self._span(f"chat {name or model}", said, is_client=True) as span:
-            shows = span is not None and self.content and not hides
-            if span is not None and shows:
-                span.set_attribute("gen_ai.system_instructions", request.instructions)
-                span.set_attribute("gen_ai.input.messages", _json(_messages(request.messages)))
+        tracer = self._tracer()
+        if tracer is None:
+            return _NOT_TOLD
+        return _chat(tracer, model, request, shows=self.content and not hides)
 
-            def told(answer: Answer) -> None:
-                if span is not None:
-                    span.set_attributes(_answered(answer))
-                    if shows:
-                        parts = _parts(answer.text, answer.calls)
-                        told = [{"role": "assistant", "parts": parts}]
-                        span.set_attribute("gen_ai.output.messages", _json(told))
-
-            yield told
-
-    @contextmanager
     def tool(
         self, tool: Tool[..., Any], call_id: str, session_id: str, args: Mapping[str, Any]
-    ) -> Iterator[Callable[[Any], None]]:
+    ) -> AbstractContextManager[Callable[[Any], None]]:
         """A call of a tool; what it returned is told."""
+        tracer = self._tracer()
+        if tracer is None:
+            return _NOT_TOLD
         said = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.conversation.id": session_id,
@@ -150,41 +123,88 @@ class Telemetry:
             "gen_ai.tool.type": "function",
             "gen_ai.tool.call.id": call_id,
         }
-        with self._span(f"execute_tool {tool.name}", said) as span:
-            if span is not None and self.content:
-                shown = _shown(masked(args, tool.hidden))
-                span.set_attribute("gen_ai.tool.call.arguments", shown)
+        shown = _shown(masked(args, tool.hidden)) if self.content else None
+        return _tool(tracer, said, shown)
 
-            def told(value: Any) -> None:
-                if span is not None and self.content:
-                    span.set_attribute("gen_ai.tool.call.result", _shown(value))
 
-            yield told
+# What nobody collects costs two calls: these do nothing, and are used over and over.
+_NO_DRIVE: Final = nullcontext(DriveSpan())
+_NOT_TOLD: Final[AbstractContextManager[Callable[[Any], None]]] = nullcontext(lambda _: None)
 
-    @contextmanager
-    def _span(
-        self, name: str, said: dict[str, str], *, is_client: bool = False
-    ) -> "Iterator[Span | None]":
-        tracer = self._tracer()
-        if tracer is None:
-            yield None
-            return
-        from opentelemetry.trace import SpanKind
 
-        with tracer.start_as_current_span(
-            name,
-            kind=SpanKind.CLIENT if is_client else SpanKind.INTERNAL,
-            attributes=said,
-            record_exception=False,  # its text is content
-            set_status_on_exception=False,
-        ) as span:
-            try:
-                yield span
-            except BaseException as error:
-                _fail(
-                    span, error.code if isinstance(error, HoldfastError) else type(error).__name__
-                )
-                raise
+@contextmanager
+def _drive(tracer: "Tracer", said: dict[str, str], before: State) -> Iterator[DriveSpan]:
+    from opentelemetry.context import Context
+
+    if before.run is not None:
+        said["holdfast.run.id"] = before.run.id
+    with tracer.start_as_current_span(
+        f"invoke_agent {said['gen_ai.agent.name']}",
+        context=Context(),
+        attributes=said,
+        links=_links(before.trace),
+        record_exception=False,
+        set_status_on_exception=False,
+    ) as span:
+        yield DriveSpan(span)
+
+
+@contextmanager
+def _chat(
+    tracer: "Tracer", model: str, request: Request, *, shows: bool
+) -> Iterator[Callable[[Answer], None]]:
+    provider, _, name = model.partition(":")
+    said = _common("chat", request.agent, request.session_id)
+    said["gen_ai.provider.name"] = _PROVIDERS.get(provider, provider)
+    said["gen_ai.request.model"] = name or model
+    with _span(tracer, f"chat {name or model}", said, is_client=True) as span:
+        if shows:
+            span.set_attribute("gen_ai.system_instructions", request.instructions)
+            span.set_attribute("gen_ai.input.messages", _json(_messages(request.messages)))
+
+        def told(answer: Answer) -> None:
+            span.set_attributes(_answered(answer))
+            if shows:
+                parts = _parts(answer.text, answer.calls)
+                told = [{"role": "assistant", "parts": parts}]
+                span.set_attribute("gen_ai.output.messages", _json(told))
+
+        yield told
+
+
+@contextmanager
+def _tool(
+    tracer: "Tracer", said: dict[str, str], shown: str | None
+) -> Iterator[Callable[[Any], None]]:
+    with _span(tracer, f"execute_tool {said['gen_ai.tool.name']}", said) as span:
+        if shown is not None:
+            span.set_attribute("gen_ai.tool.call.arguments", shown)
+
+        def told(value: Any) -> None:
+            if shown is not None:
+                span.set_attribute("gen_ai.tool.call.result", _shown(value))
+
+        yield told
+
+
+@contextmanager
+def _span(
+    tracer: "Tracer", name: str, said: dict[str, str], *, is_client: bool = False
+) -> "Iterator[Span]":
+    from opentelemetry.trace import SpanKind
+
+    with tracer.start_as_current_span(
+        name,
+        kind=SpanKind.CLIENT if is_client else SpanKind.INTERNAL,
+        attributes=said,
+        record_exception=False,  # its text is content
+        set_status_on_exception=False,
+    ) as span:
+        try:
+            yield span
+        except BaseException as error:
+            _fail(span, error.code if isinstance(error, HoldfastError) else type(error).__name__)
+            raise
 
 
 def _common(operation: str, agent: str, session_id: str) -> dict[str, str]:

@@ -65,8 +65,9 @@ class Watch:
                 more, self._cursor = len(feed.records) == PAGE, feed.cursor
                 for taken in tuple(self._readers):
                     taken(feed.records)
-                for record in feed.records:
-                    self._near.tell(record.stream, record.seq)
+                newest = {record.stream: record.seq for record in feed.records}
+                for stream, seq in newest.items():
+                    self._near.tell(stream, seq)
 
 
 async def wait_for(event: anyio.Event, timeout_s: float) -> None:

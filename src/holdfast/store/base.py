@@ -33,7 +33,7 @@ class WallClock:
         return time.time_ns() // 1_000_000
 
 
-class Record(Struct, frozen=True):
+class Record(Struct, frozen=True, gc=False):
     """One immutable line of a stream; `data` is opaque.
 
     The store gives `seq`, `pos` and `stream`, and `at` where the writer left it 0.
@@ -47,7 +47,7 @@ class Record(Struct, frozen=True):
     stream: str = ""
 
 
-class Lease(Struct, frozen=True):
+class Lease(Struct, frozen=True, gc=False):
     """The right to drive one stream, and the number that fences it."""
 
     stream: str
@@ -58,13 +58,13 @@ class Lease(Struct, frozen=True):
     now: int
 
 
-class Release(Struct, frozen=True):
+class Release(Struct, frozen=True, gc=False):
     """Give the lease back; `due` is when somebody must look again, None: not before a wake-up."""
 
     due: int | None = None
 
 
-class Write(Struct, frozen=True):
+class Write(Struct, frozen=True, gc=False):
     """What happens to one stream: conditions (`fence`, `head`, `create`), then effects.
 
     `create` makes the stream, of that kind, if there is none; with `head=0` there must be none.
@@ -93,7 +93,7 @@ class _Delete:
 DELETE: Final = _Delete()
 
 
-class Put(Struct, frozen=True):
+class Put(Struct, frozen=True, gc=False):
     """Write an index entry, if its version is still `expect` (0: there is none)."""
 
     kind: str
@@ -105,7 +105,7 @@ class Put(Struct, frozen=True):
     data: bytes | _Delete
 
 
-class Check(Struct, frozen=True):
+class Check(Struct, frozen=True, gc=False):
     """A put that changes nothing: only the condition."""
 
     kind: str
@@ -114,7 +114,7 @@ class Check(Struct, frozen=True):
     stream: str
 
 
-class Entry(Struct, frozen=True):
+class Entry(Struct, frozen=True, gc=False):
     """What finds a stream again without reading it: a pending call, a session, a message key."""
 
     kind: str
@@ -126,7 +126,7 @@ class Entry(Struct, frozen=True):
     data: bytes
 
 
-class Slice(Struct, frozen=True):
+class Slice(Struct, frozen=True, gc=False):
     """Records of one stream, oldest first, and where the stream stands."""
 
     records: Sequence[Record]
@@ -135,7 +135,7 @@ class Slice(Struct, frozen=True):
     due: int | None = None  # from when on it may be claimed; meaningless while held
 
 
-class StreamState(Struct, frozen=True):
+class StreamState(Struct, frozen=True, gc=False):
     """Where one stream stands, without its records; the head of a gone one is 0."""
 
     stream: str
@@ -147,21 +147,21 @@ class StreamState(Struct, frozen=True):
     gone: bool
 
 
-class Page(Struct, frozen=True):
+class Page(Struct, frozen=True, gc=False):
     """Entries, and the cursor of the next page (None: that was all)."""
 
     entries: Sequence[Entry]
     next: str | None
 
 
-class Feed(Struct, frozen=True):
+class Feed(Struct, frozen=True, gc=False):
     """Records of all streams, and the cursor to go on from."""
 
     records: Sequence[Record]
     cursor: str
 
 
-class Census(Struct, frozen=True):
+class Census(Struct, frozen=True, gc=False):
     """What a store holds, in numbers; streams and entries of the present, not of the past."""
 
     entries: dict[tuple[str, str], int]  # by kind and state

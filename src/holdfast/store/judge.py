@@ -5,6 +5,7 @@ Nothing here waits, reads a clock or knows a database.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -19,6 +20,7 @@ from holdfast.store.base import (
     NoStream,
     Put,
     Record,
+    Release,
     StoreRefusal,
     VersionMoved,
     Write,
@@ -28,6 +30,7 @@ BACK_OFF_FROM_TRY = 3
 LONGEST_BACK_OFF_MS = 300_000
 NAME_BYTES = 2_500  # of a stream's id and kind, and of an entry's kind, key and state together
 _INT_LIMIT = 2**63  # what the databases call an integer
+_LEAST = -_INT_LIMIT
 _ALWAYS_SHORT = NAME_BYTES // 4  # characters
 
 
@@ -43,7 +46,7 @@ class StreamRow(NamedTuple):
     gone: bool = False
 
 
-class Commit(Struct, frozen=True):
+class Commit(Struct, frozen=True, gc=False):
     """A commit whose form has been checked; `checked` makes it."""
 
     writes: Sequence[Write]
@@ -62,7 +65,7 @@ class Rows(NamedTuple):
     entries: Mapping[tuple[str, str], Entry | None]
 
 
-class Changes(Struct, frozen=True):
+class Changes(Struct, frozen=True, gc=False):
     """What an accepted commit makes of the rows it named."""
 
     streams: Mapping[str, StreamRow]  # every stream it named, as it is afterwards
@@ -116,53 +119,72 @@ def due_after_reaping(tries: int, now: int) -> int:
 
 def _check_write(write: Write) -> None:
     _check_text(write.stream, "a stream's id")
-    _check_length(write.stream, write.create or "")
-    for record in write.records:
-        if not isinstance(record.data, bytes):
-            raise ValueError(f"the data of a record is bytes, not {type(record.data).__name__}")  # noqa: TRY004
-        _check_text(record.type, "a record's type")
-        _check_int(record.at)
+    if len(write.stream) + len(write.create or "") > _ALWAYS_SHORT:
+        _check_length(write.stream, write.create or "")
+    _check_records(write.records)
     if write.fence is not None and write.fence.stream != write.stream:
         raise ValueError("a fence is the lease of the stream it guards")
     if write.wake is not None:
         _check_int(write.wake)
     if write.release is not None:
-        _check_int(write.release.due)
-        if write.fence is None or write.head is None:
-            raise ValueError("a release needs fence and head: one parks at a head one has seen")
+        _check_release(write, write.release)
     if write.erase and (write.records or write.create or write.release or write.wake is not None):
         raise ValueError("an erased stream takes nothing else")
 
 
+def _check_records(records: Sequence[Record]) -> None:
+    for record in records:
+        if not isinstance(record.data, bytes):
+            raise ValueError(f"the data of a record is bytes, not {type(record.data).__name__}")  # noqa: TRY004
+        _check_word(record.type, "a record's type")
+        if not _LEAST <= record.at < _INT_LIMIT:
+            _check_int(record.at)
+
+
+def _check_release(write: Write, release: Release) -> None:
+    if release.due is not None:
+        _check_int(release.due)
+    if write.fence is None or write.head is None:
+        raise ValueError("a release needs fence and head: one parks at a head one has seen")
+
+
 def _check_entries(commit: Commit) -> None:
-    if len({(put.kind, put.key) for put in commit.puts}) != len(commit.puts):
+    puts = commit.puts
+    if len(puts) > 1 and len({(put.kind, put.key) for put in puts}) != len(puts):
         raise ValueError("an entry may appear only once in the puts of a commit")
     erased = {write.stream: write.erase for write in commit.writes}
     for item in commit.conditions():
         if item.stream not in erased:
             raise ValueError("the stream of every put and check must be among the writes")
-        _check_text(item.kind, "an entry's kind")
+        _check_word(item.kind, "an entry's kind")
         _check_text(item.key, "an entry's key")
-    for put in commit.puts:
+    for put in puts:
         if erased[put.stream]:
             raise ValueError("an erased stream takes nothing else")
-        if isinstance(put.data, str):
-            raise ValueError("the data of an entry is bytes, not str")  # noqa: TRY004
-        _check_text(put.state, "an entry's state", empty=True)
+        _check_put(put)
+
+
+def _check_put(put: Put) -> None:
+    if isinstance(put.data, str):
+        raise ValueError("the data of an entry is bytes, not str")  # noqa: TRY004
+    _check_word(put.state or " ", "an entry's state")
+    if len(put.kind) + len(put.key) + len(put.state) > _ALWAYS_SHORT:
         _check_length(put.kind, put.key, put.state)
+    if put.due is not None:
         _check_int(put.due)
 
 
-def _check_text(text: str, what: str, *, empty: bool = False) -> None:
-    if not text and not empty:
+def _check_text(text: str, what: str) -> None:
+    if not text:
         raise ValueError(f"{what} must not be empty")
     if not text.isascii():
         text.encode()  # a lone surrogate is a UnicodeEncodeError, hence a ValueError
 
 
+_check_word = lru_cache(1_000)(_check_text)  # types, kinds and states: always the same few
+
+
 def _check_length(*names: str) -> None:
-    if sum(map(len, names)) <= _ALWAYS_SHORT:
-        return
     # PostgreSQL keeps the first two characters as two each.
     text = "".join(names)
     size = len(text.encode()) + text.count("\0") + text.count("\1")
@@ -174,18 +196,41 @@ def _check_length(*names: str) -> None:
         )
 
 
-def _check_int(number: int | None) -> None:
-    if number is not None and not -_INT_LIMIT <= number < _INT_LIMIT:
+def _check_int(number: int) -> None:
+    if not _LEAST <= number < _INT_LIMIT:
         raise ValueError(f"{number} is no instant: it does not fit into 64 bits")
 
 
 def _refusal(commit: Commit, rows: Rows) -> StoreRefusal | None:
     found = [(write, rows.streams.get(write.stream)) for write in commit.writes]
+    for write, row in found:
+        if not _holds(write, row):
+            return _first_refusal(found) or _entries_refusal(commit, rows)
+    return _entries_refusal(commit, rows)
+
+
+def _holds(write: Write, row: StreamRow | None) -> bool:
+    """Whether what most commits ask for is so; else it is looked at condition by condition."""
+    lease, head = write.fence, write.head
+    if row is None or row.gone or write.create is not None:
+        return False
+    if lease is not None and (row.epoch != lease.epoch or row.holder != lease.holder):
+        return False
+    return head is None or row.head == head
+
+
+def _first_refusal(found: Sequence[tuple[Write, StreamRow | None]]) -> StoreRefusal | None:
     for condition in (_missing, _gone, _fenced, _head_moved):
         for write, row in found:
             refusal = condition(write, row)
             if refusal is not None:
                 return refusal
+    return None
+
+
+def _entries_refusal(commit: Commit, rows: Rows) -> StoreRefusal | None:
+    if not commit.puts and not commit.checks:
+        return None
     erased = {write.stream for write in commit.writes if write.erase}
     return _version_moved(commit.conditions(), rows, erased)
 

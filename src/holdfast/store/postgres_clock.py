@@ -18,7 +18,7 @@ class ServerClock:
             return self._clock.now()
         if self._ahead is None:  # nobody has asked the server yet
             return time.time_ns() // 1_000_000
-        return _monotonic() + self._ahead
+        return time.monotonic_ns() // 1_000_000 + self._ahead
 
     def given(self) -> int | None:
         """The instant for the server's statements; None: it has a clock of its own."""
@@ -26,8 +26,4 @@ class ServerClock:
 
     def heard(self, now: int) -> None:
         """The server has just said what time it is."""
-        self._ahead = now - _monotonic()
-
-
-def _monotonic() -> int:
-    return time.monotonic_ns() // 1_000_000
+        self._ahead = now - time.monotonic_ns() // 1_000_000

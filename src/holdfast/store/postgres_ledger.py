@@ -11,9 +11,19 @@ from holdfast.store.base import Entry, StoreRefusal
 from holdfast.store.judge import Changes, Commit, Rows, StreamRow, judge
 from holdfast.store.postgres_sql import packed
 
-Columns = list[list[Any]]
+Columns = list[list[Any] | str]
 
-_NEW, _MOVED, _RECORD, _ENTRY = 9, 7, 5, 7  # columns of what is written
+
+def _numbers(column: Sequence[int | None]) -> str:
+    """An array as the server reads it: of a list the driver asks each element what it is."""
+    return "{" + ",".join(map(str, column)).replace("None", "NULL") + "}"
+
+
+# How the columns of what is written go over, table by table.
+_NEW = (_numbers, list, list, _numbers, _numbers, list, _numbers, _numbers, _numbers)
+_MOVED = (_numbers, _numbers, _numbers, list, _numbers, _numbers, _numbers)
+_RECORD = (_numbers, _numbers, list, _numbers, list)
+_ENTRY = (list, list, _numbers, _numbers, list, _numbers, list)
 
 _Key = tuple[str, str]
 
@@ -62,10 +72,10 @@ class Ledger:
     def columns(self) -> tuple[Columns, int]:
         """What is to be written, table by table and column by column, and how many rows."""
         tables = (self._made(), self._moved(), self._appended(), self._put())
-        widths = (_NEW, _MOVED, _RECORD, _ENTRY)
         columns: Columns = []
-        for rows, width in zip(tables, widths, strict=True):
-            columns += [list(column) for column in zip(*rows, strict=True)] or [[]] * width
+        for rows, forms in zip(tables, (_NEW, _MOVED, _RECORD, _ENTRY), strict=True):
+            by_column = list(zip(*rows, strict=True)) or [()] * len(forms)
+            columns += [form(column) for form, column in zip(forms, by_column, strict=True)]
         return columns, sum(map(len, tables))
 
     def _apply(self, changes: Changes) -> None:

@@ -1,7 +1,7 @@
 """The SQL of the PostgreSQL store, by name, and texts as PostgreSQL can keep them."""
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Final
 
@@ -9,6 +9,7 @@ _NAME: Final = re.compile(r"^-- (\w+) --$", re.MULTILINE)
 _SPECIAL: Final = re.compile("[\x00\x01]")
 _KEPT: Final = {"\x00": "\x01\x01", "\x01": "\x01\x02"}  # in the order of what they stand for
 _READ: Final = re.compile("\x01[\x01\x02]")
+_KNOWN: Final = 2_000  # names that are not looked at again: a row has some, and most are the same
 
 
 def statement(name: str) -> str:
@@ -28,6 +29,7 @@ def _statements() -> dict[str, str]:
     }
 
 
+@lru_cache(_KNOWN)
 def packed(text: str) -> str:
     """The text without NUL, which PostgreSQL's texts cannot hold; the order of texts is kept."""
     if "\x00" not in text and "\x01" not in text:
@@ -35,6 +37,7 @@ def packed(text: str) -> str:
     return _SPECIAL.sub(lambda found: _KEPT[found[0]], text)
 
 
+@lru_cache(_KNOWN)
 def unpacked(text: str) -> str:
     """The text as it was given."""
     if "\x01" not in text:

@@ -1,5 +1,6 @@
 """Tells tasks of one event loop that the store may have changed."""
 
+import asyncio
 from contextvars import ContextVar
 
 import anyio
@@ -15,7 +16,7 @@ class Signal:
 
     def __init__(self) -> None:
         self._rung = 0
-        self._next = anyio.Event()
+        self._next: asyncio.Event | None = None  # if somebody waits for it
 
     def look(self) -> None:
         """Remember that this task sees everything up to here."""
@@ -24,8 +25,9 @@ class Signal:
     def ring(self) -> None:
         """Wake everybody who waits; for the event loop's own thread."""
         self._rung += 1
-        rung, self._next = self._next, anyio.Event()
-        rung.set()
+        rung, self._next = self._next, None
+        if rung is not None:
+            rung.set()
 
     async def wait(self, timeout_s: float) -> None:
         """Return when it has rung since this task last looked, or after the timeout."""
@@ -34,6 +36,8 @@ class Signal:
             seen = self._rung
         with anyio.move_on_after(timeout_s):
             if seen == self._rung:
+                if self._next is None:
+                    self._next = asyncio.Event()
                 await self._next.wait()
         self.look()
         await checkpoint()
