@@ -80,6 +80,48 @@ def test_it_can_be_asked_through_a_pooler(
     assert found(f"{pgbouncer.through(postgres_url)}?listen=off&advisory=off") == {}
 
 
+@pytest.mark.parametrize("words", [["s1", "--fix"], ["--fix"]])
+def test_a_damaged_session_is_made_anew_and_still_waits(
+    waits: Shop, postgres: PostgresServer, postgres_url: str, words: list[str]
+) -> None:
+    """S2.9, S2.34: the approval that waited before waits after, and the original is kept."""
+    code = (waits.folder / "shop.py").read_text()
+    (waits.folder / "shop.py").write_text(code.replace("sqlite:///shop.db", postgres_url))
+    call, database = waits.pending("refund"), postgres_url.rpartition("/")[2]
+    postgres.psql(
+        "UPDATE holdfast.record SET data = '{' WHERE type = 'tool_result'; "
+        "DELETE FROM holdfast.record WHERE seq = 2; "
+        "DELETE FROM holdfast.entry WHERE kind = 'pending'",
+        database,
+    )
+    wrong = found(postgres_url, "s1")
+    assert {"EVENT_UNREADABLE", "EVENTS_MISSING", "ENTRY_MISSING"} <= wrong.keys()
+    told = waits.run("doctor", *words)
+    assert "✓ s1: " in told.stdout
+    original = next(Path.cwd().glob("*.damaged-1.jsonl")).read_text().splitlines()
+    assert [json.loads(one)["seq"] for one in original][:2] == [1, 3]
+    assert not {"EVENT_UNREADABLE", "EVENTS_MISSING", "ENTRY_MISSING"} & found(postgres_url).keys()
+    assert waits.pending("refund") == call
+    assert waits.run("approve", call).exit_code == 0
+    assert waits.effects() == ["refund 4200"]
+    assert waits.json("sessions", "show", "s1")["state"] == "completed"
+
+
+def test_a_session_that_somebody_drives_is_not_mended(
+    waits: Shop, postgres: PostgresServer, postgres_url: str
+) -> None:
+    database = postgres_url.rpartition("/")[2]
+    postgres.psql(
+        "UPDATE holdfast.record SET data = '{' WHERE type = 'tool_result'; "
+        "INSERT INTO holdfast.holder (name, until, program) VALUES ('busy', 1e14, 2); "
+        "UPDATE holdfast.stream SET holder = 'busy'",
+        database,
+    )
+    told = waits.run("doctor", "s1", "--fix", "--store", postgres_url, app=None)
+    assert (told.exit_code, "driven by busy" in told.stderr) == (5, True)
+    assert "EVENT_UNREADABLE" in found(postgres_url, "s1")
+
+
 def test_a_missing_index_is_named_with_what_makes_it(
     waits: Shop, postgres: PostgresServer, postgres_url: str
 ) -> None:

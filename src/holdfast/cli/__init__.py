@@ -3,6 +3,8 @@
 
 def main() -> None:
     """What `holdfast` runs."""
+    from holdfast.cli.ending import ending
     from holdfast.cli.root import cli
 
-    cli()
+    with ending():
+        cli()
