@@ -74,6 +74,7 @@ agents = [
     agent("asks", asks, "ask_user"),
     agent("dies", [{"calls": [{"tool": "dies", "args": {}}]}], dies),
     agent("broke", [{"error": "no more credit"}]),
+    agent("cut", [{"text": "Half an", "stop": "max_tokens"}]),
     agent("plain", [{"text": "Hello there."}]),
 ]
 rt = Runtime("sqlite:///shop.db", agents=agents)

@@ -163,3 +163,11 @@ def test_thinking_is_shown_where_the_agent_says_so(shop: Shop) -> None:
         text = f"agents: {{a: {{llm: 'scripted:turns.json', show_thinking: {flag}}}}}"
         (shop.folder / "holdfast.yaml").write_text(text)
         assert ("I wonder." in shop.run("run", "a", "Go", app=None).output) is shown
+
+
+def test_an_answer_that_was_cut_off_is_told(shop: Shop) -> None:
+    said = shop.run("run", "cut", "Go", "-s", "s")
+    assert said.exit_code == 0
+    assert "  ! its last answer was cut off at the limit of tokens (max_tokens)." in said.stdout
+    assert "holdfast run cut 'Go on.' -s s" in said.stdout
+    assert shop.json("sessions", "show", "s")["stop"] == "max_tokens"
