@@ -15,7 +15,7 @@ from tests.models.conftest import FORMATS
 
 from holdfast.core.render.target import CLOSED
 from holdfast.testing.endpoint import Endpoint, fake_endpoint
-from holdfast.testing.endpoint.samples import HARD, LAST
+from holdfast.testing.endpoint.samples import HARD, LAST, PAUSED
 from holdfast.testing.provider_rules import Format
 
 AT_ONCE = 2
@@ -163,3 +163,21 @@ def test_another_model_can_take_a_session_over_at_any_turn(
     wrong = at_once(forkers, recorded, one)
     assert len(recorded) == 3
     assert not wrong, "\n".join(wrong)
+
+
+def test_a_paused_turn_goes_on_after_a_kill(tmp_path: Path, forkers: list[Forker]) -> None:
+    """G2, G6: the part that is recorded is not asked for again."""
+    with fake_endpoint(PAUSED) as endpoint:
+        job = {"url": endpoint.url, "format": "anthropic"}
+        assert forkers[0].run(tmp_path / "unbroken", "story", **job) == 0
+    points = [one.partition(" ")[0] for one in forkers[0].points(tmp_path / "unbroken")]
+    for point in [one for one in points if one.startswith(("write:", "model:", "commit:"))]:
+        folder = tmp_path / point.replace(":", "-")
+        with fake_endpoint(PAUSED) as endpoint:
+            job = {"url": endpoint.url, "format": "anthropic"}
+            forkers[0].kill(folder, "story", at=point, **job)
+            assert forkers[0].run(folder, "story", **job) == 0, (folder / "log").read_text()
+        assert endpoint.refused == []
+        assert ended(folder)["output"] == "Let me look.Holdfast is a clamp."
+        recorded = [one["turn"] for one in of(ended(folder), "assistant")]
+        assert recorded == [1, 2]

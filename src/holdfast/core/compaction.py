@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from holdfast.core import events
 from holdfast.core.events import CompactionRequested, Content, Event, Stamped
+from holdfast.core.stops import is_paused
 from holdfast.core.usage import tokens
 from holdfast.errors import ConfigError
 
@@ -149,10 +150,16 @@ def _before(log: Sequence[Stamped], keep: int) -> int | None:
     """The last event of the turn before the last `keep`; None if a summary has it already."""
     answers = 0
     for seq, _, event in reversed(log):
+        if _is_paused(event):
+            continue  # it belongs to the answer after it
         if answers == keep and isinstance(event, _PARTS_OF_TURN):
             return seq if seq > covered(log) else None
         answers += isinstance(event, events.Assistant)
     return None
+
+
+def _is_paused(event: Event) -> bool:
+    return isinstance(event, events.Assistant) and is_paused(event.stop)
 
 
 def _ends(log: Sequence[Stamped]) -> list[int]:
@@ -160,7 +167,7 @@ def _ends(log: Sequence[Stamped]) -> list[int]:
     ends: list[int] = []
     start = covered(log)
     for seq, _, event in log:
-        if seq <= start or not isinstance(event, _PARTS_OF_TURN):
+        if seq <= start or not isinstance(event, _PARTS_OF_TURN) or _is_paused(event):
             continue
         if isinstance(event, events.Assistant):
             ends.append(seq)

@@ -6,6 +6,7 @@ from holdfast.core.messages import Answer
 from holdfast.core.policy import GiveUp
 from holdfast.core.stops import Early, early, is_cut
 
+MAX_PAUSES: Final = 10  # in a row, after which what was said so far is the answer
 _WHERE: Final[dict[Early, str]] = {
     "max_tokens": "at the limit of tokens (max_tokens)",
     "context_window": "at the end of the model's window",

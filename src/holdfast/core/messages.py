@@ -1,6 +1,6 @@
 """The conversation that a log holds, in the neutral form from which model requests are made."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from holdfast.core import events
 from holdfast.core.events import Content, Stamped
-from holdfast.core.stops import is_cut
+from holdfast.core.stops import is_cut, is_paused
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ class AssistantMessage:
     model: str | None = None
     native: bytes | None = None
     output: bytes | None = None
+    paused: bool = False  # its provider goes on with it once it gets it back
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ class _Turn:
     answer: events.Assistant
     asked: list[events.ToolCall] = field(default_factory=list)
     results: dict[str, events.ToolResult] = field(default_factory=dict)
+    before: tuple[events.Assistant, ...] = ()  # that the provider paused, and went on from
 
 
 class Conversation:
@@ -102,12 +104,21 @@ class Conversation:
 
     def _answer(self, seq: int, event: events.Assistant) -> None:
         seen = event.request_head or seq
+        if self._turn is not None and self._goes_on(self._turn, event, seen):
+            self._turn = _Turn(seq, event, before=(*self._turn.before, self._turn.answer))
+            return
         self._close()
         self._told += [UserMessage(text) for at, text in self._inputs if at <= seen]
         self._inputs = [(at, text) for at, text in self._inputs if at > seen]
         self._turn = _Turn(seq, event)
         if self._first is None and self._told:
             self._first = self._told[0]
+
+    def _goes_on(self, turn: _Turn, event: events.Assistant, seen: int) -> bool:
+        """Whether an answer is the rest of one that its provider had paused."""
+        same = (turn.answer.provider, turn.answer.model) == (event.provider, event.model)
+        spoken = any(at <= seen for at, _ in self._inputs)
+        return is_paused(turn.answer.stop) and not turn.asked and same and not spoken
 
     def _close(self) -> None:
         if self._turn is not None:
@@ -153,17 +164,18 @@ def conversation(log: Iterable[Stamped]) -> list[Message]:
 def _closed(turn: _Turn | None) -> list[Message]:
     if turn is None or _is_lost(turn):
         return []
-    answer = turn.answer
+    answer, said = turn.answer, (*turn.before, turn.answer)
     asked = tuple(AskedCall(call.id, call.tool, call.params) for call in turn.asked)
     told: list[Message] = [
         AssistantMessage(
-            answer.content,
+            "".join(one.content for one in said),
             asked,
-            answer.thinking,
+            "\n\n".join(one.thinking for one in said if one.thinking) or None,
             answer.provider,
             answer.model,
-            None if answer.native is UNSET else bytes(answer.native),
+            _native(said),
             None if answer.output is UNSET else bytes(answer.output),
+            paused=is_paused(answer.stop) and not asked,
         )
     ]
     for call in turn.asked:
@@ -172,6 +184,17 @@ def _closed(turn: _Turn | None) -> list[Message]:
             shown = _shown(result.result)
             told.append(ToolMessage(call.id, call.tool, shown, result.is_error))
     return told
+
+
+def _native(said: Sequence[events.Assistant]) -> bytes | None:
+    """What the provider sent, of all parts of an answer; None if that of one is not known."""
+    natives = [None if one.native is UNSET else bytes(one.native) for one in said]
+    if len(natives) == 1:
+        return natives[0]
+    lists = [native.strip() for native in natives if native is not None]
+    if len(lists) < len(natives) or not all(one[:1] == b"[" for one in lists):
+        return None
+    return b"[" + b",".join(one[1:-1] for one in lists if one[1:-1].strip()) + b"]"
 
 
 def _is_lost(turn: _Turn) -> bool:

@@ -10,6 +10,7 @@ from holdfast.core import calls, events
 from holdfast.core.calls import Call, CallStatus, Move
 from holdfast.core.events import PENDING_EXECUTIONS, Stamped
 from holdfast.core.permissions import Allowed
+from holdfast.core.stops import is_paused
 from holdfast.core.todos import is_todo_tool
 from holdfast.core.usage import Usage, counted, tokens
 
@@ -63,6 +64,7 @@ class State(Struct, frozen=True, gc=False):
     trace: str = ""  # of the last drive that told one
     text: str = ""  # of the last answer
     stop: str | None = None  # why it ended, as its provider says
+    pauses: int = 0  # how often in a row the provider paused
     usage: Usage = field(default_factory=dict)
     children: tuple[str, ...] = ()  # sessions that it has started
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -80,7 +82,13 @@ class State(Struct, frozen=True, gc=False):
         """Whether the next thing is to ask the model; never while a call of the turn is open."""
         if self.run is None or self.run.end is not None or self.open_calls:
             return False
-        return bool(self.calls) or self.resuming or self.input_head > self.request_head
+        is_due = self.resuming or self.input_head > self.request_head
+        return bool(self.calls) or is_due or is_paused(self.stop)
+
+    def goes_on(self, request_head: int) -> bool:
+        """Whether an answer asked for at that head is the rest of one that was paused."""
+        spoken = self.request_head < self.input_head <= request_head
+        return is_paused(self.stop) and not spoken
 
     @property
     def needs_summary(self) -> bool:
@@ -168,7 +176,8 @@ def _hurried(state: State, now: int) -> State:
 
 
 def _assistant(state: State, stamped: Stamped, event: events.Assistant) -> State:
-    run = state.run
+    run, paused = state.run, is_paused(event.stop)
+    before = state.text if state.goes_on(event.request_head or stamped.seq) else ""
     if run is not None:
         spent = run.tokens + tokens(event.usage)
         run = replace(run, driven=True, turns=run.turns + 1, tokens=spent)
@@ -181,8 +190,9 @@ def _assistant(state: State, stamped: Stamped, event: events.Assistant) -> State
         calls={},
         resuming=False,
         retry=None,
-        text=event.content,
+        text=before + event.content,
         stop=event.stop,
+        pauses=state.pauses + 1 if paused else 0,
         usage=counted(state.usage, event.usage),
     )
 

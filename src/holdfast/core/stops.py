@@ -25,3 +25,8 @@ def early(stop: str | None) -> Early | None:
 def is_cut(stop: str | None) -> bool:
     """Whether an answer ends somewhere in the middle."""
     return early(stop) in ("max_tokens", "context_window")
+
+
+def is_paused(stop: str | None) -> bool:
+    """Whether the provider goes on with an answer once it gets it back."""
+    return early(stop) == "pause_turn"

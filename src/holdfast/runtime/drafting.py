@@ -1,16 +1,18 @@
 """What a driver writes: the draft of a thing that is to be done, and of one that came back."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, assert_never
 
 from msgspec import Struct
 
 from holdfast.core import effects, events, turns
 from holdfast.core.calls import Call
-from holdfast.core.cut_answers import useless
+from holdfast.core.cut_answers import MAX_PAUSES, useless
 from holdfast.core.messages import Answer
 from holdfast.core.policy import Ending, GiveUp, Verdict
 from holdfast.core.retries import Trouble
+from holdfast.core.stops import is_paused
 from holdfast.core.turns import Draft, Scope, Turn
 from holdfast.errors import HoldfastError, ModelUnavailable, Refused
 from holdfast.runtime.agents import ReadyAgent
@@ -175,18 +177,22 @@ class Drafting(Struct, frozen=True):
         draft = turns.record_turn(state, self.scope(), said, now)
         ending = None
         if state.input_head <= outcome.request_head:  # nobody has said anything meanwhile
-            ending = self._ending_with(outcome.answer)
+            goes_on = state.goes_on(outcome.request_head)
+            ending = self._ending_with(outcome.answer, state.text if goes_on else "")
         if ending is not None:
             draft.facts += turns.end_run(state, ending, now)
         return draft
 
-    def _ending_with(self, answer: Answer) -> Ending | None:
-        """How the run ends with an answer; None: it goes on."""
+    def _ending_with(self, answer: Answer, before: str) -> Ending | None:
+        """How the run ends with an answer, to what was said before; None: it goes on."""
+        state = self.log.state
         ending: Ending | None = useless(answer)
-        if ending is None and not answer.calls:
-            run = self.log.state.run
-            ending = self.agent.output.ending(answer, 0 if run is None else run.corrections)
-        return ending
+        if ending is not None or answer.calls:
+            return ending
+        if is_paused(answer.stop) and state.pauses < MAX_PAUSES:
+            return None
+        whole = replace(answer, text=before + answer.text)
+        return self.agent.output.ending(whole, 0 if state.run is None else state.run.corrections)
 
 
 def _trouble(error: HoldfastError) -> Trouble:

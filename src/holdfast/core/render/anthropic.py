@@ -34,9 +34,15 @@ def render_anthropic(told: list[tuple[Message, bool]], target: Target) -> dict[s
             system += _texts(message["content"])
         else:
             _add(messages, _rendered(message, intact, target))
-    _end(messages, target)
+    if not (told and _goes_on(told[-1][0], target)):
+        _end(messages, target)
     body: dict[str, Any] = {"messages": messages}
     return {"system": "\n\n".join(system), **body} if system else body
+
+
+def _goes_on(last: Message, target: Target) -> bool:
+    """Whether the model goes on with its own answer, just because it gets it back."""
+    return "paused" in last and target.native(last) is not None
 
 
 def _texts(content: str | list[Block]) -> list[str]:

@@ -212,7 +212,8 @@ class Mender:
     def _check_private(self, turn: Turn) -> None:
         private = [part for part in turn.parts if part.kind == "private"]
         leads = turn.shapes != RESPONSES or _leads(turn.parts)
-        if private and not (leads and _may_stay(turn.parts)):
+        goes_on = turn.paused and turn is self._turns[-1]
+        if private and not (leads and _may_stay(turn.parts, goes_on=goes_on)):
             _drop(turn, set(map(id, private)))
             self._report(turn.at, "Thinking without what it led to: dropped")
 
@@ -254,8 +255,11 @@ def _leads(parts: list[Part]) -> bool:
     return all(after.kind != "private" for part, after in pairwise(parts) if part.kind == "private")
 
 
-def _may_stay(parts: list[Part]) -> bool:
-    """Whether thinking is followed by what it led to, and each server tool by its result."""
+def _may_stay(parts: list[Part], *, goes_on: bool) -> bool:
+    """Whether thinking is followed by what it led to, and each server tool by its result.
+
+    The results of an answer that goes on may still come.
+    """
     if parts[-1].block["type"] in _THOUGHT:
         return False
     used: set[str] = set()
@@ -271,4 +275,4 @@ def _may_stay(parts: list[Part]) -> bool:
             return False
         else:
             used.discard(part.id)
-    return not used
+    return goes_on or not used

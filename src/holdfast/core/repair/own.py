@@ -101,6 +101,7 @@ def _assistant(message: AssistantMessage, at: int) -> Turn:
     more = {key: value for key, value in origin.items() if value is not None}
     turn = Turn("assistant", parts, at, OWN, message, more, changed=not same)
     turn.native = native if told else None
+    turn.paused = message.paused
     return turn
 
 

@@ -67,3 +67,4 @@ class Turn:
     )  # provider and model, where known
     changed: bool = False  # whether anything was dropped, renamed, joined or moved
     native: list[Any] | None = None  # what its provider sent, if it says just what the turn says
+    paused: bool = False  # its provider goes on with it, if nothing comes after it

@@ -49,7 +49,8 @@ def errors_of(messages: object) -> list[str]:
 def canonical(messages: object) -> list[tuple[dict[str, Any], bool]]:
     """The repaired conversation Anthropic-shaped, each message with whether it is as given.
 
-    An answer of ours that nothing was changed in has what its provider sent as `native`.
+    An answer of ours that nothing was changed in has what its provider sent as `native`, and is
+    `paused` if that provider goes on with it.
     """
     if is_sound(messages):
         return [(message, True) for message in messages]
@@ -62,8 +63,10 @@ def canonical(messages: object) -> list[tuple[dict[str, Any], bool]]:
 
 
 def _with_native(message: dict[str, Any], turn: Turn) -> dict[str, Any]:
-    rest = {key: value for key, value in message.items() if key != "native"}
-    return rest if turn.native is None or turn.changed else {**rest, "native": turn.native}
+    rest = {key: value for key, value in message.items() if key not in ("native", "paused")}
+    if turn.native is None or turn.changed:
+        return rest
+    return {**rest, "native": turn.native, **({"paused": True} if turn.paused else {})}
 
 
 def mend(messages: object, unanswered: Unanswered) -> tuple[list[Turn], list[Issue]]:

@@ -19,6 +19,8 @@ DIALECTS: Final[Mapping[Format, Dialect]] = {
     "openai-chat": CHAT,
     "openai-responses": RESPONSES,
 }
+_PAUSED: Final = "pause_turn"
+_PREFILL: Final = frozenset({"A60", "A61", "A62"})
 _NOT_FOUND: Final = frozenset({"R02", "R08"})
 
 
@@ -37,7 +39,30 @@ class Judge:
 
     def answers(self, body: Body, format: Format) -> list[Answered]:  # noqa: A002
         """The answers in a history that a model gave; asides are the client's own."""
-        return [one for one in DIALECTS[format].answers(body) if not self._is_aside(one)]
+        found: list[Answered] = []
+        for one in DIALECTS[format].answers(body):
+            if not self._is_aside(one):
+                found += self._parts(one, len(found))
+        return found
+
+    def _parts(self, answered: Answered, number: int) -> list[Answered]:
+        """An answer with those that it went on from: each pause is a turn of the script."""
+        turn = self._script.turn(number)
+        if turn is None or turn.stop != _PAUSED:
+            return [answered]
+        length = len(turn.native.get("anthropic", ()))
+        rest = answered.blocks[length:]
+        if not rest:
+            return [answered]
+        paused = Answered(answered.where, answered.blocks[:length])
+        return [paused, *self._parts(Answered(answered.where, rest), number + 1)]
+
+    def _goes_on(self, body: Body, format: Format) -> bool:  # noqa: A002
+        """Whether a request ends with an answer that was paused, which is no prefill."""
+        last = body["messages"][-1:] if isinstance(body.get("messages"), list) else []
+        is_answer = bool(last) and isinstance(last[0], dict) and last[0].get("role") == "assistant"
+        turn = self._script.turn(len(self.answers(body, format)) - 1) if is_answer else None
+        return turn is not None and turn.stop == _PAUSED
 
     def _is_aside(self, answered: Answered) -> bool:
         if len(answered.blocks) != 1 or not isinstance(answered.blocks[0], dict):
@@ -54,6 +79,8 @@ class Judge:
             signed=lambda block: self._is_signed(block, str(body.get("model"))),
             led=self._is_led,
         )
+        if self._goes_on(body, format):
+            findings = [one for one in findings if one.rule not in _PREFILL]
         if findings:
             return findings[0].rule, _problem(findings[0], format)
         change = self._change(body, format)

@@ -103,6 +103,20 @@ ANTHROPIC: Final[list[dict[str, Any]]] = [
 ]
 
 
+# A turn that Anthropic paused in the middle of a search, and then went on with.
+PAUSED: Final[list[dict[str, Any]]] = [
+    {
+        "content": [
+            {"type": "thinking", "thinking": "Search.", "signature": "EqQBCkYIBhgCKkApause"},
+            {"type": "text", "text": "Let me look."},
+            _SEARCHED[0],
+        ],
+        "stop": "pause_turn",
+    },
+    {"content": [_SEARCHED[1], {**_SEARCHED[2], "text": "Holdfast is a clamp."}]},
+]
+
+
 def _function(number: int) -> dict[str, Any]:
     # Spaces and escapes as a model happens to write them.
     text = json.dumps(LOOKS[number], ensure_ascii=number == 2, indent=1 if number == 0 else None)
