@@ -35,12 +35,17 @@ def refund(order: int = 0, cents: int = 0) -> str:
     return "paid"
 
 
-def half_a_call(format_: Format, arguments: str) -> dict[str, Any]:
+def half_a_call(format_: Format, arguments: str, number: int = 1) -> dict[str, Any]:
     """A turn whose last call has only the beginning of its arguments."""
     function = {"name": "refund", "arguments": arguments}
-    call: dict[str, Any] = {"id": "call_1", "type": "function", "function": function}
-    item = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "status": "incomplete"}
-    use = {"type": "tool_use", "id": "call_1", "name": "refund", "input": arguments}
+    call: dict[str, Any] = {"id": f"call_{number}", "type": "function", "function": function}
+    item = {
+        "type": "function_call",
+        "id": f"fc_{number}",
+        "call_id": f"call_{number}",
+        "status": "incomplete",
+    }
+    use = {"type": "tool_use", "id": f"call_{number}", "name": "refund", "input": arguments}
     native: dict[Format, dict[str, Any]] = {
         "anthropic": {"content": [{"type": "text", "text": "I pay."}, use]},
         "openai-chat": {
@@ -73,16 +78,26 @@ async def test_half_a_call_is_never_run(format_: Format, arguments: str) -> None
         async with Runtime("memory:", agents=[one]) as rt:
             session = rt.session("s", agent=one)
             result = await session.run("Pay 4200 cents back.")
-            resumed = await session.run()
             events = await session.events()
         assert endpoint.refused == []
-    assert (result.state, runs) == ("failed", [])
-    assert result.error is not None
-    assert result.error.code == "MODEL_CUT"
-    assert "none of them was run" in result.error.message
-    assert "max_tokens" in (result.error.hint or "")
     (told,) = [event.data for event in events if event.type == "tool_result"]
     assert (told["isError"], "cut off" in told["result"]) == (True, True)
+    assert (result.state, result.output, runs) == ("completed", "done", [])
+
+
+@FORMATS
+async def test_who_is_cut_off_twice_in_a_row_needs_more_room(format_: Format) -> None:
+    turns = [half_a_call(format_, HALF, number) for number in (1, 2)]
+    with fake_endpoint(turns) as endpoint:
+        one = agent_at(endpoint.url, format_, tools=[refund])
+        async with Runtime("memory:", agents=[one]) as rt:
+            result = await rt.session("s", agent=one).run("Pay 4200 cents back.")
+            resumed = await rt.session("s", agent=one).run()
+        assert endpoint.refused == []
+    assert result.error is not None
+    assert (result.state, result.error.code, runs) == ("failed", "MODEL_CUT", [])
+    assert "none of them was run" in result.error.message
+    assert "max_tokens" in (result.error.hint or "")
     assert (resumed.state, resumed.output) == ("completed", "done")
 
 

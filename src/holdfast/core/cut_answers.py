@@ -20,15 +20,17 @@ NOT_RUN: Final = (
 )
 
 
-def useless(answer: Answer) -> GiveUp | None:
+def useless(answer: Answer, *, again: bool) -> GiveUp | None:
     """Why nothing can be done with an answer that was cut off; None: something can.
 
-    None of its calls is run: one may be half of what was meant, and look whole.
+    None of its calls is run: one may be half of what was meant, and look whole. The model is told
+    so, and does better or is cut off `again`.
     """
     if not is_cut(answer.stop):
         return None
     if answer.calls:
-        return cut_off(answer, "before its tool calls were complete; none of them was run")
+        what = "before its tool calls were complete, twice in a row; none of them was run"
+        return cut_off(answer, what) if again else None
     said = answer.text.strip() or answer.output is not None
     return None if said else cut_off(answer, "before anything was said")
 

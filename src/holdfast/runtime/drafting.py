@@ -12,7 +12,7 @@ from holdfast.core.cut_answers import MAX_PAUSES, useless
 from holdfast.core.messages import Answer
 from holdfast.core.policy import Ending, GiveUp, Verdict
 from holdfast.core.retries import Trouble
-from holdfast.core.stops import is_paused
+from holdfast.core.stops import is_cut, is_paused
 from holdfast.core.turns import Draft, Scope, Turn
 from holdfast.errors import HoldfastError, ModelUnavailable, Refused
 from holdfast.runtime.agents import ReadyAgent
@@ -186,7 +186,8 @@ class Drafting(Struct, frozen=True):
     def _ending_with(self, answer: Answer, before: str) -> Ending | None:
         """How the run ends with an answer, to what was said before; None: it goes on."""
         state = self.log.state
-        ending: Ending | None = useless(answer)
+        again = is_cut(state.stop) and bool(state.calls)
+        ending: Ending | None = useless(answer, again=again)
         if ending is not None or answer.calls:
             return ending
         if is_paused(answer.stop) and state.pauses < MAX_PAUSES:
