@@ -1,5 +1,8 @@
 """What all tests share."""
 
+from collections.abc import Generator
+from typing import Any
+
 import pytest
 from tests.servers.fixtures import (
     not_tested,
@@ -31,3 +34,21 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What was not tested is said where nobody overlooks it."""
     for text in not_tested(terminalreporter.stats.get("skipped", ())):
         terminalreporter.write_line(text, red=True, bold=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """What a worker of xdist says of a test is sent, and half a character cannot be sent."""
+    return _whole((yield))
+
+
+def _whole(data: Any) -> Any:
+    match data:
+        case str():
+            return data.encode(errors="backslashreplace").decode()
+        case dict():
+            return {key: _whole(value) for key, value in data.items()}
+        case list() | tuple():
+            return type(data)(map(_whole, data))
+        case _:
+            return data

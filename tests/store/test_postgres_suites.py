@@ -22,7 +22,8 @@ ALONE = {
     "test_a_submitter_killed_at_each_call_of_the_system_has_changed_all_or_nothing": (
         "of the store of files; a client of PostgreSQL writes no file"
     ),
-    "test_take_over.py::test_without_anything_but_plain_sql_they_are_taken_over_after_the_lease": (
+    "test_take_over.py::"
+    "test_without_anything_but_plain_sql_they_are_taken_over_after_a_short_lease": (
         "of a pooler; SQLite has no server"
     ),
     "test_linear.py::test_a_turn_costs_as_much_in_a_long_session_as_in_a_short_one": (
