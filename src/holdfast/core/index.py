@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +14,7 @@ from holdfast.core.sessions import RunState
 from holdfast.errors import Corrupt, Refused
 
 MAX_ID: Final = 200
+_KNOWN: Final = 2_000  # names that were put together lately: a cycle needs each several times
 _KIND: Final = "session:"
 _FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
@@ -58,11 +59,13 @@ def _unquote(text: str) -> str:
     return text
 
 
+@lru_cache(_KNOWN)
 def session_key(tenant: str, session_id: str) -> str:
     """The key of a session's entry."""
     return f"{_quote(tenant)}/{session_id}"
 
 
+@lru_cache(_KNOWN)
 def stream_of(tenant: str, session_id: str, generation: int = 1) -> str:
     """The stream of a session; a session made anew after deletion has the next generation."""
     name = f"s/{_quote(tenant)}/{_quote(session_id)}"

@@ -75,7 +75,9 @@ class State(Struct, frozen=True, gc=False):
 
     @property
     def open_calls(self) -> list[Call]:
-        return [call for call in self.calls.values() if call.is_open]
+        if not self.calls:
+            return []
+        return [call for call in self.calls.values() if call.status is not CallStatus.SETTLED]
 
     @property
     def needs_model(self) -> bool:

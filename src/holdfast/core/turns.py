@@ -191,6 +191,7 @@ class _Pen(Struct, frozen=True):
 
 
 _KINDS: dict[type, events.CallKind] = {Gate: "approval", Defer: "tool"}
+_STARTING = (Start, Defer)
 
 
 def _pen(state: State, now: int) -> _Pen:
@@ -219,7 +220,7 @@ def record_turn(state: State, scope: Scope, said: Turn, now: int) -> Draft:
         )
     free = SLOTS
     for call, verdict in zip(calls, said.verdicts, strict=True):
-        if isinstance(verdict, Start | Defer):
+        if isinstance(verdict, _STARTING):
             free -= 1
             if free < 0:
                 continue  # no intent before its slot: a crash must not throw doubt on it

@@ -16,6 +16,8 @@ def storable_text(text: str) -> str:
 
     Two halves that came in two pieces are one character again.
     """
+    if text.isascii():
+        return text
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -30,6 +30,9 @@ class Debts:
         self._outbox = outbox
         self._owed: dict[str, Debt] = {}  # by stream
 
+    def __bool__(self) -> bool:
+        return bool(self._owed)
+
     def forget(self) -> None:
         """Owe nothing any more: what we held went with our name."""
         self._owed.clear()

@@ -76,16 +76,7 @@ class Desk:
         self, record: PendingRecord, *, inside: bool = False, own: Sequence[str] = ()
     ) -> PendingCall:
         """A pending record as users hold it; `inside` its own tool it knows its secret."""
-        mark: Callable[[], Awaitable[None]] | None = None
-        secret: Callable[[], str] | None = None
-        if inside:
-
-            async def mark() -> None:
-                await self.settling.mark_started(record.id)
-
-            def secret() -> str:
-                return own[0] if own else self.callback_secret(record.id)
-
+        mark, secret = self._inside(record.id, own) if inside else (None, None)
         return PendingCall(
             id=record.id,
             kind=record.kind,
@@ -108,3 +99,16 @@ class Desk:
             _secret=secret,
             _mark_started=mark,
         )
+
+    def _inside(
+        self, pending_id: str, own: Sequence[str]
+    ) -> tuple[Callable[[], Awaitable[None]], Callable[[], str]]:
+        """What only the tool of a call can do with it."""
+
+        async def mark() -> None:
+            await self.settling.mark_started(pending_id)
+
+        def secret() -> str:
+            return own[0] if own else self.callback_secret(pending_id)
+
+        return mark, secret

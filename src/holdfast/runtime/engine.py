@@ -285,13 +285,14 @@ class Driver:
         now, by_hand = self._desk.store.now(), isinstance(effect, effects.Summarise)
         cut = self._compacting.by_hand() if by_hand else self._compacting.wanted()
         if cut is not None:
-            self._flight.ask(self._compacting.summarise(cut))
+            self._flight.ask(partial(self._compacting.summarise, cut))
         elif by_hand:
             return await self._decide(turns.no_summary(NOTHING, now))
         else:
             self._asked += 1
             attempt = (self._lease.epoch, self._asked)
-            self._flight.ask(self._asking.turn(self._log.messages(), self._log.state, attempt))
+            log = self._log
+            self._flight.ask(partial(self._asking.turn, log.messages(), log.state, attempt))
         await self._wait(effects.Idle(self._time.until(self._log, now)))
         return False
 

@@ -5,7 +5,7 @@ Each runs in a task of its own. One that was called off may go on, and tells nob
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple
+from typing import Any
 
 import anyio
 
@@ -13,12 +13,7 @@ from holdfast.errors import HoldfastError
 from holdfast.runtime.outcomes import Outcome
 
 Doing = Coroutine[Any, Any, Outcome]
-_Task = asyncio.Task[Outcome | None]
-
-
-class _Running(NamedTuple):
-    task: _Task
-    scope: anyio.CancelScope
+Start = Callable[[], Doing]
 
 
 class Flight:
@@ -26,25 +21,27 @@ class Flight:
 
     def __init__(self, tell: Callable[[], None]) -> None:
         self.outcomes: list[Outcome] = []
-        self.calls: dict[str, _Running] = {}
-        self.asking: _Task | None = None
-        self._tasks: set[_Task] = set()  # also those called off
+        self.calls: dict[str, anyio.CancelScope] = {}
+        self.asking: asyncio.Task[None] | None = None
+        self._asked = 0
+        self._tasks: set[asyncio.Task[None]] = set()  # also those called off, or ended
         self._fell: BaseException | None = None
         self._tell = tell
 
-    def ask(self, asking: Doing) -> None:
+    def ask(self, start: Start) -> None:
         """Begin a request to the model."""
-        self.asking = self._begin(asking)
+        self._asked += 1
+        self.asking = self._begin(self._ask(self._asked, start))
 
-    def run(self, call_id: str, start: Callable[[], Doing]) -> None:
+    def run(self, call_id: str, start: Start) -> None:
         """Begin a call. In a scope of its own, a tool can shield what must not be torn apart."""
-        scope = anyio.CancelScope()
-        self.calls[call_id] = _Running(self._begin(_inside(scope, start)), scope)
+        scope = self.calls[call_id] = anyio.CancelScope()
+        self._begin(self._run(call_id, scope, start))
 
     def stop(self) -> None:
         """Call everything off; what cannot be stopped is not waited for."""
-        for running in self.calls.values():
-            running.scope.cancel()
+        for scope in self.calls.values():
+            scope.cancel()
         self.calls.clear()
         self.stop_asking()
 
@@ -61,44 +58,56 @@ class Flight:
 
     async def gone(self, within_s: float | None = None) -> None:
         """Until the last of it has ended, whoever cancels us meanwhile; or for so long."""
-        while self._tasks:
+        while running := [task for task in self._tasks if not task.done()]:
             try:
-                await asyncio.wait(self._tasks, timeout=within_s)
+                await asyncio.wait(running, timeout=within_s)
             except asyncio.CancelledError:
                 self.stop()
             else:
                 if within_s is not None:
                     return
 
-    def _begin(self, doing: Coroutine[Any, Any, Outcome | None]) -> _Task:
+    def _begin(self, doing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(doing)
         self._tasks.add(task)
-        task.add_done_callback(self._landed)
         return task
 
-    def _landed(self, task: _Task) -> None:
-        self._tasks.discard(task)
-        fell = None if task.cancelled() else task.exception()
-        if task is self.asking:
-            self.asking = None
-        elif not self._took_out(task):
-            return  # it was called off
-        outcome = None if task.cancelled() or fell is not None else task.result()
-        if outcome is None:
-            self._fell = fell or HoldfastError("the drive was cut off", code="INTERNAL")
-        else:
-            self.outcomes.append(outcome)
-        self._tell()
+    # Each task tells of its own end: a callback would come a round of the event loop later.
 
-    def _took_out(self, task: _Task) -> bool:
-        for call_id, running in self.calls.items():
-            if running.task is task:
+    async def _ask(self, number: int, start: Start) -> None:
+        outcome: Outcome | None = None
+        fell: BaseException | None = None
+        try:
+            outcome = await start()
+        except BaseException as error:
+            fell = error
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            if self.asking is not None and number == self._asked:
+                self.asking = None
+                self._landed(outcome, fell)
+
+    async def _run(self, call_id: str, scope: anyio.CancelScope, start: Start) -> None:
+        outcome: Outcome | None = None
+        fell: BaseException | None = None
+        try:
+            with scope:
+                outcome = await start()
+        except BaseException as error:
+            fell = error
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            if self.calls.get(call_id) is scope:  # else it was called off
                 del self.calls[call_id]
-                return True
-        return False
+                self._landed(outcome, fell)
 
-
-async def _inside(scope: anyio.CancelScope, start: Callable[[], Doing]) -> Outcome | None:
-    with scope:
-        return await start()
-    return None
+    def _landed(self, outcome: Outcome | None, fell: BaseException | None) -> None:
+        if outcome is not None:
+            self.outcomes.append(outcome)
+        elif fell is None or isinstance(fell, asyncio.CancelledError):
+            self._fell = HoldfastError("the drive was cut off", code="INTERNAL")
+        else:
+            self._fell = fell
+        self._tell()

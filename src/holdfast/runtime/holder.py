@@ -63,9 +63,10 @@ class Holder:
 
     async def claim(self, kind: str, limit: int, only: str | None = None) -> list[Lease]:
         """Take streams that are due; first what is owed is given back."""
-        await self._debts.pay_all(only)
+        if self._debts:
+            await self._debts.pay_all(only)
         for _ in range(2):
-            name = await self._join()
+            name = self._name or await self._join()
             try:
                 leases = await self._store.claim(name, kind, limit, only=only)
                 if not self._has_again(leases):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
 import anyio.abc
@@ -47,11 +47,29 @@ class Drive:
     done: asyncio.Event = field(default_factory=asyncio.Event)
     parked: bool = False
     error: HoldfastError | None = None
+    awaited: "Begun | None" = None  # by somebody who is told at its end
 
     @property
     def backs_off(self) -> bool:
         """Whether it ended because a model is asked again later."""
         return self.driver is not None and self.driver.log.state.retry is not None
+
+
+Begun = asyncio.Future[list[Drive]]  # where somebody who asked for drives is told of them
+
+
+class Wanted(NamedTuple):
+    """What somebody wants to be driven: as many of a kind, or one stream."""
+
+    kind: str
+    limit: int
+    only: str | None = None
+    to_the_end: bool = False  # it is told when that one has ended
+
+
+def _wanted(known: Known, *, to_the_end: bool = False) -> Wanted:
+    kind = index.stream_kind(known.record.agent, known.record.queue)
+    return Wanted(kind, 1, known.stream, to_the_end)
 
 
 class Host:
@@ -67,7 +85,7 @@ class Host:
         self._holder = Holder(desk.store, self._debts, lease_ms, self._lose, self._has_again)
         self._tasks: anyio.abc.TaskGroup | None = None
         self._main: asyncio.Task[None] | None = None
-        self._driving: set[asyncio.Task[None]] = set()
+        self._driving: dict[asyncio.Task[None], Begun | None] = {}
         self._places: dict[str, asyncio.Lock] = {}  # of agents: who looks for a free one
         self._fell: BaseException | None = None  # what no drive can survive, and we neither
         self._starting = anyio.Lock()
@@ -151,7 +169,7 @@ class Host:
         for task in self._driving:
             task.cancel()
         while self._driving:
-            await asyncio.wait(self._driving)
+            await asyncio.wait([*self._driving])
 
     # --- leases -------------------------------------------------------------------------------
 
@@ -179,7 +197,8 @@ class Host:
 
     async def claim(self, kind: str, limit: int, only: str | None = None) -> list[Lease]:
         """Take sessions that are due; none while this closes."""
-        await self.start()
+        if self._tasks is None:
+            await self.start()
         if self._closing:
             return []
         if self._holder.is_misnamed and not self.drives:
@@ -209,13 +228,30 @@ class Host:
         running = self.drives.get(known.stream)
         if running is not None:
             return running
-        begun = await self.begin(known.record.agent, 1, known)
+        begun = await self._begun(known.record.agent, _wanted(known))
         return begun[0] if begun else self.drives.get(known.stream)
 
-    async def begin(
-        self, name: str, limit: int, known: Known | None = None, *, queue: str = DEFAULT
-    ) -> list[Drive]:
-        """Drive what is due under an agent's name in a queue, or only what is known.
+    async def driven(self, known: Known) -> Drive | None:
+        """Drive this session here, if it is due and free, and answer when that has ended.
+
+        If it is driven here already, that drive; else None.
+        """
+        running = self.drives.get(known.stream)
+        if running is None:
+            begun = await self._begun(known.record.agent, _wanted(known, to_the_end=True))
+            if begun:
+                return begun[0]
+            running = self.drives.get(known.stream)
+        if running is not None:
+            await running.done.wait()
+        return running
+
+    async def begin(self, name: str, limit: int, *, queue: str = DEFAULT) -> list[Drive]:
+        """Drive what is due under an agent's name in a queue."""
+        return await self._begun(name, Wanted(index.stream_kind(name, queue), limit))
+
+    async def _begun(self, name: str, wanted: Wanted) -> list[Drive]:
+        """What is driven from now on; or was, if that is to be told at the end.
 
         The host itself claims: who asks for it may leave, which withdraws nothing, and our
         heartbeat would keep alive for ever what was claimed for nobody.
@@ -223,47 +259,39 @@ class Host:
         agent = self._agents.find(name)
         if agent is None:
             return []
-        await self.start()
         if self._tasks is None:
-            raise StoreError("the runtime's background task has failed")
-        begun: asyncio.Future[list[Drive]] = asyncio.get_running_loop().create_future()
-
-        def over(_: asyncio.Task[None]) -> None:
-            if not begun.done():  # it was called off, perhaps before it began
-                begun.set_result([])
-
-        only = None if known is None else known.stream
-        kind = index.stream_kind(name, queue if known is None else known.record.queue)
-        self._spawn(self._take(agent, kind, limit, only, begun)).add_done_callback(over)
+            await self.start()
+            if self._tasks is None:
+                raise StoreError("the runtime's background task has failed")
+        begun: Begun = asyncio.get_running_loop().create_future()
+        self._spawn(self._take(agent, wanted, begun), begun)
         return await begun
 
-    async def _take(
-        self,
-        agent: ReadyAgent,
-        kind: str,
-        limit: int,
-        only: str | None,
-        begun: "asyncio.Future[list[Drive]]",
-    ) -> None:
+    async def _take(self, agent: ReadyAgent, wanted: Wanted, begun: Begun) -> None:
         """Claim, say so to who asked if that one still waits, and drive."""
-        drives: list[Drive] = []
         try:
-            async with self._counted(agent):
-                free = self._free(agent, limit)
-                for lease in await self.claim(kind, free, only) if free else ():
-                    drive = self.drives[lease.stream] = Drive(lease, agent.name)
-                    drives.append(drive)
+            drives = await self._claimed(agent, wanted)
         except Exception as error:  # noqa: BLE001 - it is the caller's, not the host's
             if not begun.done():
                 begun.set_exception(error)
             return
-        if not begun.done():
+        if drives and wanted.to_the_end:
+            drives[0].awaited = begun
+        elif not begun.done():
             begun.set_result(drives)
         for drive in drives[1:]:
             drive.task = self._spawn(self._drive(drive, agent))
         for drive in drives[:1]:
             drive.task = asyncio.current_task()
             await self._drive(drive, agent)
+
+    async def _claimed(self, agent: ReadyAgent, wanted: Wanted) -> list[Drive]:
+        async with self._counted(agent):
+            free = self._free(agent, wanted.limit)
+            leases = await self.claim(wanted.kind, free, wanted.only) if free else []
+            drives = [Drive(lease, agent.name) for lease in leases]
+            self.drives.update((drive.lease.stream, drive) for drive in drives)
+            return drives
 
     def _counted(self, agent: ReadyAgent) -> AbstractAsyncContextManager[Any]:
         """One after the other, where it counts how many are under way."""
@@ -280,14 +308,18 @@ class Host:
             0, min(limit, pool - sum(one.agent == agent.name for one in self.drives.values()))
         )
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _spawn(
+        self, work: Coroutine[Any, Any, None], begun: Begun | None = None
+    ) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
-        self._driving.add(task)
+        self._driving[task] = begun
         task.add_done_callback(self._landed)
         return task
 
     def _landed(self, task: asyncio.Task[None]) -> None:
-        self._driving.discard(task)
+        begun = self._driving.pop(task)
+        if begun is not None and not begun.done():  # called off, perhaps before it began
+            begun.set_result([])
         if not task.cancelled() and task.exception() is not None:
             self._fell = task.exception()
             self._over.set()
@@ -321,9 +353,13 @@ class Host:
                 await drive.driver.gone()  # ours, so that a close can wait for it
 
     def _forget(self, drive: Drive) -> None:
+        if drive.done.is_set():
+            return
         if self.drives.get(drive.lease.stream) is drive:
             del self.drives[drive.lease.stream]
         drive.done.set()
+        if drive.awaited is not None and not drive.awaited.done():
+            drive.awaited.set_result([drive])
         ended, self._ended = self._ended, asyncio.Event()
         ended.set()
 
@@ -335,7 +371,8 @@ class Host:
             log = Log(self._desk.store, lease.stream)
             rested = Rested(log, await held(self._desk.store, lease), None)
 
-        agent = await self._agents.listed(agent)
+        if agent.chosen:
+            agent = await self._agents.listed(agent)
         is_alive = partial(self._holder.holds, lease)
         driver = drive.driver = Driver(self._desk, lease, agent, rested, is_alive)
         if self._closing:

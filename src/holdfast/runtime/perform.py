@@ -59,7 +59,7 @@ class Performer(Struct, frozen=True):
         self, tool: Tool[..., Any], call: Call, state: State, record: PendingRecord
     ) -> StartReturned:
         desk = self.place.desk
-        own = await desk.outbox.own_secrets(record.hooks)
+        own = await desk.outbox.own_secrets(record.hooks) if record.hooks else ()
         pending = desk.pending_call(record, inside=True, own=own)
         args = self.verdicts.args(tool, call)
         ctx = self.place.context(state, call=call, args=args, pending=pending)

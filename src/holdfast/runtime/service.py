@@ -167,9 +167,7 @@ class Service:
         known = await self.desk.outside.known(Address(record.tenant, record.session_id))
         if known.stream in self.host.drives or await self._is_driven(known):
             return
-        drive = await self.host.ensure(known)  # to record that, where the agent is known
-        if drive is not None:
-            await drive.done.wait()
+        await self.host.driven(known)  # to record that, where the agent is known
         raise lost(record)
 
     async def _is_driven(self, known: Known) -> bool:
@@ -265,10 +263,9 @@ class Service:
         """The drive that parked the session here, if there was one to begin, or under way."""
         # One that was under way may have parked before what we follow was recorded.
         is_old = known.stream in self.host.drives
-        drive = await self.host.ensure(known)
+        drive = await self.host.driven(known)
         if drive is None:
             return None
-        await drive.done.wait()
         if drive.error is not None:
             raise drive.error
         return drive if drive.parked and not is_old else None

@@ -107,7 +107,9 @@ class Session(Generic[T_co]):
 
     async def tell(self, said: Said) -> Sent:
         """Record what was made ready to be, as `send` does."""
-        address = await self._service.at_home(self._address)
+        address = self._address
+        if not address.agents:
+            address = await self._service.at_home(address)
         return await self._service.desk.outside.send(address, said)
 
     async def send(self, message: Content, *, key: str | None = None) -> int:

@@ -39,8 +39,9 @@ class Showing(Struct, frozen=True):
         elif log.state.open_calls:
             entries = open_calls(self.desk.store, known.stream)
             records = [pending.decode(entry.data) async for entry in entries]
-        place = {call.id: call.index for call in log.state.calls.values()}
-        records.sort(key=lambda one: (one.time.created, place.get(one.call_id, 0), one.id))
+        if len(records) > 1:
+            place = {call.id: call.index for call in log.state.calls.values()}
+            records.sort(key=lambda one: (one.time.created, place.get(one.call_id, 0), one.id))
         now = self.desk.store.now()
         over = log.state.run is not None and log.state.run.end is not None
         over = over and not log.state.needs_summary
@@ -53,7 +54,7 @@ class Showing(Struct, frozen=True):
             None if log.at.holder else log.at.due,
             now,
             None if over else await self._problem(known, log, records, now),
-            await tree_usage(self.desk, known, log.state),
+            await tree_usage(self.desk, known, log.state) if log.state.children else None,
         )
 
     async def _problem(
@@ -84,7 +85,7 @@ class Showing(Struct, frozen=True):
         run = folded.run
         output = None if run is None or run.output is None else msgspec.json.decode(run.output)
         agent = self.agents.find(record.agent)
-        if output is not None and agent is not None:
+        if output is not None and agent is not None and not agent.output.is_text:
             with suppress(Refused):  # the type has changed since: the stored value is shown
                 output = agent.output.load(output)
         return Result(

@@ -70,6 +70,8 @@ class SqliteStore:
         self._path = Path(path).absolute()
         self._clock = clock or WallClock()
         self._new_connection = connect or python_connect
+        # the machine's clock, in ms since the epoch; itself, since a drive asks it thirty times
+        self.now = self._clock.now
         self._signal = Signal()
         self._listeners = Listeners()
         self._opening = anyio.Lock()
@@ -80,10 +82,6 @@ class SqliteStore:
     def path(self) -> Path:
         """Where the file is."""
         return self._path
-
-    def now(self) -> int:
-        """The machine's clock, in ms since the epoch."""
-        return self._clock.now()
 
     async def open(self) -> None:
         """Create the file or bring its schema up to date, and start the writer."""

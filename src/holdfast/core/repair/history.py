@@ -30,8 +30,9 @@ class OwnHistory:
         return repair(messages, unanswered="tell").messages
 
     def _is_sound(self, messages: list[Message]) -> bool:
-        place, turns = self._settled, list[tuple[int, list[str]]]()
-        ids = set[str]()
+        place = self._settled
+        turns: list[tuple[int, list[str]]] = []
+        ids: set[str] = set()
         while place < len(messages):
             message = messages[place]
             if type(message) is AssistantMessage and place > 0:
