@@ -228,9 +228,24 @@ def test_stats_count(shop: Shop) -> None:
     assert numbers["oldestWait"]["tool"] == "refund"
     assert numbers["records"] > 10
     assert numbers["pages"] * numbers["pageBytes"] == numbers["fileBytes"]
+    sizes = {one["name"]: one["bytes"] + one["indexBytes"] for one in numbers["tables"]}
+    assert sizes.keys() == {"entry", "holder", "record", "stream"}
+    assert sizes["entry"] > sizes["holder"] > 0
+    assert sum(sizes.values()) <= numbers["fileBytes"]
     shown = shop.run("db", "stats").stdout
     assert "Sessions  1 completed, 1 pending, 2 waiting; 1 due" in shown
     assert "refund of s1" in shown
+
+
+def test_stats_have_the_size_of_the_content_where_sqlite_cannot_tell_of_pages(
+    waits: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_care, "_TABLES", "SELECT * FROM no_dbstat")
+    tables = {one["name"]: one for one in waits.json("db", "stats")["tables"]}
+    assert tables["record"]["bytes"] > tables["record"]["rows"] > 0
+    shown = waits.run("db", "stats").stdout
+    assert "Pages" in shown
+    assert "record: " in shown
 
 
 def test_a_backup_opens_and_holds_everything(waits: Shop) -> None:

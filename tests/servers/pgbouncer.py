@@ -20,15 +20,20 @@ default_pool_size = 10
 
 
 class Pgbouncer:
-    """Runs from the start until `end`; every database of the server can be reached through it."""
+    """Runs from the start until `end`; every database of the server can be reached through it.
 
-    def __init__(self, server: PostgresServer) -> None:
+    `settings` are further lines of its configuration.
+    """
+
+    def __init__(self, server: PostgresServer, *settings: str) -> None:
         self._password = server.password
         self._kept = Kept(
             "pgbouncer",
             [program("pgbouncer", "pgbouncer"), "{folder}/pgbouncer.ini"],
             files={
-                "pgbouncer.ini": _INI.replace("{server}", str(server.place.port)),
+                "pgbouncer.ini": "\n".join(
+                    [_INI.replace("{server}", str(server.place.port)), *settings, ""]
+                ),
                 "users": f'"{USER}" "{server.password}"\n',
             },
             stop="SIGKILL",  # it has nothing to lose, and newer ones wait for their clients

@@ -75,7 +75,8 @@ def _stats_lines(terminal: Terminal, found: dict[str, Any], now: int) -> None:
         ("Waiting", f"{_counts(found['pending'])}; {found['settledCalls']} settled calls kept"),
         ("Oldest", waits),
         ("Records", f"{found['records']:,}"),
-        *(_table_lines(found) if found["tables"] else _file_lines(found)),
+        *(_file_lines(found) if found["diskFreeBytes"] is not None else []),
+        *(_table_lines(found) if found["tables"] else []),
     ):
         terminal.result(f"{name:<9} {value}")
 
@@ -89,10 +90,13 @@ def _file_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _table_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
-    lines = [("Tables", f"{_size(found['fileBytes'])} with their indexes")]
+    size = sum(one["bytes"] + one["indexBytes"] for one in found["tables"])
+    lines = [("Tables", f"{_size(size)} with their indexes")]
     for one in found["tables"]:
         sizes = f"{_size(one['bytes'])}, indexes {_size(one['indexBytes'])}"
-        rows = f"about {one['rows']:,} rows, {one['deadRows']:,} dead"
+        rows = f"{one['rows']:,} rows"
+        if found["diskFreeBytes"] is None:  # a server's, which counts them now and then
+            rows = f"about {rows}, {one['deadRows']:,} dead"
         lines.append(("", f"{line(one['name'])}: {sizes}, {rows}"))
     return lines
 

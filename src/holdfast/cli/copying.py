@@ -10,9 +10,18 @@ from holdfast.cli.opening import check_exists, log_to_stderr
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal
 from holdfast.errors import Refused
+from holdfast.store import postgres_care
+from holdfast.store.base import Store
 from holdfast.store.copying import Copied, copy
 
 _EVERY = 500  # streams, from one word about it to the next
+
+
+def _check_made(source: Store) -> None:
+    """Raises StoreError for a source that opening would make: there is nothing to copy."""
+    look = postgres_care.look_of(source)
+    if look is not None:
+        look.vitals(0)
 
 
 def copy_store(settings: Settings, source: str, target: str) -> int:
@@ -35,6 +44,7 @@ def copy_store(settings: Settings, source: str, target: str) -> int:
     async def main() -> Copied:
         async with AsyncExitStack() as stack:
             here, there = open_store(source), open_store(target)
+            _check_made(here)
             for store in (here, there):
                 await store.open()
                 stack.push_async_callback(store.close)

@@ -5,13 +5,13 @@ from typing import Final
 from holdfast.core.durations import format_ms
 from holdfast.runtime.checks import Check, Checks, fine
 from holdfast.store.postgres_care import Server, known_schema
+from holdfast.store.postgres_running import OLDEST
 
-_OLDEST: Final = 130000
 _SKEW_MS: Final = 5_000
 _MANY_DEAD: Final = 100_000
 _REPLICAS: Final = (
-    "what is acknowledged survives a crash of the server, and the loss of its disk only with a "
-    "synchronous replica"
+    "what is acknowledged survives a crash of the server, but a failover or the loss of its disk "
+    "only with a synchronous replica"
 )
 # Settings that must be on, and what happens else.
 _LOSES: Final = {
@@ -49,7 +49,7 @@ def schema_check(schema: int) -> Check:
 
 def _version(server: Server) -> Check:
     version = server.settings.get("server_version", "?")
-    if int(server.settings.get("server_version_num", "0")) >= _OLDEST:
+    if int(server.settings.get("server_version_num", "0")) >= OLDEST:
         return fine("POSTGRES", f"PostgreSQL {version}")
     text = f"PostgreSQL {version}; holdfast needs 13 or newer"
     return Check("finding", "POSTGRES_OLD", text, "upgrade the server")
@@ -72,6 +72,9 @@ def _settings(server: Server) -> Checks:
 def _replicas(server: Server) -> Check:
     if server.synchronous:
         return fine("REPLICAS", f"replicas: {server.synchronous} synchronous of {server.replicas}")
+    if server.settings.get("synchronous_standby_names"):
+        text = "synchronous_standby_names is set, and none of them is here: no commit is answered"
+        return Check("finding", "REPLICA_MISSING", text, "start the standby, or name another")
     return fine("REPLICAS", f"replicas: {server.replicas}, none synchronous; {_REPLICAS}")
 
 

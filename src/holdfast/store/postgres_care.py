@@ -14,7 +14,8 @@ from holdfast.store.care import Due, Seen, Sizes, StreamLook, Table, Vitals, fre
 from holdfast.store.files_logs import append
 from holdfast.store.files_names import name_of
 from holdfast.store.postgres import PostgresStore
-from holdfast.store.postgres_link import Connection, Dial, is_database_error
+from holdfast.store.postgres_errors import is_database_error, sqlstate
+from holdfast.store.postgres_link import Connection, Dial
 from holdfast.store.postgres_schema import known_steps
 from holdfast.store.postgres_sql import packed, statement, unpacked
 from holdfast.store.postgres_url import Address
@@ -147,13 +148,20 @@ class PostgresLook:
             return await question(line)
         except Exception as error:
             if is_database_error(error):
-                raise self._explained(error) from error
+                raise await self._explained(line, error) from error
             raise
         finally:
             await line.close(timeout=1.0)
 
-    def _explained(self, error: Exception) -> StoreError:
-        if getattr(error, "sqlstate", "") == "42P01":  # no such table
+    async def _explained(self, line: Connection, error: Exception) -> StoreError:
+        if sqlstate(error) == "42P01":  # no such table
+            await line.execute("ROLLBACK")
+            if await line.fetchval(statement("care_closed"), self._schema):
+                return StoreError(
+                    f"the user may not look into the schema {self._schema} of {self.where}",
+                    code="STORE_ACCESS_DENIED",
+                    hint=f"GRANT USAGE ON SCHEMA {self._schema}, and SELECT on its tables",
+                )
             return StoreError(
                 f"there is no holdfast database in {self.where}",
                 code="STORE_NOT_FOUND",

@@ -9,16 +9,10 @@ from holdfast.errors import StoreError
 from holdfast.store.base import Lease, Lost, Unknown
 from holdfast.store.judge import BACK_OFF_FROM_TRY, LONGEST_BACK_OFF_MS
 from holdfast.store.postgres_clock import ServerClock
+from holdfast.store.postgres_errors import is_broken, is_database_error, is_of_one
 from holdfast.store.postgres_gather import Gather
 from holdfast.store.postgres_lines import Lines
-from holdfast.store.postgres_link import (
-    Connection,
-    Dial,
-    Line,
-    is_broken,
-    is_database_error,
-    is_of_one,
-)
+from holdfast.store.postgres_link import Connection, Dial, Line
 from holdfast.store.postgres_schema import too_old
 from holdfast.store.postgres_sql import packed, statement, unpacked
 

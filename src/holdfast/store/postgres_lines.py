@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from holdfast.errors import StoreError
-from holdfast.store.postgres_link import Dial, Line, is_broken, is_database_error, may_go_again
+from holdfast.store.postgres_errors import is_broken, is_database_error, may_go_again
+from holdfast.store.postgres_link import Dial, Line
 
 T = TypeVar("T")
 

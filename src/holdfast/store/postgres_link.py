@@ -8,8 +8,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 import anyio
 
-from holdfast.errors import ConfigError, Corrupt, StoreError
-from holdfast.store.base import Unavailable
+from holdfast.errors import ConfigError, StoreError
+from holdfast.store.postgres_errors import explained, is_broken, is_misconfigured
 from holdfast.store.postgres_url import Address
 
 T = TypeVar("T")
@@ -30,6 +30,7 @@ _KEEPALIVE: Final = (
 _SETTINGS: Final = {
     "idle_in_transaction_session_timeout": "2s",
     "lock_timeout": "5s",
+    "statement_timeout": f"{COMMAND_S:.0f}s",
     "jit": "off",
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
@@ -158,21 +159,14 @@ class Dial:
         """
         pooled = self.address.is_pooled
         settings = self._settings(synced=synced)
+        if patient:
+            settings["statement_timeout"] = "0"
         more: dict[str, Any] = (
             {"statement_cache_size": 0}
             if pooled
             else {"server_settings": settings, "max_cached_statement_lifetime": 0}
         )
-        connect = self._module().connect
-        try:
-            connection = await connect(
-                self.address.dsn,
-                timeout=CONNECT_S,
-                command_timeout=None if patient else COMMAND_S,
-                **more,
-            )
-        except Exception as error:
-            raise self.explained(error) from error
+        connection = await self._connected(None if patient else COMMAND_S, **more)
         _keep_alive(connection)
         begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
         if pooled:
@@ -181,22 +175,28 @@ class Dial:
 
     async def plain(self) -> Connection:
         """A new connection with the settings that the server has for everybody."""
+        connection: Connection = await self._connected(COMMAND_S, statement_cache_size=0)
+        return connection
+
+    async def _connected(self, command_s: float | None, **more: Any) -> Any:
         connect = self._module().connect
+        self.address.check_files()
         try:
-            connection: Connection = await connect(
-                self.address.dsn,
-                timeout=CONNECT_S,
-                command_timeout=COMMAND_S,
-                statement_cache_size=0,
+            return await connect(
+                self.address.dsn, timeout=CONNECT_S, command_timeout=command_s, **more
             )
         except Exception as error:
+            if is_misconfigured(error):
+                raise ConfigError(
+                    f"the URL of {self.address.where} makes no sense: {error}",
+                    hint="see docs/postgres.md for what it may say",
+                ) from error
             raise self.explained(error) from error
-        return connection
 
     def explained(self, error: Exception) -> StoreError:
         """What an error of the database or the network means for the caller, in one line."""
         if isinstance(error, StoreError):
-            return type(error)(error.message, hint=error.hint)
+            return type(error)(error.message, hint=error.hint, code=error.code)
         return explained(error, self.address.where)
 
     def _settings(self, *, synced: bool) -> dict[str, str]:
@@ -219,84 +219,6 @@ class Dial:
                 ) from None
             self._asyncpg = asyncpg
         return self._asyncpg
-
-
-_LATER: Final = "it is tried again by itself; holdfast doctor looks closer"
-# By the beginning of its SQLSTATE, the longest that fits.
-_MEANINGS: Final[dict[str, tuple[type[StoreError], str, str]]] = {
-    "08": (Unavailable, "the connection to {where} broke", _LATER),
-    "25006": (Unavailable, "{where} takes no writes now", "name the primary, not a standby"),
-    "25P03": (Unavailable, "a transaction on {where} stood still for too long", _LATER),
-    "28": (StoreError, "{where} does not let us in", "check user and password in the URL"),
-    "3D000": (StoreError, "{where} does not exist", "create the database: createdb NAME"),
-    "40": (Unavailable, "{where} had to undo a transaction", _LATER),
-    "42501": (StoreError, "{where} does not allow it", "grant the user the schema and its tables"),
-    "42P01": (StoreError, "{where} has no tables of holdfast", "holdfast db migrate"),
-    "53100": (Unavailable, "the disk of {where} is full", "make room; nothing was written"),
-    "53300": (Unavailable, "{where} has no connection left", "raise max_connections, or pool"),
-    "53": (Unavailable, "{where} lacks resources", _LATER),
-    "55P03": (Unavailable, "a row on {where} stayed locked for too long", _LATER),
-    "57": (Unavailable, "{where} is stopping or starting", _LATER),
-    "58": (Unavailable, "{where} has trouble with its files", _LATER),
-    "XX001": (Corrupt, "{where} has damaged data", "restore a backup of the database"),
-    "XX002": (Corrupt, "{where} has a damaged index", "REINDEX it, or restore a backup"),
-}
-
-UNDONE: Final = ("40001", "40P01")  # the server chose us to give way: the same again may go through
-LOCKED: Final = "55P03"  # a row stayed locked
-OF_A_ROW: Final = (*UNDONE, LOCKED)
-_OF_A_VALUE: Final = ("22", "54")
-
-
-def is_database_error(error: BaseException) -> bool:
-    """Whether the server, its driver or the way to it said so."""
-    if isinstance(error, OSError | TimeoutError):
-        return True
-    return type(error).__module__.split(".")[0] == "asyncpg"
-
-
-def is_broken(error: BaseException) -> bool:
-    """Whether the connection ended, so that another one may do better at once."""
-    code = sqlstate(error)
-    return code[:2] in {"08", "57"} or code == "25P03" or (not code and is_database_error(error))
-
-
-def may_go_again(error: BaseException) -> bool:
-    """Whether the same on another connection may do better; not if we waited for long in vain."""
-    return is_broken(error) and not isinstance(error, TimeoutError)
-
-
-def is_of_one(error: Exception) -> bool:
-    """Whether it may come from one of the many that a statement is about: a row, or a value."""
-    cause = error.__cause__ if isinstance(error, StoreError) else error
-    code = "" if cause is None else sqlstate(cause)
-    return code in OF_A_ROW or code[:2] in _OF_A_VALUE
-
-
-def sqlstate(error: BaseException) -> str:
-    """The server's own code of an error; empty if it is none of the server's."""
-    return str(getattr(error, "sqlstate", None) or "")
-
-
-def explained(error: Exception, where: str) -> StoreError:
-    """What an error means, in one line."""
-    code = sqlstate(error)
-    if code == "08P01" and "startup parameter" in str(error):
-        hint = "add listen=off&advisory=off to the query of the store's URL"
-        return StoreError(f"{where} is a pooler ({_first_line(error)})", hint=hint)
-    for length in (5, 2):
-        if code and code[:length] in _MEANINGS:
-            kind, text, hint = _MEANINGS[code[:length]]
-            return kind(f"{text.format(where=where)} ({_first_line(error)})", hint=hint)
-    if code:
-        return StoreError(f"PostgreSQL refused on {where}: {_first_line(error)}")
-    if is_database_error(error):
-        return Unavailable(f"{where} cannot be reached: {_first_line(error)}", hint=_LATER)
-    return StoreError(f"{where}: {_first_line(error)}")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def _keep_alive(connection: Any) -> None:

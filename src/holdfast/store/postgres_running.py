@@ -12,18 +12,38 @@ from holdfast.store import postgres_reads as reads
 from holdfast.store.base import Entry, Lease, Lost
 from holdfast.store.postgres_clock import ServerClock
 from holdfast.store.postgres_control import Control
+from holdfast.store.postgres_errors import is_of_one, pooler
 from holdfast.store.postgres_feed import Follower
 from holdfast.store.postgres_gather import Gather
 from holdfast.store.postgres_leases import Leases
 from holdfast.store.postgres_lines import Lines
-from holdfast.store.postgres_link import Dial, is_of_one
+from holdfast.store.postgres_link import Dial
 from holdfast.store.postgres_schema import Schema
 from holdfast.store.postgres_sql import statement
+from holdfast.store.postgres_url import Address
 from holdfast.store.postgres_writer import Writer
 from holdfast.store.signal import Signal
 from holdfast.store.whispers import Overheard
 
+OLDEST: Final = 130_000  # version of the server
 _READERS: Final = 4
+
+
+def check_server(address: Address, version: int, encoding: str, path: str) -> None:
+    """Raises StoreError for a server that we cannot work on."""
+    if version < OLDEST:
+        raise StoreError(
+            f"{address.where} is PostgreSQL {version // 10_000}, and must be 13 or newer",
+            code="STORE_TOO_OLD",
+            hint="upgrade the server",
+        )
+    if encoding != "UTF8":
+        raise StoreError(
+            f"{address.where} has the encoding {encoding}, and must have UTF8",
+            hint="create the database with ENCODING 'UTF8' TEMPLATE template0",
+        )
+    if path != address.schema:
+        raise pooler(address.where)
 
 
 class Running:
@@ -51,12 +71,7 @@ class Running:
         """Connect and make the schema; raises StoreError."""
         line = await self._dial.line()
         try:
-            (encoding,) = await line.fetchrow("SHOW server_encoding")
-            if encoding != "UTF8":
-                raise StoreError(
-                    f"{self._dial.address.where} has the encoding {encoding}, and must have UTF8",
-                    hint="create the database with ENCODING 'UTF8' TEMPLATE template0",
-                )
+            check_server(self._dial.address, *await line.fetchrow(statement("server")))
             await schema.make(line)
             (now,) = await line.fetchrow(statement("now"))
             self._clock.heard(now)

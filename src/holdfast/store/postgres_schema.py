@@ -19,14 +19,8 @@ import anyio
 
 from holdfast.errors import Conflict, SchemaNewer, StoreError
 from holdfast.store.base import Unavailable
-from holdfast.store.postgres_link import (
-    LOCKED,
-    Connection,
-    Dial,
-    Line,
-    is_database_error,
-    sqlstate,
-)
+from holdfast.store.postgres_errors import LOCKED, is_database_error, sqlstate
+from holdfast.store.postgres_link import Connection, Dial, Line
 from holdfast.store.postgres_sql import statement
 
 logger = logging.getLogger("holdfast")
@@ -134,14 +128,24 @@ class Schema:
         may take as long as they need. Raises SchemaNewer, Conflict if an older program is alive,
         StoreError.
         """
-        async with line.transaction() as look:
-            if await self._exists(look) and not self._missing(await self._taken(look), contract):
-                return []
+        if await self._is_made(line, contract=contract):
+            return []
         patient = await self._dial.line(patient=True)
         try:
             return await self._make_all(patient, contract=contract)
         finally:
             await patient.close()
+
+    async def _is_made(self, line: Line, *, contract: bool) -> bool:
+        try:
+            async with line.transaction() as look:
+                if not await self._exists(look):
+                    return False
+                return not self._missing(await self._taken(look), contract)
+        except Exception as error:
+            if is_database_error(error):
+                raise self._dial.explained(error) from error
+            raise
 
     async def _make_all(self, line: Line, *, contract: bool) -> list[str]:
         tries_left = _TRIES

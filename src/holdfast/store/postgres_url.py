@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
@@ -9,6 +10,7 @@ from holdfast.errors import ConfigError
 
 SCHEMA: Final = "holdfast"
 _OURS: Final[tuple[str, ...]] = ("listen", "advisory", "schema")
+_FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 _SWITCH: Final = {"on": True, "off": False}
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,50}")
 _HOSTS: Final = re.compile(r"(?:(?:\[[^]]*\]|[^][:,@]*)(?::\d*)?(?:,|$))*")
@@ -27,8 +29,18 @@ class Address:
     def where(self) -> str:
         """The database as it may be shown: no user, no password, no options."""
         parts = urlsplit(self.dsn)
-        host = parts.netloc.rpartition("@")[2] or "localhost"
+        host = parts.netloc.rpartition("@")[2]
+        host = host or dict(parse_qsl(parts.query)).get("host") or "localhost"
         return f"{host}/{unquote(parts.path.lstrip('/'))}"
+
+    def check_files(self) -> None:
+        """Raises ConfigError if it names a file that is not there."""
+        for name, value in parse_qsl(urlsplit(self.dsn).query):
+            if name in _FILES and not Path(value).expanduser().exists():
+                raise ConfigError(
+                    f"{name} in the store's URL is {value}, and there is no such file",
+                    hint="name a file that this user can read",
+                )
 
     @property
     def is_pooled(self) -> bool:

@@ -13,17 +13,16 @@ from holdfast.errors import StoreError
 from holdfast.store.base import Unavailable, Unknown
 from holdfast.store.judge import Commit
 from holdfast.store.postgres_batch import Batches, Outcome, Overtaken
-from holdfast.store.postgres_lines import Lines
-from holdfast.store.postgres_link import (
+from holdfast.store.postgres_errors import (
     LOCKED,
     OF_A_ROW,
     UNDONE,
-    Dial,
-    Line,
     is_database_error,
     may_go_again,
     sqlstate,
 )
+from holdfast.store.postgres_lines import Lines
+from holdfast.store.postgres_link import Dial, Line
 from holdfast.store.postgres_sql import statement
 
 AT_ONCE = 2

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from holdfast.errors import Corrupt, Refused, StoreError
 from holdfast.store.base import Store
-from holdfast.store.care import Due, Seen, Sizes, StreamLook, Vitals, free_name, kept_line
+from holdfast.store.care import Due, Seen, Sizes, StreamLook, Table, Vitals, free_name, kept_line
 from holdfast.store.files_logs import append
 from holdfast.store.files_names import name_of
 from holdfast.store.sqlite import SqliteStore
@@ -62,6 +62,20 @@ _STREAM = """
 """
 _LOG = "SELECT seq, type, at, data FROM record WHERE sid = ? ORDER BY seq"
 _OF_STREAM = "SELECT kind, key, version, data FROM entry WHERE sid = ? ORDER BY kind, key"
+_TABLES = """
+    SELECT m.tbl_name, sum(CASE WHEN m.type = 'table' THEN s.pgsize ELSE 0 END),
+           sum(CASE WHEN m.type = 'index' THEN s.pgsize ELSE 0 END)
+    FROM sqlite_master m JOIN dbstat s ON s.name = m.name
+    WHERE m.tbl_name IN ('stream', 'record', 'entry', 'holder')
+    GROUP BY m.tbl_name ORDER BY m.tbl_name
+"""
+_CONTENT = """
+    SELECT 'entry', coalesce(sum(length(kind) + length(key) + length(state) + length(data)), 0), 0
+    FROM entry
+    UNION ALL SELECT 'holder', coalesce(sum(length(name)), 0), 0 FROM holder
+    UNION ALL SELECT 'record', coalesce(sum(length(type) + length(data)), 0), 0 FROM record
+    UNION ALL SELECT 'stream', coalesce(sum(length(id) + length(kind)), 0), 0 FROM stream
+"""
 _ENTRIES = "SELECT key, data FROM entry WHERE kind = ? AND (?2 IS NULL OR state = ?2) ORDER BY key"
 
 
@@ -251,7 +265,25 @@ def _sizes(connection: sqlite3.Connection, path: Path) -> Sizes:
         free,
         records,
         shutil.disk_usage(path.parent).free,
+        _tables(connection),
     )
+
+
+def _tables(connection: sqlite3.Connection) -> tuple[Table, ...]:
+    """What each table takes; where SQLite was built without the means to tell, its content."""
+    try:
+        found = connection.execute(_TABLES).fetchall()
+    except sqlite3.OperationalError:  # no such table: dbstat
+        found = connection.execute(_CONTENT).fetchall()
+    return tuple(
+        Table(name, size, index_size, _count(connection, name), 0, None)
+        for name, size, index_size in found
+    )
+
+
+def _count(connection: sqlite3.Connection, table: str) -> int:
+    (rows,) = connection.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608 - ours
+    return int(rows)
 
 
 def _each(

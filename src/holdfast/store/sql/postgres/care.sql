@@ -1,5 +1,10 @@
 -- What is asked about a PostgreSQL store from outside, beside whoever uses it.
 
+-- care_closed --
+-- Whether the schema is there, and not for us.
+SELECT NOT coalesce((SELECT has_schema_privilege(oid, 'USAGE')
+                     FROM pg_namespace WHERE nspname = $1), true);
+
 -- care_schema --
 SELECT coalesce(max(number), 0) FROM schema_step;
 

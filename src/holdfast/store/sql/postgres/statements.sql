@@ -4,6 +4,10 @@
 -- now --
 SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint;
 
+-- server --
+SELECT current_setting('server_version_num')::integer, current_setting('server_encoding'),
+       current_setting('search_path');
+
 -- lock_streams --
 -- In the order of ids, so that no two batches wait for each other.
 SELECT sid, id, kind, head, epoch, holder, due, tries, gone
