@@ -4,7 +4,7 @@ A batch is judged in memory, on rows that are locked: each commit sees what the 
 changed. What is left at the end is written in one statement.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from holdfast.store.base import Entry, StoreRefusal
@@ -20,10 +20,11 @@ def _numbers(column: Sequence[int | None]) -> str:
 
 
 # How the columns of what is written go over, table by table.
-_NEW = (_numbers, list, list, _numbers, _numbers, list, _numbers, _numbers, _numbers)
-_MOVED = (_numbers, _numbers, _numbers, list, _numbers, _numbers, _numbers)
-_RECORD = (_numbers, _numbers, list, _numbers, list)
-_ENTRY = (list, list, _numbers, _numbers, list, _numbers, list)
+_Forms = tuple[Callable[[Sequence[Any]], list[Any] | str], ...]
+_NEW: _Forms = (_numbers, list, list, _numbers, _numbers, list, _numbers, _numbers, _numbers)
+_MOVED: _Forms = (_numbers, _numbers, _numbers, list, _numbers, _numbers, _numbers)
+_RECORD: _Forms = (_numbers, _numbers, list, _numbers, list)
+_ENTRY: _Forms = (list, list, _numbers, _numbers, list, _numbers, list)
 
 _Key = tuple[str, str]
 
