@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+from datetime import date
 from importlib import util
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.models.conftest import KEY, NAMES
+from tests.models.conftest import KEY, NAMES, look
 
 from holdfast import Agent, Runtime
 from holdfast.core.providers import PROVIDERS
@@ -27,7 +29,7 @@ agents:
 @pytest.fixture(autouse=True)
 def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     for provider in PROVIDERS.values():
-        for name in provider.keys:
+        for name in (*provider.keys, provider.address or "OLLAMA_BASE_URL"):
             monkeypatch.delenv(name, raising=False)
 
 
@@ -100,6 +102,95 @@ def test_every_provider_is_known_to_the_library() -> None:
             infer_provider_class(provider.inner)
         except ImportError:  # of a library that is not here
             assert util.find_spec(provider.library.partition(".")[0]) is None
+
+
+IS_HERE = [one.name for one in PROVIDERS.values() if util.find_spec(one.library.partition(".")[0])]
+LIKE_OPENAI = [
+    name for name in IS_HERE if PROVIDERS[name].format in ("openai-chat", "openai-responses")
+]
+
+
+def first_refusal(name: str) -> ConfigError | None:
+    """What is said when the agent is made, or else when its model is first asked."""
+    try:
+        named_model(name, "m", "a")._connect("a")
+    except ConfigError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("name", IS_HERE)
+def test_what_a_provider_needs_is_told_when_the_agent_is_made(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the library would say at the first request, we say before it is asked."""
+    for other in ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT"):
+        monkeypatch.delenv(other, raising=False)
+    error = first_refusal(name)
+    needs = PROVIDERS[name].keys or PROVIDERS[name].address is not None
+    if needs:
+        assert error is not None
+        assert error.code in ("MODEL_KEY_MISSING", "MODEL_ADDRESS_MISSING")
+        assert (error.__cause__, "\n" in error.message) == (None, False)
+    elif name != "google-cloud":  # whose credentials may be anywhere
+        assert error is None
+
+
+@pytest.mark.parametrize("name", IS_HERE)
+def test_which_providers_stay_where_they_are_is_known(name: str) -> None:
+    from pydantic_ai.providers import infer_provider_class
+
+    taken = signature(infer_provider_class(PROVIDERS[name].inner).__init__).parameters
+    moves = {"base_url", "api_base", "azure_endpoint"} & set(taken)
+    assert PROVIDERS[name].stays == (not moves)
+    if not moves:
+        with pytest.raises(ConfigError, match="takes no base_url"):
+            named_model(name, "m", "a", api_key=KEY, base_url="http://127.0.0.1:1/v1")
+
+
+@pytest.mark.parametrize("name", LIKE_OPENAI)
+async def test_who_speaks_as_openai_does_is_spoken_to_by_its_own_name(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pydantic_ai.providers import infer_provider_class
+
+    call: dict[str, Any] = {"tool": "look", "args": {"name": "x"}}
+    turns: list[dict[str, Any]] = [{"calls": [call]}, {"text": "Hello."}]
+    with fake_endpoint(turns) as endpoint:
+        url = f"{endpoint.url}/v1"
+        stays = PROVIDERS[name].stays
+        if stays:
+            kind = infer_provider_class(PROVIDERS[name].inner)
+            monkeypatch.setattr(kind, "base_url", property(lambda _: url))
+        address = None if stays else url
+        model = named_model(name, "vendor/m", "a", api_key=KEY, base_url=address)
+        one = Agent("a", model=model, tools=[look])
+        async with Runtime("memory:", agents=[one]) as rt:
+            result = await rt.session("s", agent=one).run("hi")
+        assert endpoint.refused == []
+    assert (result.output, len(endpoint.requests)) == ("Hello.", 2)
+
+
+def test_a_provider_that_is_gone_is_told_so() -> None:
+    error = refusal("github:gpt-4.1")
+    assert "the provider github is gone: GitHub Models was switched off" in error.message
+
+
+@pytest.mark.parametrize(
+    "settings, wrong",
+    [
+        ({"stop": ["a", date(2026, 1, 1)]}, "stop[1] is a date, which is no JSON"),
+        ({"extra_body": {"a": {"b": {1, 2}}}}, "extra_body.a.b is a set, which is no JSON"),
+        ({"extra_body": {"a": {1: 2}}}, "extra_body.a has the key 1, which is no text"),
+        ({"temperature": float("nan")}, "temperature is nan, which is no JSON"),
+    ],
+)
+def test_settings_that_no_request_could_carry_are_told_with_their_place(
+    settings: dict[str, Any], wrong: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Agent("a", model="scripted:x", model_settings=settings)
+    assert caught.value.message == f"agent 'a': model_settings: {wrong}"
 
 
 def test_a_model_never_shows_its_key() -> None:

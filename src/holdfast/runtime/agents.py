@@ -12,6 +12,7 @@ from typing_extensions import TypeVar
 
 from holdfast.core import queues
 from holdfast.core.compaction import policy_of
+from holdfast.core.no_json import no_json
 from holdfast.core.plan import Limits
 from holdfast.core.retries import Patience
 from holdfast.core.sessions import Run
@@ -88,6 +89,7 @@ class Agent(Generic[T_co]):
             if limit is not None:
                 parse_duration(limit)
         _check_budget(self.name, self.budget)
+        _check_settings(self.name, self.model_settings)
         policy_of(self.compaction, self.name)
 
 
@@ -119,6 +121,16 @@ def _check_budget(agent: str, budget: Mapping[str, float]) -> None:
             raise _invalid(agent, f"budget has an unknown key {name!r}")
         if not isinstance(amount, int | float) or amount <= 0:
             raise _invalid(agent, f"budget {name} is {amount!r}, and must be a positive number")
+
+
+def _check_settings(agent: str, settings: Any) -> None:
+    """Refuse what no request could carry; how long it may take is not sent."""
+    if not isinstance(settings, Mapping):
+        raise _invalid(agent, f"model_settings is a {type(settings).__name__}, not a mapping")
+    for name, value in settings.items():
+        found = None if name == "timeout" else no_json(value, str(name))
+        if found is not None:
+            raise _invalid(agent, f"model_settings: {found}")
 
 
 def _invalid(agent: str, problem: str) -> ConfigError:

@@ -17,7 +17,8 @@ from holdfast.errors import ConfigError
 from holdfast.runtime.models.asking import Asking
 from holdfast.runtime.models.listening import listen_to, open_client
 
-_ADDRESSES: Final = {"ollama": "http://localhost:11434/v1"}
+_OLLAMA: Final = ("OLLAMA_BASE_URL", "http://localhost:11434/v1")
+_WORDS: Final = ("base_url", "api_base", "azure_endpoint")  # what a provider calls its address
 _FORMATS: Final[Mapping[str, Format]] = {
     "AnthropicModel": "anthropic",
     "OpenAIChatModel": "openai-chat",
@@ -46,9 +47,11 @@ def connect(
 
     try:
         found = infer_model(f"{provider.inner}:{model}", their_provider)
-    except (UserError, ImportError, TypeError) as error:
+    except Exception as error:  # whatever a provider's library finds missing
         text = " ".join(str(error).split())
-        raise ConfigError(f"agent {agent!r}: {text}", code="MODEL_UNKNOWN") from error
+        is_key = "Credentials" in type(error).__name__
+        code = "MODEL_KEY_MISSING" if is_key else "MODEL_UNKNOWN"
+        raise ConfigError(f"agent {agent!r}: {text}", code=code) from error
     sdk: Any = getattr(found, "client", None)
     if hasattr(sdk, "max_retries"):
         sdk.max_retries = 0  # repeated by the session, so that it is known and survives a crash
@@ -81,12 +84,13 @@ def _provider(
     kind = infer_provider_class(provider.inner)
     taken = inspect.signature(kind.__init__).parameters
     wanted: dict[str, Any] = {"http_client": client}
-    address = base_url or _ADDRESSES.get(provider.name)
-    if address is not None:
-        wanted["base_url"] = address
+    address = base_url or (os.environ.get(*_OLLAMA) if provider.name == "ollama" else None)
+    word = next((one for one in _WORDS if one in taken), None)
+    if address is not None and word is not None:
+        wanted[word] = address
     if api_key is not None or base_url is not None:
         wanted["api_key"] = api_key or _key_of(provider) or _NO_KEY
-    if base_url is not None and "base_url" not in taken:
+    if base_url is not None and word is None:
         raise UserError(
             f"the provider {provider.name} takes no base_url: name openai, which speaks to any"
         )

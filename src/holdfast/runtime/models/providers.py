@@ -6,7 +6,7 @@ All that is looked at is cheap: a parked session's listing imports no provider's
 import os
 from importlib.util import find_spec
 
-from holdfast.core.providers import PROVIDERS, Provider
+from holdfast.core.providers import PROVIDERS, RETIRED, Provider
 from holdfast.errors import ConfigError
 
 
@@ -15,6 +15,12 @@ def known_provider(name: str, model: str, agent: str) -> Provider:
     provider = PROVIDERS.get(name)
     if provider is not None and model:
         return provider
+    if name in RETIRED:
+        raise ConfigError(
+            f"agent {agent!r}: the provider {name} is gone: {RETIRED[name]}",
+            code="MODEL_UNKNOWN",
+            hint="name the provider of the model itself",
+        )
     raise ConfigError(
         f"agent {agent!r}: the provider of {f'{name}:{model}'!r} is not known",
         code="MODEL_UNKNOWN",
@@ -33,6 +39,7 @@ def check_ready(
             code="MODEL_LIBRARY_MISSING",
             hint=provider.install,
         )
+    _check_address(provider, agent, base_url, llm)
     used = key or next(filter(None, map(os.environ.get, provider.keys)), "")
     if provider.keys and not used and base_url is None:  # a server of one's own may need none
         where = f", or api_key in llms.{llm}" if llm else ""
@@ -47,6 +54,25 @@ def check_ready(
             code="MODEL_KEY_INVALID",
             hint="it has a line break, a blank at an end or a strange character; copy it again",
         )
+
+
+def _check_address(provider: Provider, agent: str, base_url: str | None, llm: str | None) -> None:
+    if base_url is not None and provider.stays:
+        raise ConfigError(
+            f"agent {agent!r}: the provider {provider.name} takes no base_url",
+            code="MODEL_ADDRESS_INVALID",
+            hint="leave it out; the provider openai speaks to any compatible server",
+        )
+    variable = provider.address
+    if variable is None or base_url is not None or os.environ.get(variable):
+        return
+    ways = [f"set {variable}"] if variable else []
+    ways.append(f"give base_url in llms.{llm}" if llm else "give base_url, in llms of a YAML file")
+    raise ConfigError(
+        f"agent {agent!r}: the provider {provider.name} needs an address",
+        code="MODEL_ADDRESS_MISSING",
+        hint=", or ".join(ways),
+    )
 
 
 def _is_here(library: str) -> bool:
