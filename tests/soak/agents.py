@@ -77,6 +77,14 @@ class World:
         """When tools ran, of processes that lived to see their end."""
         return _lines(self.folder / "intervals")
 
+    def note_fenced(self, stream: str) -> None:
+        """Somebody who had lost a session was kept from writing to it."""
+        _append(self.folder / "fenced", {"stream": stream, "pid": os.getpid()})
+
+    def fenced(self) -> list[dict[str, Any]]:
+        """Who was kept from writing."""
+        return _lines(self.folder / "fenced")
+
     def log(self) -> str:
         """What the workers said."""
         file = self.folder / "log"

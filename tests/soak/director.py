@@ -21,6 +21,7 @@ WORKERS = 3
 AT_ONCE = 16  # of what is done for many sessions
 SESSIONS = 12  # that are talked to at a time
 LONGEST_DEED_S = 60.0  # nobody may be kept waiting by a worker that is frozen
+OVERSLEEP_S = 2.0  # more than a lease
 DYING = "DRIVERS_KEEP_DYING"
 VERBS = {"approval": ("approve", "approve", "deny", "respond"), "tool": ("result", "error")}
 Deed = Callable[[], Awaitable[None]]
@@ -57,14 +58,17 @@ class Director:
         if crowd:  # who waits in it is answered all the time
             del self._deeds["answer"]
 
-    async def run(self, seconds: float) -> None:
-        """Go on for so long."""
+    async def run(self, seconds: float, seen: Callable[[], object] = lambda: True) -> None:
+        """Go on for so long, after a worker has overslept as often as it takes until it is seen."""
         for _ in range(WORKERS):
             self._workers.start()
         async with anyio.create_task_group() as tasks:
             if self._crowd:
                 await self._among(self._crowd, self._greet)
                 tasks.start_soon(self._answer_crowd)
+            with anyio.fail_after(LONGEST_DEED_S):
+                while not seen():
+                    await self._oversleep()
             await self._at_random(seconds)
             tasks.cancel_scope.cancel()
 
@@ -195,6 +199,16 @@ class Director:
             pid = self._luck.choice(self._workers.living)
             self._asleep[pid] = time.monotonic() + self._luck.uniform(0.5, 3.0)
             self.done["freeze"] += self._workers.freeze(pid)
+
+    async def _oversleep(self) -> None:
+        """Freeze one that is at work until others have its sessions, and let it go on."""
+        pid = self._workers.living[0]
+        self._asleep[pid] = 0
+        if self._workers.freeze(pid):
+            await anyio.sleep(OVERSLEEP_S)
+            self._wake()
+            self.done["overslept"] += 1
+        await anyio.sleep(0.5)
 
     def _wake(self) -> None:
         for pid in list(self._workers.frozen):

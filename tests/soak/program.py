@@ -17,6 +17,8 @@ from tests.soak.versions import NEWER, newer_store
 import holdfast.store.postgres
 import holdfast.store.sqlite  # noqa: F401 - loaded before the forks
 from holdfast import Runtime
+from holdfast.store import judge
+from holdfast.store.base import StoreRefusal, Write
 
 LEASE = "1s"
 
@@ -41,6 +43,19 @@ async def work(world: World, program: str) -> None:
         tasks.cancel_scope.cancel()
 
 
+def tell_of_fences(world: World) -> None:
+    """Let it be known where the fence has held: without that, a test of it shows nothing."""
+    refused = judge._fenced
+
+    def told(write: Write, row: judge.StreamRow | None) -> StoreRefusal | None:
+        refusal = refused(write, row)
+        if refusal is not None:
+            world.note_fenced(write.stream)
+        return refusal
+
+    judge._fenced = told
+
+
 def run(world: World, program: str) -> None:
     """One worker, from its fork to its end."""
     status = 1
@@ -48,6 +63,7 @@ def run(world: World, program: str) -> None:
         log = os.open(world.folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 2)
         random.seed()  # not all workers alike
+        tell_of_fences(world)
         anyio.run(work, world, program)
         status = 0
     except BaseException:  # noqa: BLE001 - it is this process' own to die of

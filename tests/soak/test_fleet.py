@@ -55,9 +55,9 @@ async def test_many_sessions_lose_nothing_to_workers_that_die_and_sleep(
     world, workers = make_workers(url)
     async with Runtime(url) as rt:
         director = Director(world, rt, workers, crowd=crowd)
-        await director.run(seconds)
+        await director.run(seconds, seen=world.fenced)
         await director.finish(LONGEST_END_S)
-        print(dict(director.done))  # noqa: T201
+        print(dict(director.done), "fenced:", len(world.fenced()))  # noqa: T201
         await check_all(world, rt, director)
     database = url.rpartition("/")[2]
     of_database = f"FROM pg_stat_database WHERE datname = '{database}'"
