@@ -1,0 +1,82 @@
+"""Fair between sessions: ten thousand that could go on keep no other one waiting."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import anyio
+import pytest
+
+from holdfast import Agent, Runtime
+from holdfast.core import events, index
+from holdfast.core.index import SessionRecord
+from holdfast.runtime.entries import Known
+from holdfast.runtime.log import as_record
+from holdfast.runtime.models.base import Request
+from holdfast.store.base import Write
+from holdfast.testing import ManualClock, ScriptedModel
+
+MakeRuntime = Callable[..., Runtime]
+
+MANY = 10_000
+AT_ONCE = 8
+
+
+class Counting(ScriptedModel):
+    """Notes whom it answers, until those who are waited for were among them."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__([{"text": "Done."}])
+        self.asked: list[str] = []
+        self.all_seen = anyio.Event()
+        self._left = set(names)
+
+    def answer(self, request: Request) -> Any:
+        self.asked.append(request.session_id)
+        self._left.discard(request.session_id)
+        if not self._left:
+            self.all_seen.set()
+        return super().answer(request)
+
+
+def session(name: str, agent: str, tenant: str, queue: str, due: int) -> tuple[Write, Known]:
+    """A session to which somebody has said something, due at an instant."""
+    stream = index.stream_of(tenant, name)
+    record = SessionRecord(id=name, tenant=tenant, agent=agent, queue=queue, task_id=f"task_{name}")
+    said = as_record(events.User(role="user", content="Go", task_id=record.task_id), due)
+    kind = index.stream_kind(agent, queue)
+    return Write(stream, [said], create=kind, head=0, wake=due), Known.new(record, stream)
+
+
+async def begin(rt: Runtime, sessions: Sequence[tuple[Write, Known]]) -> None:
+    for start in range(0, len(sessions), 1000):
+        some = sessions[start : start + 1000]
+        await rt._service.desk.store.commit(
+            [write for write, _ in some], [known.as_put for _, known in some]
+        )
+
+
+@pytest.mark.parametrize("runtime", ["sqlite", "postgres"], indirect=True)
+async def test_ten_thousand_sessions_that_are_due_keep_no_other_one_waiting(
+    runtime: MakeRuntime, clock: ManualClock
+) -> None:
+    """Another agent and another queue have their turn; of one, who has waited longest is first."""
+    model = Counting("other agent", "other queue", "first of all")
+    busy, other = Agent("busy", model=model, queue="urgent"), Agent("other", model=model)
+    async with runtime(busy, other) as rt:
+        now = clock.now()
+        crowd = {"agent": "busy", "tenant": "crowd", "queue": "default"}
+        many = [session(f"c{n}", due=now - MANY + n, **crowd) for n in range(MANY)]
+        ones = [
+            session("other agent", due=now, **{**crowd, "agent": "other"}),
+            session("other queue", due=now, **{**crowd, "queue": "urgent"}),
+            session("first of all", due=now - MANY - 1, **{**crowd, "tenant": "one"}),
+        ]
+        await begin(rt, [*many, *ones])
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: rt.work(concurrency=AT_ONCE))
+            with anyio.fail_after(20):
+                await model.all_seen.wait()
+            tasks.cancel_scope.cancel()
+    assert model.asked.index("first of all") < AT_ONCE
+    assert model.asked.index("other agent") < 4 * AT_ONCE
+    assert model.asked.index("other queue") < 4 * AT_ONCE
