@@ -1,42 +1,30 @@
 """One request to a model of pydantic-ai, streamed: pieces first, then the whole answer."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic_ai.messages import (
-    ModelMessage,
-    ModelRequest,
-    ModelResponse,
-    ModelResponseStreamEvent,
-    PartDeltaEvent,
-    PartStartEvent,
-    TextPart,
-    TextPartDelta,
-    ThinkingPart,
-    ThinkingPartDelta,
-    ToolCallPart,
-    ToolCallPartDelta,
-    UserPromptPart,
-)
-from pydantic_ai.models import Model
+from pydantic_ai.exceptions import UnexpectedModelBehavior
+from pydantic_ai.messages import ModelMessage, ModelRequest, UserPromptPart
+from pydantic_ai.models import Model, StreamedResponse
 from pydantic_ai.settings import ModelSettings
 
-from holdfast.core.messages import Answer, AskedCall
+from holdfast.core.messages import Answer
 from holdfast.core.providers import Format, Provider
 from holdfast.core.render import render
-from holdfast.core.stops import early
 from holdfast.errors import ModelUnavailable
 from holdfast.runtime.models.base import Delta, Request
 from holdfast.runtime.models.failures import failure, refused
 from holdfast.runtime.models.files import encoded, files_of
 from holdfast.runtime.models.history import history_of, kept
 from holdfast.runtime.models.listening import Ear, listening
-from holdfast.runtime.models.sent import Sent, sent_in
+from holdfast.runtime.models.reading import Broken, Piece, Reader, Told, reader_of
+from holdfast.runtime.models.sent import DONE, Sent, put_together, sent_in
 from holdfast.runtime.models.settings import settings_of, thinks
 from holdfast.runtime.models.shaping import OUTPUT_TOOL, Shape, shape_of
+from holdfast.runtime.models.translating import piece_of, told_by
 
 _PLACE = [ModelRequest([UserPromptPart("…")])]  # where the conversation stands in the request
 
@@ -49,37 +37,79 @@ class Asking:
     provider: Provider
     model_name: str
     format: Format | None
+    reads: bool = True  # whether the stream is just what the format says
 
     async def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
         """Ask for one turn; what the provider refuses or fails at is raised as ModelError."""
-        ear = Ear()
         shape = shape_of(request, self.model)
         label = f"{self.provider.name}:{self.model_name}"
+        heard: Heard | None = None
         try:
             async with AsyncExitStack() as stack:
-                messages, settings = await self._asked(request)
-                with listening(ear):
-                    stream = await stack.enter_async_context(
-                        self.model.request_stream(messages, settings, shape.parameters)
-                    )
-                calls: dict[int, str] = {}
-                async for event in stream:
-                    delta = _delta(event, request, calls)
-                    if delta is not None:
-                        yield delta
-                response = stream.get()
-            sent = sent_in(ear.events(), self.format) if self.format and ear.chunks else None
+                async for piece in self._pieces(request, shape, stack):
+                    if isinstance(piece, Heard):
+                        heard = piece
+                    else:
+                        where = (request.session_id, request.turn)
+                        yield Delta(*where, piece.kind, piece.text, piece.call)
         except Exception as error:
             ours = failure(error, label, _command(request))
             if ours is None:
                 raise
             raise ours from error
-        if response.finish_reason == "content_filter":
-            said = str((response.provider_details or {}).get("refusal") or "")
-            raise refused(said, label, _command(request))
-        if sent is not None and not sent.whole:
+        if heard is None or not heard.whole:
             raise ModelUnavailable(f"{label}: the answer was cut off")
-        yield self._whole(response, sent, shape)
+        if heard.told.refusal is not None:
+            raise refused(heard.told.refusal, label, _command(request))
+        yield self._whole(heard, shape)
+
+    async def _pieces(
+        self, request: Request, shape: Shape, stack: AsyncExitStack
+    ) -> AsyncIterator["Piece | Heard"]:
+        """The answer as it comes, then the whole of it."""
+        reader = reader_of(self.format) if self.reads else None
+        ear = Ear(takes=reader is not None)
+        stack.push_async_callback(ear.close)
+        stream = await self._opened(request, shape, ear, stack)
+        if stream is not None:
+            pieces = self._translated(stream, ear)
+        elif reader is not None:
+            pieces = _read(reader, ear)
+        else:
+            return
+        async for piece in pieces:
+            yield piece
+
+    async def _opened(
+        self, request: Request, shape: Shape, ear: Ear, stack: AsyncExitStack
+    ) -> StreamedResponse | None:
+        """The library's view of the answer; None if it has none, since the ear took it."""
+        messages, settings = await self._asked(request)
+        asked = self.model.request_stream(messages, settings, shape.parameters)
+        with listening(ear):
+            try:
+                stream = await stack.enter_async_context(asked)
+            except UnexpectedModelBehavior:
+                if ear.stream is None:
+                    raise
+                return None  # it only says that nothing came
+        return stream if ear.stream is None else None
+
+    async def _translated(
+        self, stream: StreamedResponse, ear: Ear
+    ) -> AsyncIterator["Piece | Heard"]:
+        """The answer as the library reads it."""
+        calls: dict[int, str] = {}
+        async for event in stream:
+            piece = piece_of(event, calls)
+            if piece is not None:
+                yield piece
+        response = stream.get()
+        if self.format is None:
+            yield Heard(told_by(response), kept(response))
+            return
+        sent = sent_in(ear.events(), self.format) if ear.chunks else Sent(whole=True)
+        yield Heard(told_by(response), sent.native, sent.whole)
 
     async def _asked(self, request: Request) -> tuple[list[ModelMessage], ModelSettings]:
         files = await files_of(request)
@@ -109,36 +139,35 @@ class Asking:
             messages = [_without_thinking(message) for message in messages]
         return first + messages
 
-    def _whole(self, response: ModelResponse, sent: Sent | None, shape: Shape) -> Answer:
-        parts = response.parts
-        # A block of a kind that the library does not know comes as text without any.
-        text = "".join(part.content or "" for part in parts if isinstance(part, TextPart))
-        calls = [part for part in parts if isinstance(part, ToolCallPart)]
-        asked = tuple(_asked_call(part) for part in calls if part.tool_name != OUTPUT_TOOL)
-        last = next((part for part in calls if part.tool_name == OUTPUT_TOOL), None)
+    def _whole(self, heard: "Heard", shape: Shape) -> Answer:
+        told = heard.told
+        asked = tuple(call for call in told.calls if call.tool != OUTPUT_TOOL)
+        last = next((call for call in told.calls if call.tool == OUTPUT_TOOL), None)
         output = None
-        if last is not None and not asked:
-            output = shape.unwrapped(last.args_as_json_str())
+        if last is not None and not asked and isinstance(last.params, dict):
+            output = shape.unwrapped_of(last.params)
         elif shape.wrapped and not asked:
-            output = shape.unwrapped(text)
-        thoughts = [part.content for part in parts if isinstance(part, ThinkingPart)]
+            output = shape.unwrapped(told.text)
         return Answer(
-            text=text,
+            text=told.text,
             calls=asked,
-            thinking="\n\n".join(filter(None, thoughts)) or None,
+            thinking=told.thinking,
             output=output,
-            usage=_usage(response),
-            stop=_stop(response),
+            usage=told.usage,
+            stop=told.stop,
             provider=self.provider.recorded,
             model=self.model_name,
-            native=self._native(response, sent),
+            native=heard.native,
         )
 
-    def _native(self, response: ModelResponse, sent: Sent | None) -> bytes | None:
-        """What goes back to the provider one day: its own bytes, or what pydantic-ai has of it."""
-        if sent is not None:
-            return sent.native
-        return kept(response) if self.format is None else None
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A whole answer, and what goes back to its provider one day; cut off unless it is whole."""
+
+    told: Told
+    native: bytes | None
+    whole: bool = True
 
 
 def _command(request: Request) -> str:
@@ -147,65 +176,31 @@ def _command(request: Request) -> str:
     return f"holdfast sessions {verb} {request.session_id}"
 
 
-def _stop(response: ModelResponse) -> str | None:
-    """Why it ended, in the provider's word where that is known here, else in the library's."""
-    theirs = str((response.provider_details or {}).get("finish_reason") or "")
-    if response.finish_reason == "length" and early(theirs) is None:
-        return response.finish_reason
-    return theirs or response.finish_reason
-
-
 def _without_thinking(message: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in message.items() if not key.startswith("reasoning")}
 
 
-def _delta(
-    event: ModelResponseStreamEvent, request: Request, calls: dict[int, str]
-) -> Delta | None:
-    """The piece in an event; `calls` are the ids of those that began, by their place."""
-    where = (request.session_id, request.turn)
-    match event:
-        case (
-            PartStartEvent(part=TextPart(content=text))
-            | PartDeltaEvent(delta=TextPartDelta(content_delta=text))
-        ):
-            return Delta(*where, "text", text) if text else None
-        case (
-            PartStartEvent(part=ThinkingPart(content=text))
-            | PartDeltaEvent(delta=ThinkingPartDelta(content_delta=text))
-        ):
-            return Delta(*where, "thinking", text) if text else None
-        case PartStartEvent(index=place, part=ToolCallPart() as call):
-            calls[place] = call.tool_call_id
-            return _args(where, call.args, call.tool_call_id)
-        case PartDeltaEvent(index=place, delta=ToolCallPartDelta(args_delta=args)):
-            return _args(where, args, calls.get(place, ""))
-        case _:
-            return None
+async def _read(reader: Reader, ear: Ear) -> AsyncIterator[Piece | Heard]:
+    """The answer as it is read here."""
+    events: list[Any] = []
+    done = False
+    async for data in ear.taken():
+        done = done or data == DONE
+        event = None if done else json.loads(data)
+        events.append(event)
+        with _of_another_make():
+            piece = reader.take(event) if isinstance(event, dict) else None
+        if piece is not None:
+            yield piece
+    sent = put_together(events, reader.format)
+    with _of_another_make():
+        told = reader.told(sent.items)
+    yield Heard(told, sent.native, sent.whole or done)
 
 
-def _args(where: tuple[str, int], args: str | dict[str, Any] | None, call: str) -> Delta | None:
-    text = json.dumps(args) if isinstance(args, dict) else args
-    return Delta(*where, "args", text, call) if text and text != "{}" else None
-
-
-def _asked_call(part: ToolCallPart) -> AskedCall:
-    args: Any = part.args
-    if isinstance(args, str):
-        with suppress(ValueError):  # what is no JSON is told to the model as it is
-            args = json.loads(args) if args.strip() else {}
-    return AskedCall(part.tool_call_id, part.tool_name, {} if args is None else args)
-
-
-def _usage(response: ModelResponse) -> dict[str, float]:
-    """What was counted; the input includes what was read from a cache or written to it."""
-    used = response.usage
-    counted = {
-        "inputTokens": used.input_tokens,
-        "outputTokens": used.output_tokens,
-        "cacheReadTokens": used.cache_read_tokens,
-        "cacheWriteTokens": used.cache_write_tokens,
-        "reasoningTokens": used.details.get("reasoning_tokens", 0),
-    }
-    always = ("inputTokens", "outputTokens")
-    return {key: count for key, count in counted.items() if count or key in always}
+@contextmanager
+def _of_another_make() -> Iterator[None]:
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError) as error:
+        raise Broken("", "the answer is not in the form of this provider") from error

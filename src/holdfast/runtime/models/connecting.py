@@ -55,7 +55,7 @@ def connect(
     sdk: Any = getattr(found, "client", None)
     if hasattr(sdk, "max_retries"):
         sdk.max_retries = 0  # repeated by the session, so that it is known and survives a crash
-    asking = Asking(found, provider, model, provider.format)
+    asking = Asking(found, provider, model, provider.format, _is_plain(found))
     return Connection(asking, client)
 
 
@@ -68,7 +68,14 @@ def given(model: Model[Any]) -> Asking:
         format_ = None
     if format_ is not None:
         listen_to(http)
-    return Asking(model, Provider(model.system, "", "", format=format_), model.model_name, format_)
+    provider = Provider(model.system, "", "", format=format_)
+    return Asking(model, provider, model.model_name, format_, _is_plain(model))
+
+
+def _is_plain(model: Model[Any]) -> bool:
+    """Whether it is a class of pydantic-ai's own, which reads streams as the format says."""
+    own_ids = model.profile.get("openai_responses_tool_call_ids_are_response_scoped")
+    return type(model).__name__ in _FORMATS and not own_ids
 
 
 def _kinds(model: Model[Any], sdk: Any) -> list[type]:

@@ -11,6 +11,7 @@ import httpx2
 from pydantic_ai import exceptions as theirs
 
 from holdfast.errors import HoldfastError, ModelError, ModelUnavailable
+from holdfast.runtime.models.reading import Broken
 
 _PASSING: Final = (
     theirs.ModelRateLimitError,
@@ -58,11 +59,23 @@ _LASTING: Final[tuple[tuple[type[Exception], str, str, str], ...]] = (
     ),
 )
 
+_IN_STREAM: Final[Mapping[str, type[theirs.ModelAPIError]]] = {
+    "authentication_error": theirs.ModelAuthenticationError,
+    "permission_error": theirs.ModelAuthenticationError,
+    "billing_error": theirs.ModelQuotaExceededError,
+    "insufficient_quota": theirs.ModelQuotaExceededError,
+    "context_length_exceeded": theirs.ModelContextWindowExceededError,
+    "not_found_error": theirs.ModelNotFoundError,
+    "model_not_found": theirs.ModelNotFoundError,
+}
+
 
 def failure(error: Exception, model: str, then: str) -> HoldfastError | None:
     """The error as ours; None for one that nobody foresaw. `then` is what to type afterwards."""
     if isinstance(error, HoldfastError):
         return error
+    if isinstance(error, Broken):
+        error = _in_stream(error, model)
     if any(isinstance(cause, _NO_ADDRESS) for cause in _causes(error)):
         text = f"{model}: the provider's address is not one"
         advice = "check base_url, or the provider's own variable (as ANTHROPIC_BASE_URL)"
@@ -76,6 +89,13 @@ def failure(error: Exception, model: str, then: str) -> HoldfastError | None:
         return _misused(error, model, then)
     code, text, advice = _lasting_kind(error)
     return _lasting(code, f"{model}: {text}", advice, then, _said(error, code))
+
+
+def _in_stream(error: Broken, model: str) -> theirs.ModelAPIError:
+    """As the library tells what it finds in a stream."""
+    kind = _IN_STREAM.get(error.code, theirs.ModelAPIError)
+    body = {"message": error.message}
+    return kind(model, str(error), body=body, provider_error_code=error.code or None)
 
 
 def _lasting_kind(error: Exception) -> tuple[str, str, str]:

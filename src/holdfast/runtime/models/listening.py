@@ -1,6 +1,6 @@
-"""Hearing what a provider sends, as it comes over the wire, while its library makes sense of it."""
+"""Hearing what a provider sends, as it comes: beside its library, or instead of it."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -8,19 +8,45 @@ from dataclasses import dataclass, field
 import httpx2
 
 _TIMEOUT = httpx2.Timeout(600, connect=10)
+_ENDS = (b"\n", b"\r")
 
 
 @dataclass(slots=True)
 class Ear:
-    """What one request was answered with: the bytes of its last stream."""
+    """What one request was answered with: the bytes of its last stream.
 
+    One that takes the stream keeps it to itself: the library is told that nothing came.
+    """
+
+    takes: bool = False
+    stream: httpx2.AsyncByteStream | None = None  # that was taken
     chunks: list[bytes] = field(default_factory=list)
 
     def events(self) -> Iterator[bytes]:
-        """The data of each event of the stream."""
-        for line in b"".join(self.chunks).splitlines():
-            if line.startswith(b"data:"):
-                yield line[5:].strip()
+        """The data of each event that was heard."""
+        yield from _data(b"".join(self.chunks).splitlines())
+
+    async def taken(self) -> AsyncIterator[bytes]:
+        """The data of each event of the stream that was taken, as it comes."""
+        rest = b""
+        async for chunk in self.stream or _Nothing():
+            lines = (rest + chunk).splitlines(keepends=True)
+            rest = lines.pop() if lines and not lines[-1].endswith(_ENDS) else b""
+            for data in _data(lines):
+                yield data
+        for data in _data([rest]):
+            yield data
+
+    async def close(self) -> None:
+        """Give the connection back."""
+        if self.stream is not None:
+            await self.stream.aclose()
+
+
+def _data(lines: Iterable[bytes]) -> Iterator[bytes]:
+    for line in lines:
+        if line.startswith(b"data:"):
+            yield line[5:].strip()
 
 
 _ear: ContextVar[Ear | None] = ContextVar("holdfast_ear", default=None)
@@ -63,8 +89,21 @@ async def _hear(response: httpx2.Response) -> None:
     if ear is None or not isinstance(response.stream, httpx2.AsyncByteStream):
         return
     ear.chunks.clear()
-    if response.headers.get("content-encoding", "identity") == "identity":
-        response.stream = _Heard(response.stream, ear)  # what is packed all the same is not heard
+    if response.headers.get("content-encoding", "identity") != "identity":
+        return  # what is packed all the same is not heard
+    is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
+    if ear.takes and response.is_success and is_stream:
+        ear.stream, response.stream = response.stream, _Nothing()
+    else:
+        response.stream = _Heard(response.stream, ear)
+
+
+class _Nothing(httpx2.AsyncByteStream):
+    """A stream that has ended."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for chunk in tuple[bytes, ...]():
+            yield chunk
 
 
 class _Heard(httpx2.AsyncByteStream):

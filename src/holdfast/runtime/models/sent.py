@@ -8,7 +8,7 @@ from typing import Any, Final
 from holdfast.core.providers import Format
 
 Json = dict[str, Any]
-_DONE: Final = b"[DONE]"  # some servers end with it and give no reason
+DONE: Final = b"[DONE]"  # some servers end with it and give no reason
 
 
 @dataclass(slots=True)
@@ -34,13 +34,17 @@ def sent_in(events: Iterable[bytes], format_: Format) -> Sent:
     Servers differ: what is put together otherwise than here leaves nothing to give back.
     """
     told = list(events)
-    decoded = [json.loads(event) for event in told if event != _DONE]
+    sent = put_together((json.loads(event) for event in told if event != DONE), format_)
+    sent.whole = sent.whole or DONE in told
+    return sent
+
+
+def put_together(events: Iterable[Any], format_: Format) -> Sent:
+    """The answer in a stream's events, which were read as JSON already."""
     try:
-        sent = _READERS[format_](one for one in decoded if isinstance(one, dict))
+        return _READERS[format_](one for one in events if isinstance(one, dict))
     except (LookupError, TypeError, AttributeError):
         return Sent(whole=True)
-    sent.whole = sent.whole or _DONE in told
-    return sent
 
 
 def _anthropic(events: Iterable[Json]) -> Sent:

@@ -27,9 +27,12 @@ class Shape:
     def unwrapped(self, text: str) -> bytes | None:
         """The output in what the model gave as its object; None if it gave no JSON."""
         try:
-            value = json.loads(text)
+            return self.unwrapped_of(json.loads(text))
         except ValueError:
             return None
+
+    def unwrapped_of(self, value: object) -> bytes:
+        """The output in the object itself."""
         if self.wrapped and isinstance(value, dict) and _VALUE in value:
             value = value[_VALUE]
         return json.dumps(value, ensure_ascii=False).encode()
