@@ -10,7 +10,7 @@ import pytest
 from holdfast.core.decide import INTERRUPTED
 from holdfast.core.messages import AskedCall, AssistantMessage, ToolMessage, UserMessage
 from holdfast.core.render import render
-from holdfast.core.repair import LOST_START, OwnHistory, Repaired, repair
+from holdfast.core.repair import LOST_START, Growing, OwnHistory, Repaired, canonical, repair
 from holdfast.core.repair.ids import Ids
 from holdfast.core.repair.plain import MAX_DEPTH, plain
 
@@ -328,6 +328,57 @@ def test_an_answer_of_ours_with_only_an_output_is_its_output() -> None:
     assert repair(messages).messages == messages
     told = render([*messages, UserMessage("and?")], "anthropic")["messages"]
     assert told[1] == {"role": "assistant", "content": '{"n":1}'}
+
+
+NATIVE = (
+    b'[{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "x"}]'
+)
+GROWN: list[Any] = [
+    UserMessage("hi"),
+    ASKED,
+    *DONE,
+    AssistantMessage("x", provider="anthropic", model="m", native=NATIVE),
+    AssistantMessage("so", (AskedCall("c", "read", {"deep": [1.0]}),)),
+    ToolMessage("c", "read", "failed", is_error=True),
+    UserMessage("and?"),
+    UserMessage([{"type": "text", "text": "two"}, {"type": "text", "text": "parts"}]),
+    AssistantMessage("", output=b'{"n":1}'),
+]
+ENDS = [1, 4, 5, 7, 8, 9, 10]  # of what is told at one time
+
+
+def test_a_history_that_grows_is_told_as_if_it_were_told_at_once() -> None:
+    growing = Growing()
+    for end in ENDS:
+        assert growing.canonical(GROWN[:end]) == canonical(GROWN[:end])
+    assert growing.canonical(GROWN[:4]) == canonical(GROWN[:4])  # a fork, or a summary before it
+    other = [UserMessage("else"), *GROWN[1:]]
+    assert growing.canonical(other) == canonical(other)
+
+
+def test_a_history_that_grows_may_be_broken_in_between() -> None:
+    growing = Growing()
+    for end in (1, 3, 4, 6, 7, 10):  # results are missing at two of these
+        assert growing.canonical(GROWN[:end]) == canonical(GROWN[:end])
+    again = [*GROWN, AssistantMessage("again", (AskedCall("a", "read", {}),))]
+    again.append(ToolMessage("a", "read", "C"))
+    assert growing.canonical(again) == canonical(again)
+
+
+def test_what_was_told_of_a_growing_history_is_not_taken_apart_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read = list[int]()
+
+    def count(messages: Any) -> Any:
+        read.append(len(messages))
+        return canonical(messages)
+
+    monkeypatch.setattr("holdfast.core.repair.growing.canonical", count)
+    growing = Growing()
+    for end in ENDS:
+        growing.canonical(GROWN[:end])
+    assert sum(read) == len(GROWN) + len(ENDS)  # each with what stands for the rest
 
 
 def test_a_growing_history_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

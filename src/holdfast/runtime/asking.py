@@ -13,6 +13,7 @@ from holdfast.core.compaction import Cut
 from holdfast.core.cut_answers import NOT_RUN
 from holdfast.core.messages import Answer, Message, UserMessage
 from holdfast.core.policy import Reject
+from holdfast.core.repair import Growing
 from holdfast.core.sessions import State
 from holdfast.core.stops import is_cut
 from holdfast.errors import HoldfastError, ModelError
@@ -34,6 +35,7 @@ class Asking(Struct, frozen=True):
 
     place: Workplace
     verdicts: Verdicts
+    growing: Growing
 
     async def turn(
         self, messages: list[Message], state: State, attempt: Attempt = (0, 0)
@@ -63,7 +65,7 @@ class Asking(Struct, frozen=True):
 
         def request() -> Request:
             made = self._request(messages, state, turn)
-            return vary(made, output_schema=None, purpose="summary")
+            return vary(made, output_schema=None, purpose="summary", growing=None)
 
         asked = await self._said_to(request, state, up_to=cut.up_to)
         if isinstance(asked, Answer) and not asked.text.strip():
@@ -113,6 +115,7 @@ class Asking(Struct, frozen=True):
             turn=turn,
             instructions=self._instructions(state),
             messages=messages,
+            growing=self.growing,
             tools=self.place.agent.specs,
             settings=self.place.agent.agent.model_settings,
             output_schema=self.place.agent.output.schema,

@@ -64,7 +64,7 @@ class Driver:
         place = Workplace(desk, agent, record.tenant, record.id)
         verdicts = Verdicts(place)
         self._performer = Performer(place, verdicts)
-        self._asking = Asking(place, verdicts)
+        self._asking = Asking(place, verdicts, self._log.growing)
         self._compacting = Compacting(self._asking, self._log)
         self._drafting = Drafting(agent, self._log, verdicts, self._compacting, self._scope)
         self._news = asyncio.Event()

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from holdfast.core import codec
 from holdfast.core.events import Compacted, Event, Stamped
 from holdfast.core.messages import Conversation, Message
-from holdfast.core.repair import OwnHistory
+from holdfast.core.repair import Growing, OwnHistory
 from holdfast.core.sessions import State, fold
 from holdfast.errors import Corrupt
 from holdfast.store.base import Record, Slice, Store
@@ -24,6 +24,7 @@ class Log:
         self._store = store
         self._conversation = Conversation()
         self._history = OwnHistory()
+        self.growing = Growing()
         self._told = 0  # how many events the conversation has taken in
 
     async def catch_up(self) -> list[Stamped]:

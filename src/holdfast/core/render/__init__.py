@@ -4,6 +4,7 @@
 provider and model that they came from, and only if nothing in their turn was touched.
 """
 
-from holdfast.core.render.rendering import Format, render
+from holdfast.core.render.rendering import Format, render, rendered
+from holdfast.core.render.target import Target
 
-__all__ = ["Format", "render"]
+__all__ = ["Format", "Target", "render", "rendered"]

@@ -7,7 +7,7 @@ from holdfast.core.render.anthropic import render_anthropic
 from holdfast.core.render.openai_chat import render_openai_chat
 from holdfast.core.render.openai_responses import render_openai_responses
 from holdfast.core.render.target import Message, Target
-from holdfast.core.repair import canonical
+from holdfast.core.repair import Canonical, canonical
 from holdfast.errors import Refused
 
 Format = Literal["anthropic", "openai-chat", "openai-responses"]
@@ -41,5 +41,12 @@ def render(
             code="FORMAT_UNKNOWN",
             hint=f"there are {', '.join(_RENDERERS)}",
         )
-    renderer, home = _RENDERERS[format]
-    return renderer(canonical(messages), Target(provider or home, model, files or {}, thinking))
+    home = _RENDERERS[format][1]
+    return rendered(
+        canonical(messages), format, Target(provider or home, model, files or {}, thinking)
+    )
+
+
+def rendered(told: Canonical, format_: Format, target: Target) -> dict[str, Any]:
+    """The same of a conversation that is repaired and taken apart already."""
+    return _RENDERERS[format_][0](told, target)

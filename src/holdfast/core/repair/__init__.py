@@ -7,9 +7,20 @@ Histories may be Anthropic's, OpenAI's (chat messages or Responses items), our o
 any mixture with anything: a history in one shape keeps it, a mixture becomes Anthropic-shaped.
 """
 
+from holdfast.core.repair.growing import Canonical, Growing
 from holdfast.core.repair.history import OwnHistory
 from holdfast.core.repair.mending import LOST_START
 from holdfast.core.repair.parts import Issue
 from holdfast.core.repair.repairing import Repaired, canonical, errors_of, repair
 
-__all__ = ["LOST_START", "Issue", "OwnHistory", "Repaired", "canonical", "errors_of", "repair"]
+__all__ = [
+    "LOST_START",
+    "Canonical",
+    "Growing",
+    "Issue",
+    "OwnHistory",
+    "Repaired",
+    "canonical",
+    "errors_of",
+    "repair",
+]

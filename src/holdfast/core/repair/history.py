@@ -25,11 +25,12 @@ class OwnHistory:
         They are those of the time before, with more at the end. No model is asked while a call is
         open, so one without a result here was lost, and its doubt is told.
         """
-        if self._is_sound(messages):
+        if self.is_sound(messages):
             return messages
         return repair(messages, unanswered="tell").messages
 
-    def _is_sound(self, messages: list[Message]) -> bool:
+    def is_sound(self, messages: list[Message]) -> bool:
+        """Whether they are certainly valid; those of the time before, with more at the end."""
         place = self._settled
         turns: list[tuple[int, list[str]]] = []
         ids: set[str] = set()

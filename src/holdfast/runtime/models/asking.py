@@ -13,7 +13,8 @@ from pydantic_ai.settings import ModelSettings
 
 from holdfast.core.messages import Answer
 from holdfast.core.providers import Format, Provider
-from holdfast.core.render import render
+from holdfast.core.render import Target, rendered
+from holdfast.core.repair import Growing
 from holdfast.errors import ModelUnavailable
 from holdfast.runtime.models.base import Delta, Request
 from holdfast.runtime.models.failures import failure, refused
@@ -118,14 +119,10 @@ class Asking:
             origin = (self.provider.recorded, self.model_name)
             told = history_of(request.messages, origin, files, request.instructions)
             return told, ModelSettings(**settings)  # type: ignore[typeddict-item]
-        body = render(
-            list(request.messages),
-            self.format,
-            provider=self.provider.recorded,
-            model=self.model_name,
-            files=encoded(files),
-            thinking=self.format == "anthropic" and thinks(settings),
-        )
+        growing = request.growing or Growing()
+        thinking = self.format == "anthropic" and thinks(settings)
+        target = Target(self.provider.recorded, self.model_name, encoded(files), thinking)
+        body = rendered(growing.canonical(list(request.messages)), self.format, target)
         if self.format == "openai-chat":
             body["messages"] = self._chat(request.instructions, body["messages"])
         settings["extra_body"] = {**settings.get("extra_body", {}), **body}

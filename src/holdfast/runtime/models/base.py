@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from holdfast.core.messages import Answer, Message
+from holdfast.core.repair import Growing
 
 DeltaKind = Literal["text", "thinking", "args", "progress", "reset"]
 
@@ -31,6 +32,7 @@ class Request:
     settings: Mapping[str, Any] = field(default_factory=dict)
     output_schema: Mapping[str, Any] | None = None
     purpose: Literal["turn", "summary"] = "turn"  # a summary is asked for by the last message
+    growing: Growing | None = None  # what was made of the conversation for the turn before
     read_file: Callable[[str], Awaitable[bytes | None]] | None = None  # by digest; None: it is gone
 
 
