@@ -330,9 +330,7 @@ def test_an_answer_of_ours_with_only_an_output_is_its_output() -> None:
     assert told[1] == {"role": "assistant", "content": '{"n":1}'}
 
 
-NATIVE = (
-    b'[{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "x"}]'
-)
+NATIVE = b'[{"type": "thinking", "thinking": "h", "signature": "s"},{"type": "text", "text": "x"}]'
 GROWN: list[Any] = [
     UserMessage("hi"),
     ASKED,
