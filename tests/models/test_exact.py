@@ -9,7 +9,7 @@ import pytest
 from tests.models.conftest import FORMATS, agent_at, model_at
 
 from holdfast import Runtime, tool
-from holdfast.core.render import render as _render
+from holdfast.core.render import rendered
 from holdfast.testing.endpoint import Endpoint, fake_endpoint
 from holdfast.testing.endpoint.samples import CHAT_REASONING, HARD, LAST, LOOKS
 from holdfast.testing.provider_rules import Format
@@ -76,11 +76,11 @@ async def test_a_changed_answer_is_refused(
 ) -> None:
     """The endpoint can fail: one blank more in a text or an argument is seen."""
 
-    def render(*args: Any, **kwargs: Any) -> dict[str, Any]:
-        body = _render(*args, **kwargs)
+    def changed(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        body = rendered(*args, **kwargs)
         return json.loads(json.dumps(body, ensure_ascii=False).replace("Zoë", "Zoe"))  # type: ignore[no-any-return]
 
-    monkeypatch.setattr("holdfast.runtime.models.asking.render", render)
+    monkeypatch.setattr("holdfast.runtime.models.asking.rendered", changed)
     with fake_endpoint(HARD[format_]) as endpoint:
         agent = agent_at(endpoint.url, format_)
         async with Runtime("memory:", agents=[agent]) as rt:
