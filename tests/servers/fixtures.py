@@ -51,8 +51,8 @@ def start_postgres() -> Iterator[StartPostgres]:
     """Servers of the test's own, which it may kill and start again."""
     started: list[PostgresServer] = []
 
-    def start(*settings: str) -> PostgresServer:
-        started.append(wanted(lambda: PostgresServer(*settings)))
+    def start(*settings: str, standby_of: PostgresServer | None = None) -> PostgresServer:
+        started.append(wanted(lambda: PostgresServer(*settings, standby_of=standby_of)))
         return started[-1]
 
     yield start

@@ -16,29 +16,34 @@ class PostgresServer:
     """Runs from the start until `end`; a password keeps other users of the machine out.
 
     It is as durable as any (fsync is on), so that killing it means something. `settings` are
-    further lines of its configuration, such as `max_connections=20`.
+    further lines of its configuration, such as `max_connections=20`. A `standby_of` another one
+    follows it, and takes no writes until it is promoted.
     """
 
-    def __init__(self, *settings: str) -> None:
+    def __init__(self, *settings: str, standby_of: "PostgresServer | None" = None) -> None:
         home = postgres_home()
-        self.password = secrets.token_hex(16)
+        self.password: str = standby_of.password if standby_of else secrets.token_hex(16)
         self._psql = str(home / "psql")
         self._numbers = count(1)
         options = [f"--{setting}" for setting in ("max_connections=200", *settings)]
         data = "{folder}/data"
+        made = [
+            *(str(home / "initdb"), "-D", data, "--username", USER, "--no-sync"),
+            *("--encoding", "UTF8", "--locale", "C", "--auth", "scram-sha-256"),
+            *("--pwfile", "{folder}/password"),
+        ]
+        if standby_of:
+            made = [
+                *(str(home / "pg_basebackup"), "-d", standby_of.url(), "-D", data),
+                *("--write-recovery-conf", "--checkpoint=fast", "--no-sync"),
+            ]
         self._kept = Kept(
             "postgres",
             [
                 *(str(home / "postgres"), "-D", data, "-p", "{port}", "-k", "{folder}"),
                 *("-h", "127.0.0.1", *options),
             ],
-            prepare=(
-                [
-                    *(str(home / "initdb"), "-D", data, "--username", USER, "--no-sync"),
-                    *("--encoding", "UTF8", "--locale", "C", "--auth", "scram-sha-256"),
-                    *("--pwfile", "{folder}/password"),
-                ],
-            ),
+            prepare=(made,),
             files={"password": self.password},
             ready=(str(home / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", "{port}"),
             stop="SIGQUIT",  # at once, without a checkpoint: what it has is thrown away

@@ -16,9 +16,10 @@ from tests.servers.components import unprivileged
 from tests.servers.fixtures import NOT_TESTED
 from tests.servers.plug import Loss, Plug, plugged
 from tests.servers.postgres import PostgresServer
+from tests.store.steady import write_once
 
 from holdfast.store import postgres_link
-from holdfast.store.base import NoStream, Record, Unavailable, Unknown, Write
+from holdfast.store.base import Unavailable, Unknown, Write
 from holdfast.store.postgres import PostgresStore
 from holdfast.testing.contract.steps import drive, make, record, texts
 
@@ -99,33 +100,6 @@ async def test_a_server_that_stands_still_is_unavailable_after_a_while_and_found
     assert await store.commit([Write("s", [record("b")], fence=lease)]) == {"s": 2}
     assert await store.renew("worker", 10_000)
     assert await texts(store, "s") == ["first", "b"]
-
-
-async def write_once(store: PostgresStore, stream: str, number: int) -> None:
-    """Write the next number of a stream as a driver does: after Unknown it reads."""
-    while True:
-        try:
-            await store.commit(
-                [Write(stream, [Record("n", b"%d" % number)], create="session", head=number)]
-            )
-        except Unavailable:
-            await anyio.sleep(0.01)
-        except Unknown:
-            if await head_of(store, stream) > number:
-                return
-        else:
-            return
-
-
-async def head_of(store: PostgresStore, stream: str) -> int:
-    """Where it ends, asked until there is an answer."""
-    while True:
-        try:
-            return (await store.read(stream)).head
-        except NoStream:
-            return 0
-        except Unavailable:
-            await anyio.sleep(0.01)
 
 
 async def test_plugs_pulled_at_random_under_load_lose_nothing_and_repeat_nothing(

@@ -52,6 +52,19 @@ async def test_connections_that_were_cut_while_idle_are_made_again_unnoticed(
     assert (await take(store, "worker", "s")).head == 2
 
 
+async def test_a_connection_to_a_server_that_no_longer_leads_is_made_again(
+    store: PostgresStore,
+) -> None:
+    """After a switch-over it may still be there, and take no writes."""
+    await make(store, "s")
+    for lines in (store._ready().writer._lines, store._ready().leases._lines):
+        async with lines.line() as line:
+            await line.fetch("SET default_transaction_read_only = on")
+    assert await store.commit([Write("s", [record("b")])]) == {"s": 2}
+    await join(store, "worker")
+    assert (await take(store, "worker", "s")).head == 2
+
+
 async def test_a_server_that_is_down_is_unavailable_and_is_found_again(
     start_postgres: StartPostgres,
 ) -> None:

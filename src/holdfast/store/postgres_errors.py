@@ -7,6 +7,7 @@ from holdfast.store.base import Unavailable
 
 _LATER: Final = "it is tried again by itself; holdfast doctor looks closer"
 _REACH: Final = "check host and port in the URL, and that the server runs; workers try again"
+_TLS: Final = "check sslmode and sslrootcert in the URL, and ssl and its certificate on the server"
 _POOLED: Final = "add listen=off&advisory=off to the query of the store's URL"
 _NO_TABLES: Final = "holdfast db migrate makes them"
 _DENIED: Final = "STORE_ACCESS_DENIED"
@@ -68,6 +69,7 @@ _MEANINGS: Final = {
 UNDONE: Final = ("40001", "40P01")  # the server chose us to give way: the same again may go through
 LOCKED: Final = "55P03"  # a row stayed locked
 OF_A_ROW: Final = (*UNDONE, LOCKED)
+_ENDED: Final = ("25P03", "25006")  # the server ended it; a server that leads no more kept it
 _OF_A_VALUE: Final = ("22", "54")
 
 
@@ -79,11 +81,11 @@ def is_database_error(error: BaseException) -> bool:
 
 
 def is_broken(error: BaseException) -> bool:
-    """Whether the connection ended, so that another one may do better at once."""
+    """Whether the connection ended, or leads to nobody who leads: another one may do better."""
     code = sqlstate(error)
     if code == "57014":  # one statement was called off
         return False
-    return code[:2] in {"08", "57"} or code == "25P03" or (not code and is_database_error(error))
+    return code[:2] in {"08", "57"} or code in _ENDED or (not code and is_database_error(error))
 
 
 def may_go_again(error: BaseException) -> bool:
@@ -105,7 +107,9 @@ def sqlstate(error: BaseException) -> str:
 
 def is_misconfigured(error: Exception) -> bool:
     """Whether the driver makes no sense of what the URL says."""
-    return is_database_error(error) and isinstance(error, ValueError) and not sqlstate(error)
+    if isinstance(error, OSError) or sqlstate(error):  # a certificate's is a ValueError too
+        return False
+    return is_database_error(error) and isinstance(error, ValueError)
 
 
 def explained(error: Exception, where: str) -> StoreError:
@@ -120,7 +124,7 @@ def explained(error: Exception, where: str) -> StoreError:
     if code:
         return StoreError(f"PostgreSQL refused on {where}: {said}")
     if is_database_error(error):
-        hint = "check sslmode in the URL and ssl on the server" if "SSL" in said else _REACH
+        hint = _TLS if "SSL" in said else _REACH
         return Unavailable(f"{where} cannot be reached: {said}", hint=hint)
     return StoreError(f"{where}: {said}")
 
