@@ -5,26 +5,38 @@ changed. What is left at the end is written in one statement.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 from holdfast.store.base import Entry, StoreRefusal
 from holdfast.store.judge import Changes, Commit, Rows, StreamRow, judge
-from holdfast.store.postgres_sql import packed
+from holdfast.store.postgres_sql import packed, texts
 
-Columns = list[list[Any] | str]
+Form = Callable[[Sequence[Any]], str | bytes]
 
 
 def _numbers(column: Sequence[int | None]) -> str:
-    """An array as the server reads it: of a list the driver asks each element what it is."""
     return "{" + ",".join(map(str, column)).replace("None", "NULL") + "}"
 
 
-# How the columns of what is written go over, table by table.
-_Forms = tuple[Callable[[Sequence[Any]], list[Any] | str], ...]
-_NEW: _Forms = (_numbers, list, list, _numbers, _numbers, list, _numbers, _numbers, _numbers)
-_MOVED: _Forms = (_numbers, _numbers, _numbers, list, _numbers, _numbers, _numbers)
-_RECORD: _Forms = (_numbers, _numbers, list, _numbers, list)
-_ENTRY: _Forms = (list, list, _numbers, _numbers, list, _numbers, list)
+def _starts(column: Sequence[bytes]) -> str:
+    """Where each piece of joined data begins; the server counts from 1 on."""
+    return _numbers(list(accumulate(map(len, column[:-1]), initial=1)) if column else ())
+
+
+def _sizes(column: Sequence[bytes]) -> str:
+    return _numbers(list(map(len, column)))
+
+
+# How the columns of what is written go over, table by table: an array as the text of one, and data
+# joined. Of a list the driver asks each element several times whether it is a list itself.
+_NEW: tuple[Form, ...] = (_numbers, texts, texts, _numbers, _numbers, texts, *[_numbers] * 3)
+_MOVED: tuple[Form, ...] = (_numbers, _numbers, _numbers, texts, *[_numbers] * 3)
+_RECORD: tuple[Form, ...] = (_numbers, _numbers, texts, _numbers, _starts, _sizes, b"".join)
+_ENTRY: tuple[Form, ...] = (
+    *(texts, texts, _numbers, _numbers, texts, _numbers),
+    *(_starts, _sizes, b"".join),
+)
 
 _Key = tuple[str, str]
 
@@ -70,10 +82,10 @@ class Ledger:
             if old is not None and _moved_away(old, self.entries[kind, key])
         ]
 
-    def columns(self) -> tuple[Columns, int]:
+    def columns(self) -> tuple[list[str | bytes], int]:
         """What is to be written, table by table and column by column, and how many rows."""
         tables = (self._made(), self._moved(), self._appended(), self._put())
-        columns: Columns = []
+        columns: list[str | bytes] = []
         for rows, forms in zip(tables, (_NEW, _MOVED, _RECORD, _ENTRY), strict=True):
             by_column = list(zip(*rows, strict=True)) or [()] * len(forms)
             columns += [form(column) for form, column in zip(forms, by_column, strict=True)]
@@ -117,7 +129,7 @@ class Ledger:
 
     def _appended(self) -> list[tuple[Any, ...]]:
         sids = self._sids
-        return [(sids[name], seq, packed(type_), at, data)
+        return [(sids[name], seq, packed(type_), at, data, data, data)
                 for name, seq, type_, at, data in self._records]  # fmt: skip
 
     def _put(self) -> list[tuple[Any, ...]]:
@@ -130,7 +142,7 @@ class Ledger:
                 entry.version,
                 packed(entry.state),
                 entry.due,
-                entry.data,
+                *[entry.data] * 3,
             )
             for entry in written
             if entry is not None

@@ -1,6 +1,7 @@
 """The SQL of the PostgreSQL store, by name, and texts as PostgreSQL can keep them."""
 
 import re
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Final
@@ -43,3 +44,19 @@ def unpacked(text: str) -> str:
     if "\x01" not in text:
         return text
     return _READ.sub(lambda found: "\x00" if found[0][1] == "\x01" else "\x01", text)
+
+
+def texts(column: Sequence[str | None]) -> str:
+    """An array of texts as the server reads it."""
+    if not column:
+        return "{}"
+    joined = '","'.join(["" if one is None else one for one in column])
+    is_plain = "\\" not in joined and joined.count('"') == 2 * len(column) - 2
+    if is_plain and None not in column:
+        return f'{{"{joined}"}}'
+    return "{" + ",".join(["NULL" if one is None else _quoted(one) for one in column]) + "}"
+
+
+def _quoted(text: str) -> str:
+    inner = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{inner}"'

@@ -40,13 +40,14 @@ WHERE e.kind = dropped.kind AND e.key = dropped.key;
 
 -- write --
 -- All that a batch changes. How much of it could be written is answered: where somebody else has
--- made a stream or an entry of the same name meanwhile, it is less, and nothing is committed. Arrays
--- of numbers come as text, which costs the client less than an array.
+-- made a stream or an entry of the same name meanwhile, it is less, and nothing is committed.
+-- Arrays come as text, and data joined, with the places and sizes of the pieces: that costs the client
+-- much less than arrays.
 WITH made AS (
     INSERT INTO stream (sid, id, kind, head, epoch, holder, due, tries, gone)
-    SELECT * FROM unnest($1::text::bigint[], $2::text[], $3::text[], $4::text::bigint[],
-                         $5::text::bigint[], $6::text[], $7::text::bigint[],
-                         $8::text::bigint[], $9::text::boolean[])
+    SELECT * FROM unnest($1::text::bigint[], $2::text::text[], $3::text::text[],
+                         $4::text::bigint[], $5::text::bigint[], $6::text::text[],
+                         $7::text::bigint[], $8::text::bigint[], $9::text::boolean[])
         AS new (sid, id, kind, head, epoch, holder, due, tries, gone)
     ORDER BY new.id
     ON CONFLICT (id) DO NOTHING RETURNING 1
@@ -54,23 +55,25 @@ WITH made AS (
     UPDATE stream s
     SET head = n.head, epoch = n.epoch, holder = n.holder, due = n.due, tries = n.tries,
         gone = n.gone
-    FROM unnest($10::text::bigint[], $11::text::bigint[], $12::text::bigint[], $13::text[],
+    FROM unnest($10::text::bigint[], $11::text::bigint[], $12::text::bigint[], $13::text::text[],
                 $14::text::bigint[], $15::text::bigint[], $16::text::boolean[])
         AS n (sid, head, epoch, holder, due, tries, gone)
     WHERE s.sid = n.sid RETURNING 1
 ), appended AS (
     INSERT INTO record (sid, seq, type, at, data)
-    SELECT n.sid, n.seq, n.type, n.at, n.data
-    FROM unnest($17::text::bigint[], $18::text::bigint[], $19::text[], $20::text::bigint[],
-                $21::bytea[])
-        WITH ORDINALITY AS n (sid, seq, type, at, data, place)
+    SELECT n.sid, n.seq, n.type, n.at, substring($23::bytea FROM n.start FOR n.size)
+    FROM unnest($17::text::bigint[], $18::text::bigint[], $19::text::text[], $20::text::bigint[],
+                $21::text::int[], $22::text::int[])
+        WITH ORDINALITY AS n (sid, seq, type, at, start, size, place)
     ORDER BY n.place
     RETURNING 1
 ), put AS (
     INSERT INTO entry (kind, key, sid, version, state, due, data)
-    SELECT * FROM unnest($22::text[], $23::text[], $24::text::bigint[], $25::text::bigint[],
-                         $26::text[], $27::text::bigint[], $28::bytea[])
-        AS n (kind, key, sid, version, state, due, data)
+    SELECT n.kind, n.key, n.sid, n.version, n.state, n.due,
+           substring($32::bytea FROM n.start FOR n.size)
+    FROM unnest($24::text::text[], $25::text::text[], $26::text::bigint[], $27::text::bigint[],
+                $28::text::text[], $29::text::bigint[], $30::text::int[], $31::text::int[])
+        AS n (kind, key, sid, version, state, due, start, size)
     ORDER BY n.kind, n.key
     ON CONFLICT (kind, key) DO UPDATE
     SET version = excluded.version, state = excluded.state, due = excluded.due,

@@ -1,0 +1,50 @@
+"""What goes over to PostgreSQL as text, and comes back as it was."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from holdfast.store.base import Put, Record, Write
+from holdfast.store.postgres import PostgresStore
+from holdfast.store.postgres_sql import texts
+
+NAMES = ["plain", '"', "\\", '\\"', "{a,b}", "NULL", " ", "a\nb", "é😀", "\0", "\1", "','", '","']
+
+
+@pytest.fixture
+async def store(postgres_url: str) -> Any:
+    opened = PostgresStore(postgres_url)
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+def test_an_array_of_texts_is_written_as_the_server_reads_it() -> None:
+    assert texts([]) == "{}"
+    assert texts(["a", "", "b c"]) == '{"a","","b c"}'
+    assert texts(["a", None]) == '{"a",NULL}'
+    assert texts(['say "x"', "\\"]) == '{"say \\"x\\"","\\\\"}'
+
+
+async def test_names_and_data_come_back_as_they_were(store: PostgresStore) -> None:
+    """One batch: what is a mark in an array is a letter in a name, and data keep their bounds."""
+    data = [bytes(range(256)) * n for n in range(len(NAMES))]  # the first is empty
+    await asyncio.gather(
+        *(
+            store.commit(
+                [Write(name, [Record(name, one), Record("more", b"")], create=name, head=0)],
+                [Put(name, name, 0, name, name, None, one)],
+            )
+            for name, one in zip(NAMES, data, strict=True)
+        )
+    )
+    for name, one in zip(NAMES, data, strict=True):
+        read = await store.read(name)
+        assert [(record.type, record.data) for record in read.records] == [
+            (name, one),
+            ("more", b""),
+        ]
+        entry = await store.get(name, name)
+        assert entry is not None
+        assert (entry.stream, entry.state, entry.data) == (name, name, one)
