@@ -56,6 +56,40 @@ async def test_no_end_is_told_behind_which_a_record_can_still_come(
     assert (await store.tail((await ending).cursor)).records == ()
 
 
+async def test_a_long_transaction_of_somebody_else_does_not_hold_up_the_feed_at_a_hole(
+    store: PostgresStore, other: Other
+) -> None:
+    """Somebody has rolled back while an hour of somebody else's work goes on in the cluster."""
+    await make(store, "slow", "s")
+    await other.execute("BEGIN; CREATE TABLE theirs ()")
+    line = await store._dial.line()
+    await line.begin()
+    await line.connection.execute(APPEND)
+    await line.roll_back()
+    await line.close()
+    await store.commit([Write("s", [record("b")])])
+    cursor, seen = "", list[bytes]()
+    while b"b" not in seen:
+        feed = await store.tail(cursor)
+        assert feed.records, "it is held up"
+        cursor = feed.cursor
+        seen += [one.data for one in feed.records]
+
+
+async def test_a_hole_is_waited_for_while_somebody_may_fill_it(
+    store: PostgresStore, other: Other
+) -> None:
+    await make(store, "slow", "s")
+    start = (await store.tail("$")).cursor
+    await other.execute("BEGIN")
+    await other.execute(APPEND)
+    await store.commit([Write("s", [record("after")])])
+    assert (await store.tail(start)).records == ()
+    await other.execute("COMMIT")
+    seen = [one.data for one in (await store.tail(start)).records]
+    assert seen == [b"late", b"after"]
+
+
 async def test_a_long_transaction_of_somebody_else_does_not_hold_up_the_end(
     store: PostgresStore, other: Other
 ) -> None:

@@ -62,6 +62,11 @@ async def test_a_connection_to_a_server_that_no_longer_leads_is_made_again(
             await line.fetch("SET default_transaction_read_only = on")
     assert await store.commit([Write("s", [record("b")])]) == {"s": 2}
     await join(store, "worker")
+    for _ in range(3):  # however many there are
+        async with store._ready().leases._lines.line() as line:
+            await line.fetch("SET default_transaction_read_only = on")
+    with pytest.raises(Unavailable):  # not Unknown: the worker keeps its name, and what it holds
+        await take(store, "worker", "s")
     assert (await take(store, "worker", "s")).head == 2
 
 

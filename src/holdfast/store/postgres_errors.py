@@ -69,7 +69,8 @@ _MEANINGS: Final = {
 UNDONE: Final = ("40001", "40P01")  # the server chose us to give way: the same again may go through
 LOCKED: Final = "55P03"  # a row stayed locked
 OF_A_ROW: Final = (*UNDONE, LOCKED)
-_ENDED: Final = ("25P03", "25006")  # the server ended it; a server that leads no more kept it
+READ_ONLY: Final = "25006"  # the server does not lead; nothing was done
+_ENDED: Final = ("25P03", READ_ONLY)
 _OF_A_VALUE: Final = ("22", "54")
 
 

@@ -2,7 +2,8 @@
 
 Shown is the run without holes after the cursor. At a hole the highest visible position and the next
 transaction id are remembered: once every transaction below that id has ended, all there will ever
-be up to that position is visible, and the holes are for good.
+be up to that position is visible, and the holes are for good. So it is once everybody has ended who
+was appending when that position was seen, however long others stay open.
 """
 
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ class Follower:
     def __init__(self, lines: Lines) -> None:
         self._lines = lines
         self._marks: list[tuple[int, int]] = []  # a visible position, the next transaction id then
+        self._hole: tuple[int, set[str]] | None = None  # a visible position, who may come before it
+        self._settled = 0  # up to here nobody comes any more
 
     async def after(self, position: int, limit: int) -> Feed:
         """Records after a position, each exactly once."""
@@ -37,6 +40,8 @@ class Follower:
             shown = self._shown(records, position, *rows[0][:2]) if records else []
             if shown or not records or look == _LOOKS - 1:
                 break
+            if look:
+                await self._look_who_appends(records[-1].pos)
             await anyio.sleep(_PAUSE_S)  # a commit is under way, as a rule
         return Feed(tuple(shown), str(shown[-1].pos if shown else position))
 
@@ -62,6 +67,15 @@ class Follower:
             hint="ask again; holdfast doctor shows transactions that stay open",
         )
 
+    async def _look_who_appends(self, last: int) -> None:
+        """Learn whether everybody has ended who could come before a position seen earlier."""
+        now = {transaction for (transaction,) in await self._ask("appending")}
+        last, left = self._hole or (last, now)
+        left = left & now
+        self._hole = (last, left) if left else None
+        if not left:
+            self._settled = max(self._settled, last)
+
     async def _ask(self, name: str) -> Sequence[Any]:
         return await self._lines.ask(lambda line: line.fetch(statement(name)))
 
@@ -72,6 +86,7 @@ class Follower:
         if not self._marks or records[-1].pos > self._marks[-1][0]:
             self._marks.append((records[-1].pos, xmax))
         settled = max((mark for mark, until in self._marks if until <= xmin), default=0)
+        settled = max(settled, self._settled)
         self._marks = [mark for mark in self._marks if mark[0] >= settled]
         shown: list[Record] = []
         for record in records:

@@ -9,7 +9,13 @@ from holdfast.errors import StoreError
 from holdfast.store.base import Lease, Lost, Unknown
 from holdfast.store.judge import BACK_OFF_FROM_TRY, LONGEST_BACK_OFF_MS
 from holdfast.store.postgres_clock import ServerClock
-from holdfast.store.postgres_errors import is_broken, is_database_error, is_of_one
+from holdfast.store.postgres_errors import (
+    READ_ONLY,
+    is_broken,
+    is_database_error,
+    is_of_one,
+    sqlstate,
+)
 from holdfast.store.postgres_gather import Gather
 from holdfast.store.postgres_lines import Lines
 from holdfast.store.postgres_link import Connection, Dial, Line
@@ -164,7 +170,7 @@ class Leases:
         except StoreError:
             raise
         except Exception as error:
-            if is_broken(error):
+            if is_broken(error) and sqlstate(error) != READ_ONLY:
                 text = f"what was claimed is not known: {self._dial.explained(error).message}"
                 raise Unknown(text, hint="give up the holder's name") from error
             if is_database_error(error):
