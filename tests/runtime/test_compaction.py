@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -15,7 +16,7 @@ from holdfast.core.render import Format, render
 from holdfast.errors import ModelError, ModelUnavailable
 from holdfast.runtime import service
 from holdfast.runtime.models.base import Request
-from holdfast.testing import ManualClock, survives
+from holdfast.testing import ManualClock, ScriptedModel, survives
 from holdfast.testing.provider_rules import check
 
 PAGE = "page " * 200  # 250 tokens
@@ -383,3 +384,34 @@ async def test_it_survives_a_crash_after_every_commit() -> None:
 
     survived = await survives(story, agents=[one])
     assert survived.points > 10
+
+
+async def test_the_model_that_stands_in_has_its_own_window_and_price(
+    runtime: MakeRuntime,
+) -> None:
+    key = {"error": {"text": "the key was refused", "code": "MODEL_KEY"}}
+    own = ScriptedModel([key] * 9, name="anthropic:claude-sonnet-4-6")
+    small = Spare([*reads(*range(1, 9)), {"text": "I have read it."}], name="openai:gpt-4")
+    one = Agent("reader", model=own, fallback=small, tools=[read])
+    async with runtime(one) as rt:
+        result = await rt.session("s", agent=one).run("Read the book.")
+        cuts = await facts(rt, "compacted")
+    assert result.output == "I have read it."
+    assert {(cut["provider"], cut["model"]) for cut in cuts} == {("openai", "gpt-4")}
+    assert all(0.8 * 8_192 <= cut["tokens"] < 200_000 * 0.8 for cut in cuts)
+    requests = result.usage["requests"]
+    assert result.usage["cost"] == pytest.approx(requests * 7_000 * 30 / 1e6)
+
+
+GPT: dict[str, Any] = {"provider": "openai", "model": "gpt-4"}
+
+
+class Spare(ScriptedModel):
+    """Counts 7,000 tokens for each request."""
+
+    async def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
+        async for piece in super().answer(request):
+            if isinstance(piece, Answer):
+                yield replace(piece, usage={"inputTokens": 7_000}, **GPT)
+            else:
+                yield piece
