@@ -1,6 +1,7 @@
 """Connections: opened for calls, gone while a session waits, opened anew after a restart."""
 
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -235,6 +236,22 @@ async def test_a_server_that_refuses_us_is_told_with_its_status() -> None:
     assert problem is not None
     assert "HTTP 401" in problem.message
     assert SECRET not in problem.message
+
+
+async def test_a_key_in_an_address_is_in_no_log(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """G11: neither in that of the libraries, which tell every request, and errors with a trace."""
+    caplog.set_level(logging.DEBUG)
+    world.start()
+    web = MCPServer("shop", url=f"http://127.0.0.1:{world.port}/mcp?key={SECRET}")
+    one = clerk(("look", {"name": "a"}), tools=[web])
+    async with Runtime("memory:", agents=[one]) as rt:
+        assert (await rt.session("s", agent=one).run("Go")).problem is None
+        world.kill()
+        await rt.session("t", agent=one).run("Go")
+    assert "HTTP Request: POST" in caplog.text
+    assert SECRET not in caplog.text
 
 
 # --- a list that changes --------------------------------------------------------------------------

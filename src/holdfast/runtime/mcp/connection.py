@@ -17,6 +17,7 @@ from mcp.shared.exceptions import MCPError
 
 from holdfast.errors import ToolError
 from holdfast.runtime.mcp.content import listed
+from holdfast.runtime.mcp.hiding import hide_in_logs
 from holdfast.runtime.mcp.leash import is_there, leashed
 from holdfast.runtime.mcp.stderr import Stderr, hidden
 from holdfast.runtime.mcp.values import BrokeOff, Listed, MCPServer, ServerDown
@@ -139,6 +140,7 @@ class Connection:
         async def note(response: httpx2.Response) -> None:
             self._status = response.status_code if response.status_code >= 400 else None
 
+        hide_in_logs(self.server.secrets)
         # Our own limits count, for the call as for the connection.
         web = httpx2.AsyncClient(
             headers=dict(self.server.headers),
