@@ -1,11 +1,13 @@
 """A run as it happens: text as it comes, a line for each call, and where it stands at the end."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from holdfast.cli.terminal import Terminal, age, call_text, line
 
 Json = Mapping[str, Any]
+
+_LONGEST_ARGS: Final = 1_000  # characters of a call's arguments that are shown as they come
 
 
 class Live:
@@ -13,8 +15,10 @@ class Live:
 
     def __init__(self, terminal: Terminal, *, thinking: bool = False) -> None:
         self._terminal = terminal
-        self._kinds = ("text", "thinking") if thinking else ("text",)
-        self._kind = "text"
+        self._kinds = ("text", "args", "thinking") if thinking else ("text", "args")
+        self._saying: tuple[str, str | None] = ("text", None)  # the kind, and of which call
+        self._room = 0  # for more of the arguments of that call
+        self._seen: set[str] = set()  # kinds of pieces of this answer
         self._calls: dict[str, tuple[str, Mapping[str, Any]]] = {}
         self._begun: dict[str, int] = {}
         self._waits: dict[str, Mapping[str, Any]] = {}
@@ -72,19 +76,38 @@ class Live:
 
     def _delta(self, delta: Json) -> None:
         if delta["kind"] in self._kinds and self._terminal.is_live:
-            if self._streamed and delta["kind"] != self._kind:
-                self._terminal.say()
-            self._terminal.piece(delta["text"], dim=delta["kind"] == "thinking")
-            self._streamed, self._kind = True, delta["kind"]
+            self._piece(delta["kind"], delta["text"], delta.get("callID"))
         elif delta["kind"] == "reset" and self._streamed:
+            self._seen.clear()
             self._line(f"({line(delta['text'] or 'asked again', 80)})", dim=True)
         elif delta["kind"] == "progress":
             self._line(f"  … {line(delta['text'], 200)}", dim=True)
 
+    def _piece(self, kind: str, text: str, call_id: str | None) -> None:
+        begins = not self._streamed or self._saying != (kind, call_id)
+        if self._streamed and begins:
+            self._terminal.say()
+        if kind == "args":
+            text = self._shortened(text, begins=begins)
+        self._terminal.piece(text, dim=kind != "text")
+        self._streamed, self._saying = True, (kind, call_id)
+        self._seen.add(kind)
+
+    def _shortened(self, text: str, *, begins: bool) -> str:
+        """A piece of arguments, as long as they are not too long to be watched."""
+        if begins:
+            self._room = _LONGEST_ARGS
+        shown, room = text[: self._room], self._room
+        self._room -= len(shown)
+        more = "…" if room and len(text) >= room else ""
+        return f"{'  → ' if begins else ''}{shown}{more}"
+
     def _on_assistant(self, data: Mapping[str, Any], _: int) -> None:
+        seen, self._seen = self._seen, set()
         if self._streamed:
             self._terminal.say()
             self._streamed = False
+        if "text" in seen or "thinking" in seen:
             return
         if data.get("thinking") and "thinking" in self._kinds:
             self._terminal.say(data["thinking"], dim=True)

@@ -217,5 +217,6 @@ class LocalSession:
 
 def _shown(item: Event | Delta | Result[Any]) -> Json:
     if isinstance(item, Delta):
-        return {"type": "delta", "data": {"kind": item.kind, "text": item.text}}
+        told = {"kind": item.kind, "text": item.text, "callID": item.call_id}
+        return {"type": "delta", "data": told}
     return item.to_json()

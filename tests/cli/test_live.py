@@ -1,0 +1,56 @@
+"""What is printed while an answer comes."""
+
+from typing import Any
+
+import pytest
+
+from holdfast.cli import live as module
+from holdfast.cli.live import Live
+from holdfast.cli.settings import Settings
+from holdfast.cli.terminal import Terminal
+
+ANSWER = {"type": "assistant", "timestamp": 1, "data": {"content": "I pay."}}
+
+
+def delta(kind: str, text: str, call_id: str | None = None) -> dict[str, Any]:
+    return {"type": "delta", "data": {"kind": kind, "text": text, "callID": call_id}}
+
+
+@pytest.fixture
+def live(monkeypatch: pytest.MonkeyPatch) -> Live:
+    """Somebody watches."""
+    monkeypatch.setattr(Terminal, "is_live", property(lambda _: True))
+    return Live(Terminal(Settings()))
+
+
+def test_the_arguments_of_each_call_are_seen_as_they_come(
+    live: Live, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for item in (
+        delta("text", "I "),
+        delta("text", "pay."),
+        delta("args", '{"order": ', "c1"),
+        delta("args", "991}", "c1"),
+        delta("args", '{"order": 992}', "c2"),
+        ANSWER,
+    ):
+        live.take(item)
+    told = capsys.readouterr().out
+    assert told == 'I pay.\n  → {"order": 991}\n  → {"order": 992}\n'
+
+
+def test_long_arguments_are_cut(
+    live: Live, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LONGEST_ARGS", 7)
+    for text in ('{"text"', ": ", '"long"}'):
+        live.take(delta("args", text, "c1"))
+    live.take(ANSWER)
+    assert capsys.readouterr().out == '  → {"text"…\nI pay.\n'
+
+
+def test_where_nobody_watches_only_events_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    quiet = Live(Terminal(Settings()))
+    quiet.take(delta("args", '{"order": 991}', "c1"))
+    quiet.take(ANSWER)
+    assert capsys.readouterr().out == "I pay.\n"
