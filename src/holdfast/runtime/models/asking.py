@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import httpx2
 from pydantic_ai.exceptions import UnexpectedModelBehavior
 from pydantic_ai.messages import ModelMessage, ModelRequest, UserPromptPart
 from pydantic_ai.models import Model, StreamedResponse
@@ -22,6 +23,7 @@ from holdfast.runtime.models.files import encoded, files_of
 from holdfast.runtime.models.history import history_of, kept
 from holdfast.runtime.models.listening import Ear, listening
 from holdfast.runtime.models.reading import Broken, Piece, Reader, Told, reader_of
+from holdfast.runtime.models.repeating import Repeats, answered_with, whole
 from holdfast.runtime.models.sent import DONE, Sent, put_together, sent_in
 from holdfast.runtime.models.settings import settings_of, thinks
 from holdfast.runtime.models.shaping import OUTPUT_TOOL, Shape, shape_of
@@ -39,6 +41,7 @@ class Asking:
     model_name: str
     format: Format | None
     reads: bool = True  # whether the stream is just what the format says
+    repeats: Repeats | None = None
 
     async def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
         """Ask for one turn; what the provider refuses or fails at is raised as ModelError."""
@@ -85,16 +88,37 @@ class Asking:
         self, request: Request, shape: Shape, ear: Ear, stack: AsyncExitStack
     ) -> StreamedResponse | None:
         """The library's view of the answer; None if it has none, since the ear took it."""
-        messages, settings = await self._asked(request)
-        asked = self.model.request_stream(messages, settings, shape.parameters)
-        with listening(ear):
+        messages, settings, conversation = await self._asked(request)
+        with listening(ear), answered_with(await self._repeated(request, conversation, ear)):
+            if ear.stream is not None:
+                return None
+            asked = self.model.request_stream(messages, settings, shape.parameters)
             try:
                 stream = await stack.enter_async_context(asked)
             except UnexpectedModelBehavior:
                 if ear.stream is None:
                     raise
-                return None  # it only says that nothing came
+                stream = None  # it only says that nothing came
+        if self.repeats is not None and ear.request is not None:
+            self.repeats.keep(request, conversation, ear.request)
         return stream if ear.stream is None else None
+
+    async def _repeated(
+        self, request: Request, conversation: Mapping[str, Any], ear: Ear
+    ) -> httpx2.Response | Exception | None:
+        """What was answered to a request like one before, for the library to make sense of.
+
+        None if the ear took the answer, or if the library has yet to make such a request.
+        """
+        again = self.repeats.again(request, conversation) if self.repeats and ear.takes else None
+        if again is None or self.repeats is None:
+            return None
+        with listening(ear):
+            outcome = await self.repeats.sent(again)
+        if ear.stream is not None:
+            return None
+        self.repeats.forget()
+        return await whole(outcome)
 
     async def _translated(
         self, stream: StreamedResponse, ear: Ear
@@ -112,13 +136,16 @@ class Asking:
         sent = sent_in(ear.events(), self.format) if ear.chunks else Sent(whole=True)
         yield Heard(told_by(response), sent.native, sent.whole)
 
-    async def _asked(self, request: Request) -> tuple[list[ModelMessage], ModelSettings]:
+    async def _asked(
+        self, request: Request
+    ) -> tuple[list[ModelMessage], ModelSettings, Mapping[str, Any]]:
+        """What the library is asked with, and the part of the request that is ours."""
         files = await files_of(request)
         settings = settings_of(request.settings, self.provider, self.model.settings or {})
         if self.format is None:
             origin = (self.provider.recorded, self.model_name)
             told = history_of(request.messages, origin, files, request.instructions)
-            return told, ModelSettings(**settings)  # type: ignore[typeddict-item]
+            return told, ModelSettings(**settings), {}  # type: ignore[typeddict-item]
         growing = request.growing or Growing()
         thinking = self.format == "anthropic" and thinks(settings)
         target = Target(self.provider.recorded, self.model_name, encoded(files), thinking)
@@ -126,7 +153,7 @@ class Asking:
         if self.format == "openai-chat":
             body["messages"] = self._chat(request.instructions, body["messages"])
         settings["extra_body"] = {**settings.get("extra_body", {}), **body}
-        return list(_PLACE), ModelSettings(**settings)  # type: ignore[typeddict-item]
+        return list(_PLACE), ModelSettings(**settings), body  # type: ignore[typeddict-item]
 
     def _chat(self, instructions: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         profile: Mapping[str, Any] = self.model.profile

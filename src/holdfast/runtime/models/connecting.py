@@ -16,6 +16,7 @@ from holdfast.core.providers import Format, Provider
 from holdfast.errors import ConfigError
 from holdfast.runtime.models.asking import Asking
 from holdfast.runtime.models.listening import listen_to, open_client
+from holdfast.runtime.models.repeating import Repeats
 
 _OLLAMA: Final = ("OLLAMA_BASE_URL", "http://localhost:11434/v1")
 _WORDS: Final = ("base_url", "api_base", "azure_endpoint")  # what a provider calls its address
@@ -55,7 +56,9 @@ def connect(
     sdk: Any = getattr(found, "client", None)
     if hasattr(sdk, "max_retries"):
         sdk.max_retries = 0  # repeated by the session, so that it is known and survives a crash
-    asking = Asking(found, provider, model, provider.format, _is_plain(found))
+    is_plain = _is_plain(found)
+    repeats = Repeats(client) if is_plain else None
+    asking = Asking(found, provider, model, provider.format, is_plain, repeats)
     return Connection(asking, client)
 
 

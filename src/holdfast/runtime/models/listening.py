@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 import httpx2
 
+from holdfast.runtime.models.repeating import Client
+
 _TIMEOUT = httpx2.Timeout(600, connect=10)
 _ENDS = (b"\n", b"\r")
 
@@ -20,6 +22,7 @@ class Ear:
 
     takes: bool = False
     stream: httpx2.AsyncByteStream | None = None  # that was taken
+    request: httpx2.Request | None = None  # to which it was the answer
     chunks: list[bytes] = field(default_factory=list)
 
     def events(self) -> Iterator[bytes]:
@@ -64,7 +67,7 @@ def listening(ear: Ear) -> Iterator[None]:
 
 def open_client() -> httpx2.AsyncClient:
     """A client whose streamed answers can be heard."""
-    client = httpx2.AsyncClient(timeout=_TIMEOUT, follow_redirects=True)
+    client = Client(timeout=_TIMEOUT, follow_redirects=True)
     listen_to(client)
     return client
 
@@ -94,6 +97,7 @@ async def _hear(response: httpx2.Response) -> None:
     is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
     if ear.takes and response.is_success and is_stream:
         ear.stream, response.stream = response.stream, _Nothing()
+        ear.request = response.request
     else:
         response.stream = _Heard(response.stream, ear)
 
