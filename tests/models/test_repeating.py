@@ -114,7 +114,7 @@ async def test_whatever_else_changes_is_the_librarys_to_say(
 async def test_a_request_made_again_fails_as_any_other(
     format_: Format, failure: Any, code: str
 ) -> None:
-    turns = [{"text": "Hello"}, {"text": "Well", "fail": [failure]}]
+    turns: list[dict[str, Any]] = [{"text": "Hello"}, {"text": "Well", "fail": [failure]}]
     with fake_endpoint(turns) as endpoint:
         model = model_at(endpoint.url, format_)
         _ = [piece async for piece in model.answer(FIRST)]

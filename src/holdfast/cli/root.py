@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import gc
 import json
 import os
 import re
@@ -46,7 +47,9 @@ class Root(click.Group):
         options["standalone_mode"] = False
         settings = options["obj"] = Settings()
         run_command = partial(super().main, given, *more, **options)
-        sys.exit(_exit_code(run_command, given, settings))
+        exit_code = _exit_code(run_command, given, settings)
+        gc.freeze()  # or Python ends with a search for cycles in all that was ever loaded
+        sys.exit(exit_code)
 
 
 def _exit_code(run_command: Callable[[], Any], given: Sequence[str], settings: Settings) -> int:

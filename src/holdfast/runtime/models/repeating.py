@@ -41,8 +41,13 @@ class Template:
         text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         made = self.made
         headers = [(k, v) for k, v in made.headers.multi_items() if k not in _OF_THE_BODY]
-        more = {"headers": headers, "extensions": dict(made.extensions)}
-        return httpx2.Request(made.method, made.url, content=text.encode(), **more)
+        return httpx2.Request(
+            made.method,
+            made.url,
+            headers=headers,
+            content=text.encode(),
+            extensions=dict(made.extensions),
+        )
 
 
 class Repeats:
