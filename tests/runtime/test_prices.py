@@ -39,6 +39,25 @@ def test_the_table_knows_the_models_of_providers() -> None:
     assert window(SONNET) == 200_000
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        SONNET,
+        "anthropic:claude-sonnet-4-6",
+        "openai:gpt-4.1",
+        "openai:gpt-5",
+        "deepseek:deepseek-chat",
+    ],
+)
+@pytest.mark.parametrize("tokens", [0, 10, 9_999, 150_000, 250_000, 1_000_000])
+@pytest.mark.parametrize("share", [0, 0.5, 1])
+def test_a_cost_is_the_tables_however_it_is_found(name: str, tokens: int, share: float) -> None:
+    usage = {"inputTokens": tokens, "outputTokens": 77, "cacheReadTokens": int(tokens * share)}
+    priced = Prices().priced(usage, name)
+    assert priced is not None
+    assert priced["cost"] == pytest.approx(prices._calculated(name, usage))
+
+
 def test_a_configured_price_counts_more_than_the_table() -> None:
     mine = Prices({SONNET: {"input": 1, "output": 0}})
     assert mine.priced(USED, "anthropic:claude-sonnet-4-5-20250929", SONNET) == {**USED, "cost": 1}
@@ -64,13 +83,18 @@ def test_counts_that_do_not_fit_together_have_no_cost() -> None:
 
 def test_without_the_library_only_configured_prices_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prices, "find_spec", lambda _: None)
-    prices._found.cache_clear()
+    forget()
     try:
         assert Prices().priced(USED, SONNET) == USED
         assert window(SONNET) is None
         assert Prices({SONNET: OWN}).priced(USED, SONNET) == {**USED, "cost": 4.5}
     finally:
-        prices._found.cache_clear()
+        forget()
+
+
+def forget() -> None:
+    prices._found.cache_clear()
+    prices._rates.cache_clear()
 
 
 @pytest.mark.parametrize(
