@@ -1,9 +1,7 @@
 """A worker that is told to stop: what runs may end, the rest goes to others at once."""
 
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.serve.process import CLI, around
 
 from holdfast import Runtime
 from holdfast.app import service_of
@@ -73,8 +72,8 @@ class Fleet:
         self.started: list[Process] = []
 
     def worker(self) -> Process:
-        env = {**os.environ, "HOLDFAST_LEASE": LEASE, "SHORT": str(SHORT)}
-        command = [sys.executable, "-m", "holdfast.cli", "worker", "--app", "app:rt"]
+        env = around(HOLDFAST_LEASE=LEASE, SHORT=str(SHORT))
+        command = [*CLI, "worker", "--app", "app:rt"]
         with (self.folder / "workers.log").open("ab") as log:
             self.started.append(subprocess.Popen(command, cwd=self.folder, env=env, stderr=log))
         return self.started[-1]

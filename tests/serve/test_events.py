@@ -12,11 +12,11 @@ from tests.serve.shop import TOKENS, agent, parked, ran, refund
 from tests.serve.sse import Reader, reading
 
 from holdfast import Agent, Runtime, asgi
-from holdfast.serve import sse
+from holdfast.serve import following, sse
 from holdfast.serve.http import application
 from holdfast.serve.rules import Rules
 from holdfast.serve.tokens import by_tokens
-from holdfast.store.base import Record, Write
+from holdfast.store.base import Feed, Record, Slice, Unavailable, Write
 from holdfast.store.cursors import END
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock, ScriptedModel
@@ -218,6 +218,43 @@ async def test_silence_is_broken_by_signs_of_life(
         sign = await all_of_them.block()
         assert sign.is_comment
         assert sign.id is not None  # up to where everything was sent
+
+
+class Away(MemoryStore):
+    """A store that is not there for a while."""
+
+    is_away = False
+
+    async def read(self, stream: str, after: int = 0, limit: int | None = None) -> Slice:
+        if self.is_away:
+            raise Unavailable("the database is away")
+        return await super().read(stream, after, limit)
+
+    async def tail(self, cursor: str, limit: int = 500) -> Feed:
+        if self.is_away:
+            raise Unavailable("the database is away")
+        return await super().tail(cursor, limit)
+
+
+@pytest.mark.parametrize("path", ["/sessions/s/events", "/events?after=0"])
+async def test_who_follows_stays_while_the_store_is_away(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """The same answer goes on afterwards, with nothing missed and nothing doubled."""
+    monkeypatch.setattr(sse, "KEEP_ALIVE_S", 0.01)
+    monkeypatch.setattr(following, "AWAY_S", 0.01)
+    store = Away(clock)
+    async with Runtime(store, agents=[GREETS]) as rt:
+        session = rt.session("s", agent=GREETS)
+        before = (await session.run("Hi")).seq
+        async with reading(asgi(rt, auth=TOKENS), path) as reader:
+            assert await seqs(reader, before) == list(range(1, before + 1))
+            store.is_away = True
+            for _ in range(20):  # signs of life, and not the end
+                assert (await reader.block()).is_comment
+            store.is_away = False
+            after = (await session.run("Hi")).seq
+            assert await seqs(reader, after) == list(range(before + 1, after + 1))
 
 
 async def test_a_deleted_session_ends_its_stream(

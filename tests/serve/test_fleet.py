@@ -114,3 +114,68 @@ async def test_any_server_takes_anything_and_shows_everything_of_a_session_drive
         worker.terminate()
         assert worker.wait(timeout=30) == 0
     assert "Traceback" not in (tmp_path / "workers.log").read_text()
+
+
+class Reader:
+    """Follows a session through one server, whatever becomes of that server."""
+
+    def __init__(self, server: Server) -> None:
+        self.seen: list[int] = []
+        self.said = ""  # of the last turn, and "reset" where it was begun anew
+        self.is_over = anyio.Event()
+        self._server = server
+        self._came = anyio.Event()
+
+    async def follow(self) -> None:
+        async with self._server.client(None) as client:
+            async for item in client.session("s").follow(deltas=True):
+                if item["type"] == "delta":
+                    data = item["data"]
+                    self.said += "reset" if data["kind"] == "reset" else data["text"]
+                else:
+                    self.seen.append(item["seq"])
+                came, self._came = self._came, anyio.Event()
+                came.set()
+                if item["type"] == "agent_complete":
+                    self.is_over.set()
+                    return
+
+    async def until(self, test: Callable[["Reader"], bool]) -> None:
+        while not test(self):
+            await self._came.wait()
+
+
+async def test_whoever_is_killed_who_follows_misses_nothing_and_nothing_is_done_twice(
+    make_server: MakeServer, workers: list[subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    """G1, G3, G4, G5: a server with a reader, then the worker that speaks, then another server."""
+    first, second = make_server(), make_server()
+    readers = [Reader(first), Reader(second)]
+    async with second.client(None) as two, anyio.create_task_group() as tasks:
+        with anyio.fail_after(100):
+            await two.session("s", agent="shop").send("Go")
+            waiting = await two.session("s").run()
+            by_tool = {call["tool"]: call["id"] for call in waiting["pending"]}
+            for reader in readers:
+                tasks.start_soon(reader.follow)
+                await reader.until(lambda one: len(one.seen) >= waiting["seq"])
+            first.kill()
+            await two.submit_result(by_tool["deploy"], "deployed")
+            await two.approve(by_tool["refund"])
+            await readers[1].until(lambda one: one.said.endswith("I think"))
+            worker = (await two.session("s").get())["driver"]["worker"]
+            (driver,) = [one for one in workers if f"-{one.pid}-" in worker]
+            driver.kill()
+            await readers[1].until(lambda one: one.said.endswith("resetI think"))
+            first.start()
+            second.kill()
+            (tmp_path / "may_end").touch()
+            await readers[0].is_over.wait()
+            second.start()
+            await readers[1].is_over.wait()
+    for reader in readers:
+        assert reader.seen == list(range(1, reader.seen[-1] + 1))
+    async with first.client(None) as one:
+        session = await one.session("s").get()
+    assert (session["state"], session["output"]) == ("completed", "I think so.")
+    assert (tmp_path / "effects.log").read_text() == "refund\n"

@@ -11,6 +11,7 @@ from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
+import anyio
 import msgspec
 
 from holdfast.core.asyncevents import Followed, follow
@@ -23,11 +24,12 @@ from holdfast.runtime.models.base import Delta
 from holdfast.runtime.service import Service
 from holdfast.serve.door import Door
 from holdfast.serve.sse import OPENING, Inbox, News, frame, keep_alive, news_of
-from holdfast.store.base import Gone, NoStream, Record
+from holdfast.store.base import Gone, NoStream, Record, Unavailable
 
 logger = logging.getLogger("holdfast")
 
 PAGE: Final = 200
+AWAY_S: Final = 0.5  # between two looks into a store that is not there
 MOST_FOLLOWED: Final = 256  # sessions whose state one watcher of calls keeps in mind
 
 Frames = AsyncGenerator[bytes, None]
@@ -52,17 +54,28 @@ async def of_session(door: Door, known: Known, after: int, *, deltas: bool) -> F
 async def _followed(inbox: Inbox, reader: "_OneReader | _AllReader") -> Frames:
     """Read until there is no more, then take what comes; a sign of life when nothing does."""
     while not inbox.is_closed and not reader.is_over:
-        if inbox.is_behind:
-            inbox.catch_up()
-            async for one in reader.read():
+        try:
+            async for one in _next(inbox, reader):
                 yield one
-            inbox.is_behind = inbox.is_behind or reader.has_more
-            continue
-        async for one in _taken(inbox, reader):
-            yield one
-        if not inbox.is_behind and not await inbox.wait():
+        except Unavailable as error:  # for now: who follows stays, and misses nothing
+            logger.info("a reader of events waits: %s", error.message)
+            inbox.is_behind = True
             yield keep_alive(reader.place)
-            inbox.is_behind = True  # the feed only hints: look, now and then
+            await anyio.sleep(AWAY_S)
+
+
+async def _next(inbox: Inbox, reader: "_OneReader | _AllReader") -> Frames:
+    if inbox.is_behind:
+        inbox.catch_up()
+        async for one in reader.read():
+            yield one
+        inbox.is_behind = inbox.is_behind or reader.has_more
+        return
+    async for one in _taken(inbox, reader):
+        yield one
+    if not inbox.is_behind and not await inbox.wait():
+        yield keep_alive(reader.place)
+        inbox.is_behind = True  # the feed only hints: look, now and then
 
 
 async def _taken(inbox: Inbox, reader: "_OneReader | _AllReader") -> Frames:
