@@ -12,7 +12,7 @@ from holdfast.cli.demo.count import count
 from holdfast.cli.demo.stage import Picture, Stage
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture
 def store(request: pytest.FixtureRequest) -> list[str]:
     if request.param == "sqlite":
         return []
@@ -20,7 +20,9 @@ def store(request: pytest.FixtureRequest) -> list[str]:
     return ["--store", url]
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize(
+    "store, workers", [("sqlite", 1), ("sqlite", 3), ("postgres", 3)], indirect=["store"]
+)
 def test_the_demo_loses_nothing_and_repeats_nothing(
     tmp_path: Path, store: list[str], workers: int
 ) -> None:

@@ -29,6 +29,14 @@ def test_the_name_of_a_worker_says_its_queues(served: list[str]) -> None:
     assert queues.queues_of(queues.worker_name("v@m-1-X", served)) == set(served)
 
 
+def test_a_name_that_cannot_say_all_queues_says_that_there_are_many() -> None:
+    served = [f"queue-{n}" for n in range(1000)]
+    name = queues.worker_name("vm-1-X", served)
+    assert name == "vm-1-X@*"
+    assert queues.may_serve(name, "queue-7")
+    assert not queues.may_serve("vm-1-X@gpu", "queue-7")
+
+
 def test_who_says_nothing_serves_the_default_queue() -> None:
     assert queues.worker_name("vm-1-X", ["default"]) == "vm-1-X"
     assert queues.queues_of("vm-1-X") == {"default"}

@@ -11,7 +11,7 @@ from holdfast.core import codec, index, pending
 from holdfast.core.durations import format_ms
 from holdfast.core.index import SessionRecord
 from holdfast.core.pending import PendingRecord
-from holdfast.core.queues import DEFAULT
+from holdfast.core.queues import DEFAULT, MANY
 from holdfast.errors import Corrupt, HoldfastError, SchemaNewer, StoreError
 from holdfast.runtime.checks import Check, Checks, fine
 from holdfast.runtime.checkup_postgres import schema_check, server_checks
@@ -201,7 +201,7 @@ class Checkup:
     def _unserved(self, vitals: Vitals) -> dict[str, int]:
         """Queues with something to do that nobody alive serves; of `default` only time can tell."""
         served = workers_by_queue(vitals, self.now)
-        due = due_by_queue(vitals)
+        due = {} if served[MANY] else due_by_queue(vitals)
         return {name: due[name] for name in sorted(due) if name != DEFAULT and not served[name]}
 
     def _drive(self, session: str, agent: str, queue: str) -> str:

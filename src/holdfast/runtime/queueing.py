@@ -41,4 +41,4 @@ async def nobody_drives(store: Store, record: SessionRecord) -> HoldfastError:
 
 async def _is_served(store: Store, queue: str) -> bool:
     alive = (await store.census(())).alive
-    return any(queue in queues.queues_of(name) for name in alive)
+    return any(queues.may_serve(name, queue) for name in alive)
