@@ -179,12 +179,19 @@ def fork(job: dict[str, Any], do: Do) -> int:
 
 
 async def respond() -> None:
-    """Answer calls at a given moment, together with others; say what became of it."""
-    job = json.loads(sys.stdin.readline())
-    async with Runtime(job["url"]) as rt:
-        say({"ready": True})
-        while line := await to_thread.run_sync(sys.stdin.readline):
-            await _respond(rt, json.loads(line))
+    """Answer calls at a given moment, together with others; say what became of it.
+
+    A line with a URL opens that database, and leaves the one before.
+    """
+    line = sys.stdin.readline()
+    while line:
+        async with Runtime(json.loads(line)["url"]) as rt:
+            say({"ready": True})
+            while line := await to_thread.run_sync(sys.stdin.readline):
+                job = json.loads(line)
+                if "url" in job:
+                    break
+                await _respond(rt, job)
 
 
 async def _respond(rt: Runtime, job: dict[str, Any]) -> None:

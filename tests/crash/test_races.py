@@ -1,11 +1,12 @@
 """Eight processes answer one call at the same moment: one is accepted, the others are told."""
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tests.crash.agents import Place, make_agent
-from tests.crash.harness import Child, StartChild
+from tests.crash.harness import Child
 
 from holdfast import Agent, PendingCall, Runtime, tool
 
@@ -13,14 +14,22 @@ PROCESSES = 8
 AHEAD_S = 0.02  # enough to tell all of them before the moment comes
 
 
+@pytest.fixture(scope="session")
+def responders() -> Iterator[list[Child]]:
+    """The processes, which go from one database to the next."""
+    started = [Child("respond") for _ in range(PROCESSES)]
+    yield started
+    for child in started:
+        child.end()
+
+
 @pytest.fixture
-def crowd(start: StartChild, place: Place) -> list[Child]:
-    children = [start("respond") for _ in range(PROCESSES)]
-    for child in children:
+def crowd(responders: list[Child], place: Place) -> list[Child]:
+    for child in responders:
         child.tell({"url": place.url})
-    for child in children:
+    for child in responders:
         assert child.says() == {"ready": True}
-    return children
+    return responders
 
 
 def at_once(
