@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.models.conftest import FORMATS, agent_at, model_at
+from tests.models.conftest import FORMATS, NAMES, agent_at, model_at
 
 from holdfast import Runtime, tool
 from holdfast.core.render import rendered
@@ -114,3 +114,24 @@ async def test_another_model_gets_no_thinking(format_: Format, other: str, tmp_p
         posted = json.dumps(endpoint.requests[-1].body[part])
     for private in ("signature", "encrypted", "redacted", "srvtoolu"):
         assert private not in posted
+
+
+@pytest.mark.parametrize(
+    "before, after", [(one, other) for one in NAMES for other in NAMES if one != other]
+)
+async def test_a_session_goes_on_with_another_provider(
+    before: Format, after: Format, tmp_path: Path
+) -> None:
+    """G6 S2.33"""
+    calls = [{"tool": "look", "args": args} for args in LOOKS]
+    turns = [{"text": "Now.", "calls": calls}, {"text": "Seen."}, {"text": "Here I am."}]
+    store = f"sqlite:///{tmp_path}/s.db"
+    with fake_endpoint(turns) as endpoint:
+        agent = agent_at(endpoint.url, before)
+        async with Runtime(store, agents=[agent]) as rt:
+            await rt.session("s", agent=agent).run("go")
+        changed = replace(agent, model=model_at(endpoint.url, after))
+        async with Runtime(store, agents=[changed]) as rt:
+            result = await rt.session("s", agent=changed).run("go on")
+        assert endpoint.refused == []
+    assert result.output == "Here I am."

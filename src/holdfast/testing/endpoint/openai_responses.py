@@ -1,9 +1,10 @@
 """OpenAI's Responses: what was answered before, and how an answer is said in one piece."""
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from holdfast.testing.endpoint.exact import same_block
+from holdfast.testing.endpoint.exact import same, same_block
 from holdfast.testing.endpoint.openai_stream import events, failed
 from holdfast.testing.endpoint.play import Answered, Body, Change, Dialect, Play, Private
 from holdfast.testing.endpoint.response import response
@@ -47,7 +48,8 @@ def changes(answered: Answered, sent: list[Body], private: Private) -> Iterator[
     shared = [item for item in sent if item["type"] in _SHARED]
     readable = [item for item in sent if item["type"] != "reasoning"]
     allowed = {"must": (sent,), "may": (sent, shared), "not": (readable, shared)}[private]
-    places = [_first_change(posted, wanted) for wanted in allowed]
+    exact = private == "must"
+    places = [_first_change(posted, wanted, exact=exact) for wanted in allowed]
     if None in places:
         return
     place = places[0] or 0
@@ -64,23 +66,32 @@ def _change(where: str, given: Mapping[str, Any], wanted: Body) -> Change:
     return Change(where, says.format(id=wanted.get("id"), type=wanted["type"]))
 
 
-def _first_change(posted: list[Body], sent: list[Body]) -> int | None:
+def _first_change(posted: list[Body], sent: list[Body], *, exact: bool) -> int | None:
     for place, (theirs, ours) in enumerate(zip(posted, sent, strict=False)):
-        if not _same_item(theirs, ours):
+        if not _same_item(theirs, ours, exact=exact):
             return place
     return None if len(posted) == len(sent) else min(len(posted), len(sent))
 
 
-def _same_item(posted: Body, sent: Body) -> bool:
+def _same_item(posted: Body, sent: Body, *, exact: bool) -> bool:
     if posted.get("type") == "item_reference":
         return bool(posted.get("id") == sent.get("id"))
     if sent["type"] == "function_call" and not is_object(sent["arguments"]):
         # half of them are refused themselves, so anything may stand for them
         return bool(posted.get("call_id") == sent["call_id"])
+    if not exact and _same_arguments(posted, sent):
+        posted = {**posted, "arguments": sent["arguments"]}  # another may write the same otherwise
     lacking = ["id", "status"]
     if sent["type"] == "reasoning" and posted.get("id"):
         lacking.append("encrypted_content")  # what is stored there is found by its id
     return same_block(_read(posted), _read(sent), may_lack=lacking)
+
+
+def _same_arguments(posted: Body, sent: Body) -> bool:
+    told = posted.get("arguments")
+    if sent["type"] != "function_call" or not isinstance(told, str) or not is_object(told):
+        return False
+    return same(json.loads(told), json.loads(sent["arguments"]))
 
 
 def _read(item: Body) -> Body:
