@@ -38,6 +38,8 @@ class HoldfastError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint:
+            self.add_note(f"hint: {hint}")  # where nobody catches it, Python prints it below
         self.details: dict[str, Any] = dict(details or {})
         if code is not None:
             self.code = code

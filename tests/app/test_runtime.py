@@ -1,6 +1,7 @@
 """Opening, closing and opening again."""
 
 from pathlib import Path
+from traceback import format_exception
 
 import pytest
 
@@ -57,3 +58,14 @@ def test_async_waiting_needs_a_store_that_outlives_the_process() -> None:
         assert caught.value.message == (
             "agent 'a': async HITL requires a durable session_store ('memory:' is memory)"
         )
+
+
+def test_an_error_that_nobody_catches_says_below_it_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    with pytest.raises(ConfigError) as error:
+        Runtime("memory:", agents=[Agent("a", model="anthropic:claude-sonnet-4-6")])
+    *_, told, hint = "".join(format_exception(error.value)).splitlines()
+    assert told.endswith("agent 'a': the provider anthropic needs a key")
+    assert hint == "hint: set ANTHROPIC_API_KEY"

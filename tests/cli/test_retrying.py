@@ -72,7 +72,17 @@ def test_a_run_in_the_foreground_says_why_it_waits(shop: Shop) -> None:
     Path("shop.py").write_text(BUSY)
     Path("busy").write_text("3600000")
     done = shop.run("run", "a", "Go", "-s", "s", "--timeout", "0.5s")
-    assert "↻ the model could not be asked (too many requests); in 1h" in done.output
+    assert "↻ the model did not answer (too many requests); again in 1h" in done.output
+
+
+def test_a_run_in_the_foreground_says_who_stands_in(shop: Shop) -> None:
+    spare = 'fallback=ScriptedModel([{"text": "I am here."}], name="spare:one")'
+    told = BUSY.replace('[{"text": "Hello there."}])', f'[{{"text": "Hello there."}}]), {spare}')
+    Path("shop.py").write_text(told)
+    Path("broke").touch()
+    done = shop.run("run", "a", "Go", "-s", "s")
+    assert "↻ the model did not answer (credit is used up); spare:one is asked" in done.output
+    assert "I am here." in done.stdout
 
 
 def test_what_stays_wrong_is_told_with_what_to_do_and_goes_on_after_it(shop: Shop) -> None:

@@ -75,6 +75,19 @@ def test_a_server_that_is_down_is_one_line_where_the_tools_are_shown(config: Pat
     assert "Traceback" not in shown.stderr
 
 
+def test_a_session_whose_server_is_down_says_what_to_put_right(config: Path) -> None:
+    text = config.read_text().replace(json.dumps(PROGRAM), '["no-such-program"]')
+    config.write_text(text)
+    waits = holdfast(config, "run", "clerk", "Go", "-s", "s")
+    assert waits.returncode == 8
+    for shown in (waits, holdfast(config, "sessions", "show", "s")):
+        told = (shown.stdout + shown.stderr).strip().splitlines()
+        first, put_right, resume, *_ = told
+        assert first.endswith("(MCP_SERVER_DOWN).")
+        assert "start it, or correct its entry" in put_right
+        assert "holdfast sessions resume s" in resume
+
+
 def test_a_missing_library_is_one_line(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)
     with pytest.raises(ConfigError) as told:

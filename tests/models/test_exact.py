@@ -124,7 +124,8 @@ async def test_a_session_goes_on_with_another_provider(
 ) -> None:
     """G6 S2.33"""
     calls = [{"tool": "look", "args": args} for args in LOOKS]
-    turns = [{"text": "Now.", "calls": calls}, {"text": "Seen."}, {"text": "Here I am."}]
+    first: dict[str, Any] = {"text": "Now.", "calls": calls}
+    turns = [first, {"text": "Seen."}, {"text": "Here I am."}]
     store = f"sqlite:///{tmp_path}/s.db"
     with fake_endpoint(turns) as endpoint:
         agent = agent_at(endpoint.url, before)

@@ -1,6 +1,8 @@
 """What a provider fails at or refuses, told as one line with what to do."""
 
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import gaierror
+from threading import Thread
 from typing import Any
 
 import httpx2
@@ -158,3 +160,50 @@ async def test_an_answer_that_is_a_refusal_is_told_as_one(
             _ = [piece async for piece in model.answer(REQUEST)]
         await model.close()
     assert caught.value.code == "MODEL_REFUSED"
+
+
+class _Server(BaseHTTPRequestHandler):
+    """Refuses everything with the same words."""
+
+    status = 400
+    kind = "text/plain"
+    says = b""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(self.status)
+        self.send_header("content-type", self.kind)
+        self.send_header("content-length", str(len(self.says)))
+        self.end_headers()
+        self.wfile.write(self.says)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@FORMATS
+@pytest.mark.parametrize(
+    "status, kind, says, told",
+    [
+        (400, "text/plain", f"no tool parser, {KEY}", "refused with 400: no tool parser, ***"),
+        (400, "application/json", '{"error": "no such tool"}', "refused with 400: no such tool"),
+        (422, "application/json", '{"detail": [{"msg": "bad"}]}', 'with 422: [{"msg": "bad"}]'),
+        (413, "text/html", "<html><h1>Too large</h1></html>", "the request was refused with 413"),
+    ],
+)
+async def test_what_other_servers_refuse_is_told_in_their_words_without_the_key(
+    format_: Format, status: int, kind: str, says: str, told: str
+) -> None:
+    """G11"""
+    handler = type("Handler", (_Server,), {"status": status, "kind": kind, "says": says.encode()})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            error = await unreached(format_, f"http://127.0.0.1:{server.server_port}")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert error.code == "MODEL_ERROR"
+    assert error.message.endswith(told)
+    assert KEY not in str(error.to_json())

@@ -146,8 +146,9 @@ class Live:
             self._line(f"  … {percent}{line(data.get('message') or '', 200)}", dim=True)
 
     def _on_retry(self, data: Mapping[str, Any], now: int) -> None:
-        again = age(data["next"] - now)
-        self._line(f"↻ the model could not be asked ({line(data['message'], 160)}); in {again}")
+        other = data.get("model")
+        then = f"{line(other, 80)} is asked" if other else f"again in {age(data['next'] - now)}"
+        self._line(f"↻ the model did not answer ({line(data['message'], 160)}); {then}")
 
     def _on_compacted(self, data: Mapping[str, Any], _: int) -> None:
         self._line(f"  the model goes on from a summary up to event {data['upTo']}", dim=True)

@@ -130,6 +130,9 @@ def _stuck(seen: Picture, settings: Settings) -> Lines:
         case "AGENT_UNKNOWN":
             start = f"a worker that has the agent {agent!r}: holdfast worker --app MODULE:NAME"
             return [head, *_do(("start", start), cancel)]
+        case "MCP_SERVER_DOWN":
+            right = ("put right", line(problem["hint"] or "the server", 300))
+            return [head, *_do(right, resume, cancel), *_waits(seen, settings)]
         case "START_INTERRUPTED":
             return [head, *_waits(seen, settings)]
         case _:

@@ -20,6 +20,7 @@ from holdfast.core.tasks import Projection, Standing, project
 from holdfast.core.usage import Usage, shown_usage
 from holdfast.errors import HoldfastError, Refused
 from holdfast.runtime.log import unreadable
+from holdfast.runtime.mcp.values import DOWN_HINT, ServerDown
 from holdfast.runtime.values import Decision, PendingCall, State
 
 T_co = TypeVar("T_co", covariant=True, default=Any)
@@ -28,6 +29,7 @@ PROBLEMS: Mapping[str, str] = {
     "START_INTERRUPTED": "the process stopped while this call was being started; it may or may "
     "not have begun outside",
 }
+HINTS: Mapping[str, str] = {ServerDown.code: DOWN_HINT}
 
 
 def instant(ms: int) -> datetime:
@@ -61,7 +63,7 @@ def problem_of(code: str | None, text: str | None = None) -> HoldfastError | Non
     """A stored problem as the error that says what to do."""
     if code is None:
         return None
-    return HoldfastError(text or PROBLEMS.get(code, code), code=code)
+    return HoldfastError(text or PROBLEMS.get(code, code), code=code, hint=HINTS.get(code))
 
 
 def decision_of(decision: PendingDecision | None) -> Decision | None:

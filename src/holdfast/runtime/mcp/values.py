@@ -14,6 +14,7 @@ from holdfast.runtime.values import Duration, parse_duration
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 CALL_TIMEOUT: Final = "5m"
 IDLE_S: Final = 30
+DOWN_HINT: Final = "start it, or correct its entry; the session goes on by itself once it answers"
 CONNECT_S: Final = 60  # a program may first have to be downloaded by its own starter
 
 _PARTS: Final = re.compile(r"[\s:;,/@?&=]+")  # a secret is often a part: `Bearer …`, `user:…`
@@ -141,8 +142,7 @@ class ServerDown(HoldfastError):
     code = "MCP_SERVER_DOWN"
 
     def __init__(self, message: str) -> None:
-        hint = "start it, or correct its entry; the session goes on by itself once it answers"
-        super().__init__(message, hint=hint)
+        super().__init__(message, hint=DOWN_HINT)
 
 
 class BrokeOff(Exception):

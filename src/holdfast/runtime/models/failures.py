@@ -10,6 +10,7 @@ from typing import Any, Final
 import httpx2
 from pydantic_ai import exceptions as theirs
 
+from holdfast.core.redaction import MASK
 from holdfast.errors import HoldfastError, ModelError, ModelUnavailable
 from holdfast.runtime.models.reading import Broken
 
@@ -23,6 +24,8 @@ _PASSING: Final = (
 _PASSING_STATUS: Final = frozenset({408, 409, 425, 429})
 _CUT: Final = (httpx2.TransportError, httpx2.StreamError, json.JSONDecodeError, UnicodeDecodeError)
 _NO_ADDRESS: Final = (httpx2.UnsupportedProtocol, httpx2.InvalidURL)
+_KEY_HEADERS: Final = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
+_SECRET: Final = 8  # characters at least: servers of one's own are sent a word instead of a key
 _REFUSED: Final = ("content_policy", "content_filter", "content filter", "invalid_prompt")
 
 # What kind of refusal it is, its code, how it is told, and what to do then.
@@ -104,7 +107,11 @@ def _lasting_kind(error: Exception) -> tuple[str, str, str]:
             return told[0], told[1], told[2]
     if _is_refusal(error):
         return _LASTING[-1][1:]
-    return "MODEL_ERROR", "the request was refused", "change what the provider names"
+    status = getattr(error, "status_code", None)
+    text = f"the request was refused with {status}" if status else "the request was refused"
+    if not _said(error, "MODEL_ERROR"):
+        return "MODEL_ERROR", text, "check base_url and model_settings"
+    return "MODEL_ERROR", text, "change what the provider names"
 
 
 def _misused(error: Exception, model: str, then: str) -> ModelError | None:
@@ -189,14 +196,36 @@ def _lasting(code: str, text: str, advice: str, then: str, said: str) -> ModelEr
 
 
 def _said(error: Exception, code: str) -> str:
-    """The provider's own sentence; not where it is about the key, of which it may show a part."""
+    """The provider's own words; not where they are about the key, of which they may show a part."""
     if code == "MODEL_KEY":
         return ""
     if type(error) is theirs.ModelAPIError and error.body is None:
-        return " ".join(error.message.split())[:500] if error.provider_error_code else ""
-    body: Any = getattr(error, "body", None)
+        text = error.message if error.provider_error_code else ""
+    else:
+        text = _words(getattr(error, "body", None))
+    for key in _keys_sent(error):
+        text = text.replace(key, MASK)
+    return " ".join(text.split())[:500]
+
+
+def _words(body: Any) -> str:
+    """What a body says: the providers' own form, those of servers like theirs, or plain text."""
     for _ in range(2):
-        if isinstance(body, Mapping):
-            body = body.get("error") if isinstance(body.get("error"), Mapping) else body
-    text = body.get("message") if isinstance(body, Mapping) else None
-    return " ".join(text.split())[:500] if isinstance(text, str) else ""
+        if isinstance(body, Mapping) and isinstance(body.get("error"), Mapping):
+            body = body["error"]
+    if isinstance(body, Mapping):
+        body = body.get("message") or body.get("detail") or body.get("error")
+    if isinstance(body, Mapping | list):
+        return json.dumps(body, ensure_ascii=False)
+    is_page = isinstance(body, str) and body.lstrip().startswith("<")
+    return body if isinstance(body, str) and not is_page else ""
+
+
+def _keys_sent(error: Exception) -> Iterator[str]:
+    """What the request that failed had as keys: a server may repeat them."""
+    for cause in _causes(error):
+        response = getattr(cause, "response", None)
+        if isinstance(response, httpx2.Response):
+            told = map(response.request.headers.get, _KEY_HEADERS)
+            keys = [value.rpartition(" ")[2] for value in told if value]
+            yield from (key for key in keys if len(key) >= _SECRET)
