@@ -415,3 +415,30 @@ class Spare(ScriptedModel):
                 yield replace(piece, usage={"inputTokens": 7_000}, **GPT)
             else:
                 yield piece
+
+
+@pytest.mark.parametrize("code", ["MODEL_KEY", "MODEL_QUOTA", "MODEL_UNKNOWN"])
+async def test_who_stands_in_also_makes_the_summary(runtime: MakeRuntime, code: str) -> None:
+    """A model whose key is refused for the summary is not asked for the turn either."""
+
+    class Expires(WindowModel):
+        async def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
+            if request.turn > len(BOOK):
+                self.requests.append(request)
+                raise ModelError("no longer", code=code)
+            async for piece in super().answer(request):
+                yield piece
+
+    own = Expires(BOOK, name="acme:own")
+    spare = WindowModel([*BOOK, {"text": "Gladly.", "summary": "They read it."}], window=1_500)
+    one = Agent("reader", model=own, fallback=spare, tools=[read], compaction=SHORT)
+    bare = replace(one, compaction=False)
+    async with runtime(bare) as rt:
+        await rt.session("s", agent=bare).run("Read the book.")
+    async with runtime(one) as rt:
+        result = await rt.session("s", agent=one).run("And again?")
+        cuts = await facts(rt, "compacted")
+    assert (result.output, result.error) == ("Gladly.", None)
+    assert [cut["summary"] for cut in cuts] == ["They read it."]
+    assert [one.purpose for one in own.requests[len(BOOK) :]] == ["summary"]
+    assert spare.refused == []

@@ -14,8 +14,10 @@ from holdfast.testing import ScriptedModel
 class WindowModel(ScriptedModel):
     """One token is four characters, `window` tokens are the most it takes."""
 
-    def __init__(self, turns: Sequence[Mapping[str, Any]], window: int = 10**9) -> None:
-        super().__init__(turns, name="acme:large")
+    def __init__(
+        self, turns: Sequence[Mapping[str, Any]], window: int = 10**9, name: str = "acme:large"
+    ) -> None:
+        super().__init__(turns, name=name)
         self.window = window
         self.refused: list[Request] = []
 

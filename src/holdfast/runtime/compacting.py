@@ -6,7 +6,7 @@ from typing import Final
 from holdfast.core import compaction
 from holdfast.core.compaction import Cut
 from holdfast.core.policy import GiveUp
-from holdfast.errors import ModelUnavailable
+from holdfast.core.retries import ELSEWHERE
 from holdfast.runtime.asking import Asking
 from holdfast.runtime.log import Log
 from holdfast.runtime.outcomes import ModelFailed, Summarised
@@ -74,8 +74,8 @@ class Compacting:
     def helps(self, failed: ModelFailed) -> bool:
         """Whether the session can go on after this, with a summary or without one."""
         if failed.cut is not None:
-            if isinstance(failed.error, ModelUnavailable):
-                return False  # it is asked for again, as any request
+            if failed.error.code in ELSEWHERE:
+                return False  # as of any request: it is asked for again, or another model is
             what = "%s: there is no summary, the conversation stays as long as it is: %s"
             logger.warning(what, self._log.stream, failed.error.message)
             self._given_up = failed.turn
