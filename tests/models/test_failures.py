@@ -195,15 +195,35 @@ async def test_what_other_servers_refuse_is_told_in_their_words_without_the_key(
     format_: Format, status: int, kind: str, says: str, told: str
 ) -> None:
     """G11"""
+    error = await answered(format_, status, kind, says)
+    assert error.code == "MODEL_ERROR"
+    assert error.message.endswith(told)
+    assert KEY not in str(error.to_json())
+
+
+@FORMATS
+async def test_a_web_page_is_told_as_one(format_: Format) -> None:
+    error = await answered(format_, 200, "text/html; charset=utf-8", "<html>Sign in</html>")
+    assert isinstance(error, ModelUnavailable)
+    assert error.message.endswith("a web page came instead of an answer")
+    assert "check base_url" in (error.hint or "")
+
+
+@FORMATS
+async def test_a_stream_that_ends_without_a_word_is_no_answer(format_: Format) -> None:
+    said = 'data: {"choices": []}\n\ndata: [DONE]\n\n'
+    error = await answered(format_, 200, "text/event-stream", said)
+    assert isinstance(error, ModelUnavailable)
+    assert error.message.endswith("the answer was cut off")
+
+
+async def answered(format_: Format, status: int, kind: str, says: str) -> ModelError:
     handler = type("Handler", (_Server,), {"status": status, "kind": kind, "says": says.encode()})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
         try:
-            error = await unreached(format_, f"http://127.0.0.1:{server.server_port}")
+            return await unreached(format_, f"http://127.0.0.1:{server.server_port}")
         finally:
             server.shutdown()
             thread.join()
-    assert error.code == "MODEL_ERROR"
-    assert error.message.endswith(told)
-    assert KEY not in str(error.to_json())

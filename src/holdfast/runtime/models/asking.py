@@ -16,9 +16,8 @@ from holdfast.core.messages import Answer
 from holdfast.core.providers import Format, Provider
 from holdfast.core.render import Target, rendered
 from holdfast.core.repair import Growing
-from holdfast.errors import ModelUnavailable
 from holdfast.runtime.models.base import Delta, Request
-from holdfast.runtime.models.failures import failure, refused
+from holdfast.runtime.models.failures import cut_off, failure, no_answer, refused
 from holdfast.runtime.models.files import encoded, files_of
 from holdfast.runtime.models.history import history_of, kept
 from holdfast.runtime.models.listening import Ear, listening
@@ -48,9 +47,10 @@ class Asking:
         shape = shape_of(request, self.model)
         label = f"{self.provider.name}:{self.model_name}"
         heard: Heard | None = None
+        ear = Ear()
         try:
             async with AsyncExitStack() as stack:
-                async for piece in self._pieces(request, shape, stack):
+                async for piece in self._pieces(request, shape, ear, stack):
                     if isinstance(piece, Heard):
                         heard = piece
                     else:
@@ -60,19 +60,19 @@ class Asking:
             ours = failure(error, label, _command(request))
             if ours is None:
                 raise
-            raise ours from error
+            raise (no_answer(label) if ear.is_page else ours) from error
         if heard is None or not heard.whole:
-            raise ModelUnavailable(f"{label}: the answer was cut off")
+            raise no_answer(label) if ear.is_page else cut_off(label)
         if heard.told.refusal is not None:
             raise refused(heard.told.refusal, label, _command(request))
         yield self._whole(heard, shape)
 
     async def _pieces(
-        self, request: Request, shape: Shape, stack: AsyncExitStack
+        self, request: Request, shape: Shape, ear: Ear, stack: AsyncExitStack
     ) -> AsyncIterator["Piece | Heard"]:
         """The answer as it comes, then the whole of it."""
         reader = reader_of(self.format) if self.reads else None
-        ear = Ear(takes=reader is not None)
+        ear.takes = reader is not None
         stack.push_async_callback(ear.close)
         stream = await self._opened(request, shape, ear, stack)
         if stream is not None:
@@ -219,7 +219,7 @@ async def _read(reader: Reader, ear: Ear) -> AsyncIterator[Piece | Heard]:
     sent = put_together(events, reader.format)
     with _of_another_make():
         told = reader.told(sent.items)
-    yield Heard(told, sent.native, sent.whole or done)
+    yield Heard(told, sent.native, sent.ended(done=done))
 
 
 @contextmanager

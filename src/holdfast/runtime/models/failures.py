@@ -25,6 +25,7 @@ _PASSING_STATUS: Final = frozenset({408, 409, 425, 429})
 _CUT: Final = (httpx2.TransportError, httpx2.StreamError, json.JSONDecodeError, UnicodeDecodeError)
 _NO_ADDRESS: Final = (httpx2.UnsupportedProtocol, httpx2.InvalidURL)
 _KEY_HEADERS: Final = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
+_CUT_OFF: Final = "the answer was cut off"
 _SECRET: Final = 8  # characters at least: servers of one's own are sent a word instead of a key
 _REFUSED: Final = ("content_policy", "content_filter", "content filter", "invalid_prompt")
 
@@ -127,6 +128,17 @@ def refused(said: str, model: str, then: str) -> ModelError:
     return _lasting(code, f"{model}: {text}", advice, then, said)
 
 
+def cut_off(model: str) -> ModelUnavailable:
+    """An answer that ended before it was whole."""
+    return ModelUnavailable(f"{model}: {_CUT_OFF}")
+
+
+def no_answer(model: str) -> ModelUnavailable:
+    """What came is a page for people."""
+    hint = "check base_url; that of most servers ends in /v1"
+    return ModelUnavailable(f"{model}: a web page came instead of an answer", hint=hint)
+
+
 def _may_pass(error: Exception) -> bool:
     if isinstance(error, theirs.ModelQuotaExceededError):
         return False
@@ -159,7 +171,7 @@ def _told(error: Exception) -> str:
         return "the provider did not answer in time"
     if isinstance(error, theirs.ModelAPIError):
         return _said(error, "") or "the answer could not be read"
-    return "the answer was cut off"
+    return _CUT_OFF
 
 
 def _unreached(error: BaseException) -> str:

@@ -21,6 +21,7 @@ class Ear:
     """
 
     takes: bool = False
+    is_page: bool = False  # what was answered is for people
     stream: httpx2.AsyncByteStream | None = None  # that was taken
     request: httpx2.Request | None = None  # to which it was the answer
     chunks: list[bytes] = field(default_factory=list)
@@ -94,7 +95,9 @@ async def _hear(response: httpx2.Response) -> None:
     ear.chunks.clear()
     if response.headers.get("content-encoding", "identity") != "identity":
         return  # what is packed all the same is not heard
-    is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
+    kind = response.headers.get("content-type", "")
+    is_stream = kind.startswith("text/event-stream")
+    ear.is_page = response.is_success and kind.startswith("text/html")
     if ear.takes and response.is_success and is_stream:
         ear.stream, response.stream = response.stream, _Nothing()
         ear.request = response.request

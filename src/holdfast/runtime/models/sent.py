@@ -18,6 +18,10 @@ class Sent:
     items: list[Json] = field(default_factory=list)
     whole: bool = False
 
+    def ended(self, *, done: bool) -> bool:
+        """Whether this was all; `done` counts only after something was said."""
+        return self.whole or (done and any(map(_says, self.items)))
+
     @property
     def native(self) -> bytes | None:
         """The items as JSON, each key and number as it came; None if there are none."""
@@ -28,6 +32,10 @@ class Sent:
             return None
 
 
+def _says(item: Json) -> bool:
+    return any(value for key, value in item.items() if key != "role")
+
+
 def sent_in(events: Iterable[bytes], format_: Format) -> Sent:
     """The answer in a stream's events. ValueError if one of them is no JSON.
 
@@ -35,7 +43,7 @@ def sent_in(events: Iterable[bytes], format_: Format) -> Sent:
     """
     told = list(events)
     sent = put_together((json.loads(event) for event in told if event != DONE), format_)
-    sent.whole = sent.whole or DONE in told
+    sent.whole = sent.ended(done=DONE in told)
     return sent
 
 
