@@ -1,6 +1,5 @@
 """What a driver writes: the draft of a thing that is to be done, and of one that came back."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, assert_never
 
@@ -17,6 +16,7 @@ from holdfast.core.turns import Draft, Scope, Turn
 from holdfast.errors import HoldfastError, ModelUnavailable, Refused
 from holdfast.runtime.agents import ReadyAgent
 from holdfast.runtime.compacting import Compacting
+from holdfast.runtime.ledger import Ledger
 from holdfast.runtime.log import Log
 from holdfast.runtime.outcomes import (
     Answered,
@@ -41,13 +41,25 @@ FACTS: Final = (ToolReturned, StartReturned)  # what happened, whatever else did
 
 
 class Drafting(Struct, frozen=True):
-    """Makes the drafts of one drive. `scope` says whose session it is by now."""
+    """Makes the drafts of one drive.
+
+    It knows nothing of its driver: an object in a circle waits for the collector of garbage.
+    """
 
     agent: ReadyAgent
-    log: Log
+    ledger: Ledger
     verdicts: Verdicts
     compacting: Compacting
-    scope: Callable[[], Scope]
+
+    @property
+    def log(self) -> Log:
+        return self.ledger.log
+
+    def _scope(self) -> Scope:
+        """Whose session this is; with a message somebody may have come who is to be told."""
+        record, agent = self.ledger.known.record, self.agent
+        policy = (agent.agent.on_expire, agent.grace_ms, record.hooks, agent.blocks)
+        return Scope(record.id, record.tenant, agent.name, self.ledger.lease.epoch, *policy)
 
     # --- of what is to be done ----------------------------------------------------------------
 
@@ -73,7 +85,7 @@ class Drafting(Struct, frozen=True):
             case effects.GiveUpLost():
                 return turns.lost(self.log.state, now)
             case effects.GiveUpUnanswered():
-                on_expire = self.scope().on_expire
+                on_expire = self._scope().on_expire
                 return turns.unanswered(self.log.state, effect.calls, on_expire, now)
             case effects.Fail():
                 return self._failed(effect, now)
@@ -94,7 +106,7 @@ class Drafting(Struct, frozen=True):
                 verdicts[call.id] = ready
         if not verdicts:
             return None, stuck
-        return turns.start_calls(self.log.state, self.scope(), verdicts, now), stuck
+        return turns.start_calls(self.log.state, self._scope(), verdicts, now), stuck
 
     def _interrupted(self, calls: tuple[Call, ...], now: int) -> Draft:
         found = []
@@ -102,7 +114,7 @@ class Drafting(Struct, frozen=True):
             tool = self.agent.tool(call.tool)
             policy = "tell" if tool is None else tool.crash_policy
             found.append((call, policy, self.verdicts.gate(tool, dict(call.params))))
-        return turns.interrupted(self.log.state, self.scope(), found, now)
+        return turns.interrupted(self.log.state, self._scope(), found, now)
 
     def _failed(self, effect: effects.Fail, now: int) -> Draft:
         state, why = self.log.state, GiveUp(effect.error, effect.code, effect.hint)
@@ -174,7 +186,7 @@ class Drafting(Struct, frozen=True):
     def _answered(self, outcome: Answered, now: int) -> Draft:
         state = self.log.state
         said = Turn(outcome.answer, outcome.request_head, outcome.verdicts, outcome.redact)
-        draft = turns.record_turn(state, self.scope(), said, now)
+        draft = turns.record_turn(state, self._scope(), said, now)
         ending = None
         if state.input_head <= outcome.request_head:  # nobody has said anything meanwhile
             goes_on = state.goes_on(outcome.request_head)

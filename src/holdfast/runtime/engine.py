@@ -16,7 +16,7 @@ from holdfast.core.calls import Call, CallStatus
 from holdfast.core.effects import Effect, Park
 from holdfast.core.plan import Seat, plan
 from holdfast.core.sessions import State
-from holdfast.core.turns import Draft, Scope
+from holdfast.core.turns import Draft
 from holdfast.errors import HoldfastError
 from holdfast.runtime.agents import ReadyAgent
 from holdfast.runtime.asking import Asking
@@ -66,7 +66,7 @@ class Driver:
         self._performer = Performer(place, verdicts)
         self._asking = Asking(place, verdicts, self._log.growing)
         self._compacting = Compacting(self._asking, self._log)
-        self._drafting = Drafting(agent, self._log, verdicts, self._compacting, self._scope)
+        self._drafting = Drafting(agent, self._ledger, verdicts, self._compacting)
         self._news = asyncio.Event()
         self._flight = Flight(self._news.set)
         self._launched: set[tuple[str, int]] = set()  # effect id, attempt
@@ -126,12 +126,6 @@ class Driver:
         if seq > self._log.state.head:
             self._moved = True
             self._news.set()
-
-    def _scope(self) -> Scope:
-        """Whose session this is; with a message somebody may have come who is to be told."""
-        record, agent = self._ledger.known.record, self._agent
-        policy = (agent.agent.on_expire, agent.grace_ms, record.hooks, agent.blocks)
-        return Scope(record.id, record.tenant, agent.name, self._lease.epoch, *policy)
 
     async def _step(self) -> bool:
         if self._moved:

@@ -358,8 +358,9 @@ class Host:
         if self.drives.get(drive.lease.stream) is drive:
             del self.drives[drive.lease.stream]
         drive.done.set()
-        if drive.awaited is not None and not drive.awaited.done():
-            drive.awaited.set_result([drive])
+        awaited, drive.awaited = drive.awaited, None  # no circle: it holds the drive from now on
+        if awaited is not None and not awaited.done():
+            awaited.set_result([drive])
         ended, self._ended = self._ended, asyncio.Event()
         ended.set()
 

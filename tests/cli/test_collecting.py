@@ -1,0 +1,17 @@
+"""How the processes that are all ours collect garbage."""
+
+import subprocess
+import sys
+
+LOOK = """
+import gc
+from holdfast.cli.collecting import YOUNG, collect_rarely
+collect_rarely()
+assert gc.get_threshold()[0] == YOUNG > 700
+assert gc.get_freeze_count() > 1_000
+assert gc.isenabled()
+"""
+
+
+def test_what_was_loaded_at_the_start_is_not_looked_at_again() -> None:
+    subprocess.run([sys.executable, "-c", LOOK], check=True, timeout=60)
