@@ -33,7 +33,7 @@ def test_the_demo_loses_nothing_and_repeats_nothing(
         cwd=tmp_path,
         capture_output=True,
         encoding="utf-8",
-        timeout=90,
+        timeout=180,
         check=False,
     )
     assert done.returncode == 0, done.stderr
