@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# One more than there are cores: many tests wait, for a lease to run out or for a process to start.
+TESTS_AT_ONCE ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 # The tests start Python hundreds of times: what it compiled once it may keep.
 unexport PYTHONDONTWRITEBYTECODE
@@ -13,7 +15,7 @@ demo: $(READY)    # plays the demo by itself
 	$(BIN)/holdfast demo --auto
 
 test: lint        # everything a change must pass
-	$(BIN)/pytest -q -n logical --dist worksteal
+	$(BIN)/pytest -q -n $(TESTS_AT_ONCE) --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff check

@@ -22,6 +22,7 @@ from holdfast.testing.contract.programs import Step, play, programs
 
 @pytest.mark.parametrize("case", CONTRACT, ids=lambda case: case.name)
 async def test_a_backend_keeps_its_promise(case: Case, make_harness: MakeHarness) -> None:
+    """S0.79"""
     async with make_harness() as harness:
         if not case.applies_to(harness):
             pytest.skip(f"the backend does not claim to be {case.capability}")
@@ -37,6 +38,7 @@ async def test_a_backend_keeps_its_promise(case: Case, make_harness: MakeHarness
 def test_a_backend_answers_like_the_reference(
     make_harness: MakeHarness, program: list[Step]
 ) -> None:
+    """S0.79"""
     anyio.run(play, make_harness, program)
 
 

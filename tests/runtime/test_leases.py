@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
+from tests.runtime.endless import endless_tool
 
 from holdfast import Agent, Delta, Runtime, tool
 from holdfast.core.messages import Answer
@@ -141,17 +142,7 @@ async def test_what_runs_under_a_lost_name_is_called_off_and_the_session_goes_on
     in_memory: MakeRuntime, clock: ManualClock
 ) -> None:
     """E9"""
-    begun, stopped = anyio.Event(), anyio.Event()
-
-    @tool
-    async def endless() -> str:
-        begun.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            stopped.set()
-        return "never"
-
+    endless, begun, stopped = endless_tool()
     one = agent({"calls": [{"tool": "endless"}]}, {"text": "Done."}, tools=[endless])
     async with in_memory(one) as rt, anyio.create_task_group() as tasks:
         with anyio.fail_after(10):

@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
+from tests.runtime.endless import endless_tool
 
 from holdfast import Agent, Runtime, tool
 from holdfast.errors import ConfigError
@@ -270,17 +271,7 @@ async def test_a_driver_that_sees_another_at_work_calls_off_what_it_does(
     in_memory: MakeRuntime, clock: ManualClock
 ) -> None:
     """E9"""
-    begun, stopped = anyio.Event(), anyio.Event()
-
-    @tool
-    async def endless() -> str:
-        begun.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            stopped.set()
-        return "never"
-
+    endless, begun, stopped = endless_tool()
     turns = ({"calls": [{"tool": "endless"}]}, {"text": "Done."})
     one, two = agent(*turns, tools=[endless]), agent(*turns, tools=[endless])
     async with in_memory(one) as rt:
