@@ -5,7 +5,7 @@ Each runs in a task of its own. One that was called off may go on, and tells nob
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
 import anyio
 
@@ -14,6 +14,8 @@ from holdfast.runtime.outcomes import Outcome
 
 Doing = Coroutine[Any, Any, Outcome]
 Start = Callable[[], Doing]
+
+_ENDS: Final = (asyncio.CancelledError, KeyboardInterrupt, SystemExit)  # of the task, or of us all
 
 
 class Flight:
@@ -79,10 +81,11 @@ class Flight:
         fell: BaseException | None = None
         try:
             outcome = await start()
-        except BaseException as error:
+        except _ENDS as error:
             fell = error
-            if not isinstance(error, Exception):
-                raise
+            raise
+        except BaseException as error:  # noqa: BLE001 - `check` raises it in the drive
+            fell = error
         finally:
             if self.asking is not None and number == self._asked:
                 self.asking = None
@@ -94,10 +97,11 @@ class Flight:
         try:
             with scope:
                 outcome = await start()
-        except BaseException as error:
+        except _ENDS as error:
             fell = error
-            if not isinstance(error, Exception):
-                raise
+            raise
+        except BaseException as error:  # noqa: BLE001 - `check` raises it in the drive
+            fell = error
         finally:
             if self.calls.get(call_id) is scope:  # else it was called off
                 del self.calls[call_id]
