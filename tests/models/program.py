@@ -15,7 +15,7 @@ import holdfast.store.sqlite  # noqa: F401 - loaded before the forks
 from holdfast import Agent, Context, Delta, Runtime, tool
 from holdfast.app import around_store
 from holdfast.core.messages import Answer, UserMessage
-from holdfast.core.render import render
+from holdfast.core.render import rendered
 from holdfast.runtime.models import asking
 from holdfast.runtime.models.base import Model, Request, ToolSpec
 from holdfast.store.base import Store
@@ -79,7 +79,9 @@ def make_agent(place: Place, job: dict[str, Any]) -> Agent[Any]:
 
 def lossy(*given: Any, **more: Any) -> dict[str, Any]:
     """A renderer that forgets a sign of what was said."""
-    return cast("dict[str, Any]", json.loads(json.dumps(render(*given, **more)).replace("N", "n")))
+    return cast(
+        "dict[str, Any]", json.loads(json.dumps(rendered(*given, **more)).replace("N", "n"))
+    )
 
 
 async def do(job: dict[str, Any]) -> None:
@@ -87,7 +89,7 @@ async def do(job: dict[str, Any]) -> None:
     os.environ["HOLDFAST_LEASE"] = LEASE
     around_store.set(lambda store: cast("Store", KillingStore(store, place)))
     if job.get("lossy"):
-        setattr(asking, "render", lossy)  # noqa: B010 - it is only imported there
+        setattr(asking, "rendered", lossy)  # noqa: B010 - it is only imported there
     agent = make_agent(place, job)
     with anyio.fail_after(LONGEST_S):
         async with Runtime(place.url, agents=[agent], deps=place) as rt:

@@ -6,9 +6,11 @@ network: its table is the one of the version that is installed.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from datetime import UTC, datetime
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from math import inf, isclose
+from time import time
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.core.usage import Usage
@@ -26,6 +28,7 @@ _PROBE: Final = {
     "cacheReadTokens": 3_001,
     "cacheWriteTokens": 2_003,
 }
+_DAY_S: Final = 86_400
 _NO_TABLE: Final = frozenset({"", "scripted"})  # providers that nobody has prices of
 
 
@@ -83,7 +86,7 @@ def window(name: str) -> int | None:
 
 
 def _listed(name: str, usage: Usage) -> float | None:
-    known = _rates(name)
+    known = _rates(name, int(time() // _DAY_S))
     given = usage.get("inputTokens", 0)
     cached = usage.get("cacheReadTokens", 0) + usage.get("cacheWriteTokens", 0)
     if known is not None and cached <= given <= known[1]:
@@ -91,14 +94,14 @@ def _listed(name: str, usage: Usage) -> float | None:
     return _calculated(name, usage)
 
 
-@cache
-def _rates(name: str) -> tuple[Price, float] | None:
-    """The price of a model that costs the same at any time, and up to how many tokens given.
+@lru_cache(maxsize=256)
+def _rates(name: str, day: int) -> tuple[Price, float] | None:
+    """The price of a model that costs the same all day, and up to how many tokens given.
 
     The library takes half a millisecond for each request, to find the same rates again.
     """
-    found = _found(name)
-    said = [getattr(found[1].prices, key, None) for key in _RATES] if found else [None]
+    prices = _of_the_day(name, day)
+    said = [getattr(prices, key, None) for key in _RATES]
     rates = [getattr(one, "base", one) for one in said]  # longer requests may cost more
     if rates[0] is None or rates[1] is None:
         return None
@@ -107,6 +110,18 @@ def _rates(name: str) -> tuple[Price, float] | None:
     cost = _calculated(name, _PROBE)
     is_all = cost is not None and isclose(price.cost(_PROBE), cost)
     return (price, most) if is_all and _PROBE["inputTokens"] <= most else None
+
+
+def _of_the_day(name: str, day: int) -> Any:
+    """What a model costs on a day since 1970; None if that depends on the hour, or is not known."""
+    found = _found(name)
+    if found is None:
+        return None
+    listed = found[1].prices
+    rules = [one.constraint for one in listed] if isinstance(listed, list) else []
+    if not all(one is None or type(one).__name__ == "StartDateConstraint" for one in rules):
+        return None
+    return found[1].get_prices(datetime.fromtimestamp(day * _DAY_S, UTC))
 
 
 def _calculated(name: str, usage: Usage) -> float | None:
