@@ -1,5 +1,6 @@
 """What a provider fails at or refuses, told as one line with what to do."""
 
+import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import gaierror
 from threading import Thread
@@ -215,6 +216,28 @@ async def test_a_stream_that_ends_without_a_word_is_no_answer(format_: Format) -
     error = await answered(format_, 200, "text/event-stream", said)
     assert isinstance(error, ModelUnavailable)
     assert error.message.endswith("the answer was cut off")
+
+
+@FORMATS
+@pytest.mark.parametrize(
+    "kind, code", [("overloaded", "UNAVAILABLE"), ("insufficient_quota", "QUOTA")]
+)
+async def test_an_error_that_a_gateway_puts_into_the_stream_is_told(
+    format_: Format, kind: str, code: str
+) -> None:
+    error = {"message": "It is too much.", "code": kind, "type": kind}
+    said = f"data: {json.dumps({'error': error})}\n\ndata: [DONE]\n\n"
+    found = await answered(format_, 200, "text/event-stream", said)
+    assert found.message.endswith("It is too much.")
+    assert found.code == f"MODEL_{code}"
+
+
+@FORMATS
+@pytest.mark.parametrize("event", ["null", "[1]", '"word"', '{"choices": [{"delta": 3}]}'])
+async def test_a_stream_of_another_make_is_no_crash(format_: Format, event: str) -> None:
+    said = f"data: {event}\n\ndata: [DONE]\n\n"
+    error = await answered(format_, 200, "text/event-stream", said)
+    assert isinstance(error, ModelUnavailable)
 
 
 async def answered(format_: Format, status: int, kind: str, says: str) -> ModelError:

@@ -28,6 +28,8 @@ from holdfast.runtime.models.settings import settings_of, thinks
 from holdfast.runtime.models.shaping import OUTPUT_TOOL, Shape, shape_of
 from holdfast.runtime.models.translating import piece_of, told_by
 
+_ANOTHER_MAKE = "the answer is not in the form of this provider"
+_ODD = (LookupError, TypeError, AttributeError)  # what reading such an answer ends in
 _PLACE = [ModelRequest([UserPromptPart("…")])]  # where the conversation stands in the request
 
 
@@ -57,7 +59,9 @@ class Asking:
                         where = (request.session_id, request.turn)
                         yield Delta(*where, piece.kind, piece.text, piece.call)
         except Exception as error:
-            ours = failure(error, label, _command(request))
+            is_odd = self.format and ear.chunks and isinstance(error, _ODD)
+            met = Broken("", _ANOTHER_MAKE) if is_odd else error
+            ours = failure(met, label, _command(request))
             if ours is None:
                 raise
             raise (no_answer(label) if ear.is_page else ours) from error
@@ -226,5 +230,5 @@ async def _read(reader: Reader, ear: Ear) -> AsyncIterator[Piece | Heard]:
 def _of_another_make() -> Iterator[None]:
     try:
         yield
-    except (LookupError, TypeError, AttributeError) as error:
-        raise Broken("", "the answer is not in the form of this provider") from error
+    except _ODD as error:
+        raise Broken("", _ANOTHER_MAKE) from error

@@ -122,6 +122,8 @@ class _Anthropic:
                 self._count(event.get("usage"))
             case "error":
                 raise _broken(event.get("error"), "type")
+            case _ if isinstance(event.get("error"), dict):  # as gateways tell it
+                raise _broken(event["error"], "type")
             case _:
                 pass
         return None
@@ -222,7 +224,7 @@ class _Responses:
             self._end = event["response"]
         elif kind == "response.failed":
             raise _broken(event["response"].get("error"), "code")
-        elif kind == "error":
+        elif kind == "error" or isinstance(event.get("error"), dict):  # or as gateways tell it
             raise _broken(event.get("error") or event, "code")
         return None
 

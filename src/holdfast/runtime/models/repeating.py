@@ -63,7 +63,11 @@ class Repeats:
             return
         (place,) = conversation
         body = {key: value for key, value in json.loads(made.content).items() if key != place}
-        known = (deepcopy(_key(request)), Template(made, body, place))
+        # Without its content: what a session said is not kept until the next one speaks.
+        bare = httpx2.Request(
+            made.method, made.url, headers=made.headers, extensions=dict(made.extensions)
+        )
+        known = (deepcopy(_key(request)), Template(bare, body, place))
         self._known = [known, *self._known[: _MOST - 1]]
 
     def forget(self) -> None:
