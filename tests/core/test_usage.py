@@ -1,5 +1,7 @@
 """Sums of what requests used, and what is told of their cost."""
 
+import json
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,3 +56,8 @@ def test_requests_and_unpriced_ones_add_up(usages: list[dict[str, float] | None]
     priced = sum("cost" in (usage or {}) for usage in usages)
     assert total.get("unpricedRequests", 0) == len(usages) - priced
     assert summed([total]) == total
+
+
+def test_counts_are_shown_as_whole_numbers() -> None:
+    shown = shown_usage({"requests": 2, "inputTokens": 121.0, "cost": 0.25})
+    assert json.dumps(shown) == '{"requests": 2, "inputTokens": 121, "cost": 0.25}'

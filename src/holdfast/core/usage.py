@@ -35,7 +35,13 @@ def summed(usages: Iterable[Usage]) -> dict[str, float]:
 def shown_usage(usage: Usage) -> dict[str, float]:
     """The sum as people are shown it: where only a part has a price, how many have none."""
     is_partly = "cost" in usage
-    return {name: amount for name, amount in usage.items() if is_partly or name != UNPRICED}
+    shown = {name: amount for name, amount in usage.items() if is_partly or name != UNPRICED}
+    return {name: _plain(amount) for name, amount in shown.items()}
+
+
+def _plain(amount: float) -> float:
+    """A count as a whole number: some readers of JSON take no 12.0 for one."""
+    return int(amount) if float(amount).is_integer() else amount
 
 
 def tokens(request: Usage | None) -> float:

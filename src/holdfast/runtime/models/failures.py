@@ -53,7 +53,7 @@ _LASTING: Final[tuple[tuple[type[Exception], str, str, str], ...]] = (
         theirs.ModelContextWindowExceededError,
         "MODEL_CONTEXT",
         "the conversation is longer than the model takes",
-        "name a model with a larger window, or fork the session at an earlier point",
+        "summarise it (holdfast sessions compact), or name a model with a larger window",
     ),
     (
         theirs.ContentFilterError,
