@@ -55,7 +55,7 @@ def count(
         Row("tools run", ran, dict(runs) == RUNS and len(attempts) == 1),
         Row("model turns", turns, right_turns),
         Row("events lost", f"{lost} of {len(end.events)}", lost == 0),
-        Row("effects repeated", str(repeated), repeated == 0 and paid == [CENTS]),
+        Row("effects repeated", f"{repeated}{_paid(paid)}", repeated == 0 and paid == [CENTS]),
         Row("workers killed", str(len(before_kills)), len(before_kills) == 2),
         Row("session", str(end.session["state"]), end.session["state"] == "completed"),
         _stopped(exit_codes),
@@ -71,6 +71,11 @@ def count(
         "output": end.session["output"],
     }
     return Score(rows, numbers)
+
+
+def _paid(paid: Sequence[int]) -> str:
+    how = "once" if len(paid) == 1 else f"in {len(paid)} payments"
+    return f"; the bank paid {sum(paid)} cents, {how}"
 
 
 def _stopped(exit_codes: Sequence[int]) -> Row:
