@@ -109,7 +109,7 @@ async def test_a_signature_that_was_changed_is_found_out(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     "error, code",
     [
-        ({"code": 400, "message": "API key not valid.", "status": "INVALID_ARGUMENT"}, "MODEL"),
+        ({"code": 400, "message": "API key not valid.", "status": "INVALID_ARGUMENT"}, "MODEL_KEY"),
         ({"code": 403, "message": "denied", "status": "PERMISSION_DENIED"}, "MODEL_KEY"),
         ({"code": 404, "message": "no such model", "status": "NOT_FOUND"}, "MODEL_UNKNOWN"),
     ],
