@@ -39,7 +39,7 @@ def test_seconds_and_text_are_durations(written: str | float, ms: int) -> None:
     ids=lambda written: repr(written)[:20],
 )
 def test_what_is_not_a_duration_is_refused_in_one_line(written: str | float) -> None:
-    with pytest.raises(Refused, match=r"is not a duration$") as caught:
+    with pytest.raises(Refused, match=r"(?m)is not a duration$") as caught:
         duration_ms(written)
     assert caught.value.code == "DURATION_INVALID"
     assert len(str(caught.value)) < 80

@@ -202,25 +202,25 @@ async def test_what_is_missing_is_said(in_memory: MakeRuntime) -> None:
     """S4.13 S4.19 S4.22 SX.6"""
     one = agent({"text": "Hi."})
     rt = in_memory(one)
-    with pytest.raises(StoreError, match=r"^session service not available$"):
+    with pytest.raises(StoreError, match=r"(?m)^session service not available$"):
         await load_execution_state_from_session(rt, "s", "t")
     async with rt:
         await rt.session("s", agent=one).run("Go")
-        with pytest.raises(NotFound, match=r"^no execution state found for task t$"):
+        with pytest.raises(NotFound, match=r"(?m)^no execution state found for task t$"):
             await load_execution_state_from_session(rt, "s", "t")
         await update_session_metadata(rt, "s", {"a": 1})
-        with pytest.raises(NotFound, match=r"^no pending executions in session$"):
+        with pytest.raises(NotFound, match=r"(?m)^no pending executions in session$"):
             await load_execution_state_from_session(rt, "s", "t")
         await update_session_metadata(rt, "s", {"pending_executions": {"x": {}}})
-        with pytest.raises(NotFound, match=r"^execution state not found for task t$"):
+        with pytest.raises(NotFound, match=r"(?m)^execution state not found for task t$"):
             await load_execution_state_from_session(rt, "s", "t")
         with pytest.raises(Refused, match=r"^failed to load execution state: "):
             await load_execution_state_from_session(rt, "s", "x")
         await update_session_metadata(rt, "s", {"pending_executions": 5})
-        with pytest.raises(Refused, match=r"^invalid pending_executions format$"):
+        with pytest.raises(Refused, match=r"(?m)^invalid pending_executions format$"):
             await load_execution_state_from_session(rt, "s", "t")
         await clear_execution_state_from_session(rt, "s", "t")
-        with pytest.raises(Refused, match=r"^session ID required for async HITL$"):
+        with pytest.raises(Refused, match=r"(?m)^session ID required for async HITL$"):
             await update_session_metadata(rt, "", {})
         with pytest.raises(NotFound, match="there is no session 'nowhere'"):
             await update_session_metadata(rt, "nowhere", {"a": 1})

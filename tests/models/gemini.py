@@ -79,9 +79,10 @@ class _Handler(BaseHTTPRequestHandler):
         gemini = self.server.gemini
         turn, wrong = gemini.judge(json.loads(self.rfile.read(length)))
         if wrong is not None or gemini.fail_next:
-            error = gemini.fail_next.pop(0) if wrong is None else None
-            refusal = {"code": 400, "message": wrong, "status": "INVALID_ARGUMENT"}
-            self._send(json.dumps({"error": error or refusal}), (error or refusal)["code"])
+            error: Json = {"code": 400, "message": wrong, "status": "INVALID_ARGUMENT"}
+            if wrong is None:
+                error = gemini.fail_next.pop(0)
+            self._send(json.dumps({"error": error}), error["code"])
             return
         parts = gemini.turns[turn]
         said = [{"content": {"role": "model", "parts": [part]}, "index": 0} for part in parts]

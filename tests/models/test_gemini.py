@@ -26,6 +26,12 @@ TURNS: Final[list[list[dict[str, Any]]]] = [
     [{"text": "It is there.", "thoughtSignature": SIGNED[1]}],
     [{"text": "You are welcome."}],
 ]
+BAD_KEY: Final[dict[str, Any]] = {
+    "code": 400,
+    "message": "API key not valid. Please pass a valid API key.",
+    "status": "INVALID_ARGUMENT",
+    "details": [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID"}],
+}
 PROGRAM: Final = """
 import os, signal, sys
 from pathlib import Path
@@ -109,7 +115,7 @@ async def test_a_signature_that_was_changed_is_found_out(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     "error, code",
     [
-        ({"code": 400, "message": "API key not valid.", "status": "INVALID_ARGUMENT"}, "MODEL_KEY"),
+        (BAD_KEY, "MODEL_KEY"),
         ({"code": 403, "message": "denied", "status": "PERMISSION_DENIED"}, "MODEL_KEY"),
         ({"code": 404, "message": "no such model", "status": "NOT_FOUND"}, "MODEL_UNKNOWN"),
     ],

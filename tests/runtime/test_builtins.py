@@ -45,5 +45,5 @@ async def test_todos_are_checked_and_read_back() -> None:
     shown = await invoke(TODO_WRITE, Context(deps=None, args=args))
     assert shown == "Todos, 0 of 2 completed:\n[~] a\n[ ] b"
     twice = {"todos": [todos[0], todos[0] | {"content": "A", "status": "pending"}]}
-    with pytest.raises(ToolError, match=r"^Invalid todo update: duplicate todo: a$"):
+    with pytest.raises(ToolError, match=r"(?m)^Invalid todo update: duplicate todo: a$"):
         await invoke(TODO_WRITE, Context(deps=None, args=twice))

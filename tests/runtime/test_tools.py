@@ -410,7 +410,7 @@ def test_a_nested_wrong_argument_has_a_path() -> None:
     @tool
     def ship(to: list[Address]) -> None: ...
 
-    with pytest.raises(Refused, match=r"^Invalid arguments: to\[0\].street: is missing$"):
+    with pytest.raises(Refused, match=r"(?m)^Invalid arguments: to\[0\].street: is missing$"):
         ship.validate({"to": [{}]})
 
 
