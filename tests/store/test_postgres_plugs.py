@@ -21,7 +21,7 @@ from tests.store.steady import write_once
 from holdfast.store import postgres_link
 from holdfast.store.base import Unavailable, Unknown, Write
 from holdfast.store.postgres import PostgresStore
-from holdfast.testing.contract.steps import drive, make, record, texts
+from holdfast.testing.contract.steps import drive, join, make, record, take, texts
 
 _CUT_ONE = """
     SELECT pg_terminate_backend(pid) FROM (
@@ -80,6 +80,50 @@ async def test_a_commit_that_is_never_answered_is_unknown_after_a_while(
     with anyio.fail_after(5), pytest.raises(Unknown):
         await store.commit([Write("s", [record("b")])])
     assert await texts(store, "s") == ["first", "b"]
+
+
+@pytest.fixture
+async def pooled(postgres_url: str) -> AsyncIterator[tuple[Plug, PostgresStore]]:
+    """Where each claim is a transaction with a COMMIT, too."""
+    async with (
+        plugged(postgres_url) as (plug, url),
+        opened(f"{url}?listen=off&advisory=off") as store,
+    ):
+        yield plug, store
+
+
+async def test_what_was_claimed_without_an_answer_is_free_at_once_and_nobody_died_on_it(
+    pooled: tuple[Plug, PostgresStore],
+) -> None:
+    """G9: however often; else the sessions would be given up as ones that kill their drivers."""
+    plug, store = pooled
+    await make(store, "s", "t")
+    losses: tuple[tuple[str | None, list[Loss | None]], ...] = (
+        ("s", ["answer"]),
+        (None, [None, "answer"]),  # first it is looked whether something is due
+    )
+    for number in range(8):
+        only, loses = losses[number % 2]
+        await join(store, f"unlucky{number}")
+        plug.lose(*loses)
+        with pytest.raises(Unknown, match="what was claimed is not known"):
+            await store.claim(f"unlucky{number}", "session", 2, only=only)
+    assert plug.lost == ["answer"] * 8
+    await join(store, "worker")
+    assert {(await take(store, "worker", stream)).tries for stream in ("s", "t")} == {1}
+    assert (await store.census(["session"])).alive == ("worker",)
+
+
+async def test_names_that_were_given_up_show_no_sign_of_life(
+    plug_and_store: tuple[Plug, PostgresStore],
+) -> None:
+    plug, store = plug_and_store
+    for number in range(3):
+        plug.lose("answer", "answer")  # it is asked twice
+        with pytest.raises(Unavailable):
+            await join(store, f"unlucky{number}")
+    await join(store, "worker")
+    assert list(store._ready().control._pulses) == ["worker"]
 
 
 async def test_a_server_that_stands_still_is_unavailable_after_a_while_and_found_again(

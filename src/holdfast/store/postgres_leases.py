@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from holdfast.store.postgres_errors import (
     is_broken,
     is_database_error,
     is_of_one,
+    may_go_again,
     sqlstate,
 )
 from holdfast.store.postgres_gather import Gather
@@ -171,11 +173,29 @@ class Leases:
             raise
         except Exception as error:
             if is_broken(error) and sqlstate(error) != READ_ONLY:
+                if may_go_again(error):
+                    await self._give_up(name)
                 text = f"what was claimed is not known: {self._dial.explained(error).message}"
                 raise Unknown(text, hint="give up the holder's name") from error
             if is_database_error(error):
                 raise self._dial.explained(error) from error
             raise
+
+    async def _give_up(self, name: str) -> None:
+        """Let others have what a holder was given without an answer; if not, its lease ends.
+
+        A claim of its that is still under way is waited for, and a later one finds nobody.
+        """
+
+        async def go(line: Line) -> None:
+            async with line.transaction() as inside:
+                if await inside.fetchrow(statement("lock_leaving"), name) is not None:
+                    await inside.fetch(statement("give_back_unseen"), name, now)
+                    await inside.fetch(statement("remove_holders"), [name])
+
+        with suppress(StoreError):
+            now = await self._now()
+            await self._lines.ask(go)
 
     async def _changed(self, name: str, *values: Any) -> Any:
         rows = await self._lines.ask(lambda line: line.fetch(statement(name), *values))

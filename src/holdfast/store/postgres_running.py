@@ -9,7 +9,7 @@ import anyio
 
 from holdfast.errors import StoreError
 from holdfast.store import postgres_reads as reads
-from holdfast.store.base import Entry, Lease, Lost
+from holdfast.store.base import Entry, Lease, Lost, Unknown
 from holdfast.store.postgres_clock import ServerClock
 from holdfast.store.postgres_control import Control
 from holdfast.store.postgres_errors import is_of_one, pooler
@@ -93,11 +93,15 @@ class Running:
         return await self.readers.ask(partial(reads.get, asked=asked))
 
     async def claim(self, holder: str, kind: str, limit: int, only: str | None) -> list[Lease]:
-        """The due streams that the holder gets; raises Lost."""
+        """The due streams that the holder gets; raises Lost, or Unknown if it may hold more."""
         try:
             return await self.leases.claim(holder, kind, limit, only)
         except Lost:
             await self.control.end_pulse(holder)
+            raise
+        except Unknown:  # its name is given up, and what it had is free for others
+            await self.control.end_pulse(holder)
+            self.control.tell()
             raise
 
     async def join(self, holder: str, ttl_ms: int) -> int:
@@ -106,7 +110,7 @@ class Running:
         pulse = await self.control.begin_pulse(holder)
         try:
             return await self.leases.join(holder, ttl_ms, pulse)
-        except Lost:
+        except StoreError:
             if not was_ours:
                 await self.control.end_pulse(holder)
             raise

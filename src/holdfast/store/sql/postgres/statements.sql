@@ -192,6 +192,15 @@ SET holder = NULL, epoch = s.epoch + 1,
                             ELSE least((1000 << least(s.tries, 20)::integer), $4::bigint) END
 FROM held WHERE s.sid = held.sid;
 
+-- give_back_unseen --
+-- What a holder has that cannot know what it was given: due at once, and no driver has died on it.
+WITH held AS MATERIALIZED (
+    SELECT sid FROM stream WHERE holder = $1 ORDER BY id FOR NO KEY UPDATE
+)
+UPDATE stream s
+SET holder = NULL, epoch = s.epoch + 1, due = $2::bigint, tries = greatest(s.tries - 1, 0)
+FROM held WHERE s.sid = held.sid;
+
 -- remove_holders --
 DELETE FROM holder h WHERE name = ANY ($1::text[])
 AND NOT EXISTS (SELECT 1 FROM stream s WHERE s.holder = h.name);
