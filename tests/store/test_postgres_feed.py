@@ -1,7 +1,7 @@
 """Where the feed of a PostgreSQL store ends, while others are writing."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import anyio
@@ -11,6 +11,9 @@ import pytest
 from holdfast.store import postgres_feed
 from holdfast.store.base import Unavailable, Write
 from holdfast.store.postgres import PostgresStore
+from holdfast.store.postgres_feed import Follower
+from holdfast.store.postgres_link import Line
+from holdfast.store.postgres_sql import statement
 from holdfast.testing.contract.steps import make, record
 
 Other = Any  # a connection of asyncpg, which has no types
@@ -88,6 +91,86 @@ async def test_a_hole_is_waited_for_while_somebody_may_fill_it(
     await other.execute("COMMIT")
     seen = [one.data for one in (await store.tail(start)).records]
     assert seen == [b"late", b"after"]
+
+
+async def test_an_answer_that_came_late_does_not_close_a_hole_that_was_seen_after_it(
+    store: PostgresStore, postgres_url: str, other: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two who read the feed ask who appends; the first is answered before somebody begins to."""
+    asked, may_come = asyncio.Event(), asyncio.Event()
+    real, answers = Follower._ask, iter([may_come])
+
+    async def late(follower: Follower, name: str) -> Sequence[Any]:
+        answer = await real(follower, name)
+        if name == "appending":
+            asked.set()
+            if (one := next(answers, None)) is not None:
+                await one.wait()
+        return answer
+
+    monkeypatch.setattr(Follower, "_ask", late)
+    await make(store, "slow", "s")
+    long = await asyncpg.connect(postgres_url)
+    await long.execute("BEGIN; SELECT pg_current_xact_id()")
+    await other.execute("BEGIN")
+    await other.execute(APPEND)
+    await other.execute("ROLLBACK")  # a hole that stays
+    await store.commit([Write("s", [record("a")])])
+    first = asyncio.create_task(store.tail("2"))
+    await asked.wait()
+    asked.clear()
+    await other.execute("BEGIN")
+    await other.execute(APPEND)
+    await store.commit([Write("s", [record("b")])])
+    second = asyncio.create_task(store.tail("2"))
+    with anyio.move_on_after(0.3):
+        await asked.wait()
+        await asyncio.sleep(0.01)
+    may_come.set()
+    feeds = [await first, await second]
+    await other.execute("COMMIT")
+    await long.close()
+    for feed in feeds:
+        rest = (await store.tail(feed.cursor)).records
+        assert [one.data for one in (*feed.records, *rest)] == [b"a", b"late", b"b"]
+
+
+async def test_records_that_came_late_are_not_shown_by_what_was_learned_after_they_were_read(
+    store: PostgresStore, postgres_url: str, other: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, asked, may_come = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    real, answers = Line.fetch, iter([may_come])
+
+    async def late(line: Line, sql: str, *args: Any) -> Sequence[Any]:
+        answer = await real(line, sql, *args)
+        if sql == statement("appending"):
+            asked.set()
+        if sql == statement("feed") and (one := next(answers, None)) is not None:
+            read.set()
+            await one.wait()
+        return answer
+
+    await make(store, "slow", "s")
+    long = await asyncpg.connect(postgres_url)
+    await long.execute("BEGIN; SELECT pg_current_xact_id()")
+    await other.execute("BEGIN")
+    await other.execute(APPEND)
+    await store._ready().readers.ask(lambda line: line.fetch("SELECT nextval('record_pos_seq')"))
+    await store.commit([Write("s", [record("b")])])
+    monkeypatch.setattr(Line, "fetch", late)
+    first = asyncio.create_task(store.tail("2"))
+    await read.wait()
+    second = asyncio.create_task(store.tail("2"))
+    await asked.wait()
+    await other.execute("COMMIT")
+    feeds = [await second]
+    await store.tail(feeds[0].cursor)
+    may_come.set()
+    feeds.append(await first)
+    await long.close()
+    for feed in feeds:
+        rest = (await store.tail(feed.cursor)).records
+        assert [one.data for one in (*feed.records, *rest)] == [b"late", b"b"]
 
 
 async def test_a_long_transaction_of_somebody_else_does_not_hold_up_the_end(

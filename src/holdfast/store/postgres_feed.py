@@ -6,6 +6,7 @@ be up to that position is visible, and the holes are for good. So it is once eve
 was appending when that position was seen, however long others stay open.
 """
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -27,17 +28,19 @@ class Follower:
         self._lines = lines
         self._marks: list[tuple[int, int]] = []  # a visible position, the next transaction id then
         self._hole: tuple[int, set[str]] | None = None  # a visible position, who may come before it
+        self._asking = asyncio.Lock()  # so that answers are looked at in the order they were given
         self._settled = 0  # up to here nobody comes any more
 
     async def after(self, position: int, limit: int) -> Feed:
         """Records after a position, each exactly once."""
         shown: list[Record] = []
         for look in range(_LOOKS):
+            settled = self._settled  # what is learned later says nothing of what is read now
             rows = await self._lines.ask(
                 lambda line: line.fetch(statement("feed"), position, max(limit, 0))
             )
             records = [_record(row) for row in rows if row[6] is not None]
-            shown = self._shown(records, position, *rows[0][:2]) if records else []
+            shown = self._shown(records, (position, settled), rows[0]) if records else []
             if shown or not records or look == _LOOKS - 1:
                 break
             if look:
@@ -69,24 +72,31 @@ class Follower:
 
     async def _look_who_appends(self, last: int) -> None:
         """Learn whether everybody has ended who could come before a position seen earlier."""
-        now = {transaction for (transaction,) in await self._ask("appending")}
-        last, left = self._hole or (last, now)
-        left = left & now
-        self._hole = (last, left) if left else None
-        if not left:
-            self._settled = max(self._settled, last)
+        async with self._asking:
+            now = {transaction for (transaction,) in await self._ask("appending")}
+            last, left = self._hole or (last, now)
+            left = left & now
+            self._hole = (last, left) if left else None
+            if not left:
+                self._settled = max(self._settled, last)
 
     async def _ask(self, name: str) -> Sequence[Any]:
         return await self._lines.ask(lambda line: line.fetch(statement(name)))
 
-    def _shown(self, records: list[Record], position: int, xmin: int, xmax: int) -> list[Record]:
-        """The records that nothing can come between any more, by the snapshot they are from."""
+    def _shown(
+        self, records: list[Record], known: tuple[int, int], snapshot: Sequence[Any]
+    ) -> list[Record]:
+        """The records that nothing can come between any more, by the snapshot they are from.
+
+        Known are the position from which it is read, and up to where nobody came any more then.
+        """
+        (position, settled), (xmin, xmax, *_) = known, snapshot
         if records[-1].pos - position == len(records):
             return records
         if not self._marks or records[-1].pos > self._marks[-1][0]:
             self._marks.append((records[-1].pos, xmax))
-        settled = max((mark for mark, until in self._marks if until <= xmin), default=0)
-        settled = max(settled, self._settled)
+        ended = [mark for mark, until in self._marks if until <= xmin]
+        settled = max([settled, *ended])
         self._marks = [mark for mark in self._marks if mark[0] >= settled]
         shown: list[Record] = []
         for record in records:
