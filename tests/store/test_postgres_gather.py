@@ -179,3 +179,12 @@ async def test_what_was_claimed_is_answered_though_the_dead_could_not_be_buried(
     assert await store.claim("worker", "session", 1, only="s")
     with pytest.raises(Unavailable):
         await store.claim("worker", "session", 1, only="s")
+
+
+async def test_nothing_is_kept_of_holders_that_claim_no_more(store: PostgresStore) -> None:
+    """A process has a new name after each that it lost."""
+    await make(store, *STREAMS[:3])
+    for number in range(3):
+        await join(store, f"w{number}")
+        await store.claim(f"w{number}", "session", 1, only=STREAMS[number])
+    assert list(store._ready().leases._gathers) == [("w2", "session")]

@@ -32,6 +32,11 @@ class Gather(Generic[Asked, Answer]):
         self._waiting: deque[_Question[Asked, Answer]] = deque()
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits for an answer."""
+        return self._task is None
+
     async def answer(self, asked: Asked) -> Answer:
         """The answer to one; it is found after it was asked for, never before."""
         loop = asyncio.get_running_loop()

@@ -74,6 +74,11 @@ class Leases:
         """Claims of streams by their names, as many as are asked for at one time."""
         gather = self._gathers.get((holder, kind))
         if gather is None:
+            self._gathers = {  # without those of names that were given up
+                name: one
+                for name, one in self._gathers.items()
+                if name[0] == holder or not one.is_idle
+            }
             ask = partial(self._claim_these, holder, kind)
             gather = self._gathers[holder, kind] = Gather(ask, self._dial.explained, is_of_one)
         return gather
