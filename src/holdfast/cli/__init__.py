@@ -3,9 +3,9 @@
 
 def main() -> None:
     """What `holdfast` runs."""
-    import gc
+    from holdfast.cli.collecting import collect_rarely
 
-    gc.set_threshold(50_000, 20, 100)  # libraries make many objects, and none that is garbage
+    collect_rarely()
 
     from holdfast.cli.ending import ending
     from holdfast.cli.root import cli

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import gc
 import json
 import os
 import re
@@ -14,6 +13,7 @@ from typing import Any
 
 import click
 
+from holdfast.cli.collecting import end_without_looking
 from holdfast.cli.commands.agents import agents
 from holdfast.cli.commands.chat import chat
 from holdfast.cli.commands.config import config
@@ -48,7 +48,7 @@ class Root(click.Group):
         settings = options["obj"] = Settings()
         run_command = partial(super().main, given, *more, **options)
         exit_code = _exit_code(run_command, given, settings)
-        gc.freeze()  # or Python ends with a search for cycles in all that was ever loaded
+        end_without_looking()
         sys.exit(exit_code)
 
 

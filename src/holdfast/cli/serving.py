@@ -15,7 +15,7 @@ import anyio.abc
 import uvicorn
 
 from holdfast.app import Runtime, leave_driving, reachable_at, service_of
-from holdfast.cli.collecting import collect_rarely
+from holdfast.cli.collecting import leave_what_is_loaded
 from holdfast.cli.driving import INTERRUPTED
 from holdfast.cli.opening import config_file, log_to_stderr, runtime_of
 from holdfast.cli.settings import Settings
@@ -87,7 +87,7 @@ class _Serving:
                     await self._runtime.recover()
                     tasks.start_soon(self._work)
                 self._announce()
-                collect_rarely()
+                leave_what_is_loaded()
                 await server.serve(sockets=[self._listener])
                 tasks.cancel_scope.cancel()
         return INTERRUPTED if self._stopped and self._stopped[0] == signal.SIGINT else 0

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 
 from holdfast.app import Runtime, service_of
-from holdfast.cli.collecting import collect_rarely
+from holdfast.cli.collecting import leave_what_is_loaded
 from holdfast.cli.driving import INTERRUPTED
 from holdfast.cli.opening import opened
 from holdfast.cli.settings import Settings
@@ -37,7 +37,7 @@ def work(settings: Settings, part: dict[str, Any], *, once: bool) -> int:
             )
         report = await runtime.recover()
         if not once:
-            collect_rarely()
+            leave_what_is_loaded()
         await _until_stopped(lambda: runtime.work(once=once, **said), stopped)
         told = {"waiting": len(report.waiting), "more": report.more}
         return {**told, "expired": len(report.expired)}
