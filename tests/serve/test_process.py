@@ -168,6 +168,8 @@ def test_sigterm_does_not_wait_for_a_reader_that_takes_nothing(tmp_path: Path) -
             head = "GET /sessions/big/events HTTP/1.1\r\nHost: 127.0.0.1\r\n"
             stalled.sendall(f"{head}Accept: text/event-stream\r\n\r\n".encode())
             assert stalled.recv(12) == b"HTTP/1.1 200"
+            while b"xxxx" not in stalled.recv(4096, socket.MSG_PEEK):
+                stalled.recv(256)
             assert server.stop() == 0
         assert "graceful shutdown exceeded" not in server.log()
         assert "Traceback" not in server.log()

@@ -159,6 +159,22 @@ class _Server(uvicorn.Server):
         """Leave them alone."""
         yield
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Wait for who still takes an answer, not for a stream that was given up in the middle."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._drop_given_up)
+            await super().shutdown(sockets)
+            tasks.cancel_scope.cancel()
+
+    async def _drop_given_up(self) -> None:
+        """A connection that is closed first sends what it has, and its reader may take nothing."""
+        while True:
+            await anyio.sleep(0.1)
+            for one in list(self.server_state.connections):
+                cycle = getattr(one, "cycle", None)
+                if cycle is not None and not cycle.response_complete and one.transport.is_closing():
+                    one.transport.abort()
+
 
 def _address(one: Setup) -> str:
     host = f"[{one.host}]" if ":" in one.host else one.host
