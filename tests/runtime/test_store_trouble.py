@@ -9,10 +9,13 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.servers.fixtures import StartPostgres
 
 from holdfast import Agent, Context, PendingCall, Runtime, tool
+from holdfast.app import service_of
 from holdfast.errors import Corrupt, StoreError
-from holdfast.store.base import Check, Put, Unavailable, Write
+from holdfast.runtime import ledger
+from holdfast.store.base import Check, Put, Store, Unavailable, Write
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import Crashed, ManualClock, ScriptedModel, crash_after
 
@@ -93,6 +96,79 @@ async def test_a_session_is_not_held_for_ever_by_a_drive_that_could_not_let_go(
         with anyio.fail_after(5):
             result = await rt.session("s", agent=one).run(*again, key="k")
         assert result.output == "Hello."
+
+
+async def test_what_a_tool_did_is_kept_over_an_outage_shorter_than_the_lease(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "LONGEST_S", 0.001)
+    store = Moody(clock)
+    commit, refused = store.commit, list[str]()
+
+    async def away(
+        writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
+    ) -> dict[str, int]:
+        types = [record.type for write in writes for record in write.records]
+        if "tool_result" in types and len(refused) < 5 * ledger.ATTEMPTS:
+            refused.extend(types)
+            raise Unavailable("away")
+        return await commit(writes, puts, checks)
+
+    monkeypatch.setattr(store, "commit", away)
+
+    @tool
+    def act() -> str:
+        return "acted"
+
+    one = agent(calls("act"), {"text": "Done."}, tools=[act])
+    async with Runtime(store, agents=[one]) as rt:
+        result = await rt.session("s", agent=one).run("Go")
+        (told,) = await tool_results(rt)
+    assert (result.output, len(refused)) == ("Done.", 5 * ledger.ATTEMPTS)
+    assert told["result"] == "acted"
+
+
+async def test_what_a_tool_did_while_postgres_was_restarted_is_kept(
+    start_postgres: StartPostgres,
+) -> None:
+    """G2"""
+    server = start_postgres()
+
+    @tool
+    async def act() -> str:
+        server.kill()
+        return "acted"
+
+    async def come_back(refused: anyio.Event) -> None:
+        await refused.wait()
+        server.start()
+
+    one = agent(calls("act"), {"text": "Done."}, tools=[act])
+    async with Runtime(server.url(), agents=[one]) as rt, anyio.create_task_group() as tasks:
+        tasks.start_soon(come_back, _refusals_of(service_of(rt).desk.store, ledger.ATTEMPTS + 1))
+        with anyio.fail_after(60):
+            result = await rt.session("s", agent=one).run("Go")
+        (told,) = await tool_results(rt)
+    assert (result.output, told["result"]) == ("Done.", "acted")
+
+
+def _refusals_of(store: Store, count: int) -> anyio.Event:
+    """Set when so many commits were refused."""
+    commit, enough, refused = store.commit, anyio.Event(), list[Unavailable]()
+
+    async def counted(
+        writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
+    ) -> dict[str, int]:
+        try:
+            return await commit(writes, puts, checks)
+        except Unavailable as error:
+            refused.append(error)
+            if len(refused) >= count:
+                enough.set()
+            raise
+
+    store.commit = counted  # type: ignore[method-assign]
+    return enough
 
 
 async def test_a_worker_outlives_a_store_that_is_away_for_a_while(clock: ManualClock) -> None:

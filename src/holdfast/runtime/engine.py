@@ -60,7 +60,7 @@ class Driver:
         self._lease = lease
         self._is_alive = is_alive
         self._log = rested.log
-        self._ledger = Ledger(desk, lease, rested, agent)
+        self._ledger = Ledger(desk, lease, rested, agent, is_alive)
         place = Workplace(desk, agent, record.tenant, record.id)
         verdicts = Verdicts(place)
         self._performer = Performer(place, verdicts)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 import anyio
@@ -30,6 +31,7 @@ from holdfast.store.base import (
 )
 
 ATTEMPTS: Final = 6
+LONGEST_S: Final = 0.64  # between two attempts
 
 Rest = Callable[[State], Park | None]
 
@@ -37,8 +39,16 @@ Rest = Callable[[State], Park | None]
 class Ledger:
     """Facts go in under the fence; decisions under the fence, and at the head that was folded."""
 
-    def __init__(self, desk: Desk, lease: Lease, rested: Rested, agent: ReadyAgent) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        lease: Lease,
+        rested: Rested,
+        agent: ReadyAgent,
+        is_alive: Callable[[], bool],
+    ) -> None:
         self.lease = lease
+        self._is_alive = is_alive
         self.log = rested.log
         self.known = rested.known  # the session's entry, as far as we know it
         self._near = desk.near
@@ -62,14 +72,15 @@ class Ledger:
         """Append what happened, wherever the log ends; True if that parked the session.
 
         If nothing is left to do afterwards, the lease is given back in the same commit. That is a
-        decision, which needs the head; the fact itself does not.
+        decision, which needs the head; the fact itself does not. A fact cannot be had again, so
+        while the lease is good a store that is away is waited for.
         """
         page = self._page(draft)
         parks = rest(page.after.state)
         if parks is not None:
             with suppress(HeadMoved):
-                return await self._write(page, parks)
-        return await self._write(page, None, anywhere=True)
+                return await self._write(page, parks, patient=True)
+        return await self._write(page, None, anywhere=True, patient=True)
 
     async def decide(self, draft: Draft, rest: Rest) -> bool:
         """Append what was decided from all that was folded; True if that parked the session.
@@ -121,6 +132,7 @@ class Ledger:
         problem: HoldfastError | None = None,
         *,
         anywhere: bool = False,
+        patient: bool = False,
     ) -> bool:
         stream, head = self.lease.stream, self.log.state.head
         records = [as_record(fact, page.now) for fact in page.facts]
@@ -135,7 +147,7 @@ class Ledger:
         waits += await self._changes(page.draft.changed)
         known = None if anywhere else self._listed(page, problem, parked=rest is not None)
         puts = [one.as_put for one in (*waits, known) if one is not None]
-        heads = await self._commit(write, puts)
+        heads = await self._commit(write, puts, patient=patient)
         if page.facts:
             self._agent = None
         self.known = known or self.known
@@ -150,19 +162,19 @@ class Ledger:
         self._near.tell(stream, heads[stream])
         return rest is not None
 
-    async def _commit(self, write: Write, puts: Sequence[Put]) -> dict[str, int]:
+    async def _commit(self, write: Write, puts: Sequence[Put], *, patient: bool) -> dict[str, int]:
         writes, puts = self._outbox.also([write], puts)
-        for attempt in range(ATTEMPTS):
+        for attempt in count(1):
             try:
                 return await self._store.commit(writes, puts)
             except Unavailable as error:
-                if attempt == ATTEMPTS - 1:
+                if attempt >= ATTEMPTS and not (patient and self._is_alive()):
                     raise StoreError(
                         f"failed to save execution state: {error.message}",
                         code=error.code,
                         hint=error.hint,
                     ) from error
-                await anyio.sleep(0.02 * 2**attempt)
+                await anyio.sleep(min(0.01 * 2**attempt, LONGEST_S))
         raise AssertionError("unreachable")
 
     async def _changes(self, changed: dict[str, Change]) -> list[Waiting]:
