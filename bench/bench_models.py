@@ -26,7 +26,8 @@ The fake endpoint of `holdfast.testing`, a process of its own, answers at once a
 session is {TURNS} turns with a call each and a last one. The bare loop is the provider's SDK, a
 list of messages and the tool, with nothing kept; holdfast is a session on a SQLite file, through
 the same SDK. Slices run in processes of their own, in turns; medians over {ROUNDS} rounds. CPU is
-all threads of the asking process. The histories grow in both, and are sent whole every time."""
+all threads of the asking process; "committing" is what of it the store's own thread took. The
+histories grow in both, and are sent whole every time."""
 COLD = """\
 Cold: from starting `holdfast run` with a YAML file to its end, one turn, against starting Python
 and importing only the class of pydantic-ai that speaks to the provider. Both find the bytecode of
@@ -88,13 +89,14 @@ def _median(slices: list[Slice], key: str) -> float:
 
 
 def _table(lines: dict[str, dict[str, list[Slice]]]) -> Table:
-    head = ["per turn", "SDK, CPU ms", "holdfast", "more", "SDK, ms", "holdfast", "commits"]
+    head = ["per turn", "SDK, CPU ms", "holdfast", "more", "committing", "SDK, ms", "holdfast"]
     rows = []
     for format_, slices in lines.items():
         bare, ours = slices["sdk"], slices["holdfast"]
         cpu = [_median(bare, "cpu_ms"), _median(ours, "cpu_ms")]
         wall = [_median(bare, "wall_ms"), _median(ours, "wall_ms")]
-        cells = [*cpu, cpu[1] - cpu[0], *wall, _median(ours, "commits")]
+        committing = cpu[1] - _median(ours, "loop_ms")
+        cells = [*cpu, cpu[1] - cpu[0], committing, *wall]
         rows.append([format_, *map(number, cells)])
     return Table(head, rows)
 
@@ -102,10 +104,11 @@ def _table(lines: dict[str, dict[str, list[Slice]]]) -> Table:
 def _findings(lines: dict[str, dict[str, list[Slice]]]) -> list[str]:
     told = []
     for format_, slices in lines.items():
-        more = _median(slices["holdfast"], "cpu_ms") - _median(slices["sdk"], "cpu_ms")
-        told.append(_target(f"{format_}: CPU ms per turn over the SDK", more, MOST_CPU_MS))
         commits = _median(slices["holdfast"], "commits")
         told.append(_target(f"{format_}: commits per turn", commits, MOST_COMMITS))
+        more = _median(slices["holdfast"], "loop_ms") - _median(slices["sdk"], "loop_ms")
+        what = f"{format_}: CPU ms per turn over the SDK, beside committing"
+        told.append(_target(what, more, MOST_CPU_MS))
     return told
 
 
