@@ -222,6 +222,32 @@ async def test_a_summary_that_is_too_long_itself_is_made_of_less(runtime: MakeRu
     assert any(one.purpose == "summary" for one in model_of(again).refused)
 
 
+class Brief(WindowModel):
+    """Its summaries are cut off where they would have to tell of more than a few messages."""
+
+    async def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
+        async for piece in super().answer(request):
+            is_long = request.purpose == "summary" and len(request.messages) > 5
+            if isinstance(piece, Answer) and is_long:
+                yield replace(piece, stop="max_tokens")
+            else:
+                yield piece
+
+
+async def test_a_summary_that_was_cut_off_is_none_and_is_made_of_less(
+    runtime: MakeRuntime,
+) -> None:
+    model = Brief(BOOK)
+    one = Agent("reader", model=model, tools=[read], compaction=SHORT)
+    async with runtime(one) as rt:
+        result = await rt.session("s", agent=one).run("Read the book.")
+        cuts = await facts(rt, "compacted")
+    assert result.output == "I have read it."
+    assert any(len(request.messages) > 5 for request in model.summaries)
+    whole = [request for request in model.summaries if len(request.messages) <= 5]
+    assert len(cuts) == len(whole) > 0
+
+
 async def test_what_no_summary_makes_short_enough_fails_with_what_to_do(
     runtime: MakeRuntime,
 ) -> None:

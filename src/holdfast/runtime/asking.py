@@ -10,7 +10,7 @@ from functools import partial
 from msgspec import Struct
 
 from holdfast.core.compaction import Cut
-from holdfast.core.cut_answers import NOT_RUN
+from holdfast.core.cut_answers import NOT_RUN, cut_off
 from holdfast.core.messages import Answer, Message, UserMessage
 from holdfast.core.policy import Reject
 from holdfast.core.repair import Growing
@@ -70,6 +70,9 @@ class Asking(Struct, frozen=True):
         asked = await self._said_to(request, state, up_to=cut.up_to)
         if isinstance(asked, Answer) and not asked.text.strip():
             asked = ModelError(f"{self.place.agent.model_of(state.run).name} gave no summary")
+        if isinstance(asked, Answer) and is_cut(asked.stop):  # what it does not say would be lost
+            why = cut_off(asked, "in the middle of a summary")
+            asked = ModelError(why.error, code=why.code, hint=why.hint)
         if isinstance(asked, HoldfastError):
             return ModelFailed(turn, head, asked, cut)
         return Summarised(turn, head, cut, storable(asked)[0])

@@ -15,6 +15,7 @@ from holdfast.runtime.prices import window
 logger = logging.getLogger("holdfast")
 
 TOO_LONG: Final = "MODEL_CONTEXT"  # what is said of a request that the model cannot take
+_OF_LESS: Final = (TOO_LONG, "MODEL_CUT")  # a summary of less may be had, and shorter
 NOTHING: Final = GiveUp("there is nothing to summarise", "NOTHING_TO_COMPACT")
 _SMALL: Final = 2_000  # tokens that every model takes: the table of windows is not even loaded
 
@@ -55,8 +56,8 @@ class Compacting:
         while True:
             covered = self._log.covered(cut.up_to)
             outcome = await self._asking.summary(cut, covered, state, text)
-            is_too_long = isinstance(outcome, ModelFailed) and outcome.error.code == TOO_LONG
-            nearer = compaction.shorter(self._log.events, cut) if is_too_long else None
+            is_too_much = isinstance(outcome, ModelFailed) and outcome.error.code in _OF_LESS
+            nearer = compaction.shorter(self._log.events, cut) if is_too_much else None
             if nearer is None:
                 return outcome
             cut = nearer
