@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Agent, Runtime, tool
 from holdfast.errors import StoreError
-from holdfast.runtime import engine
+from holdfast.runtime import engine, ledger
 from holdfast.store.base import DELETE, Check, Feed, Put, Record, Slice, Unavailable, Write
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock, ScriptedModel
@@ -172,6 +172,7 @@ async def test_a_call_that_cannot_be_stopped_keeps_no_lease_that_a_failing_drive
 ) -> None:
     """Nor whoever waits for that drive."""
     monkeypatch.setattr(engine, "STUBBORN_S", 0)
+    monkeypatch.setattr(ledger, "PATIENT_S", 0)
     may_end = anyio.Event()
 
     class Full(MemoryStore):

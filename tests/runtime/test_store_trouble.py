@@ -129,9 +129,11 @@ async def test_what_a_tool_did_is_kept_over_an_outage_shorter_than_the_lease(
 
 
 async def test_what_a_tool_did_while_postgres_was_restarted_is_kept(
-    start_postgres: StartPostgres,
+    start_postgres: StartPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G2"""
+    monkeypatch.setenv("HOLDFAST_LEASE", "60s")
+    monkeypatch.setattr(ledger, "PATIENT_S", 60.0)
     server = start_postgres()
 
     @tool

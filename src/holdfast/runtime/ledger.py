@@ -32,6 +32,7 @@ from holdfast.store.base import (
 
 ATTEMPTS: Final = 6
 LONGEST_S: Final = 0.64  # between two attempts
+PATIENT_S: Final = 10.0  # with a fact, which cannot be had again
 
 Rest = Callable[[State], Park | None]
 
@@ -72,8 +73,8 @@ class Ledger:
         """Append what happened, wherever the log ends; True if that parked the session.
 
         If nothing is left to do afterwards, the lease is given back in the same commit. That is a
-        decision, which needs the head; the fact itself does not. A fact cannot be had again, so
-        while the lease is good a store that is away is waited for.
+        decision, which needs the head; the fact itself does not. It cannot be had again, so a
+        store that is away is waited for, for a while and while the lease is good.
         """
         page = self._page(draft)
         parks = rest(page.after.state)
@@ -164,11 +165,13 @@ class Ledger:
 
     async def _commit(self, write: Write, puts: Sequence[Put], *, patient: bool) -> dict[str, int]:
         writes, puts = self._outbox.also([write], puts)
+        until = anyio.current_time() + PATIENT_S if patient else 0.0
         for attempt in count(1):
             try:
                 return await self._store.commit(writes, puts)
             except Unavailable as error:
-                if attempt >= ATTEMPTS and not (patient and self._is_alive()):
+                waits = anyio.current_time() < until and self._is_alive()
+                if attempt >= ATTEMPTS and not waits:
                     raise StoreError(
                         f"failed to save execution state: {error.message}",
                         code=error.code,
