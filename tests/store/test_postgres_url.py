@@ -82,3 +82,9 @@ def test_any_text_comes_back_as_it_was(text: str) -> None:
 def test_the_order_of_texts_is_kept() -> None:
     texts = ["", "\0", "\0\0", "\0\1", "\0a", "\1", "\1\0", "\1a", "\2", "a", "a\0", "a\1", "ab"]
     assert sorted(texts, key=packed) == sorted(texts)
+
+
+def test_a_switch_that_is_neither_on_nor_off_is_told_with_what_to_write() -> None:
+    with pytest.raises(ConfigError, match="listen=maybe") as caught:
+        address_of("postgresql://127.0.0.1/x?listen=maybe")
+    assert caught.value.hint == "write listen=off, or leave it out for on"

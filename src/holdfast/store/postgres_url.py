@@ -92,5 +92,8 @@ def _parts(url: str) -> SplitResult:
 def _switch(said: dict[str, str], name: str) -> bool:
     value = said.get(name, "on")
     if value not in _SWITCH:
-        raise ConfigError(f"{name}={value} in the store's URL is neither on nor off")
+        raise ConfigError(
+            f"{name}={value} in the store's URL is neither on nor off",
+            hint=f"write {name}=off, or leave it out for on",
+        )
     return _SWITCH[value]
