@@ -14,8 +14,8 @@ from bench.report import Section, Table, number
 
 from holdfast import Agent, Delta, Runtime, tool
 from holdfast.app import service_of
-from holdfast.core.index import stream_of
-from holdfast.core.messages import Answer, AskedCall
+from holdfast.core.conversation.messages import Answer, AskedCall
+from holdfast.core.session.naming import stream_of
 from holdfast.runtime.host import Drive
 from holdfast.runtime.models.base import Request
 

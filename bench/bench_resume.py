@@ -14,9 +14,9 @@ from bench.peers import holdfast_peer
 from bench.peers.common import Story
 from bench.report import Section, Table, number
 
-from holdfast.core import codec
+from holdfast.core.log import codec
 from holdfast.store.base import Record, Write
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.store import SqliteStore
 
 MESSAGES = (2_000, 20_000)
 SAMPLES = 7

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.store.base import Lease, Put, Record, Write
-from holdfast.store.sqlite import SqliteStore
-from holdfast.store.sqlite_open import migrate, python_connect, settled
+from holdfast.store.sqlite.open import migrate, python_connect, settled
+from holdfast.store.sqlite.store import SqliteStore
 
 ROUNDS = 7
 DATA = b"x" * 420

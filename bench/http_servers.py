@@ -21,7 +21,7 @@ from holdfast.serve.http import application
 from holdfast.serve.limits import Rate
 from holdfast.serve.rules import Rules
 from holdfast.serve.tokens import by_tokens
-from holdfast.store.sqlite_open import python_connect, settled
+from holdfast.store.sqlite.open import python_connect, settled
 from holdfast.testing import ScriptedModel
 
 TOKEN: Final = "bench"  # noqa: S105 - nobody's

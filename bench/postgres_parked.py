@@ -10,8 +10,8 @@ from bench.peers import common
 from bench.peers.holdfast_peer import agent_of
 
 from holdfast import Runtime
-from holdfast.store import postgres_reads as reads
-from holdfast.store.postgres_sql import statement
+from holdfast.store.postgres import reads
+from holdfast.store.postgres.sql import statement
 
 MANY_AT_ONCE = 100_000
 STEP_S = 120.0

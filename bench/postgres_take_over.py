@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import anyio
 
 from holdfast import Agent, Delta, Runtime, tool
-from holdfast.core.messages import Answer, AskedCall
+from holdfast.core.conversation.messages import Answer, AskedCall
 from holdfast.runtime.models.base import Request
 
 LIMIT_S = 30.0

@@ -9,11 +9,12 @@ from holdfast.config.kinds import Scalar, Wrong
 from holdfast.config.modes import waits_of
 from holdfast.config.settings import StoreConfig
 from holdfast.config.table import TABLE
-from holdfast.core import decide, index
-from holdfast.core.commands import Approve, CancelCall, Command, Deny, SubmitResult
-from holdfast.core.pending import PendingRecord, PendingStatus, PendingTime
-from holdfast.core.permissions import NOT_TRACKED
-from holdfast.core.todos import check_todos
+from holdfast.core.pending import settlement as decide
+from holdfast.core.pending.commands import Approve, CancelCall, Command, Deny, SubmitResult
+from holdfast.core.pending.record import PendingRecord, PendingStatus, PendingTime
+from holdfast.core.session import naming as index
+from holdfast.core.session.permissions import NOT_TRACKED
+from holdfast.core.session.todos import check_todos
 from holdfast.errors import Conflict, Refused
 from holdfast.runtime.results import instant
 from holdfast.sessions import (

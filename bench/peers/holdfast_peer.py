@@ -9,9 +9,9 @@ from bench.peers import common
 from bench.peers.common import Story
 
 from holdfast import Agent, NotFound, Runtime, tool
-from holdfast.core.messages import Answer, AskedCall
+from holdfast.core.conversation.messages import Answer, AskedCall
 from holdfast.runtime.models.base import Delta, Request
-from holdfast.store.sqlite_open import python_connect, settled
+from holdfast.store.sqlite.open import python_connect, settled
 
 
 class Fake:

@@ -9,8 +9,8 @@ from bench.peers.common import Story
 from bench.peers.holdfast_peer import Holdfast, agent_of
 
 from holdfast import Runtime
-from holdfast.store.postgres_link import Dial
-from holdfast.store.postgres_url import address_of
+from holdfast.store.postgres.connection import Dial
+from holdfast.store.postgres.url import address_of
 
 
 @asynccontextmanager

@@ -170,7 +170,7 @@ def test_without_the_library_one_line_says_what_to_install(
     plain = builtins.__import__
 
     def without(name: str, *more: Any, **others: Any) -> Any:
-        if name == "holdfast.store.redis":
+        if name == "holdfast.store.redis.store":
             raise ImportError(name)
         return plain(name, *more, **others)
 

@@ -9,9 +9,9 @@ import pytest
 from tests.cli.shop import Shop
 
 from holdfast.runtime import checkup
-from holdfast.store import sqlite_care
-from holdfast.store.care import Sizes
-from holdfast.store.sqlite_care import Linked, known_schema
+from holdfast.store.inspect import Sizes
+from holdfast.store.sqlite import inspect as sqlite_care
+from holdfast.store.sqlite.inspect import Linked, known_schema
 
 DAY = 86_400_000
 

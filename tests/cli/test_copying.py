@@ -12,7 +12,7 @@ import pytest
 from tests.cli.shop import Shop
 
 from holdfast.store.base import Put, Record, Write
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.store import SqliteStore
 
 STREAMS = 1000
 

@@ -11,7 +11,7 @@ from tests.cli.shop import Shop, until
 
 from holdfast.cli import doctoring
 from holdfast.runtime.mending import mend
-from holdfast.store.files_lines import event_in
+from holdfast.store.shared.lines import event_in
 from holdfast.testing.crash import Crash
 
 FILES = ("--store", "files:./files")

@@ -14,7 +14,7 @@ from tests.servers.pgbouncer import Pgbouncer
 from tests.servers.postgres import PostgresServer
 
 from holdfast.cli.root import cli
-from holdfast.store.postgres_care import known_indexes, known_schema
+from holdfast.store.postgres.inspect import known_indexes, known_schema
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_a_transaction_that_keeps_a_vacuum_from_its_work_is_named(
     import anyio
     import asyncpg
 
-    monkeypatch.setattr("holdfast.store.postgres_care._LONG_MS", 0)
+    monkeypatch.setattr("holdfast.store.postgres.inspect._LONG_MS", 0)
 
     async def beside() -> dict[str, Any]:
         connection = await asyncpg.connect(postgres_url)

@@ -11,9 +11,9 @@ from tests.servers.pgbouncer import Pgbouncer
 from tests.servers.postgres import PostgresServer
 
 from holdfast.errors import StoreError
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.postgres_running import check_server
-from holdfast.store.postgres_url import address_of
+from holdfast.store.postgres.connections import check_server
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.postgres.url import address_of
 
 SECRET = "top-secret"  # noqa: S105 - of nobody
 COMMANDS = (["db", "stats"], ["doctor"], ["db", "migrate"], ["sessions", "list"], ["db", "copy"])

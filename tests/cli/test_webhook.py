@@ -6,7 +6,7 @@ import pytest
 from tests.cli.shop import Shop
 
 from holdfast.cli.signing import SECRET
-from holdfast.core.webhooks import derive, verify
+from holdfast.core.webhooks.signatures import derive, verify
 
 BODY = b'{"result": {"output": "done"}}\n'
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from holdfast.config import schema
-from holdfast.core.jsonschema import problems
+from holdfast.core.json_values import problems
 
 
 def test_the_whole_configuration_fits_the_schema() -> None:

@@ -13,11 +13,11 @@ from tests.contract.indexed import indexed_maker
 from tests.servers.postgres import PostgresServer
 
 from holdfast.store.base import Store
-from holdfast.store.files import FilesStore
+from holdfast.store.files.store import FilesStore
 from holdfast.store.memory import MemoryStore
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.sqlite import SqliteStore
-from holdfast.store.sqlite_open import BUSY_S, Connect
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.sqlite.open import BUSY_S, Connect
+from holdfast.store.sqlite.store import SqliteStore
 from holdfast.testing.contract import HandClock, Harness, MakeHarness
 
 

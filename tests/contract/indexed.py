@@ -9,8 +9,8 @@ from tests.servers.redis import RedisServer
 
 from holdfast.runtime.pending_names import PendingNames
 from holdfast.store.base import Store
-from holdfast.store.redis import IndexedStore
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.redis.store import IndexedStore
+from holdfast.store.sqlite.store import SqliteStore
 from holdfast.testing.contract import HandClock, Harness, MakeHarness
 
 

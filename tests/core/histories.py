@@ -10,7 +10,12 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
-from holdfast.core.messages import AskedCall, AssistantMessage, ToolMessage, UserMessage
+from holdfast.core.conversation.messages import (
+    AskedCall,
+    AssistantMessage,
+    ToolMessage,
+    UserMessage,
+)
 
 MODEL = "claude-x"
 SHARES = ("parallel calls", "interleaved agents", "reused ids", "a cut tail", "damaged thinking")

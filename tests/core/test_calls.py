@@ -2,8 +2,9 @@
 
 import pytest
 
-from holdfast.core import calls, events
-from holdfast.core.calls import MOVES, Call, CallStatus, Move
+from holdfast.core.log import events
+from holdfast.core.session import calls
+from holdfast.core.session.calls import MOVES, Call, CallStatus, Move
 
 
 def call(status: CallStatus = CallStatus.NEW, **fields: object) -> Call:

@@ -10,10 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from holdfast.core import codec, events
-from holdfast.core.events import Event, Stamped, Unknown
-from holdfast.core.messages import AssistantMessage, ToolMessage, UserMessage, conversation
-from holdfast.core.sessions import fold
+from holdfast.core.conversation.messages import (
+    AssistantMessage,
+    ToolMessage,
+    UserMessage,
+    conversation,
+)
+from holdfast.core.log import codec, events
+from holdfast.core.log.events import Event, Stamped, Unknown
+from holdfast.core.session.state import fold
 from holdfast.errors import Corrupt
 
 # The closed list: add, never rename.

@@ -8,11 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from holdfast.core import compaction, events
-from holdfast.core.compaction import FIRST_MOST, Cut, Policy, policy_of
-from holdfast.core.events import Event, Stamped
-from holdfast.core.forking import copied
-from holdfast.core.messages import (
+from holdfast.core.conversation import compaction
+from holdfast.core.conversation.compaction import FIRST_MOST, Cut, Policy, policy_of
+from holdfast.core.conversation.messages import (
     AssistantMessage,
     Conversation,
     Message,
@@ -20,9 +18,12 @@ from holdfast.core.messages import (
     conversation,
     summary_message,
 )
-from holdfast.core.render import Format, render
-from holdfast.core.repair import OwnHistory
-from holdfast.core.sessions import fold
+from holdfast.core.conversation.repair import OwnHistory
+from holdfast.core.log import events
+from holdfast.core.log.events import Event, Stamped
+from holdfast.core.providers import Format, render
+from holdfast.core.session.state import fold
+from holdfast.core.transfer.forks import copied
 from holdfast.errors import ConfigError
 from holdfast.testing.provider_rules import check
 

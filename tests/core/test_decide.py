@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.core import decide, events
-from holdfast.core.calls import digest
-from holdfast.core.commands import (
+from holdfast.core.log import events
+from holdfast.core.log.events import CallKind
+from holdfast.core.pending import settlement as decide
+from holdfast.core.pending.commands import (
     Approve,
     CancelCall,
     Command,
@@ -21,9 +22,7 @@ from holdfast.core.commands import (
     SubmitError,
     SubmitResult,
 )
-from holdfast.core.decide import Settlement, give_up, settle
-from holdfast.core.events import CallKind
-from holdfast.core.pending import (
+from holdfast.core.pending.record import (
     OPEN,
     VERBS,
     PendingRecord,
@@ -31,6 +30,8 @@ from holdfast.core.pending import (
     PendingTime,
     Verb,
 )
+from holdfast.core.pending.settlement import Settlement, give_up, settle
+from holdfast.core.session.calls import digest
 from holdfast.errors import Conflict
 
 NOW = 10_000

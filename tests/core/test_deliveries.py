@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.core import deliveries
-from holdfast.core.deliveries import (
+from holdfast.core.pending.record import PendingRecord, PendingStatus, PendingTime
+from holdfast.core.webhooks import deliveries
+from holdfast.core.webhooks.deliveries import (
     BACK_OFF_S,
     FEW,
     FORBIDDEN,
@@ -30,7 +31,6 @@ from holdfast.core.deliveries import (
     warn_at,
     withdrawn,
 )
-from holdfast.core.pending import PendingRecord, PendingStatus, PendingTime
 from holdfast.errors import Corrupt
 
 NOW = 1_700_000_000_000

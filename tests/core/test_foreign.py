@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core import events
-from holdfast.core.events import Stamped
-from holdfast.core.foreign import Foreign, Told, parse, told
-from holdfast.core.foreign.instants import instant
-from holdfast.core.messages import Message, UserMessage, conversation
-from holdfast.core.render import Format, render
-from holdfast.core.sessions import State, fold
+from holdfast.core.conversation.messages import Message, UserMessage, conversation
+from holdfast.core.log import events
+from holdfast.core.log.events import Stamped
+from holdfast.core.providers import Format, render
+from holdfast.core.session.state import State, fold
+from holdfast.core.transfer.foreign import Foreign, Told, parse, told
+from holdfast.core.transfer.foreign.instants import instant
 from holdfast.errors import Refused
 from holdfast.testing import provider_rules
 

@@ -4,11 +4,11 @@ from typing import get_args
 
 import pytest
 
-from holdfast.core import events
-from holdfast.core.events import Event, Stamped, raw
-from holdfast.core.forking import LEFT, copied, settled_point
-from holdfast.core.messages import conversation
-from holdfast.core.sessions import fold
+from holdfast.core.conversation.messages import conversation
+from holdfast.core.log import events
+from holdfast.core.log.events import Event, Stamped, raw
+from holdfast.core.session.state import fold
+from holdfast.core.transfer.forks import LEFT, copied, settled_point
 from holdfast.errors import Refused
 
 USER = events.User(role="user", content="go", task_id="task_1", key="k")

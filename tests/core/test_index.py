@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import index
-from holdfast.core.index import KeyRecord, SessionRecord, check_id, check_tenant
+from holdfast.core.session import naming as index
+from holdfast.core.session.naming import KeyRecord, SessionRecord, check_id, check_tenant
 from holdfast.errors import Refused
 
 letters = st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"])

@@ -19,9 +19,26 @@ from hypothesis.stateful import (
 )
 from msgspec.structs import replace
 
-from holdfast.core import decide, effects, events, turns
-from holdfast.core.calls import Call, CallStatus
-from holdfast.core.commands import (
+from holdfast.core.conversation.messages import Answer, AskedCall, UserMessage, conversation
+from holdfast.core.driver import drafts as turns
+from holdfast.core.driver import effects
+from holdfast.core.driver.drafts import Draft, Scope, Turn
+from holdfast.core.driver.plan import Seat, plan
+from holdfast.core.driver.verdicts import (
+    Defer,
+    Finish,
+    Gate,
+    GiveUp,
+    OnCrash,
+    Reject,
+    Start,
+    Verdict,
+    Wait,
+)
+from holdfast.core.log import events
+from holdfast.core.log.events import Event, Stamped
+from holdfast.core.pending import settlement as decide
+from holdfast.core.pending.commands import (
     Approve,
     CancelCall,
     Command,
@@ -31,13 +48,9 @@ from holdfast.core.commands import (
     SubmitError,
     SubmitResult,
 )
-from holdfast.core.events import Event, Stamped
-from holdfast.core.messages import Answer, AskedCall, UserMessage, conversation
-from holdfast.core.pending import VERBS, PendingRecord, PendingStatus, Verb
-from holdfast.core.plan import Seat, plan
-from holdfast.core.policy import Defer, Finish, Gate, GiveUp, OnCrash, Reject, Start, Verdict, Wait
-from holdfast.core.sessions import State, fold
-from holdfast.core.turns import Draft, Scope, Turn
+from holdfast.core.pending.record import VERBS, PendingRecord, PendingStatus, Verb
+from holdfast.core.session.calls import Call, CallStatus
+from holdfast.core.session.state import State, fold
 from holdfast.errors import Conflict
 
 VERDICTS = ["start", "gate", "gate+defer", "defer", "question", "timer", "reject"]

@@ -3,9 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import events
-from holdfast.core.events import Event, Stamped
-from holdfast.core.messages import (
+from holdfast.core.conversation.messages import (
     AskedCall,
     AssistantMessage,
     Message,
@@ -13,6 +11,8 @@ from holdfast.core.messages import (
     UserMessage,
     conversation,
 )
+from holdfast.core.log import events
+from holdfast.core.log.events import Event, Stamped
 
 
 def user(content: events.Content) -> events.User:

@@ -6,9 +6,9 @@ from typing import get_args
 import msgspec
 import pytest
 
-from holdfast.core import pending
-from holdfast.core.events import CallKind
-from holdfast.core.pending import (
+from holdfast.core.log.events import CallKind
+from holdfast.core.pending import record as pending
+from holdfast.core.pending.record import (
     MOVES,
     OPEN,
     VERBS,

@@ -2,7 +2,13 @@
 
 import pytest
 
-from holdfast.core.permissions import Allowed, Permissions, check_remembered, denial, rule_of
+from holdfast.core.session.permissions import (
+    Allowed,
+    Permissions,
+    check_remembered,
+    denial,
+    rule_of,
+)
 from holdfast.errors import Refused
 
 LS, RM = {"cmd": "ls -l"}, {"cmd": "rm -rf /"}

@@ -2,7 +2,8 @@
 
 import pytest
 
-from holdfast.core import index, queues
+from holdfast.core.session import naming as index
+from holdfast.core.session import queues
 from holdfast.errors import Refused
 
 

@@ -6,8 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.messages import AskedCall, AssistantMessage, ToolMessage, UserMessage
-from holdfast.core.render import render
+from holdfast.core.conversation.messages import (
+    AskedCall,
+    AssistantMessage,
+    ToolMessage,
+    UserMessage,
+)
+from holdfast.core.providers import render
 from holdfast.errors import Refused
 from holdfast.testing.provider_rules import check
 

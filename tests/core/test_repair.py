@@ -7,12 +7,24 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.decide import INTERRUPTED
-from holdfast.core.messages import AskedCall, AssistantMessage, ToolMessage, UserMessage
-from holdfast.core.render import render
-from holdfast.core.repair import LOST_START, Growing, OwnHistory, Repaired, canonical, repair
-from holdfast.core.repair.ids import Ids
-from holdfast.core.repair.plain import MAX_DEPTH, plain
+from holdfast.core.conversation.messages import (
+    AskedCall,
+    AssistantMessage,
+    ToolMessage,
+    UserMessage,
+)
+from holdfast.core.conversation.repair import (
+    LOST_START,
+    Growing,
+    OwnHistory,
+    Repaired,
+    canonical,
+    repair,
+)
+from holdfast.core.conversation.repair.call_ids import Ids
+from holdfast.core.conversation.repair.json_values import MAX_DEPTH, plain
+from holdfast.core.pending.settlement import INTERRUPTED
+from holdfast.core.providers import render
 
 HI = {"role": "user", "content": "hi"}
 THOUGHT = {"type": "thinking", "thinking": "let me see", "signature": "c2lnbmVk"}
@@ -372,7 +384,7 @@ def test_what_was_told_of_a_growing_history_is_not_taken_apart_again(
         read.append(len(messages))
         return canonical(messages)
 
-    monkeypatch.setattr("holdfast.core.repair.growing.canonical", count)
+    monkeypatch.setattr("holdfast.core.conversation.repair.growing.canonical", count)
     growing = Growing()
     for end in ENDS:
         growing.canonical(GROWN[:end])
@@ -388,7 +400,7 @@ def test_a_growing_history_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) ->
         looked += 1
         return bool(text)
 
-    monkeypatch.setattr("holdfast.core.repair.history.is_said", count)
+    monkeypatch.setattr("holdfast.core.conversation.repair.incremental.is_said", count)
     history, messages = OwnHistory(), list[Any]()
     for number in range(200):
         messages += [UserMessage(f"message {number}"), AssistantMessage(f"answer {number}")]

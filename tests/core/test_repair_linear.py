@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.recovery import conversations
-from holdfast.core.render import render
-from holdfast.core.repair import repair
+from holdfast.core.conversation.repair import repair
+from holdfast.core.providers import render
+from holdfast.core.transfer.event_log import conversations
 
 SHORT, LONG = 300, 3_000
 

@@ -28,11 +28,11 @@ from tests.core.oracle import (
     texts_of_messages,
 )
 
-from holdfast.core.recovery import conversations
-from holdfast.core.render import Format, render
-from holdfast.core.repair import LOST_START, repair
-from holdfast.core.repair.own import SAID_NOTHING
-from holdfast.core.repair.sound import is_sound
+from holdfast.core.conversation.repair import LOST_START, repair
+from holdfast.core.conversation.repair.own_messages import SAID_NOTHING
+from holdfast.core.conversation.repair.quick_check import is_sound
+from holdfast.core.providers import Format, render
+from holdfast.core.transfer.event_log import conversations
 from holdfast.testing.provider_rules import check
 
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)

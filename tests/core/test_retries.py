@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import events, turns
-from holdfast.core.events import Event, Stamped
-from holdfast.core.policy import GiveUp
-from holdfast.core.retries import (
+from holdfast.core.driver import drafts as turns
+from holdfast.core.driver.model_failures import (
     ELSEWHERE,
     FIRST_MS,
     LONGEST_ASKED_MS,
@@ -19,7 +17,10 @@ from holdfast.core.retries import (
     after_trouble,
     delay_ms,
 )
-from holdfast.core.sessions import State, fold
+from holdfast.core.driver.verdicts import GiveUp
+from holdfast.core.log import events
+from holdfast.core.log.events import Event, Stamped
+from holdfast.core.session.state import State, fold
 
 NOW = 1_000_000
 BUSY = Trouble("overloaded", "MODEL_UNAVAILABLE", may_pass=True)

@@ -1,10 +1,10 @@
 """What is kept of a log that has lost events."""
 
-from holdfast.core import events
-from holdfast.core.events import Event, Stamped
-from holdfast.core.messages import ToolMessage, UserMessage, conversation
-from holdfast.core.repair import errors_of
-from holdfast.core.salvage import salvaged
+from holdfast.core.conversation.messages import ToolMessage, UserMessage, conversation
+from holdfast.core.conversation.repair import errors_of
+from holdfast.core.log import events
+from holdfast.core.log.events import Event, Stamped
+from holdfast.core.transfer.salvage import salvaged
 
 LOG: list[Event] = [
     events.User(role="user", content="one"),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.todos import check_todos, describe
+from holdfast.core.session.todos import check_todos, describe
 from holdfast.errors import Refused
 
 

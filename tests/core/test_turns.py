@@ -6,14 +6,11 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from holdfast.core import calls, events, turns
-from holdfast.core.calls import CallStatus
-from holdfast.core.decide import CANCELLED, INTERRUPTED, NOT_STARTED
-from holdfast.core.events import Event, Stamped
-from holdfast.core.messages import Answer, AskedCall
-from holdfast.core.pending import PendingRecord, PendingStatus, PendingTime
-from holdfast.core.plan import SLOTS, Seat, plan
-from holdfast.core.policy import (
+from holdfast.core.conversation.messages import Answer, AskedCall
+from holdfast.core.driver import drafts as turns
+from holdfast.core.driver.drafts import Draft, Scope, Turn
+from holdfast.core.driver.plan import SLOTS, Seat, plan
+from holdfast.core.driver.verdicts import (
     Correct,
     Defer,
     Finish,
@@ -25,8 +22,13 @@ from holdfast.core.policy import (
     Verdict,
     Wait,
 )
-from holdfast.core.sessions import CORRECTION, State, fold
-from holdfast.core.turns import Draft, Scope, Turn
+from holdfast.core.log import events
+from holdfast.core.log.events import Event, Stamped
+from holdfast.core.pending.record import PendingRecord, PendingStatus, PendingTime
+from holdfast.core.pending.settlement import CANCELLED, INTERRUPTED, NOT_STARTED
+from holdfast.core.session import calls
+from holdfast.core.session.calls import CallStatus
+from holdfast.core.session.state import CORRECTION, State, fold
 
 NOW = 5_000
 SCOPE = Scope("s_1", "acme", "shop", epoch=3, on_expire="keep")

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.webhooks import BAD_SIGNATURE, TOLERANCE_S, Verdict, derive, sign, verify
+from holdfast.core.webhooks.signatures import (
+    BAD_SIGNATURE,
+    TOLERANCE_S,
+    Verdict,
+    derive,
+    sign,
+    verify,
+)
 from holdfast.errors import Refused
 
 NOW = 1_700_000_000_000

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import Agent, Context, Delta, PendingCall, Tool, tool
-from holdfast.core.messages import Answer
+from holdfast.core.conversation.messages import Answer
 from holdfast.runtime.models.base import Request
 from holdfast.testing import ScriptedModel
 

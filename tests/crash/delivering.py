@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 
 from holdfast import Agent, Runtime, tool
-from holdfast.core.deliveries import Answer
+from holdfast.core.webhooks.deliveries import Answer
 from holdfast.runtime.addresses import Screen
 from holdfast.runtime.courier import Courier
 from holdfast.runtime.outbox import Target

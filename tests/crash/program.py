@@ -17,9 +17,9 @@ import asyncpg  # noqa: F401 - loaded before the forks
 from anyio import to_thread
 from tests.crash.agents import Place, make_agent
 
-import holdfast.store.files
-import holdfast.store.postgres
-import holdfast.store.sqlite  # noqa: F401
+import holdfast.store.files.store
+import holdfast.store.postgres.store
+import holdfast.store.sqlite.store  # noqa: F401
 from holdfast import Conflict, PendingCall, Result, Runtime, Session
 from holdfast.app import around_store
 from holdfast.store.base import Check, Lease, Put, Store, Write

@@ -10,7 +10,7 @@ from tests.crash.delivering import FACTS, runtime
 from tests.crash.harness import KILLED, ROOT
 from tests.runtime.receiver import Receiver, receiving
 
-from holdfast.core.webhooks import verify
+from holdfast.core.webhooks.signatures import verify
 from holdfast.runtime.deliveries import Deliveries
 
 

@@ -8,7 +8,7 @@ from anyio import to_thread
 from tests.crash.agents import Place
 from tests.crash.harness import StartChild, successor
 
-from holdfast.store.write_lock import WriteLock
+from holdfast.store.shared.file_lock import WriteLock
 
 
 def freeze(pid: int, place: Place) -> None:

@@ -13,7 +13,7 @@ from tests.serve.process import Server
 from tests.serve.project import OPS, make_project
 
 from holdfast.client import Client
-from holdfast.core import webhooks
+from holdfast.core.webhooks import signatures as webhooks
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "client.md").read_text()

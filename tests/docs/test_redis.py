@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 from tests.runtime.shop import clerk, paused
 
 from holdfast import Runtime, config
-from holdfast.core.pending import PendingStatus
+from holdfast.core.pending.record import PendingStatus
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "redis.md").read_text()

@@ -13,9 +13,9 @@ import pytest
 from tests.runtime.receiver import Receiver, receiving
 from tests.serve.process import ROOT, Server
 
-from holdfast.core.deliveries import BACK_OFF_S, FEW, LIMIT_MS, TYPES
 from holdfast.core.durations import format_ms
-from holdfast.core.webhooks import derive, verify
+from holdfast.core.webhooks.deliveries import BACK_OFF_S, FEW, LIMIT_MS, TYPES
+from holdfast.core.webhooks.signatures import derive, verify
 
 PAGE = (ROOT / "docs" / "webhooks.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)

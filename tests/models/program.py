@@ -11,11 +11,11 @@ from tests.crash.agents import Place
 from tests.crash.program import LEASE, LONGEST_S, SESSION, KillingStore, take_jobs, to_its_end
 from tests.models.conftest import model_at
 
-import holdfast.store.sqlite  # noqa: F401 - loaded before the forks
+import holdfast.store.sqlite.store  # noqa: F401 - loaded before the forks
 from holdfast import Agent, Context, Delta, Runtime, tool
 from holdfast.app import around_store
-from holdfast.core.messages import Answer, UserMessage
-from holdfast.core.render import rendered
+from holdfast.core.conversation.messages import Answer, UserMessage
+from holdfast.core.providers import rendered
 from holdfast.runtime.models import asking
 from holdfast.runtime.models.base import Model, Request, ToolSpec
 from holdfast.store.base import Store

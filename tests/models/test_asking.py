@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from tests.models.conftest import FORMATS, agent_at, look, model_at
 
 from holdfast import Agent, Delta, File, Runtime
-from holdfast.core.messages import Answer, UserMessage
+from holdfast.core.conversation.messages import Answer, UserMessage
 from holdfast.runtime.models.base import Request, ToolSpec
 from holdfast.testing.endpoint import Endpoint, fake_endpoint
 from holdfast.testing.endpoint.samples import HARD

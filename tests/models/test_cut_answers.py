@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from tests.models.conftest import FORMATS, agent_at
 
 from holdfast import Agent, Delta, Runtime, Session, tool
-from holdfast.core.messages import Answer
+from holdfast.core.conversation.messages import Answer
 from holdfast.runtime.models.base import Request
 from holdfast.testing import ScriptedModel
 from holdfast.testing.endpoint import fake_endpoint

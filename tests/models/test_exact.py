@@ -9,7 +9,7 @@ import pytest
 from tests.models.conftest import FORMATS, NAMES, agent_at, model_at
 
 from holdfast import Runtime, tool
-from holdfast.core.render import rendered
+from holdfast.core.providers import rendered
 from holdfast.testing.endpoint import Endpoint, fake_endpoint
 from holdfast.testing.endpoint.samples import CHAT_REASONING, HARD, LAST, LOOKS
 from holdfast.testing.provider_rules import Format

@@ -11,7 +11,7 @@ import pytest
 from pydantic_ai.exceptions import ModelAPIError
 from tests.models.conftest import FORMATS, KEY, model_at
 
-from holdfast.core.messages import Answer, UserMessage
+from holdfast.core.conversation.messages import Answer, UserMessage
 from holdfast.errors import ModelError, ModelUnavailable
 from holdfast.runtime.models.base import Request
 from holdfast.runtime.models.failures import failure

@@ -13,7 +13,7 @@ import pytest
 from tests.crash.harness import Forker, ended, of
 from tests.models.conftest import FORMATS
 
-from holdfast.core.render.target import CLOSED
+from holdfast.core.providers.target import CLOSED
 from holdfast.testing.endpoint import Endpoint, fake_endpoint
 from holdfast.testing.endpoint.samples import HARD, LAST, PAUSED
 from holdfast.testing.provider_rules import Format

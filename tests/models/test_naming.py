@@ -12,7 +12,7 @@ import pytest
 from tests.models.conftest import KEY, NAMES, look
 
 from holdfast import Agent, Runtime
-from holdfast.core.providers import PROVIDERS
+from holdfast.core.providers.catalog import PROVIDERS
 from holdfast.errors import ConfigError
 from holdfast.runtime.models.resolve import named_model
 from holdfast.testing.endpoint import fake_endpoint

@@ -7,7 +7,7 @@ import anyio
 import pytest
 from tests.models.conftest import FORMATS, model_at
 
-from holdfast.core.messages import Answer, UserMessage
+from holdfast.core.conversation.messages import Answer, UserMessage
 from holdfast.runtime.models import connecting
 from holdfast.runtime.models.base import Request
 from holdfast.testing.endpoint import fake_endpoint

@@ -7,9 +7,9 @@ from anyio import to_thread
 from tests.models.conftest import agent_at
 
 from holdfast import Runtime
-from holdfast.core.cut_answers import MAX_PAUSES
-from holdfast.core.messages import AssistantMessage, UserMessage
-from holdfast.core.render import render
+from holdfast.core.conversation.messages import AssistantMessage, UserMessage
+from holdfast.core.driver.cut_answers import MAX_PAUSES
+from holdfast.core.providers import render
 from holdfast.testing.endpoint import fake_endpoint
 from holdfast.testing.endpoint.samples import ANTHROPIC, PAUSED
 from holdfast.testing.provider_rules import check

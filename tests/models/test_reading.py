@@ -10,8 +10,8 @@ import pytest
 from tests.models.conftest import KEY, NAMES, look
 
 from holdfast import Delta
-from holdfast.core.messages import Answer, UserMessage
-from holdfast.core.providers import PROVIDERS
+from holdfast.core.conversation.messages import Answer, UserMessage
+from holdfast.core.providers.catalog import PROVIDERS
 from holdfast.errors import ModelError
 from holdfast.runtime.models.base import Request, ToolSpec
 from holdfast.runtime.models.connecting import connect

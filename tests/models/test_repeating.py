@@ -8,8 +8,8 @@ import httpx2
 import pytest
 from tests.models.conftest import KEY, NAMES, look, model_at
 
-from holdfast.core.messages import Answer, AssistantMessage, UserMessage
-from holdfast.core.providers import PROVIDERS
+from holdfast.core.conversation.messages import Answer, AssistantMessage, UserMessage
+from holdfast.core.providers.catalog import PROVIDERS
 from holdfast.errors import ModelError, ModelUnavailable
 from holdfast.runtime.models.asking import Asking
 from holdfast.runtime.models.base import Request, ToolSpec

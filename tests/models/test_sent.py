@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from holdfast.core.providers import Format
+from holdfast.core.providers.catalog import Format
 from holdfast.runtime.models.listening import Ear, listen_to, listening
 from holdfast.runtime.models.sent import Sent, sent_in
 

@@ -21,12 +21,12 @@ from typing import Any, cast
 
 import anyio
 
-import holdfast.store.postgres  # loaded before the forks
-import holdfast.store.sqlite  # noqa: F401
+import holdfast.store.postgres.store  # loaded before the forks
+import holdfast.store.sqlite.store  # noqa: F401
 from holdfast import Agent, Context, PendingCall, Runtime, tool
 from holdfast.app import around_store
 from holdfast.store.base import Check, Put, Store, Write
-from holdfast.store.write_lock import WriteLock
+from holdfast.store.shared.file_lock import WriteLock
 from holdfast.testing import ScriptedModel
 
 PROCESSES = 10

@@ -18,7 +18,7 @@ from tests.proof.disk import Disk, DiskVfs, Image
 
 from holdfast.errors import HoldfastError
 from holdfast.store.base import Entry, Lease, NoStream, Put, Record, Write
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.store import SqliteStore
 from holdfast.testing import ManualClock
 
 DATABASE = "holdfast.db"

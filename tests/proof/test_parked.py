@@ -12,9 +12,9 @@ from tests.crash.harness import ROOT
 from tests.proof.parked import PARKED, PENDING, make_agent
 
 from holdfast import Runtime
-from holdfast.core import index
+from holdfast.core.session import naming as index
 from holdfast.store.base import Entry, Put, Record, Write
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.store import SqliteStore
 
 FEW, MANY = 100, 100_000
 AT_ONCE = 500  # sessions in one commit

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.effects import Idle
+from holdfast.core.driver.effects import Idle
 from holdfast.runtime.engine import Driver
 
 

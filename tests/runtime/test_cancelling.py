@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from holdfast import Agent, Conflict, Delta, Refused, Runtime, tool
-from holdfast.core.messages import Answer
+from holdfast.core.conversation.messages import Answer
 from holdfast.runtime.models import Request
 from holdfast.testing import ScriptedModel
 

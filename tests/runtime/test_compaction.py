@@ -11,8 +11,13 @@ from tests.runtime.test_retrying import time_passes
 from tests.runtime.windows import WindowModel, texts
 
 from holdfast import Agent, Delta, Result, Runtime, tool
-from holdfast.core.messages import Answer, AssistantMessage, ToolMessage, UserMessage
-from holdfast.core.render import Format, render
+from holdfast.core.conversation.messages import (
+    Answer,
+    AssistantMessage,
+    ToolMessage,
+    UserMessage,
+)
+from holdfast.core.providers import Format, render
 from holdfast.errors import ModelError, ModelUnavailable
 from holdfast.runtime import service
 from holdfast.runtime.models.base import Request

@@ -13,8 +13,8 @@ from tests.runtime.shop import agent, paused
 from tests.runtime.test_outbox import OPS, SHOP, made, outbox_of, start
 
 from holdfast import NotFound, Runtime
-from holdfast.core.deliveries import BACK_OFF_S, FEW, Answer, Delivery, Status
-from holdfast.core.webhooks import verify
+from holdfast.core.webhooks.deliveries import BACK_OFF_S, FEW, Answer, Delivery, Status
+from holdfast.core.webhooks.signatures import verify
 from holdfast.runtime.courier import Courier
 from holdfast.runtime.deliveries import Deliveries
 from holdfast.runtime.outbox import Target, notify_secret

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import Agent, Context, PendingCall, Refused, Runtime, tool
-from holdfast.core.messages import Answer, AskedCall
+from holdfast.core.conversation.messages import Answer, AskedCall
 from holdfast.runtime.models import Request
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock, ScriptedModel

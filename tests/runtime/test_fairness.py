@@ -6,9 +6,10 @@ import anyio
 import pytest
 
 from holdfast import Agent, Delta, Runtime
-from holdfast.core import events, index
-from holdfast.core.index import SessionRecord
-from holdfast.core.messages import Answer
+from holdfast.core.conversation.messages import Answer
+from holdfast.core.log import events
+from holdfast.core.session import naming as index
+from holdfast.core.session.naming import SessionRecord
 from holdfast.runtime.entries import Known
 from holdfast.runtime.log import as_record
 from holdfast.runtime.models.base import Request

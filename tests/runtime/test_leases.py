@@ -11,7 +11,7 @@ from anyio.lowlevel import checkpoint
 from tests.runtime.endless import endless_tool
 
 from holdfast import Agent, Delta, Runtime, tool
-from holdfast.core.messages import Answer
+from holdfast.core.conversation.messages import Answer
 from holdfast.errors import Corrupt
 from holdfast.runtime import holder
 from holdfast.runtime.entries import Address

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Agent, Conflict, File, PendingCall, Refused, Runtime, tool
-from holdfast.core.pending import PendingRecord
+from holdfast.core.pending.record import PendingRecord
 from holdfast.runtime.exporting import export_lines
 from holdfast.runtime.importing import ImportReport, import_lines
 from holdfast.store.memory import MemoryStore

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import Agent, Conflict, Event, NotFound, Runtime, tool
-from holdfast.core.index import SessionRecord
+from holdfast.core.session.naming import SessionRecord
 from holdfast.runtime import near
 from holdfast.runtime.entries import Known, Waiting
 from holdfast.runtime.log import Log

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.runtime.receiver import receiving
 
-from holdfast.core.deliveries import FORBIDDEN, Answer
+from holdfast.core.webhooks.deliveries import FORBIDDEN, Answer
 from holdfast.runtime.addresses import Screen
 from holdfast.runtime.posting import Post
 

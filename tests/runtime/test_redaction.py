@@ -11,8 +11,8 @@ from tests.runtime.test_outbox import OPS, body_of, made, outbox_of
 
 from holdfast import Agent, Conflict, PendingCall, Refused, Runtime, tool
 from holdfast.app import service_of
-from holdfast.core.parts import shown_messages
-from holdfast.core.redaction import secret_arguments
+from holdfast.core.conversation.display import shown_messages
+from holdfast.core.log.redaction import secret_arguments
 from holdfast.errors import ConfigError
 from holdfast.pending import AsyncToolRegistry, PendingToolCall
 from holdfast.runtime.entries import Address

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from holdfast import Agent, Delta, Event, Result, Runtime, tool
-from holdfast.core.plan import IN_PLACE_MS
+from holdfast.core.driver.plan import IN_PLACE_MS
 from holdfast.errors import ConfigError
 from holdfast.runtime import engine, service
 from holdfast.testing import ManualClock, ScriptedModel

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from holdfast import Agent, HoldfastError, Runtime, tool
-from holdfast.core.events import Retry, Stamped, User
-from holdfast.core.index import SessionRecord
-from holdfast.core.sessions import fold
+from holdfast.core.log.events import Retry, Stamped, User
+from holdfast.core.session.naming import SessionRecord
+from holdfast.core.session.state import fold
 from holdfast.runtime.results import Sight, session_status
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock, ScriptedModel

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from holdfast import Agent, Context, Delta, HoldfastError, Runtime, tool
-from holdfast.core.messages import Answer
+from holdfast.core.conversation.messages import Answer
 from holdfast.runtime.models.base import Request
 from holdfast.testing import ScriptedModel
 

@@ -7,7 +7,7 @@ from tests.runtime.conftest import MakeRuntime
 from tests.runtime.shop import look
 
 from holdfast import Agent, Runtime
-from holdfast.core import events
+from holdfast.core.log import events
 from holdfast.runtime.entries import Address
 from holdfast.runtime.log import as_record
 from holdfast.store.base import Write

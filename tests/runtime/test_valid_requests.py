@@ -5,8 +5,8 @@ from typing import Any, get_args
 from tests.runtime.conftest import MakeRuntime
 from tests.runtime.shop import agent
 
-from holdfast.core.messages import AssistantMessage, ToolMessage
-from holdfast.core.render import Format, render
+from holdfast.core.conversation.messages import AssistantMessage, ToolMessage
+from holdfast.core.providers import Format, render
 from holdfast.testing import ScriptedModel
 from holdfast.testing.provider_rules import check
 

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from holdfast import Agent, PendingCall, Runtime, ToolError, tool
-from holdfast.core.messages import ToolMessage
+from holdfast.core.conversation.messages import ToolMessage
 from holdfast.testing import ManualClock, ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]

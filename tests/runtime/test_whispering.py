@@ -9,12 +9,12 @@ import anyio
 import pytest
 
 from holdfast import Agent, Delta, Event, Result, Runtime, tool
-from holdfast.core.messages import Answer
+from holdfast.core.conversation.messages import Answer
 from holdfast.runtime import bus
 from holdfast.runtime.models.base import Request
 from holdfast.store.base import WHISPER_BYTES
 from holdfast.store.memory import MemoryStore
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.store import SqliteStore
 
 MakeRuntime = Callable[..., Runtime]
 

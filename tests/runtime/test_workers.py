@@ -14,7 +14,17 @@ from holdfast import Agent, Runtime, tool
 from holdfast.errors import ConfigError
 from holdfast.runtime import host, worker
 from holdfast.runtime.watch import Watch
-from holdfast.store.base import Check, Entry, Feed, Fenced, Page, Put, Record, Unavailable, Write
+from holdfast.store.base import (
+    Check,
+    Entry,
+    Feed,
+    Fenced,
+    Page,
+    Put,
+    Record,
+    Unavailable,
+    Write,
+)
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock, ScriptedModel
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast import Delta
-from holdfast.core.messages import Answer, AssistantMessage, Message, UserMessage
+from holdfast.core.conversation.messages import Answer, AssistantMessage, Message, UserMessage
 from holdfast.errors import ModelError
 from holdfast.runtime.models.base import Request
 from holdfast.testing import ScriptedModel

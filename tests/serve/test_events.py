@@ -17,8 +17,8 @@ from holdfast.serve.http import application
 from holdfast.serve.rules import Rules
 from holdfast.serve.tokens import by_tokens
 from holdfast.store.base import Feed, Record, Slice, Unavailable, Write
-from holdfast.store.cursors import END
 from holdfast.store.memory import MemoryStore
+from holdfast.store.shared.paging import END
 from holdfast.testing import ManualClock, ScriptedModel
 
 GREETS = Agent("greets", model=ScriptedModel([{"text": f"Hello {n}."} for n in range(400)]))

@@ -8,8 +8,8 @@ from tests.serve.conftest import Client, MakeClient
 from tests.serve.shop import TOKENS, parked
 
 from holdfast import HoldfastError, Principal, Refused, Runtime, asgi
-from holdfast.core import webhooks
 from holdfast.core.access import ROLES, Permit, may
+from holdfast.core.webhooks import signatures as webhooks
 from holdfast.serve import http
 from holdfast.serve.answers import answers, reply
 from holdfast.serve.rules import Rules

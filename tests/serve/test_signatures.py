@@ -9,7 +9,7 @@ from tests.serve.shop import TOKENS, parked
 from tests.serve.test_frame import refusal
 
 from holdfast import Runtime, asgi
-from holdfast.core import webhooks
+from holdfast.core.webhooks import signatures as webhooks
 from holdfast.pending import PendingToolCall
 from holdfast.testing import ManualClock
 

@@ -12,7 +12,7 @@ import pytest
 from tests.sessions.samples import LINES, call, event, user
 
 from holdfast import Agent, tool
-from holdfast.core.messages import ToolMessage, UserMessage
+from holdfast.core.conversation.messages import ToolMessage, UserMessage
 from holdfast.errors import ConfigError, NotFound
 from holdfast.sessions import (
     AgentSystemBuilder,

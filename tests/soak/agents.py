@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 
 from holdfast import Agent, Context, Delta, PendingCall, Tool, tool
-from holdfast.core.messages import Answer, AskedCall, AssistantMessage
+from holdfast.core.conversation.messages import Answer, AskedCall, AssistantMessage
 from holdfast.runtime.models.base import Request
 
 AGENT = "soaked"

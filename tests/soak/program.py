@@ -14,8 +14,8 @@ import anyio
 from tests.soak.agents import World, make_agent
 from tests.soak.versions import NEWER, newer_store
 
-import holdfast.store.postgres
-import holdfast.store.sqlite  # noqa: F401 - loaded before the forks
+import holdfast.store.postgres.store
+import holdfast.store.sqlite.store  # noqa: F401 - loaded before the forks
 from holdfast import Runtime
 from holdfast.store import judge
 from holdfast.store.base import StoreRefusal, Write

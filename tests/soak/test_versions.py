@@ -15,7 +15,7 @@ from tests.soak.versions import CONTRACT, NEWER, NEWEST_OF_OLD, OLD, contract, n
 from tests.soak.workers import Workers
 
 from holdfast import Conflict, Runtime
-from holdfast.core import index
+from holdfast.core.session import naming as index
 from holdfast.errors import SchemaNewer
 from holdfast.store.base import Record, Write
 

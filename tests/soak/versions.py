@@ -1,7 +1,7 @@
 """A newer holdfast, as far as the database sees it: one step of the schema more, and one less."""
 
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.postgres_schema import Step, known_steps
+from holdfast.store.postgres.schema import Step, known_steps
+from holdfast.store.postgres.store import PostgresStore
 
 OLD, NEWER = "", "newer"
 NEWEST_OF_OLD = known_steps()[-1].number

@@ -12,9 +12,9 @@ from anyio import to_thread
 
 from holdfast.errors import HoldfastError
 from holdfast.store.base import Fenced, Put, Record, VersionMoved, Write
-from holdfast.store.sqlite import SqliteStore
-from holdfast.store.sqlite_open import migrations
-from holdfast.store.write_lock import WriteLock
+from holdfast.store.shared.file_lock import WriteLock
+from holdfast.store.sqlite.open import migrations
+from holdfast.store.sqlite.store import SqliteStore
 
 NOBODY = 65534
 

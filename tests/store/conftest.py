@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.store import SqliteStore
 
 CHILD = Path(__file__).with_name("child.py")
 

@@ -3,7 +3,7 @@
 import anyio
 
 from holdfast.store.base import NoStream, Record, Unavailable, Unknown, Write
-from holdfast.store.postgres import PostgresStore
+from holdfast.store.postgres.store import PostgresStore
 
 
 async def write_once(store: PostgresStore, stream: str, number: int) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import Conflict
-from holdfast.store import copying
+from holdfast.store import copy as copying
 from holdfast.store.base import Check, Put, Record, Release, Store, Write
-from holdfast.store.copying import Copied, content_of, copy
-from holdfast.store.files import FilesStore
+from holdfast.store.copy import Copied, content_of, copy
+from holdfast.store.files.store import FilesStore
 from holdfast.store.memory import MemoryStore
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.store import SqliteStore
 from holdfast.testing.contract import HandClock
 
 

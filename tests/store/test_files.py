@@ -18,14 +18,14 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from holdfast.core.index import stream_of
+from holdfast.core.session.naming import stream_of
 from holdfast.errors import Corrupt, Refused
 from holdfast.runtime.file_layout import SessionFiles
-from holdfast.store import files_logs
 from holdfast.store.base import DELETE, Put, Record, Slice, Unavailable, Unknown, Write
-from holdfast.store.files import FilesStore
-from holdfast.store.files_folder import Folder
-from holdfast.store.files_names import id_of, name_of, reversible_name
+from holdfast.store.files.folder import Folder
+from holdfast.store.files.store import FilesStore
+from holdfast.store.shared import line_files as files_logs
+from holdfast.store.shared.names import id_of, name_of, reversible_name
 
 S = stream_of("", "s1")
 USER = Record("user", b'{"role":"user","content":"Hello"}', 1701234567890)
@@ -170,7 +170,7 @@ def _failing(real: Any, after: int) -> Any:
 
 _OPEN = """
 import anyio, sys
-from holdfast.store.files import FilesStore
+from holdfast.store.files.store import FilesStore
 async def main():
     store = FilesStore(sys.argv[1])
     await store.open()

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from holdfast.store.base import Put, Record, Write
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.postgres_sql import texts
+from holdfast.store.postgres.sql import texts
+from holdfast.store.postgres.store import PostgresStore
 
 NAMES = ["plain", '"', "\\", '\\"', "{a,b}", "NULL", " ", "a\nb", "é😀", "\0", "\1", "','", '","']
 

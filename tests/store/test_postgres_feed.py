@@ -8,12 +8,12 @@ import anyio
 import asyncpg
 import pytest
 
-from holdfast.store import postgres_feed
 from holdfast.store.base import Unavailable, Write
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.postgres_feed import Follower
-from holdfast.store.postgres_link import Line
-from holdfast.store.postgres_sql import statement
+from holdfast.store.postgres import feed as postgres_feed
+from holdfast.store.postgres.connection import Line
+from holdfast.store.postgres.feed import Follower
+from holdfast.store.postgres.sql import statement
+from holdfast.store.postgres.store import PostgresStore
 from holdfast.testing.contract.steps import make, record
 
 Other = Any  # a connection of asyncpg, which has no types

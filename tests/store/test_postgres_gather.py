@@ -11,9 +11,9 @@ from asyncpg.connection import Connection
 
 from holdfast.errors import StoreError
 from holdfast.store.base import Lost, Put, Record, Unavailable, Write
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.postgres_gather import Gather
-from holdfast.store.postgres_sql import statement
+from holdfast.store.postgres.gather import Gather
+from holdfast.store.postgres.sql import statement
+from holdfast.store.postgres.store import PostgresStore
 from holdfast.testing import ManualClock
 from holdfast.testing.contract.steps import join, make, put
 

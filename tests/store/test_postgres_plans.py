@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.store import postgres_reads as reads
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.postgres_sql import statement
+from holdfast.store.postgres import reads
+from holdfast.store.postgres.sql import statement
+from holdfast.store.postgres.store import PostgresStore
 from holdfast.testing.contract.steps import join, make
 
 FEW, MANY = 100, 50_000

@@ -18,9 +18,9 @@ from tests.servers.plug import Loss, Plug, plugged
 from tests.servers.postgres import PostgresServer
 from tests.store.steady import write_once
 
-from holdfast.store import postgres_link
 from holdfast.store.base import Unavailable, Unknown, Write
-from holdfast.store.postgres import PostgresStore
+from holdfast.store.postgres import connection as postgres_link
+from holdfast.store.postgres.store import PostgresStore
 from holdfast.testing.contract.steps import drive, join, make, record, take, texts
 
 _CUT_ONE = """

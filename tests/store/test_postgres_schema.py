@@ -12,10 +12,11 @@ from tests.servers.postgres import PostgresServer
 
 from holdfast import Agent, Runtime
 from holdfast.errors import Conflict, SchemaNewer, StoreError
-from holdfast.store import postgres_link, postgres_schema
 from holdfast.store.base import Lost, Record, Release, Unavailable, Write
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.postgres_schema import Step, known_steps
+from holdfast.store.postgres import connection as postgres_link
+from holdfast.store.postgres import schema as postgres_schema
+from holdfast.store.postgres.schema import Step, known_steps
+from holdfast.store.postgres.store import PostgresStore
 from holdfast.testing import ScriptedModel
 
 NEWEST = known_steps()[-1].number
@@ -146,8 +147,8 @@ async def test_a_migration_that_is_killed_leaves_nothing_and_is_begun_again(
     old = await opened(postgres_url)
     program = f"""if True:
         import asyncio
-        from holdfast.store.postgres import PostgresStore
-        from holdfast.store.postgres_schema import Step, known_steps
+        from holdfast.store.postgres.store import PostgresStore
+        from holdfast.store.postgres.schema import Step, known_steps
         sql = "ALTER TABLE holder ADD COLUMN half text; SELECT pg_sleep(600)"
         step = Step({NEWEST + 1}, "9001_note", sql)
         asyncio.run(PostgresStore({postgres_url!r}, steps=[*known_steps(), step]).open())

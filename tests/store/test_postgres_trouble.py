@@ -11,10 +11,10 @@ import asyncpg
 import pytest
 from tests.servers.fixtures import StartPostgres
 
-from holdfast.store import postgres_writer
 from holdfast.store.base import Fenced, Record, Unavailable, Unknown, VersionMoved, Write
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.postgres_link import Line
+from holdfast.store.postgres import writer as postgres_writer
+from holdfast.store.postgres.connection import Line
+from holdfast.store.postgres.store import PostgresStore
 from holdfast.testing.contract.steps import drive, join, make, put, record, take, texts
 
 _WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"

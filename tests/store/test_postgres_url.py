@@ -8,9 +8,9 @@ from tests.servers.pgbouncer import Pgbouncer
 
 from holdfast import Runtime
 from holdfast.errors import ConfigError, StoreError
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.postgres_sql import packed, unpacked
-from holdfast.store.postgres_url import address_of
+from holdfast.store.postgres.sql import packed, unpacked
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.postgres.url import address_of
 
 
 def test_what_is_ours_is_taken_out_and_the_rest_is_left_to_postgresql() -> None:

@@ -15,7 +15,7 @@ from tests.store.steady import write_once
 
 from holdfast.errors import StoreError
 from holdfast.store.base import Unavailable, Write
-from holdfast.store.postgres import PostgresStore
+from holdfast.store.postgres.store import PostgresStore
 from holdfast.testing.contract.steps import make, record, texts
 
 

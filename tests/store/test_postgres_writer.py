@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.store import postgres_writer
 from holdfast.store.base import Record, Write
 from holdfast.store.judge import Commit
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.postgres_batch import Batches
+from holdfast.store.postgres import writer as postgres_writer
+from holdfast.store.postgres.batch import Batches
+from holdfast.store.postgres.store import PostgresStore
 from holdfast.testing.contract.steps import put, texts
 
 

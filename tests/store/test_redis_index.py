@@ -17,10 +17,10 @@ from tests.servers.redis import RedisServer
 
 from holdfast.runtime.pending_names import PendingNames
 from holdfast.store.base import DELETE, Put, Record, Store, Write
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.redis import IndexedStore
-from holdfast.store.redis_index import Anchor, RedisIndex
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.redis.index import Anchor, RedisIndex
+from holdfast.store.redis.store import IndexedStore
+from holdfast.store.sqlite.store import SqliteStore
 
 SESSIONS, CALLS = 4, 5
 
@@ -261,7 +261,7 @@ async def test_a_store_that_was_put_back_in_time_has_its_index_made_anew(
 async def test_too_many_are_left_to_the_store(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.store.redis_index.MOST", 3)
+    monkeypatch.setattr("holdfast.store.redis.index.MOST", 3)
     await bench.answers_alike()
     assert (await bench.answers_alike())["find"] > 0
 

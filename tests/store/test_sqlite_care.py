@@ -9,10 +9,10 @@ import anyio
 import pytest
 
 from holdfast.errors import Corrupt, Refused, SchemaNewer, StoreError
-from holdfast.store import sqlite_care as care
 from holdfast.store.base import Put, Record, Write
 from holdfast.store.memory import MemoryStore
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite import inspect as care
+from holdfast.store.sqlite.store import SqliteStore
 
 
 async def fill(store: SqliteStore, streams: int = 3) -> None:

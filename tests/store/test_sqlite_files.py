@@ -10,9 +10,9 @@ import anyio
 import pytest
 
 from holdfast.store.base import Record, Write
-from holdfast.store.sqlite import SqliteStore
-from holdfast.store.sqlite_files import Doorbell
-from holdfast.store.write_lock import WriteLock
+from holdfast.store.shared.file_lock import WriteLock
+from holdfast.store.sqlite.side_files import Doorbell
+from holdfast.store.sqlite.store import SqliteStore
 
 
 @pytest.mark.parametrize("depth", [0, 12])

@@ -10,7 +10,6 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from holdfast.errors import StoreError
-from holdfast.store import sqlite_ledger
 from holdfast.store.base import (
     DELETE,
     Fenced,
@@ -24,8 +23,9 @@ from holdfast.store.base import (
     Write,
 )
 from holdfast.store.memory import MemoryStore
-from holdfast.store.sqlite import SqliteStore
-from holdfast.store.write_lock import WriteLock
+from holdfast.store.shared.file_lock import WriteLock
+from holdfast.store.sqlite import row_cache as sqlite_ledger
+from holdfast.store.sqlite.store import SqliteStore
 from holdfast.testing.contract import HandClock
 
 Ask = Callable[[Store], Any]

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from holdfast.store.base import Record, Unavailable, Write
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.store import SqliteStore
 
 WRITE = Write("a", [Record("x", b"{}")], create="k")
 

@@ -13,8 +13,8 @@ import pytest
 
 from holdfast.errors import Corrupt, SchemaNewer, StoreError
 from holdfast.store.base import Put, Record, Unavailable, Unknown, Write
-from holdfast.store.sqlite import SqliteStore
-from holdfast.store.sqlite_open import APPLICATION_ID, migrations, python_connect, settled
+from holdfast.store.sqlite.open import APPLICATION_ID, migrations, python_connect, settled
+from holdfast.store.sqlite.store import SqliteStore
 
 StartChild = Callable[[str, Path], Any]
 

@@ -12,7 +12,7 @@ import pytest
 from anyio import to_thread
 
 from holdfast.store.base import Put, Record, Unavailable, Write
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.store import SqliteStore
 
 StartChild = Callable[[str, Path], Any]
 

@@ -10,8 +10,8 @@ from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
 from holdfast.store.base import Gone, NoStream, Put, Record, Write
-from holdfast.store.sqlite import SqliteStore
-from holdfast.store.sqlite_reads import SMALL
+from holdfast.store.sqlite.reads import SMALL
+from holdfast.store.sqlite.store import SqliteStore
 
 MANY = SMALL.rows + 1
 LARGE = bytes(SMALL.bytes + 1)

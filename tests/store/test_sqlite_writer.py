@@ -12,11 +12,11 @@ from anyio.lowlevel import checkpoint
 
 from holdfast.errors import StoreError
 from holdfast.store.base import Put, Record, Release, Unavailable, Unknown, Write
-from holdfast.store.sqlite import SqliteStore
-from holdfast.store.sqlite_open import BUSY_S, WAL_LIMIT_BYTES
-from holdfast.store.sqlite_reads import ANY, SMALL, find
-from holdfast.store.sqlite_rows import _CLAIM_OLDEST, _NOTHING_TO_CLAIM
-from holdfast.store.write_lock import WriteLock
+from holdfast.store.shared.file_lock import WriteLock
+from holdfast.store.sqlite.commands import _CLAIM_OLDEST, _NOTHING_TO_CLAIM
+from holdfast.store.sqlite.open import BUSY_S, WAL_LIMIT_BYTES
+from holdfast.store.sqlite.reads import ANY, SMALL, find
+from holdfast.store.sqlite.store import SqliteStore
 
 
 class Wire:

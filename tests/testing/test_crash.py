@@ -8,7 +8,7 @@ import pytest
 from holdfast import Agent, Runtime, tool
 from holdfast.store.base import Store
 from holdfast.store.memory import MemoryStore
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.store import SqliteStore
 from holdfast.testing import Crashed, ScriptedModel, crash_after
 
 TURNS: list[dict[str, Any]] = [{"calls": [{"tool": "pay"}]}, {"text": "paid"}]

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from holdfast import Agent, Context, PendingCall, Runtime, tool
-from holdfast.core import turns
-from holdfast.core.calls import Call
+from holdfast.core.driver import drafts as turns
+from holdfast.core.session.calls import Call
 from holdfast.store.base import Slice
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ScriptedModel, survives

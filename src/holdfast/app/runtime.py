@@ -11,8 +11,7 @@ from typing import Any, Final, Self, TypeVar
 import anyio
 
 from holdfast.app.stores import around_store, indexed, is_in_memory, open_store, sees_death
-from holdfast.core import index
-from holdfast.core.commands import (
+from holdfast.core.pending.commands import (
     Approve,
     CancelCall,
     Command,
@@ -21,8 +20,9 @@ from holdfast.core.commands import (
     SubmitError,
     SubmitResult,
 )
-from holdfast.core.deliveries import Hook
-from holdfast.core.index import check_tenant
+from holdfast.core.session import naming as index
+from holdfast.core.session.naming import check_tenant
+from holdfast.core.webhooks.deliveries import Hook
 from holdfast.errors import ConfigError, Corrupt, Refused
 from holdfast.runtime.agents import Agent, Agents, ReadyAgent
 from holdfast.runtime.bus import Bus
@@ -45,7 +45,7 @@ from holdfast.runtime.telemetry import Telemetry
 from holdfast.runtime.values import PendingCall, parse_duration
 from holdfast.runtime.worker import Kind, Recovery, Share, Worker
 from holdfast.store.base import Clock, Store
-from holdfast.store.cursors import END
+from holdfast.store.shared.paging import END
 
 R = TypeVar("R")
 

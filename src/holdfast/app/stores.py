@@ -22,16 +22,16 @@ def open_store(store: str | Store, clock: Clock | None = None) -> Store:
 
         return MemoryStore(clock)
     if scheme == "sqlite" and rest.startswith("///") and len(rest) > 3:
-        from holdfast.store.sqlite import SqliteStore
+        from holdfast.store.sqlite.store import SqliteStore
 
         return SqliteStore(rest[3:], clock=clock)
     if scheme == "files" and rest:
         from holdfast.runtime.file_layout import SessionFiles
-        from holdfast.store.files import FilesStore
+        from holdfast.store.files.store import FilesStore
 
         return FilesStore(rest.removeprefix("//"), SessionFiles(), clock=clock)
     if scheme in {"postgresql", "postgres"}:
-        from holdfast.store.postgres import PostgresStore
+        from holdfast.store.postgres.store import PostgresStore
 
         return PostgresStore(store, clock=clock)
     raise ConfigError(
@@ -52,7 +52,7 @@ def indexed(store: Store, url: str | None) -> Store:
             hint="use redis://localhost:6379/0",
         )
     try:
-        from holdfast.store.redis import IndexedStore
+        from holdfast.store.redis.store import IndexedStore
     except ImportError as error:
         raise ConfigError(
             "an index in Redis needs the redis library, which is not installed",

@@ -8,9 +8,9 @@ import anyio
 from holdfast.cli.backend import Backend, Json
 from holdfast.cli.input_lines import Lines
 from holdfast.cli.terminal import Terminal, call_text, line, value_text
-from holdfast.core.pending import PEOPLE
-from holdfast.core.permissions import rule_of
-from holdfast.core.words import decision_in
+from holdfast.core.pending.record import PEOPLE
+from holdfast.core.pending.words import decision_in
+from holdfast.core.session.permissions import rule_of
 from holdfast.errors import HoldfastError, Refused
 
 HELP: Final = (

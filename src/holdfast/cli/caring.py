@@ -10,16 +10,18 @@ from holdfast.app.stores import without_index
 from holdfast.cli.opening import opened, runtime_of
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, age, line
-from holdfast.core.queues import DEFAULT
+from holdfast.core.session.queues import DEFAULT
 from holdfast.errors import ConfigError, Refused, StoreError
 from holdfast.runtime.checks import Check, exit_code
 from holdfast.runtime.checkup import Checkup
 from holdfast.runtime.file_layout import SessionFiles
 from holdfast.runtime.stats import statistics
-from holdfast.store import files_care, postgres_care, sqlite_care
 from holdfast.store.base import Store
-from holdfast.store.care import Look
-from holdfast.store.postgres import PostgresStore
+from holdfast.store.files import inspect as files_care
+from holdfast.store.inspect import Look
+from holdfast.store.postgres import inspect as postgres_care
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.sqlite import inspect as sqlite_care
 
 _MARKS: Final = {"ok": "✓", "finding": "✗", "corrupt": "✗"}
 

@@ -7,7 +7,7 @@ from holdfast.app import Runtime, service_of, tenant_of
 from holdfast.cli.opening import opened
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, call_text, line
-from holdfast.core.calls import CallStatus
+from holdfast.core.session.calls import CallStatus
 from holdfast.errors import HoldfastError, Refused
 from holdfast.runtime.agents import ReadyAgent
 from holdfast.runtime.log import Log

@@ -10,9 +10,9 @@ from holdfast.cli.opening import check_exists, log_to_stderr
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal
 from holdfast.errors import Refused
-from holdfast.store import postgres_care
 from holdfast.store.base import Store
-from holdfast.store.copying import Copied, copy
+from holdfast.store.copy import Copied, copy
+from holdfast.store.postgres import inspect as postgres_care
 
 _EVERY = 500  # streams, from one word about it to the next
 

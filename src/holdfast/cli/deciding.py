@@ -10,7 +10,7 @@ from holdfast.cli.driving import Said, drive, interruptible
 from holdfast.cli.opening import working
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, call_text, line, value_text
-from holdfast.core.pending import Verb
+from holdfast.core.pending.record import Verb
 
 CLAIM_S: Final = 0.5  # a worker that is alive has taken a woken session by then
 _STEP_S: Final = 0.05

@@ -8,14 +8,14 @@ from holdfast.cli.local import bury_the_dead
 from holdfast.cli.opening import opened
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, line
-from holdfast.core import index
+from holdfast.core.session import naming as index
 from holdfast.errors import Refused
 from holdfast.runtime.checks import Check, exit_code
 from holdfast.runtime.checkup_session import SessionCheckup, find_stream
 from holdfast.runtime.entries import session_not_found
 from holdfast.runtime.mending import Mended, mend
-from holdfast.store.care import Look, StreamLook
-from holdfast.store.files_care import FilesLook
+from holdfast.store.files.inspect import FilesLook
+from holdfast.store.inspect import Look, StreamLook
 
 
 def doctor_of_session(settings: Settings, given: str, *, fix: bool) -> int:

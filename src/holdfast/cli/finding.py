@@ -5,8 +5,8 @@ from contextlib import suppress
 from typing import Final
 
 from holdfast.cli.backend import Backend, Json
-from holdfast.core.index import check_id
-from holdfast.core.pending import VERBS, Verb
+from holdfast.core.pending.record import VERBS, Verb
+from holdfast.core.session.naming import check_id
 from holdfast.errors import Corrupt, NotFound, Refused
 from holdfast.runtime.entries import session_not_found
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from holdfast.app import Runtime, service_of, tenant_of
 from holdfast.cli.backend import Given, Handle, Json
 from holdfast.cli.who import login_name
-from holdfast.core.commands import (
+from holdfast.core.pending.commands import (
     Approve,
     CancelCall,
     Command,
@@ -16,8 +16,8 @@ from holdfast.core.commands import (
     SubmitError,
     SubmitResult,
 )
-from holdfast.core.pending import PendingRecord
-from holdfast.core.sessions import State
+from holdfast.core.pending.record import PendingRecord
+from holdfast.core.session.state import State
 from holdfast.hitl.showing import pause_json
 from holdfast.runtime.entries import Address, Known
 from holdfast.runtime.models.base import Delta

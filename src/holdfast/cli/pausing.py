@@ -8,7 +8,7 @@ from holdfast.cli.opening import working
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, age, line
 from holdfast.cli.why import Picture, why
-from holdfast.core.events import PENDING_EXECUTIONS
+from holdfast.core.log.events import PENDING_EXECUTIONS
 from holdfast.hitl import ExecutionState
 from holdfast.hitl.saving import state_of
 

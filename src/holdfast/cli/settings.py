@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from holdfast.core.queues import DEFAULT
+from holdfast.core.session.queues import DEFAULT
 
 F = TypeVar("F", bound=Callable[..., Any])
 

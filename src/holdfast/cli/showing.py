@@ -12,7 +12,7 @@ from holdfast.cli.terminal import Terminal, age, call_text, line, value_text
 from holdfast.cli.usage_text import usage_text
 from holdfast.cli.why import Picture, why
 from holdfast.core.durations import duration_ms
-from holdfast.core.queues import DEFAULT
+from holdfast.core.session.queues import DEFAULT
 from holdfast.runtime.results import instant
 
 _MOST_LINES: Final = 30

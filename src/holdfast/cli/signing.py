@@ -10,8 +10,8 @@ from holdfast.app import service_of
 from holdfast.cli.opening import CONFIG, runtime_of
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal
-from holdfast.core import webhooks
-from holdfast.core.index import check_id
+from holdfast.core.session.naming import check_id
+from holdfast.core.webhooks import signatures as webhooks
 from holdfast.errors import ConfigError
 from holdfast.runtime.ids import new_id
 

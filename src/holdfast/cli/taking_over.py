@@ -9,14 +9,14 @@ from holdfast.app import Runtime, service_of, tenant_of
 from holdfast.cli.opening import opened
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, line
-from holdfast.core.foreign import Foreign, parse
-from holdfast.core.repair import Issue
+from holdfast.core.conversation.repair import Issue
+from holdfast.core.transfer.foreign import Foreign, parse
 from holdfast.errors import Refused
 from holdfast.runtime.adopting import Adopted, adopt
 from holdfast.runtime.ids import new_id
 from holdfast.runtime.making import Names
-from holdfast.store.files_layout import LOG
-from holdfast.store.files_names import id_of
+from holdfast.store.files.layout import LOG
+from holdfast.store.shared.names import id_of
 
 _MOST: Final = 20  # issues shown one by one
 _SHOWN: Final = 300  # characters of each

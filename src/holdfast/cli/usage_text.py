@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from holdfast.core.usage import UNPRICED
+from holdfast.core.session.usage import UNPRICED
 
 # What is told, and what is told of a part of it.
 _TOLD: Final = {

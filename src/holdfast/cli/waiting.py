@@ -10,7 +10,7 @@ from holdfast.cli.opening import working
 from holdfast.cli.settings import Settings
 from holdfast.cli.terminal import Terminal, age, call_text, line, value_text
 from holdfast.cli.why import commands_for
-from holdfast.core.pending import became_of
+from holdfast.core.pending.record import became_of
 
 _LONGEST: Final = 160
 _ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})

@@ -5,14 +5,7 @@ from typing import Any, Final
 
 import httpx2
 
-from holdfast.errors import (
-    Conflict,
-    HoldfastError,
-    NotAllowed,
-    NotFound,
-    Refused,
-    StoreError,
-)
+from holdfast.errors import Conflict, HoldfastError, NotAllowed, NotFound, Refused, StoreError
 
 _KINDS: Final[Mapping[int, type[HoldfastError]]] = {
     400: Refused,

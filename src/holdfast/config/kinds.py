@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from holdfast.config.problems import did_you_mean, listed
 from holdfast.core.durations import duration_ms
-from holdfast.core.permissions import rule_of
+from holdfast.core.session.permissions import rule_of
 from holdfast.errors import Refused
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")

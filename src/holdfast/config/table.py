@@ -30,8 +30,8 @@ from holdfast.config.kinds import (
     choice,
     integer,
 )
-from holdfast.core import providers
-from holdfast.core.permissions import EFFECTS
+from holdfast.core.providers import catalog as providers
+from holdfast.core.session.permissions import EFFECTS
 
 BUILT_IN: Final = ("ask_user", "wait", "todo_write", "execute_command")
 PROVIDERS: Final = ("scripted", *providers.PROVIDERS)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal
 
-from holdfast.core.index import check_id, check_tenant
+from holdfast.core.session.naming import check_id, check_tenant
 from holdfast.errors import Refused
 
 Role = Literal["viewer", "submitter", "approver", "operator", "admin"]

@@ -11,9 +11,14 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw
 
-from holdfast.core import events
-from holdfast.core.events import Content, Event
-from holdfast.core.messages import AssistantMessage, Message, ToolMessage, UserMessage
+from holdfast.core.conversation.messages import (
+    AssistantMessage,
+    Message,
+    ToolMessage,
+    UserMessage,
+)
+from holdfast.core.log import events
+from holdfast.core.log.events import Content, Event
 from holdfast.errors import Refused
 
 Said = dict[str, Any]

@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 
 from holdfast.app import Runtime
-from holdfast.core import events
-from holdfast.core.events import Event, Stamped
-from holdfast.core.rebuild import open_records
-from holdfast.core.sessions import State, fold
+from holdfast.core.log import events
+from holdfast.core.log.events import Event, Stamped
+from holdfast.core.session.state import State, fold
+from holdfast.core.transfer.open_calls import open_records
 from holdfast.errors import Conflict, Refused
 from holdfast.hitl.behind import address_of, log_of, service_at
 from holdfast.hitl.messages import events_of

@@ -10,15 +10,11 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.app import Runtime
-from holdfast.core.events import PENDING_EXECUTIONS, ToolCall
+from holdfast.core.log.events import PENDING_EXECUTIONS, ToolCall
 from holdfast.errors import NotFound, Refused
 from holdfast.hitl.behind import address_of, log_of, service_at
 from holdfast.hitl.secrets import Hidden, without_secrets
-from holdfast.hitl.state import (
-    ExecutionState,
-    serialize_execution_state,
-    state_from,
-)
+from holdfast.hitl.state import ExecutionState, serialize_execution_state, state_from
 from holdfast.hitl.view import Settings, state_in
 from holdfast.runtime.content import check_size
 from holdfast.runtime.entries import Known

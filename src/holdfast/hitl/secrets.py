@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from holdfast.core.redaction import MASK, masked
+from holdfast.core.log.redaction import MASK, masked
 from holdfast.errors import Refused
 from holdfast.hitl.state import ExecutionState, Message, ToolCall
 

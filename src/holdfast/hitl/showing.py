@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from holdfast.core.events import PENDING_EXECUTIONS
+from holdfast.core.log.events import PENDING_EXECUTIONS
 from holdfast.hitl.saving import metadata_of
 from holdfast.runtime.entries import Known
 from holdfast.runtime.service import Service

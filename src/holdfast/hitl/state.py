@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.index import check_id
+from holdfast.core.session.naming import check_id
 from holdfast.errors import Refused
 
 Message = dict[str, Any]  # {"role", "parts": […]}, as `holdfast.hitl.messages` writes them

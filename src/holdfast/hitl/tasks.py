@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.app import Runtime, tenant_of
-from holdfast.core.pending import PEOPLE, PendingRecord
+from holdfast.core.pending.record import PEOPLE, PendingRecord
 from holdfast.errors import HoldfastError, Refused
 from holdfast.hitl.behind import service_at
 from holdfast.runtime.results import Result

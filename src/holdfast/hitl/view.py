@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from holdfast.core import events
-from holdfast.core.calls import Call, CallStatus
-from holdfast.core.events import Content, Stamped
-from holdfast.core.messages import conversation
-from holdfast.core.redaction import MASK
-from holdfast.core.sessions import Run, State
+from holdfast.core.conversation.messages import conversation
+from holdfast.core.log import events
+from holdfast.core.log.events import Content, Stamped
+from holdfast.core.log.redaction import MASK
+from holdfast.core.session.calls import Call, CallStatus
+from holdfast.core.session.state import Run, State
 from holdfast.hitl.messages import message_json
 from holdfast.hitl.state import ExecutionState, ReasoningStateSnapshot, ToolCall
 

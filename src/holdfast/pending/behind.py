@@ -3,9 +3,9 @@
 from typing import Any
 
 from holdfast.app import Runtime, service_of, tenant_of
-from holdfast.core.commands import Command
-from holdfast.core.decide import Settlement
-from holdfast.core.pending import PendingRecord
+from holdfast.core.pending.commands import Command
+from holdfast.core.pending.record import PendingRecord
+from holdfast.core.pending.settlement import Settlement
 from holdfast.runtime.entries import Address, Known
 from holdfast.runtime.results import pending_json
 

@@ -7,12 +7,12 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.app import Runtime, service_of, tenant_of
-from holdfast.core import events
-from holdfast.core.commands import CancelCall, Expire, SubmitError, SubmitResult
-from holdfast.core.decide import is_overdue
-from holdfast.core.deliveries import Hook
-from holdfast.core.index import check_id
-from holdfast.core.pending import PendingRecord, PendingTime
+from holdfast.core.log import events
+from holdfast.core.pending.commands import CancelCall, Expire, SubmitError, SubmitResult
+from holdfast.core.pending.record import PendingRecord, PendingTime
+from holdfast.core.pending.settlement import is_overdue
+from holdfast.core.session.naming import check_id
+from holdfast.core.webhooks.deliveries import Hook
 from holdfast.errors import Conflict, NotFound, Refused
 from holdfast.pending.behind import Call, Calls, session_of, settled, shown
 from holdfast.runtime.entries import Known, pending_put, session_not_found

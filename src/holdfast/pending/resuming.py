@@ -5,9 +5,9 @@ from contextlib import suppress
 from typing import Any
 
 from holdfast.app import Runtime, service_of, tenant_of
-from holdfast.core import pending
-from holdfast.core.commands import Command, SubmitError
-from holdfast.core.pending import PendingRecord
+from holdfast.core.pending import record as pending
+from holdfast.core.pending.commands import Command, SubmitError
+from holdfast.core.pending.record import PendingRecord
 from holdfast.errors import Corrupt, NotFound, StoreError
 from holdfast.pending.behind import Calls, session_of, settled, shown
 from holdfast.pending.records import result_of

@@ -7,9 +7,15 @@ from types import EllipsisType
 from typing import Any, Final
 
 from holdfast.app import Runtime, service_of, tenant_of
-from holdfast.core.deliveries import Hook
-from holdfast.core.messages import Answer, AskedCall, AssistantMessage, ToolMessage, UserMessage
-from holdfast.core.pending import PendingRecord, PendingStatus
+from holdfast.core.conversation.messages import (
+    Answer,
+    AskedCall,
+    AssistantMessage,
+    ToolMessage,
+    UserMessage,
+)
+from holdfast.core.pending.record import PendingRecord, PendingStatus
+from holdfast.core.webhooks.deliveries import Hook
 from holdfast.errors import ConfigError, Conflict, NotFound, Refused, ToolError
 from holdfast.pending.records import json_object
 from holdfast.runtime.agents import Agent

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.commands import Approve, Command, SubmitResult
-from holdfast.core.pending import PendingRecord
+from holdfast.core.pending.commands import Approve, Command, SubmitResult
+from holdfast.core.pending.record import PendingRecord
 from holdfast.errors import Refused
 from holdfast.runtime.agents import Agents, ReadyAgent
 from holdfast.runtime.content import check_text

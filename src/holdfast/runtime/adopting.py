@@ -8,12 +8,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core import events
-from holdfast.core.events import Stamped
-from holdfast.core.foreign import Foreign, told
-from holdfast.core.index import check_id, check_tenant
-from holdfast.core.repair import Issue
-from holdfast.core.sessions import fold
+from holdfast.core.conversation.repair import Issue
+from holdfast.core.log import events
+from holdfast.core.log.events import Stamped
+from holdfast.core.session.naming import check_id, check_tenant
+from holdfast.core.session.state import fold
+from holdfast.core.transfer.foreign import Foreign, told
 from holdfast.errors import Conflict, Refused
 from holdfast.runtime.content import store_bytes
 from holdfast.runtime.entries import Known

@@ -10,12 +10,12 @@ from typing import Any, Final, Generic, Literal
 import msgspec
 from typing_extensions import TypeVar
 
-from holdfast.core import queues
-from holdfast.core.compaction import policy_of
+from holdfast.core.conversation.compaction import policy_of
+from holdfast.core.driver.model_failures import Patience
+from holdfast.core.driver.plan import Limits
 from holdfast.core.no_json import no_json
-from holdfast.core.plan import Limits
-from holdfast.core.retries import Patience
-from holdfast.core.sessions import Run
+from holdfast.core.session import queues
+from holdfast.core.session.state import Run
 from holdfast.errors import ConfigError, HoldfastError, NotFound, Refused
 from holdfast.runtime.builtins import resolve_tool
 from holdfast.runtime.mcp.lines import Lines

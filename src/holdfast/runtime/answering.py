@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from holdfast.core import pending
-from holdfast.core.commands import Approve, Command, Deny, Respond
-from holdfast.core.decide import Settlement
-from holdfast.core.events import Decision, Stamped
-from holdfast.core.pending import PendingRecord
-from holdfast.core.words import decision_in
+from holdfast.core.log.events import Decision, Stamped
+from holdfast.core.pending import record as pending
+from holdfast.core.pending.commands import Approve, Command, Deny, Respond
+from holdfast.core.pending.record import PendingRecord
+from holdfast.core.pending.settlement import Settlement
+from holdfast.core.pending.words import decision_in
 from holdfast.errors import Conflict, Corrupt, NotFound, Refused
 from holdfast.runtime.entries import Known, open_calls, still_there
 from holdfast.runtime.log import Log

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.messages import Answer, AskedCall
+from holdfast.core.conversation.messages import Answer, AskedCall
 from holdfast.runtime.ids import secret_id
 
 

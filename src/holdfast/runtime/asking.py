@@ -9,13 +9,13 @@ from functools import partial
 
 from msgspec import Struct
 
-from holdfast.core.compaction import Cut
-from holdfast.core.cut_answers import NOT_RUN, cut_off
-from holdfast.core.messages import Answer, Message, UserMessage
-from holdfast.core.policy import Reject
-from holdfast.core.repair import Growing
-from holdfast.core.sessions import State
-from holdfast.core.stops import is_cut
+from holdfast.core.conversation.compaction import Cut
+from holdfast.core.conversation.messages import Answer, Message, UserMessage
+from holdfast.core.conversation.repair import Growing
+from holdfast.core.driver.cut_answers import NOT_RUN, cut_off
+from holdfast.core.driver.verdicts import Reject
+from holdfast.core.log.stop_reasons import is_cut
+from holdfast.core.session.state import State
 from holdfast.errors import HoldfastError, ModelError
 from holdfast.runtime.answers import storable, storable_text
 from holdfast.runtime.bus import Attempt

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final, get_args
 
-from holdfast.core.todos import Priority, Status, check_todos, describe
+from holdfast.core.session.todos import Priority, Status, check_todos, describe
 from holdfast.errors import ConfigError, Refused, ToolError
 from holdfast.runtime.tools import Tool, as_tool
 from holdfast.runtime.values import Context

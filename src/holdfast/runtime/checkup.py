@@ -7,19 +7,21 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from holdfast.core import codec, index, pending
 from holdfast.core.durations import format_ms
-from holdfast.core.index import SessionRecord
-from holdfast.core.pending import PendingRecord
-from holdfast.core.queues import DEFAULT, MANY
+from holdfast.core.log import codec
+from holdfast.core.pending import record as pending
+from holdfast.core.pending.record import PendingRecord
+from holdfast.core.session import naming as index
+from holdfast.core.session.naming import SessionRecord
+from holdfast.core.session.queues import DEFAULT, MANY
 from holdfast.errors import Corrupt, HoldfastError, SchemaNewer, StoreError
 from holdfast.runtime.checks import Check, Checks, fine
 from holdfast.runtime.checkup_postgres import schema_check, server_checks
 from holdfast.runtime.queueing import due_by_queue, workers_by_queue
-from holdfast.store.care import Look, Sizes, Vitals
-from holdfast.store.files_care import FilesLook
-from holdfast.store.postgres_care import PostgresLook
-from holdfast.store.sqlite_care import Examination, Linked, known_schema, linked, place
+from holdfast.store.files.inspect import FilesLook
+from holdfast.store.inspect import Look, Sizes, Vitals
+from holdfast.store.postgres.inspect import PostgresLook
+from holdfast.store.sqlite.inspect import Examination, Linked, known_schema, linked, place
 
 _GRACE_MS: Final = 10_000  # a live worker has seen to it by then
 _AHEAD_MS: Final = 60_000

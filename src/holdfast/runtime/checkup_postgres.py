@@ -4,8 +4,8 @@ from typing import Final
 
 from holdfast.core.durations import format_ms
 from holdfast.runtime.checks import Check, Checks, fine
-from holdfast.store.postgres_care import Server, known_schema
-from holdfast.store.postgres_running import OLDEST
+from holdfast.store.postgres.connections import OLDEST
+from holdfast.store.postgres.inspect import Server, known_schema
 
 _SKEW_MS: Final = 5_000
 _MANY_DEAD: Final = 100_000

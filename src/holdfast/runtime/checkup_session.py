@@ -6,19 +6,21 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core import codec, events, index, pending
-from holdfast.core.calls import Call, CallStatus
-from holdfast.core.events import Stamped
-from holdfast.core.messages import conversation
-from holdfast.core.pending import PendingRecord
-from holdfast.core.rebuild import open_records
-from holdfast.core.repair import repair
-from holdfast.core.sessions import State, fold
+from holdfast.core.conversation.messages import conversation
+from holdfast.core.conversation.repair import repair
+from holdfast.core.log import codec, events
+from holdfast.core.log.events import Stamped
+from holdfast.core.pending import record as pending
+from holdfast.core.pending.record import PendingRecord
+from holdfast.core.session import naming as index
+from holdfast.core.session.calls import Call, CallStatus
+from holdfast.core.session.state import State, fold
+from holdfast.core.transfer.open_calls import open_records
 from holdfast.errors import Corrupt
 from holdfast.runtime.checks import Check, Checks
 from holdfast.runtime.checkup import Commands
 from holdfast.runtime.making import Names
-from holdfast.store.care import Look, Seen, StreamLook
+from holdfast.store.inspect import Look, Seen, StreamLook
 
 _MOST: Final = 10
 _MENDABLE: Final = frozenset(

@@ -3,10 +3,10 @@
 import logging
 from typing import Final
 
-from holdfast.core import compaction
-from holdfast.core.compaction import Cut
-from holdfast.core.policy import GiveUp
-from holdfast.core.retries import ELSEWHERE
+from holdfast.core.conversation import compaction
+from holdfast.core.conversation.compaction import Cut
+from holdfast.core.driver.model_failures import ELSEWHERE
+from holdfast.core.driver.verdicts import GiveUp
 from holdfast.runtime.asking import Asking
 from holdfast.runtime.log import Log
 from holdfast.runtime.outcomes import ModelFailed, Summarised

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any, Final
 
-from holdfast.core import events
+from holdfast.core.log import events
 from holdfast.errors import Refused
 from holdfast.runtime.values import Content, File
 from holdfast.store.base import HeadMoved, NoStream, Record, Store, Write

@@ -11,9 +11,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
-from holdfast.core import deliveries, pending, webhooks
-from holdfast.core.deliveries import FOR_ALL, KIND, Answer, Attempt, Delivery, Hook, Status
-from holdfast.core.webhooks import ID, TIMESTAMP
+from holdfast.core.pending import record as pending
+from holdfast.core.webhooks import deliveries
+from holdfast.core.webhooks import signatures as webhooks
+from holdfast.core.webhooks.deliveries import (
+    FOR_ALL,
+    KIND,
+    Answer,
+    Attempt,
+    Delivery,
+    Hook,
+    Status,
+)
+from holdfast.core.webhooks.signatures import ID, TIMESTAMP
 from holdfast.errors import HoldfastError
 from holdfast.runtime.host import Host
 from holdfast.runtime.outbox import Outbox, delivery_put

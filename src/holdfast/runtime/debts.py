@@ -3,7 +3,8 @@
 import logging
 from dataclasses import dataclass, replace
 
-from holdfast.core import events, index
+from holdfast.core.log import events
+from holdfast.core.session import naming as index
 from holdfast.errors import Corrupt, HoldfastError, StoreError
 from holdfast.runtime.entries import Known
 from holdfast.runtime.log import as_record

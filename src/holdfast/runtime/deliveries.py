@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core import deliveries
-from holdfast.core.deliveries import KIND, TYPES, Attempt, Delivery, Step
-from holdfast.core.index import check_id
+from holdfast.core.session.naming import check_id
+from holdfast.core.webhooks import deliveries
+from holdfast.core.webhooks.deliveries import KIND, TYPES, Attempt, Delivery, Step
 from holdfast.errors import HoldfastError, NotFound
 from holdfast.runtime.addresses import parse
 from holdfast.runtime.entries import readable

@@ -6,8 +6,8 @@ from typing import Any
 
 import anyio
 
-from holdfast.core import webhooks
-from holdfast.core.pending import PendingRecord
+from holdfast.core.pending.record import PendingRecord
+from holdfast.core.webhooks import signatures as webhooks
 from holdfast.errors import HoldfastError, Refused
 from holdfast.runtime.bus import Bus
 from holdfast.runtime.near import Near

@@ -5,14 +5,16 @@ from typing import Final, assert_never
 
 from msgspec import Struct
 
-from holdfast.core import effects, events, turns
-from holdfast.core.calls import Call
-from holdfast.core.cut_answers import MAX_PAUSES, useless
-from holdfast.core.messages import Answer
-from holdfast.core.policy import Ending, GiveUp, Verdict
-from holdfast.core.retries import Trouble
-from holdfast.core.stops import is_cut, is_paused
-from holdfast.core.turns import Draft, Scope, Turn
+from holdfast.core.conversation.messages import Answer
+from holdfast.core.driver import drafts as turns
+from holdfast.core.driver import effects
+from holdfast.core.driver.cut_answers import MAX_PAUSES, useless
+from holdfast.core.driver.drafts import Draft, Scope, Turn
+from holdfast.core.driver.model_failures import Trouble
+from holdfast.core.driver.verdicts import Ending, GiveUp, Verdict
+from holdfast.core.log import events
+from holdfast.core.log.stop_reasons import is_cut, is_paused
+from holdfast.core.session.calls import Call
 from holdfast.errors import HoldfastError, ModelUnavailable, Refused
 from holdfast.runtime.agents import ReadyAgent
 from holdfast.runtime.compacting import Compacting

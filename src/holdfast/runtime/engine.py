@@ -11,12 +11,14 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from holdfast.core import effects, events, turns
-from holdfast.core.calls import Call, CallStatus
-from holdfast.core.effects import Effect, Park
-from holdfast.core.plan import Seat, plan
-from holdfast.core.sessions import State
-from holdfast.core.turns import Draft
+from holdfast.core.driver import drafts as turns
+from holdfast.core.driver import effects
+from holdfast.core.driver.drafts import Draft
+from holdfast.core.driver.effects import Effect, Park
+from holdfast.core.driver.plan import Seat, plan
+from holdfast.core.log import events
+from holdfast.core.session.calls import Call, CallStatus
+from holdfast.core.session.state import State
 from holdfast.errors import HoldfastError
 from holdfast.runtime.agents import ReadyAgent
 from holdfast.runtime.asking import Asking

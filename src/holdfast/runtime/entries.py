@@ -9,10 +9,12 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.core import index, pending, queues
-from holdfast.core.deliveries import Hook
-from holdfast.core.index import SessionRecord
-from holdfast.core.pending import PendingRecord
+from holdfast.core.pending import record as pending
+from holdfast.core.pending.record import PendingRecord
+from holdfast.core.session import naming as index
+from holdfast.core.session import queues
+from holdfast.core.session.naming import SessionRecord
+from holdfast.core.webhooks.deliveries import Hook
 from holdfast.errors import Corrupt, NotFound
 from holdfast.store.base import Entry, Gone, NoStream, Put, Store
 

@@ -12,9 +12,11 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core import codec, events, pending, queues
-from holdfast.core.events import Content
-from holdfast.core.redaction import shown_event
+from holdfast.core.log import codec, events
+from holdfast.core.log.events import Content
+from holdfast.core.log.redaction import shown_event
+from holdfast.core.pending import record as pending
+from holdfast.core.session import queues
 from holdfast.errors import Corrupt
 from holdfast.runtime.content import read_bytes
 from holdfast.runtime.entries import Known, open_calls

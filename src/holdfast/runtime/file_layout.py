@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core import index, pending
+from holdfast.core.pending import record as pending
+from holdfast.core.session import naming as index
 from holdfast.errors import Corrupt
 from holdfast.store.base import Entry
-from holdfast.store.files_names import name_of
+from holdfast.store.shared.names import name_of
 
 
 class SessionFiles:

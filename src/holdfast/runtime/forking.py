@@ -1,10 +1,10 @@
 """A copy of a session up to a settled point, with a life of its own."""
 
-from holdfast.core import events
-from holdfast.core.events import Stamped
-from holdfast.core.forking import copied, settled_point
-from holdfast.core.index import check_id
-from holdfast.core.sessions import fold
+from holdfast.core.log import events
+from holdfast.core.log.events import Stamped
+from holdfast.core.session.naming import check_id
+from holdfast.core.session.state import fold
+from holdfast.core.transfer.forks import copied, settled_point
 from holdfast.errors import Conflict
 from holdfast.runtime.entries import Known, still_there
 from holdfast.runtime.ids import new_id

@@ -9,7 +9,7 @@ from typing import Final
 
 import anyio
 
-from holdfast.core.queues import DEFAULT, worker_name
+from holdfast.core.session.queues import DEFAULT, worker_name
 from holdfast.errors import StoreError
 from holdfast.runtime.debts import Debts
 from holdfast.runtime.ids import secret_id

@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 import anyio
 import anyio.abc
 
-from holdfast.core import index
-from holdfast.core.queues import DEFAULT
+from holdfast.core.session import naming as index
+from holdfast.core.session.queues import DEFAULT
 from holdfast.errors import Corrupt, HoldfastError, StoreError
 from holdfast.runtime.agents import Agents, ReadyAgent
 from holdfast.runtime.bus import REMIND_S

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core import codec, events, queues
-from holdfast.core.events import Stamped
-from holdfast.core.index import check_id, check_tenant
-from holdfast.core.pending import PendingRecord
+from holdfast.core.log import codec, events
+from holdfast.core.log.events import Stamped
+from holdfast.core.pending.record import PendingRecord
+from holdfast.core.session import queues
+from holdfast.core.session.naming import check_id, check_tenant
 from holdfast.errors import Conflict, HoldfastError, Refused
 from holdfast.runtime.content import digest_of, store_bytes
 from holdfast.runtime.entries import Address

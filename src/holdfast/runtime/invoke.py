@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 
 from holdfast.core.durations import format_ms
-from holdfast.core.redaction import masked
+from holdfast.core.log.redaction import masked
 from holdfast.errors import ToolError
 from holdfast.runtime.answers import storable_text
 from holdfast.runtime.signatures import Signature

@@ -7,12 +7,12 @@ from typing import Any, Final, NamedTuple
 
 import anyio
 
-from holdfast.core import events
-from holdfast.core.effects import Park
-from holdfast.core.events import Event
-from holdfast.core.pending import PendingRecord
-from holdfast.core.sessions import State
-from holdfast.core.turns import Change, Draft
+from holdfast.core.driver.drafts import Change, Draft
+from holdfast.core.driver.effects import Park
+from holdfast.core.log import events
+from holdfast.core.log.events import Event
+from holdfast.core.pending.record import PendingRecord
+from holdfast.core.session.state import State
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.runtime.agents import ReadyAgent
 from holdfast.runtime.desk import Desk

@@ -6,12 +6,12 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.index import SessionRecord
+from holdfast.core.session.naming import SessionRecord
 from holdfast.errors import NotFound
 from holdfast.runtime.entries import Known, readable
 from holdfast.runtime.results import Result
 from holdfast.runtime.service import Service
-from holdfast.store.cursors import cursor_of
+from holdfast.store.shared.paging import cursor_of
 
 _PAGE: Final = 500
 _OVER: Final = ("completed", "failed", "cancelled")

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from holdfast.core import codec
-from holdfast.core.events import Compacted, Event, Stamped
-from holdfast.core.messages import Conversation, Message
-from holdfast.core.repair import Growing, OwnHistory
-from holdfast.core.sessions import State, fold
+from holdfast.core.conversation.messages import Conversation, Message
+from holdfast.core.conversation.repair import Growing, OwnHistory
+from holdfast.core.log import codec
+from holdfast.core.log.events import Compacted, Event, Stamped
+from holdfast.core.session.state import State, fold
 from holdfast.errors import Corrupt
 from holdfast.store.base import Record, Slice, Store
 

@@ -4,14 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from holdfast.core import events, index, queues
-from holdfast.core.effects import Park
-from holdfast.core.events import Stamped
-from holdfast.core.index import SessionRecord
-from holdfast.core.pending import PendingRecord
-from holdfast.core.plan import Seat, plan
-from holdfast.core.rebuild import open_records
-from holdfast.core.sessions import State, fold
+from holdfast.core.driver.effects import Park
+from holdfast.core.driver.plan import Seat, plan
+from holdfast.core.log import events
+from holdfast.core.log.events import Stamped
+from holdfast.core.pending.record import PendingRecord
+from holdfast.core.session import naming as index
+from holdfast.core.session import queues
+from holdfast.core.session.naming import SessionRecord
+from holdfast.core.session.state import State, fold
+from holdfast.core.transfer.open_calls import open_records
 from holdfast.runtime.entries import Known, pending_put, session_put
 from holdfast.runtime.log import as_record
 from holdfast.runtime.outside import Said, key_put

@@ -3,12 +3,12 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from holdfast.core.salvage import salvaged
+from holdfast.core.transfer.salvage import salvaged
 from holdfast.errors import Conflict
 from holdfast.runtime.checkup_session import SessionCheckup
 from holdfast.runtime.making import going_on, make
 from holdfast.store.base import Gone, Store
-from holdfast.store.care import Look
+from holdfast.store.inspect import Look
 
 
 @dataclass(frozen=True, slots=True)

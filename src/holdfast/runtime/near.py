@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from holdfast.core.events import Event
+from holdfast.core.log.events import Event
 from holdfast.runtime.entries import Known, Waiting
 from holdfast.runtime.log import Log
 from holdfast.store.base import Write

@@ -12,8 +12,12 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core import deliveries, index, pending
-from holdfast.core.deliveries import (
+from holdfast.core.pending import record as pending
+from holdfast.core.pending.record import PendingRecord
+from holdfast.core.session import naming as index
+from holdfast.core.session.naming import SessionRecord
+from holdfast.core.webhooks import deliveries
+from holdfast.core.webhooks.deliveries import (
     CALL_HOOK,
     FOR_ALL,
     KEY_ONLY,
@@ -23,9 +27,7 @@ from holdfast.core.deliveries import (
     Hook,
     Occasion,
 )
-from holdfast.core.index import SessionRecord
-from holdfast.core.pending import PendingRecord
-from holdfast.core.webhooks import callback_url, derive
+from holdfast.core.webhooks.signatures import callback_url, derive
 from holdfast.runtime.addresses import Screen
 from holdfast.runtime.ids import secret_id
 from holdfast.runtime.results import pending_json

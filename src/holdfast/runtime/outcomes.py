@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from holdfast.core import events
-from holdfast.core.compaction import Cut
-from holdfast.core.messages import Answer
-from holdfast.core.policy import Verdict
+from holdfast.core.conversation.compaction import Cut
+from holdfast.core.conversation.messages import Answer
+from holdfast.core.driver.verdicts import Verdict
+from holdfast.core.log import events
 from holdfast.errors import HoldfastError
 
 

@@ -6,11 +6,11 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.cut_answers import cut_off
-from holdfast.core.jsonschema import problems
-from holdfast.core.messages import Answer
-from holdfast.core.policy import Correct, Ending, Finish, GiveUp
-from holdfast.core.stops import is_cut
+from holdfast.core.conversation.messages import Answer
+from holdfast.core.driver.cut_answers import cut_off
+from holdfast.core.driver.verdicts import Correct, Ending, Finish, GiveUp
+from holdfast.core.json_values import problems
+from holdfast.core.log.stop_reasons import is_cut
 from holdfast.errors import ConfigError, Refused
 
 MAX_CORRECTIONS: Final = 2

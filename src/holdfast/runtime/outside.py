@@ -13,10 +13,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.core import decide, events, index, pending
-from holdfast.core.commands import CancelCall
-from holdfast.core.index import KeyRecord, SessionRecord
-from holdfast.core.redaction import MASK
+from holdfast.core.log import events
+from holdfast.core.log.redaction import MASK
+from holdfast.core.pending import record as pending
+from holdfast.core.pending import settlement as decide
+from holdfast.core.pending.commands import CancelCall
+from holdfast.core.session import naming as index
+from holdfast.core.session.naming import KeyRecord, SessionRecord
 from holdfast.errors import Conflict, HoldfastError, Refused
 from holdfast.runtime.entries import (
     Address,
@@ -31,15 +34,7 @@ from holdfast.runtime.ids import new_id
 from holdfast.runtime.log import Log, as_record
 from holdfast.runtime.near import Near, Rested
 from holdfast.runtime.outbox import Outbox
-from holdfast.store.base import (
-    Entry,
-    Gone,
-    HeadMoved,
-    Put,
-    Store,
-    VersionMoved,
-    Write,
-)
+from holdfast.store.base import Entry, Gone, HeadMoved, Put, Store, VersionMoved, Write
 
 logger = logging.getLogger("holdfast")
 

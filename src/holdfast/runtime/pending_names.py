@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from holdfast.core import index, pending
+from holdfast.core.pending import record as pending
+from holdfast.core.session import naming as index
 from holdfast.errors import Corrupt
 from holdfast.store.base import Entry
 

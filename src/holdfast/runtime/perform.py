@@ -6,10 +6,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.core import events
-from holdfast.core.calls import Call
-from holdfast.core.pending import PendingRecord
-from holdfast.core.sessions import State
+from holdfast.core.log import events
+from holdfast.core.pending.record import PendingRecord
+from holdfast.core.session.calls import Call
+from holdfast.core.session.state import State
 from holdfast.errors import HoldfastError
 from holdfast.runtime.answers import storable_text
 from holdfast.runtime.content import check_size, stored_content

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from holdfast.core.permissions import EFFECTS, Permissions, Rule, rule_of
+from holdfast.core.session.permissions import EFFECTS, Permissions, Rule, rule_of
 from holdfast.errors import ConfigError, Refused
 from holdfast.runtime.tools import Tool
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import anyio
 
-from holdfast.core.deliveries import FORBIDDEN, Answer
+from holdfast.core.webhooks.deliveries import FORBIDDEN, Answer
 from holdfast.errors import Refused
 from holdfast.runtime.addresses import Place, Screen, parse
 

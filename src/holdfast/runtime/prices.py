@@ -13,7 +13,7 @@ from math import inf, isclose
 from time import time
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.core.usage import Usage
+from holdfast.core.session.usage import Usage
 from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -2,11 +2,11 @@
 
 from collections import Counter
 
-from holdfast.core import queues
-from holdfast.core.index import SessionRecord, names_of_kind
+from holdfast.core.session import queues
+from holdfast.core.session.naming import SessionRecord, names_of_kind
 from holdfast.errors import HoldfastError
 from holdfast.store.base import Store
-from holdfast.store.care import Vitals
+from holdfast.store.inspect import Vitals
 
 
 def due_by_queue(vitals: Vitals) -> Counter[str]:

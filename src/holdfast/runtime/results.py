@@ -8,16 +8,16 @@ from typing import Any, Final, Generic
 import msgspec
 from typing_extensions import TypeVar
 
-from holdfast.core import queues
-from holdfast.core.events import AgentError, CompactionFailed
-from holdfast.core.index import SessionRecord
-from holdfast.core.pending import PendingDecision, PendingRecord
-from holdfast.core.permissions import Allowed
-from holdfast.core.redaction import shown_event
-from holdfast.core.sessions import State as Folded
-from holdfast.core.stops import Early, early
-from holdfast.core.tasks import Projection, Standing, project
-from holdfast.core.usage import Usage, shown_usage
+from holdfast.core.log.events import AgentError, CompactionFailed
+from holdfast.core.log.redaction import shown_event
+from holdfast.core.log.stop_reasons import Early, early
+from holdfast.core.pending.record import PendingDecision, PendingRecord
+from holdfast.core.session import queues
+from holdfast.core.session.naming import SessionRecord
+from holdfast.core.session.permissions import Allowed
+from holdfast.core.session.projections import Projection, Standing, project
+from holdfast.core.session.state import State as Folded
+from holdfast.core.session.usage import Usage, shown_usage
 from holdfast.errors import HoldfastError, Refused
 from holdfast.runtime.log import unreadable
 from holdfast.runtime.mcp.values import DOWN_HINT, ServerDown

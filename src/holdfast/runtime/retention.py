@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast.core import deliveries, pending
-from holdfast.core.deliveries import Status
-from holdfast.core.pending import OPEN, PendingStatus
+from holdfast.core.pending import record as pending
+from holdfast.core.pending.record import OPEN, PendingStatus
+from holdfast.core.webhooks import deliveries
+from holdfast.core.webhooks.deliveries import Status
 from holdfast.errors import Corrupt
 from holdfast.store.base import DELETE, Entry, Put, Store, StoreRefusal, Write
 

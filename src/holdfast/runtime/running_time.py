@@ -1,6 +1,6 @@
 """The clock of a run whose running time is limited."""
 
-from holdfast.core.spending import running_ms
+from holdfast.core.driver.spending import running_ms
 from holdfast.runtime.log import Log
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import anyio
 
-from holdfast.core import events as facts
-from holdfast.core import pending
-from holdfast.core.commands import Command, Expire
-from holdfast.core.decide import Settlement, is_overdue, lost
-from holdfast.core.pending import PendingRecord
-from holdfast.core.sessions import State
+from holdfast.core.log import events as facts
+from holdfast.core.pending import record as pending
+from holdfast.core.pending.commands import Command, Expire
+from holdfast.core.pending.record import PendingRecord
+from holdfast.core.pending.settlement import Settlement, is_overdue, lost
+from holdfast.core.session.state import State
 from holdfast.errors import Corrupt, HoldfastError, NotFound
 from holdfast.runtime.accepting import check_command, inspect
 from holdfast.runtime.agents import Agents

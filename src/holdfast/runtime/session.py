@@ -6,10 +6,11 @@ from typing import Any, Generic
 import anyio
 from typing_extensions import TypeVar
 
-from holdfast.core import events, queues
-from holdfast.core.deliveries import Hook
-from holdfast.core.index import check_id
-from holdfast.core.permissions import Allowed
+from holdfast.core.log import events
+from holdfast.core.session import queues
+from holdfast.core.session.naming import check_id
+from holdfast.core.session.permissions import Allowed
+from holdfast.core.webhooks.deliveries import Hook
 from holdfast.runtime.agents import ReadyAgent
 from holdfast.runtime.content import check_text, stored_content
 from holdfast.runtime.entries import Address, Known, still_there

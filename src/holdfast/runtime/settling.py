@@ -6,23 +6,19 @@ Each is one conditional commit that also wakes the session; none reads its log.
 import logging
 from collections.abc import Awaitable, Callable
 
-from holdfast.core import decide, events, index, pending
-from holdfast.core.commands import Command, Expire
-from holdfast.core.decide import Settlement
-from holdfast.core.pending import PendingRecord, PendingStatus, Verb, moved
+from holdfast.core.log import events
+from holdfast.core.pending import record as pending
+from holdfast.core.pending import settlement as decide
+from holdfast.core.pending.commands import Command, Expire
+from holdfast.core.pending.record import PendingRecord, PendingStatus, Verb, moved
+from holdfast.core.pending.settlement import Settlement
+from holdfast.core.session import naming as index
 from holdfast.errors import Conflict, Corrupt, NotFound
 from holdfast.runtime.entries import Known, Waiting, pending_not_found, pending_put
 from holdfast.runtime.log import as_record
 from holdfast.runtime.near import Near
 from holdfast.runtime.outbox import Outbox
-from holdfast.store.base import (
-    Gone,
-    NoStream,
-    Put,
-    Store,
-    VersionMoved,
-    Write,
-)
+from holdfast.store.base import Gone, NoStream, Put, Store, VersionMoved, Write
 
 logger = logging.getLogger("holdfast")
 

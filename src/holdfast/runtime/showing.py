@@ -6,9 +6,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from holdfast.core import pending
-from holdfast.core.pending import PendingRecord
-from holdfast.core.usage import shown_usage
+from holdfast.core.pending import record as pending
+from holdfast.core.pending.record import PendingRecord
+from holdfast.core.session.usage import shown_usage
 from holdfast.errors import HoldfastError, Refused
 from holdfast.runtime.agents import Agents
 from holdfast.runtime.desk import Desk

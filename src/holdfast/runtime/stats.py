@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from holdfast.core import pending
-from holdfast.core.pending import PendingRecord
+from holdfast.core.pending import record as pending
+from holdfast.core.pending.record import PendingRecord
 from holdfast.errors import Corrupt
 from holdfast.runtime.queueing import due_by_queue, workers_by_queue
-from holdfast.store.care import Look, Table, Vitals
+from holdfast.store.inspect import Look, Table, Vitals
 
 
 def statistics(look: Look, now: int) -> dict[str, Any]:

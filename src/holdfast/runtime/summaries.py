@@ -2,10 +2,10 @@
 
 from contextlib import suppress
 
-from holdfast.core import compaction
-from holdfast.core.compaction import Policy
-from holdfast.core.events import CompactionRequested
-from holdfast.core.sessions import State
+from holdfast.core.conversation import compaction
+from holdfast.core.conversation.compaction import Policy
+from holdfast.core.log.events import CompactionRequested
+from holdfast.core.session.state import State
 from holdfast.errors import Conflict, HoldfastError, ModelError, Refused
 from holdfast.runtime.compacting import NOTHING
 from holdfast.runtime.content import check_text

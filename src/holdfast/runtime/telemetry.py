@@ -14,9 +14,15 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
-from holdfast.core.messages import Answer, AskedCall, AssistantMessage, Message, UserMessage
-from holdfast.core.redaction import masked
-from holdfast.core.sessions import State
+from holdfast.core.conversation.messages import (
+    Answer,
+    AskedCall,
+    AssistantMessage,
+    Message,
+    UserMessage,
+)
+from holdfast.core.log.redaction import masked
+from holdfast.core.session.state import State
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.runtime.models.base import Request
 from holdfast.runtime.outputs import render_result

@@ -26,8 +26,8 @@ from typing import (
     overload,
 )
 
-from holdfast.core.jsonschema import problems
-from holdfast.core.redaction import secret_arguments
+from holdfast.core.json_values import problems
+from holdfast.core.log.redaction import secret_arguments
 from holdfast.errors import ConfigError, Refused
 from holdfast.runtime.args import invalid, json_text
 from holdfast.runtime.binding import Binding, bind, name_of

@@ -1,7 +1,7 @@
 """A session with those that it has started: what they used together."""
 
-from holdfast.core.sessions import State
-from holdfast.core.usage import Usage, summed
+from holdfast.core.session.state import State
+from holdfast.core.session.usage import Usage, summed
 from holdfast.errors import Corrupt, NotFound
 from holdfast.runtime.desk import Desk
 from holdfast.runtime.entries import Address, Known, still_there

@@ -6,11 +6,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.core.calls import NOT_THIS_CALL, Call
-from holdfast.core.messages import AskedCall
-from holdfast.core.permissions import NOT_TRACKED, denial
-from holdfast.core.policy import Defer, Gate, Reject, Start, Verdict, Wait
-from holdfast.core.sessions import State
+from holdfast.core.conversation.messages import AskedCall
+from holdfast.core.driver.verdicts import Defer, Gate, Reject, Start, Verdict, Wait
+from holdfast.core.session.calls import NOT_THIS_CALL, Call
+from holdfast.core.session.permissions import NOT_TRACKED, denial
+from holdfast.core.session.state import State
 from holdfast.errors import Refused
 from holdfast.runtime.builtins import wait_ms
 from holdfast.runtime.ids import secret_id

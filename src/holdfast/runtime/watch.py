@@ -8,7 +8,7 @@ import anyio
 
 from holdfast.runtime.near import Heard, Near
 from holdfast.store.base import Record, Store
-from holdfast.store.cursors import END
+from holdfast.store.shared.paging import END
 
 POLL_S: Final = 1.0
 PAGE: Final = 500

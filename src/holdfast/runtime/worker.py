@@ -9,9 +9,9 @@ from typing import Final, Literal
 
 import anyio
 
-from holdfast.core import pending
-from holdfast.core.pending import PendingRecord
-from holdfast.core.queues import check_queue
+from holdfast.core.pending import record as pending
+from holdfast.core.pending.record import PendingRecord
+from holdfast.core.session.queues import check_queue
 from holdfast.errors import ConfigError, SchemaNewer, StoreError
 from holdfast.runtime.courier import Courier
 from holdfast.runtime.entries import readable

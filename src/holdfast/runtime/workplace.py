@@ -6,9 +6,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.core.calls import Call
-from holdfast.core.messages import AskedCall
-from holdfast.core.sessions import State
+from holdfast.core.conversation.messages import AskedCall
+from holdfast.core.session.calls import Call
+from holdfast.core.session.state import State
 from holdfast.runtime.agents import ReadyAgent
 from holdfast.runtime.desk import Desk
 from holdfast.runtime.models.base import Delta

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from holdfast.core import events
+from holdfast.core.log import events
 from holdfast.errors import NotFound, Refused
 from holdfast.runtime.content import stored_content
 from holdfast.runtime.entries import Known, still_there

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query, Response
 
-from holdfast.core.deliveries import Delivery
+from holdfast.core.webhooks.deliveries import Delivery
 from holdfast.runtime.deliveries import Deliveries
 from holdfast.serve.answers import Schema, answers, listing, reply, schema_of, shape
 from holdfast.serve.cursors import Cursor, cursor_of, place_of

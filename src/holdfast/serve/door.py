@@ -16,7 +16,7 @@ from pydantic import AfterValidator
 
 from holdfast.app import Runtime, is_open, service_of, tenant_of
 from holdfast.core.access import Permit, Principal, may, sees
-from holdfast.core.index import MAX_ID, check_id, check_tenant
+from holdfast.core.session.naming import MAX_ID, check_id, check_tenant
 from holdfast.errors import HoldfastError, NotAllowed, NotFound
 from holdfast.runtime.service import Service
 from holdfast.serve.answers import decoded

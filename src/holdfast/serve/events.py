@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends, Header, Query, Response
 
 from holdfast.core.access import Permit
-from holdfast.core.index import check_id, names_in
+from holdfast.core.session.naming import check_id, names_in
 from holdfast.errors import Corrupt
 from holdfast.runtime.entries import still_there
 from holdfast.runtime.results import event_of
@@ -18,7 +18,7 @@ from holdfast.serve.sessions import known_to
 from holdfast.serve.shown import EVENTS
 from holdfast.serve.sse import MEDIA_TYPE, Stream, feed_json, wants_stream
 from holdfast.store.base import Record
-from holdfast.store.cursors import END
+from holdfast.store.shared.paging import END
 
 logger = logging.getLogger("holdfast")
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-from holdfast.core.asyncevents import Followed, follow
+from holdfast.core.pending.notices import Followed, follow
 from holdfast.errors import Corrupt
 from holdfast.runtime.bus import Piece
 from holdfast.runtime.entries import Known

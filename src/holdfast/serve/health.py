@@ -12,7 +12,7 @@ from holdfast.runtime.service import Service
 from holdfast.serve.answers import answers, reply, shape
 from holdfast.serve.door import Reads, Shared, shared_of
 from holdfast.serve.metrics import CONTENT_TYPE, Numbers
-from holdfast.store.cursors import END
+from holdfast.store.shared.paging import END
 
 logger = logging.getLogger("holdfast")
 

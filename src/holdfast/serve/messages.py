@@ -7,8 +7,8 @@ from fastapi import APIRouter, Response
 from msgspec import Meta, Struct, field
 
 from holdfast.core.access import Permit
-from holdfast.core.index import check_id
-from holdfast.core.parts import shown_messages
+from holdfast.core.conversation.display import shown_messages
+from holdfast.core.session.naming import check_id
 from holdfast.errors import NotFound, Refused
 from holdfast.runtime.answering import Decided, Reply, answer, check_context
 from holdfast.runtime.entries import Address, Known, still_there

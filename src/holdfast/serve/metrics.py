@@ -11,11 +11,11 @@ from typing import Final, Literal, get_args
 import anyio
 import msgspec
 
-from holdfast.core.deliveries import KIND as DELIVERY
-from holdfast.core.deliveries import Status as DeliveryStatus
-from holdfast.core.events import CallKind
-from holdfast.core.pending import OPEN, PendingStatus
-from holdfast.core.sessions import RunState
+from holdfast.core.log.events import CallKind
+from holdfast.core.pending.record import OPEN, PendingStatus
+from holdfast.core.session.state import RunState
+from holdfast.core.webhooks.deliveries import KIND as DELIVERY
+from holdfast.core.webhooks.deliveries import Status as DeliveryStatus
 from holdfast.runtime.entries import STUCK
 from holdfast.store.base import Census, Store
 

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from holdfast.core.access import Permit
-from holdfast.core.commands import Command
-from holdfast.core.decide import Settlement
-from holdfast.core.pending import PendingRecord
+from holdfast.core.pending.commands import Command
+from holdfast.core.pending.record import PendingRecord
+from holdfast.core.pending.settlement import Settlement
 from holdfast.errors import Conflict
 from holdfast.runtime.entries import Address, pending_not_found
 from holdfast.runtime.results import pending_json

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Query, Response
 
-from holdfast.core.index import MAX_ID
+from holdfast.core.session.naming import MAX_ID
 from holdfast.hitl.showing import pause_json
 from holdfast.runtime.entries import Known
 from holdfast.runtime.results import permission_json

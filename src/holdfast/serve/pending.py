@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import APIRouter, Depends, Query, Response
 from msgspec import Struct
 
-from holdfast.core.commands import Approve, CancelCall, Command, Deny, Respond
-from holdfast.core.pending import PendingRecord
+from holdfast.core.pending.commands import Approve, CancelCall, Command, Deny, Respond
+from holdfast.core.pending.record import PendingRecord
 from holdfast.serve.answers import answers, listing, reply, taking
 from holdfast.serve.cursors import Cursor, cursor_of, place_of
 from holdfast.serve.door import Decides, Door, Id, Operates, ReadsToolCalls

@@ -8,10 +8,10 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Header, Path, Query, Response
 from msgspec import Meta, Struct, field
 
-from holdfast.core.deliveries import Hook
-from holdfast.core.events import CompactionRequested
-from holdfast.core.index import check_id
-from holdfast.core.queues import check_queue
+from holdfast.core.log.events import CompactionRequested
+from holdfast.core.session.naming import check_id
+from holdfast.core.session.queues import check_queue
+from holdfast.core.webhooks.deliveries import Hook
 from holdfast.errors import Refused
 from holdfast.runtime.content import read_bytes
 from holdfast.runtime.entries import Address, Known, session_not_found

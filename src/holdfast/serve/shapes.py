@@ -4,8 +4,8 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
-from holdfast.core.index import MAX_ID
-from holdfast.core.pending import PendingRecord
+from holdfast.core.pending.record import PendingRecord
+from holdfast.core.session.naming import MAX_ID
 from holdfast.runtime.results import PRIVATE
 from holdfast.serve.answers import Schema, schema_of, shape
 

@@ -10,8 +10,8 @@ from fastapi import Depends, Request
 from msgspec import Struct
 
 from holdfast.app import tenant_of
-from holdfast.core import webhooks
 from holdfast.core.access import Permit
+from holdfast.core.webhooks import signatures as webhooks
 from holdfast.errors import NotAllowed
 from holdfast.serve.door import Door, Needs, Shared, shared_of
 from holdfast.serve.tokens import SIGNED

@@ -15,7 +15,7 @@ import msgspec
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from holdfast.core import index
+from holdfast.core.session import naming as index
 from holdfast.errors import StoreError
 from holdfast.runtime.bus import Piece
 from holdfast.runtime.results import Event, event_of

@@ -6,9 +6,10 @@ from fastapi import APIRouter, Response
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 from msgspec.structs import replace
 
-from holdfast.core import decide, events
-from holdfast.core.commands import Command, SubmitError, SubmitResult
-from holdfast.core.pending import PendingRecord, Verb
+from holdfast.core.log import events
+from holdfast.core.pending import settlement as decide
+from holdfast.core.pending.commands import Command, SubmitError, SubmitResult
+from holdfast.core.pending.record import PendingRecord, Verb
 from holdfast.errors import Refused
 from holdfast.serve.answers import answers, reply, schema_of, taking
 from holdfast.serve.door import Door, Id

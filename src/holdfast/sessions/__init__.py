@@ -1,6 +1,6 @@
 """Sessions as logs of events, and messages that can always be gone on with."""
 
-from holdfast.core.render import render
+from holdfast.core.providers import render
 from holdfast.sessions.building import AgentSystem, AgentSystemBuilder
 from holdfast.sessions.executing import AgentExecutor
 from holdfast.sessions.kept import StoreStorage

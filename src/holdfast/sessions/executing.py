@@ -5,7 +5,7 @@ from typing import Any
 import anyio
 
 from holdfast.app import Runtime, service_of
-from holdfast.core.foreign import session_log
+from holdfast.core.transfer.foreign import session_log
 from holdfast.runtime.adopting import adopt
 from holdfast.runtime.agents import Agent
 from holdfast.runtime.entries import Address

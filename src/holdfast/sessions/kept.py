@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from holdfast.app import open_store
-from holdfast.core import index
-from holdfast.core.repair.plain import plain
+from holdfast.core.conversation.repair.json_values import plain
+from holdfast.core.session import naming as index
 from holdfast.store.base import NoStream, Record, Store, Write
 
 _KIND = "log"

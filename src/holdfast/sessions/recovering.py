@@ -5,9 +5,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.core.recovery import conversations, is_event
-from holdfast.core.repair.plain import shown
-from holdfast.core.todos import is_todo_tool, kept_todos
+from holdfast.core.conversation.repair.json_values import shown
+from holdfast.core.session.todos import is_todo_tool, kept_todos
+from holdfast.core.transfer.event_log import conversations, is_event
 from holdfast.sessions.sanitizing import format_sanitization_issues, sanitize_recovered_messages
 from holdfast.sessions.storage import SessionStorage
 

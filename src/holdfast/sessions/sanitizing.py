@@ -1,6 +1,6 @@
 """The sanitizer: whatever was saved, messages with which a session can go on.
 
-Its five layers are the steps of `holdfast.core.repair` and a last look at what came out:
+Its five layers are the steps of `holdfast.core.conversation.repair` and a last look at the result:
 1. structure: what is no message is removed; 2. repair: empty messages are removed, texts and
 arguments made whole; 3. relationships: unanswered calls and orphaned results are removed;
 4. sequence: results directly after their calls, ids told apart, a user message first;
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from holdfast.core.repair import Issue, errors_of, repair
+from holdfast.core.conversation.repair import Issue, errors_of, repair
 
 SanitizationIssue = Issue
 MAX_DROPPED: Final = 5

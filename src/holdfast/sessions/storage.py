@@ -8,9 +8,9 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import anyio
 from anyio import to_thread
 
-from holdfast.core.repair.plain import plain
+from holdfast.core.conversation.repair.json_values import plain
 from holdfast.errors import StoreError
-from holdfast.store.files_sessions import SessionLogs
+from holdfast.store.files.sessions import SessionLogs
 
 T = TypeVar("T")
 

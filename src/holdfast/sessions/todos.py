@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from holdfast.core.todos import Todo, check_todos, kept_todos
+from holdfast.core.session.todos import Todo, check_todos, kept_todos
 
 
 class TodoManager:

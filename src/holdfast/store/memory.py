@@ -27,11 +27,11 @@ from holdfast.store.base import (
     WallClock,
     Write,
 )
-from holdfast.store.cursors import END, position_of
 from holdfast.store.judge import Changes, checked, judge
-from holdfast.store.signal import Signal
-from holdfast.store.tables import Moves, Tables
-from holdfast.store.whispers import Listeners
+from holdfast.store.shared.paging import END, position_of
+from holdfast.store.shared.signal import Signal
+from holdfast.store.shared.tables import Moves, Tables
+from holdfast.store.shared.whispers import Listeners
 
 
 class MemoryStore:

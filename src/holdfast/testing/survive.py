@@ -10,7 +10,7 @@ import anyio
 import msgspec
 
 from holdfast.app import Runtime
-from holdfast.core.index import names_in
+from holdfast.core.session.naming import names_in
 from holdfast.runtime.agents import Agent
 from holdfast.runtime.deeds import Deed, ModelAsked, ToolRun, watcher
 from holdfast.store.base import Record, Store

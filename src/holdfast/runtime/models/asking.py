@@ -12,10 +12,10 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, UserPromptPart
 from pydantic_ai.models import Model, StreamedResponse
 from pydantic_ai.settings import ModelSettings
 
-from holdfast.core.messages import Answer
-from holdfast.core.providers import Format, Provider
-from holdfast.core.render import Target, rendered
-from holdfast.core.repair import Growing
+from holdfast.core.conversation.messages import Answer
+from holdfast.core.conversation.repair import Growing
+from holdfast.core.providers import Target, rendered
+from holdfast.core.providers.catalog import Format, Provider
 from holdfast.runtime.models.base import Delta, Request
 from holdfast.runtime.models.failures import cut_off, failure, no_answer, refused
 from holdfast.runtime.models.files import encoded, files_of

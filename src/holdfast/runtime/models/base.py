@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from holdfast.core.messages import Answer, Message
-from holdfast.core.repair import Growing
+from holdfast.core.conversation.messages import Answer, Message
+from holdfast.core.conversation.repair import Growing
 
 DeltaKind = Literal["text", "thinking", "args", "progress", "reset"]
 

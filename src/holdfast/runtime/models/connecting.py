@@ -12,7 +12,7 @@ from pydantic_ai.models import Model, infer_model
 from pydantic_ai.providers import Provider as TheirProvider
 from pydantic_ai.providers import infer_provider_class
 
-from holdfast.core.providers import Format, Provider
+from holdfast.core.providers.catalog import Format, Provider
 from holdfast.errors import ConfigError
 from holdfast.runtime.models.asking import Asking
 from holdfast.runtime.models.listening import listen_to, open_client

@@ -10,7 +10,7 @@ from typing import Any, Final
 import httpx2
 from pydantic_ai import exceptions as theirs
 
-from holdfast.core.redaction import MASK
+from holdfast.core.log.redaction import MASK
 from holdfast.errors import HoldfastError, ModelError, ModelUnavailable
 from holdfast.runtime.models.reading import Broken
 

@@ -3,7 +3,7 @@
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 
-from holdfast.core.messages import AssistantMessage
+from holdfast.core.conversation.messages import AssistantMessage
 from holdfast.runtime.models.base import Request
 
 

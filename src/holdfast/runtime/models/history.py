@@ -21,8 +21,13 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-from holdfast.core.events import Content
-from holdfast.core.messages import AssistantMessage, Message, ToolMessage, UserMessage
+from holdfast.core.conversation.messages import (
+    AssistantMessage,
+    Message,
+    ToolMessage,
+    UserMessage,
+)
+from holdfast.core.log.events import Content
 
 Origin = tuple[str, str]  # provider and model
 Files = Mapping[str, bytes]  # by digest

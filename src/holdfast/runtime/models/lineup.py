@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from holdfast.core.messages import Answer
+from holdfast.core.conversation.messages import Answer
 from holdfast.errors import ConfigError
 from holdfast.runtime.models.base import Delta, Model, Request
 from holdfast.runtime.models.named import NamedModel

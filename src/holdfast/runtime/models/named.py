@@ -9,8 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import anyio.to_thread
 
-from holdfast.core.messages import Answer
-from holdfast.core.providers import Provider
+from holdfast.core.conversation.messages import Answer
+from holdfast.core.providers.catalog import Provider
 from holdfast.runtime.models.base import Delta, Request
 
 

@@ -6,7 +6,7 @@ All that is looked at is cheap: a parked session's listing imports no provider's
 import os
 from importlib.util import find_spec
 
-from holdfast.core.providers import PROVIDERS, RETIRED, Provider
+from holdfast.core.providers.catalog import PROVIDERS, RETIRED, Provider
 from holdfast.errors import ConfigError
 
 

@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
-from holdfast.core.messages import AskedCall
-from holdfast.core.providers import Format
+from holdfast.core.conversation.messages import AskedCall
+from holdfast.core.providers.catalog import Format
 
 Json = dict[str, Any]
 _COUNTS: Final = ("inputTokens", "outputTokens")  # are told even where they are 0

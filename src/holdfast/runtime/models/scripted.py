@@ -20,7 +20,7 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-from holdfast.core.messages import Answer, AskedCall, AssistantMessage
+from holdfast.core.conversation.messages import Answer, AskedCall, AssistantMessage
 from holdfast.errors import ConfigError, ModelError, ModelUnavailable
 from holdfast.runtime.models.base import Delta, DeltaKind, Request
 

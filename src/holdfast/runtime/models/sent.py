@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from holdfast.core.providers import Format
+from holdfast.core.providers.catalog import Format
 
 Json = dict[str, Any]
 DONE: Final = b"[DONE]"  # some servers end with it and give no reason

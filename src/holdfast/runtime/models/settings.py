@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from pydantic_ai.settings import ModelSettings
 
-from holdfast.core.providers import Provider
+from holdfast.core.providers.catalog import Provider
 
 _UNIFIED: Final = frozenset(ModelSettings.__annotations__)
 _DEFAULTS: Final[Mapping[str | None, Mapping[str, Any]]] = {

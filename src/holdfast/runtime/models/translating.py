@@ -15,7 +15,7 @@ from pydantic_ai.messages import (
     ToolCallPartDelta,
 )
 
-from holdfast.core.stops import early
+from holdfast.core.log.stop_reasons import early
 from holdfast.runtime.models.reading import Piece, Told, asked_call, counted
 
 

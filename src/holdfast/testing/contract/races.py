@@ -1,6 +1,15 @@
 """Each rule that keeps work from being lost or done twice, as the interleaving that needs it."""
 
-from holdfast.store.base import Check, Fenced, Gone, HeadMoved, Put, Release, VersionMoved, Write
+from holdfast.store.base import (
+    Check,
+    Fenced,
+    Gone,
+    HeadMoved,
+    Put,
+    Release,
+    VersionMoved,
+    Write,
+)
 from holdfast.testing.contract.harness import Cases, Harness
 from holdfast.testing.contract.steps import (
     TTL_MS,

@@ -1,0 +1,1 @@
+"""The conversation in a log: messages, display parts, compaction and repair."""

@@ -1,0 +1,26 @@
+"""Repair of conversations: any list in, a conversation that every provider takes out.
+
+`repair` is total and pure: it never raises, never changes what it is given, and what is valid
+comes back equal. No completed pair of call and result is ever dropped; texts keep their order.
+
+Histories may be Anthropic's, OpenAI's (chat messages or Responses items), our own messages, or
+any mixture with anything: a history in one shape keeps it, a mixture becomes Anthropic-shaped.
+"""
+
+from holdfast.core.conversation.repair.fixes import LOST_START
+from holdfast.core.conversation.repair.growing import Canonical, Growing
+from holdfast.core.conversation.repair.incremental import OwnHistory
+from holdfast.core.conversation.repair.model import Issue
+from holdfast.core.conversation.repair.rewrite import Repaired, canonical, errors_of, repair
+
+__all__ = [
+    "LOST_START",
+    "Canonical",
+    "Growing",
+    "Issue",
+    "OwnHistory",
+    "Repaired",
+    "canonical",
+    "errors_of",
+    "repair",
+]

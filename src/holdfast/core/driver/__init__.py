@@ -1,0 +1,1 @@
+"""The driver's decisions: what to do next, and which events to write."""

@@ -1,0 +1,1 @@
+"""A session's log: event types, their encoding, and redaction."""

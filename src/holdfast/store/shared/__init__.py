@@ -1,0 +1,1 @@
+"""Code shared by the backends: paging, wake-up signals, file locks, line files."""
