@@ -16,7 +16,7 @@ from holdfast import Agent, Delta, Runtime, tool
 from holdfast.app import service_of
 from holdfast.core.conversation.messages import Answer, AskedCall
 from holdfast.core.session.naming import stream_of
-from holdfast.runtime.host import Drive
+from holdfast.runtime.engine.host import Drive
 from holdfast.runtime.models.base import Request
 
 SIZES = {"10 KB": 10_000, "100 KB": 100_000, "1 MB": 1_000_000}

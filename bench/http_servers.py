@@ -17,10 +17,9 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from holdfast import Agent, PendingCall, Principal, Runtime, tool
-from holdfast.serve.http import application
-from holdfast.serve.limits import Rate
-from holdfast.serve.rules import Rules
-from holdfast.serve.tokens import by_tokens
+from holdfast.serve.http.app import application
+from holdfast.serve.http.auth import by_tokens
+from holdfast.serve.http.middleware import Rate, Rules
 from holdfast.store.sqlite.open import python_connect, settled
 from holdfast.testing import ScriptedModel
 

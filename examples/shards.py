@@ -22,9 +22,8 @@ from typing import Any
 
 from holdfast import Agent, Context, Runtime, tool
 from holdfast.app import service_of
-from holdfast.runtime.entries import Address
-from holdfast.runtime.exporting import export_lines
-from holdfast.runtime.importing import import_lines
+from holdfast.runtime.records.entries import Address
+from holdfast.runtime.transfer.archive import export_lines, import_lines
 from holdfast.testing import ScriptedModel
 
 SHARDS = 4096  # three hexadecimal digits, for ever; only how they are spread over stores changes

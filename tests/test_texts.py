@@ -16,7 +16,7 @@ from holdfast.core.session import naming as index
 from holdfast.core.session.permissions import NOT_TRACKED
 from holdfast.core.session.todos import check_todos
 from holdfast.errors import Conflict, Refused
-from holdfast.runtime.results import instant
+from holdfast.runtime.views import instant
 from holdfast.sessions import (
     format_sanitization_issues,
     sanitize_recovered_messages,

@@ -10,34 +10,34 @@ if TYPE_CHECKING:
     from holdfast.app import Runtime
     from holdfast.core.access import Principal
     from holdfast.errors import Conflict, HoldfastError, NotFound, Refused, ToolError
-    from holdfast.runtime.agents import Agent
+    from holdfast.runtime.agents.agents import Agent
     from holdfast.runtime.models.base import Delta
-    from holdfast.runtime.results import Event, Result
-    from holdfast.runtime.session import Session
-    from holdfast.runtime.tools import Tool, tool
+    from holdfast.runtime.sessions.handle import Session
+    from holdfast.runtime.tools.tool import Tool, tool
     from holdfast.runtime.values import Context, Decision, File, PendingCall
-    from holdfast.serve.http import asgi
+    from holdfast.runtime.views import Event, Result
+    from holdfast.serve.http.app import asgi
 
 _HOMES = {
-    "Agent": "holdfast.runtime.agents",
+    "Agent": "holdfast.runtime.agents.agents",
     "Conflict": "holdfast.errors",
     "Context": "holdfast.runtime.values",
     "Decision": "holdfast.runtime.values",
     "Delta": "holdfast.runtime.models.base",
-    "Event": "holdfast.runtime.results",
+    "Event": "holdfast.runtime.views",
     "File": "holdfast.runtime.values",
     "HoldfastError": "holdfast.errors",
     "NotFound": "holdfast.errors",
     "PendingCall": "holdfast.runtime.values",
     "Principal": "holdfast.core.access",
     "Refused": "holdfast.errors",
-    "Result": "holdfast.runtime.results",
+    "Result": "holdfast.runtime.views",
     "Runtime": "holdfast.app",
-    "Session": "holdfast.runtime.session",
-    "Tool": "holdfast.runtime.tools",
+    "Session": "holdfast.runtime.sessions.handle",
+    "Tool": "holdfast.runtime.tools.tool",
     "ToolError": "holdfast.errors",
-    "asgi": "holdfast.serve.http",
-    "tool": "holdfast.runtime.tools",
+    "asgi": "holdfast.serve.http.app",
+    "tool": "holdfast.runtime.tools.tool",
 }
 
 __all__ = [

@@ -4,7 +4,7 @@
 name that the runtime knows, from its configuration or `Runtime(mcp_servers=)`.
 """
 
-from holdfast.runtime.mcp.values import MCPServer, MCPTools
+from holdfast.runtime.mcp.servers import MCPServer, MCPTools
 
 __all__ = ["MCPServer", "MCPTools"]
 

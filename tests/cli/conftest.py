@@ -14,7 +14,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     (tmp_path / "shop.py").write_text(SHOP)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr("holdfast.cli.deciding.CLAIM_S", 0.1)  # in this process no worker comes
+    monkeypatch.setattr("holdfast.cli.actions.pending.CLAIM_S", 0.1)  # no worker comes here
     root, ours = logging.getLogger(), logging.getLogger("holdfast")
     before = (list(root.handlers), root.level, ours.level)
     yield Shop(tmp_path)

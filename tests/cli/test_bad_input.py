@@ -159,7 +159,7 @@ def test_control_characters_never_reach_the_terminal(shop: Shop) -> None:
 def test_an_unforeseen_error_is_one_line_unless_asked_for_more(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.cli import showing
+    from holdfast.cli.actions import sessions as showing
 
     def broken(*_: object) -> int:
         raise RuntimeError("surprise")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.cli.shop import Shop
 
-from holdfast.runtime import checkup
+from holdfast.runtime.doctor import database as checkup
 from holdfast.store.inspect import Sizes
 from holdfast.store.sqlite import inspect as sqlite_care
 from holdfast.store.sqlite.inspect import Linked, known_schema

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.cli.shop import Shop, until
 
-from holdfast.cli import doctoring
-from holdfast.runtime.mending import mend
+from holdfast.cli.actions import doctor as doctoring
+from holdfast.runtime.doctor.session import mend
 from holdfast.store.shared.lines import event_in
 from holdfast.testing.crash import Crash
 

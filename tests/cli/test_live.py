@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli import live as module
-from holdfast.cli.live import Live
 from holdfast.cli.settings import Settings
-from holdfast.cli.terminal import Terminal
+from holdfast.cli.terminal import live as module
+from holdfast.cli.terminal.live import Live
+from holdfast.cli.terminal.terminal import Terminal
 
 ANSWER = {"type": "assistant", "timestamp": 1, "data": {"content": "I pay."}}
 

@@ -176,7 +176,7 @@ def test_who_is_not_known_or_may_not_exits_with_4(
 def test_a_server_that_is_down_is_told_in_one_line(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.cli.remote.PATIENCE_S", 0.01)
+    monkeypatch.setattr("holdfast.cli.backend.remote.PATIENCE_S", 0.01)
     url = f"http://127.0.0.1:{free_port()}"
     told = CliRunner().invoke(cli, ["pending", "list", "--server", url])
     assert told.exit_code == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.cli.shop import Shop
 
-from holdfast.cli.usage_text import usage_text
+from holdfast.cli.terminal.terminal import usage_text
 
 
 @pytest.mark.parametrize(

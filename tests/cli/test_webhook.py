@@ -5,7 +5,7 @@ import time
 import pytest
 from tests.cli.shop import Shop
 
-from holdfast.cli.signing import SECRET
+from holdfast.cli.actions.webhooks import SECRET
 from holdfast.core.webhooks.signatures import derive, verify
 
 BODY = b'{"result": {"output": "done"}}\n'

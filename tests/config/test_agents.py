@@ -10,7 +10,7 @@ from holdfast.app.configured import agents_from
 from holdfast.config import ToolRef, describe, load
 from holdfast.config.table import BUILT_IN
 from holdfast.errors import ConfigError
-from holdfast.runtime.builtins import BUILTINS
+from holdfast.runtime.tools.builtin import BUILTINS
 
 Refusal = Callable[[str], ConfigError]
 Write = Callable[[str], str]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.servers.redis import RedisServer
 
-from holdfast.runtime.pending_names import PendingNames
+from holdfast.app.layouts import PendingNames
 from holdfast.store.base import Store
 from holdfast.store.redis.store import IndexedStore
 from holdfast.store.sqlite.store import SqliteStore

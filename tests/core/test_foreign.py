@@ -15,7 +15,7 @@ from holdfast.core.log.events import Stamped
 from holdfast.core.providers import Format, render
 from holdfast.core.session.state import State, fold
 from holdfast.core.transfer.foreign import Foreign, Told, parse, told
-from holdfast.core.transfer.foreign.instants import instant
+from holdfast.core.transfer.foreign.model import instant
 from holdfast.errors import Refused
 from holdfast.testing import provider_rules
 

@@ -384,7 +384,7 @@ def test_what_was_told_of_a_growing_history_is_not_taken_apart_again(
         read.append(len(messages))
         return canonical(messages)
 
-    monkeypatch.setattr("holdfast.core.conversation.repair.growing.canonical", count)
+    monkeypatch.setattr("holdfast.core.conversation.repair.incremental.canonical", count)
     growing = Growing()
     for end in ENDS:
         growing.canonical(GROWN[:end])

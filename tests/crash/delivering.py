@@ -12,10 +12,10 @@ import anyio
 
 from holdfast import Agent, Runtime, tool
 from holdfast.core.webhooks.deliveries import Answer
-from holdfast.runtime.addresses import Screen
-from holdfast.runtime.courier import Courier
-from holdfast.runtime.outbox import Target
-from holdfast.runtime.posting import Post
+from holdfast.runtime.webhooks.addresses import Screen
+from holdfast.runtime.webhooks.outbox import Target
+from holdfast.runtime.webhooks.post import Post
+from holdfast.runtime.worker.sender import Courier
 from holdfast.testing import ScriptedModel
 
 SESSIONS = 3

@@ -11,7 +11,7 @@ from tests.crash.harness import KILLED, ROOT
 from tests.runtime.receiver import Receiver, receiving
 
 from holdfast.core.webhooks.signatures import verify
-from holdfast.runtime.deliveries import Deliveries
+from holdfast.runtime.webhooks.deliveries import Deliveries
 
 
 async def carried(place: Place, receiver: Receiver) -> list[str]:

@@ -8,7 +8,7 @@ from anyio import to_thread
 from tests.crash.agents import Place
 from tests.crash.harness import Child, StartChild, successor
 
-from holdfast.runtime.holder import LEASE_MS
+from holdfast.runtime.engine.leases import LEASE_MS
 
 TURNS = "hold look"
 

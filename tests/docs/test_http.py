@@ -17,7 +17,7 @@ from tests.serve.shop import TURNS
 
 from holdfast.config.loading import parse
 from holdfast.core.access import ROLES
-from holdfast.serve.http import ROUTERS
+from holdfast.serve.http.app import ROUTERS
 
 PAGE = (ROOT / "docs" / "http.md").read_text()
 SECURITY = (ROOT / "docs" / "security.md").read_text()

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from tests.cli.shop import SHOP
 
 from holdfast.cli.root import cli
-from holdfast.runtime import checkup
+from holdfast.runtime.doctor import database as checkup
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "operating.md").read_text()

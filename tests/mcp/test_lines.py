@@ -14,8 +14,8 @@ from tests.mcp.world import SECRET, World, is_alive
 
 from holdfast import Agent, Runtime
 from holdfast.mcp import MCPServer
-from holdfast.runtime.mcp import lines as lines_module
-from holdfast.runtime.mcp.stderr import hidden
+from holdfast.runtime.mcp import pool as lines_module
+from holdfast.runtime.mcp.process import hidden
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock, ScriptedModel
 

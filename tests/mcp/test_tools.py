@@ -9,9 +9,9 @@ from tests.mcp.world import SECRET, World
 from holdfast import Agent, Delta, Refused, Runtime, mcp, tool
 from holdfast.errors import ConfigError
 from holdfast.mcp import MCPServer, MCPTools
-from holdfast.runtime.mcp.lines import Lines
-from holdfast.runtime.mcp.toolbox import safe_name, tools_of
-from holdfast.runtime.mcp.values import Listed
+from holdfast.runtime.mcp.pool import Lines
+from holdfast.runtime.mcp.servers import Listed
+from holdfast.runtime.mcp.tools import safe_name, tools_of
 from holdfast.testing import ScriptedModel
 
 MakeServer = Callable[..., MCPServer]

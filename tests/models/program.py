@@ -16,8 +16,8 @@ from holdfast import Agent, Context, Delta, Runtime, tool
 from holdfast.app import around_store
 from holdfast.core.conversation.messages import Answer, UserMessage
 from holdfast.core.providers import rendered
-from holdfast.runtime.models import asking
 from holdfast.runtime.models.base import Model, Request, ToolSpec
+from holdfast.runtime.models.pydantic_ai import request as asking
 from holdfast.store.base import Store
 from holdfast.testing.endpoint import fake_endpoint
 from holdfast.testing.endpoint.samples import HARD

@@ -80,7 +80,7 @@ async def test_a_changed_answer_is_refused(
         body = rendered(*args, **kwargs)
         return json.loads(json.dumps(body, ensure_ascii=False).replace("Zoë", "Zoe"))  # type: ignore[no-any-return]
 
-    monkeypatch.setattr("holdfast.runtime.models.asking.rendered", changed)
+    monkeypatch.setattr("holdfast.runtime.models.pydantic_ai.request.rendered", changed)
     with fake_endpoint(HARD[format_]) as endpoint:
         agent = agent_at(endpoint.url, format_)
         async with Runtime("memory:", agents=[agent]) as rt:

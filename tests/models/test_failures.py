@@ -14,7 +14,7 @@ from tests.models.conftest import FORMATS, KEY, model_at
 from holdfast.core.conversation.messages import Answer, UserMessage
 from holdfast.errors import ModelError, ModelUnavailable
 from holdfast.runtime.models.base import Request
-from holdfast.runtime.models.failures import failure
+from holdfast.runtime.models.pydantic_ai.failures import failure
 from holdfast.testing.endpoint import fake_endpoint
 from holdfast.testing.provider_rules import Format
 

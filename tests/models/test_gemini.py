@@ -12,7 +12,7 @@ from tests.models.conftest import KEY, look
 from tests.models.gemini import fake_gemini
 
 from holdfast import Agent, Delta, Runtime
-from holdfast.runtime.models.history import kept
+from holdfast.runtime.models.pydantic_ai.translation import kept
 from holdfast.runtime.models.resolve import named_model
 
 SIGNED: Final = [b64encode(bytes([0, 255, 251, n])).decode() for n in (1, 2)]
@@ -99,7 +99,7 @@ def test_a_session_with_gemini_goes_on_after_a_kill(tmp_path: Path) -> None:
 
 async def test_a_signature_that_was_changed_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the fake can fail."""
-    from holdfast.runtime.models import asking
+    from holdfast.runtime.models.pydantic_ai import request as asking
 
     def changed(response: Any) -> bytes:
         return kept(response).replace(SIGNED[0].encode(), SIGNED[1].encode())

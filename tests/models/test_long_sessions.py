@@ -7,7 +7,7 @@ import pytest
 from tests.models.conftest import FORMATS, NAMES, agent_at
 
 from holdfast import Runtime
-from holdfast.runtime.prices import Prices
+from holdfast.runtime.agents.prices import Prices
 from holdfast.testing.endpoint import fake_endpoint
 from holdfast.testing.provider_rules import Format
 

@@ -65,7 +65,7 @@ def test_a_key_that_no_request_could_carry_is_told_and_not_shown(
 def test_a_missing_library_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     here = util.find_spec
     monkeypatch.setattr(
-        "holdfast.runtime.models.providers.find_spec",
+        "holdfast.runtime.models.resolve.find_spec",
         lambda name: None if name == "anthropic" else here(name),
     )
     error = refusal("anthropic:claude-x")

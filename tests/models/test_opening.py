@@ -8,8 +8,8 @@ import pytest
 from tests.models.conftest import FORMATS, model_at
 
 from holdfast.core.conversation.messages import Answer, UserMessage
-from holdfast.runtime.models import connecting
 from holdfast.runtime.models.base import Request
+from holdfast.runtime.models.pydantic_ai import connect as connecting
 from holdfast.testing.endpoint import fake_endpoint
 from holdfast.testing.provider_rules import Format
 

@@ -8,7 +8,7 @@ from tests.models.conftest import agent_at
 
 from holdfast import Runtime
 from holdfast.core.conversation.messages import AssistantMessage, UserMessage
-from holdfast.core.driver.cut_answers import MAX_PAUSES
+from holdfast.core.driver.model_failures import MAX_PAUSES
 from holdfast.core.providers import render
 from holdfast.testing.endpoint import fake_endpoint
 from holdfast.testing.endpoint.samples import ANTHROPIC, PAUSED

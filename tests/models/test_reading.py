@@ -12,12 +12,12 @@ from tests.models.conftest import KEY, NAMES, look
 from holdfast import Delta
 from holdfast.core.conversation.messages import Answer, UserMessage
 from holdfast.core.providers.catalog import PROVIDERS
+from holdfast.core.providers.streams import Broken, reader_of
 from holdfast.errors import ModelError
 from holdfast.runtime.models.base import Request, ToolSpec
-from holdfast.runtime.models.connecting import connect
-from holdfast.runtime.models.failures import failure
-from holdfast.runtime.models.listening import Ear, listen_to, listening
-from holdfast.runtime.models.reading import Broken, reader_of
+from holdfast.runtime.models.pydantic_ai.connect import connect
+from holdfast.runtime.models.pydantic_ai.failures import failure
+from holdfast.runtime.models.pydantic_ai.transport import Ear, listen_to, listening
 from holdfast.testing.endpoint import fake_endpoint
 from holdfast.testing.endpoint.samples import HARD
 from holdfast.testing.provider_rules import Format

@@ -11,10 +11,10 @@ from tests.models.conftest import KEY, NAMES, look, model_at
 from holdfast.core.conversation.messages import Answer, AssistantMessage, UserMessage
 from holdfast.core.providers.catalog import PROVIDERS
 from holdfast.errors import ModelError, ModelUnavailable
-from holdfast.runtime.models.asking import Asking
 from holdfast.runtime.models.base import Request, ToolSpec
-from holdfast.runtime.models.connecting import connect
-from holdfast.runtime.models.repeating import Repeats
+from holdfast.runtime.models.pydantic_ai.connect import connect
+from holdfast.runtime.models.pydantic_ai.request import Asking
+from holdfast.runtime.models.pydantic_ai.transport import Repeats
 from holdfast.testing.endpoint import Endpoint, fake_endpoint
 from holdfast.testing.provider_rules import Format
 

@@ -7,7 +7,8 @@ from tests.models.conftest import FORMATS, agent_at, model_at
 from tests.runtime.test_retrying import time_passes
 
 from holdfast import Delta, Event, Runtime
-from holdfast.runtime import engine, service
+from holdfast.runtime.engine import driver as engine
+from holdfast.runtime.sessions import service
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock
 from holdfast.testing.endpoint import fake_endpoint

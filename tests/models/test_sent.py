@@ -9,8 +9,8 @@ import httpx2
 import pytest
 
 from holdfast.core.providers.catalog import Format
-from holdfast.runtime.models.listening import Ear, listen_to, listening
-from holdfast.runtime.models.sent import Sent, sent_in
+from holdfast.core.providers.native import Sent, sent_in
+from holdfast.runtime.models.pydantic_ai.transport import Ear, listen_to, listening
 
 
 def sent(format_: Format, *events: Any) -> Sent:

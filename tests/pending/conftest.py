@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import Agent, Runtime, tool
 from holdfast.app import service_of
-from holdfast.runtime.addresses import Screen
+from holdfast.runtime.webhooks.addresses import Screen
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock, ScriptedModel
 

@@ -7,7 +7,7 @@ import pytest
 from holdfast import Conflict, NotFound, Refused, Runtime
 from holdfast.app import service_of
 from holdfast.pending import PendingToolCall
-from holdfast.runtime.deliveries import Deliveries
+from holdfast.runtime.webhooks.deliveries import Deliveries
 from holdfast.testing import ManualClock
 
 DAY = 86_400_000

@@ -9,7 +9,7 @@ from holdfast import Conflict, Context, NotFound, PendingCall, Refused, Runtime,
 from holdfast.app import service_of
 from holdfast.errors import ConfigError
 from holdfast.pending import AsyncTool, AsyncToolRegistry, PendingToolCall, SessionResumer
-from holdfast.runtime.deliveries import Deliveries
+from holdfast.runtime.webhooks.deliveries import Deliveries
 from holdfast.testing import ManualClock
 
 SCHEMA = {"type": "object", "properties": {"branch": {"type": "string"}}, "required": ["branch"]}

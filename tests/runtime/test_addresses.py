@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from holdfast.errors import Refused
-from holdfast.runtime.addresses import Place, Screen, parse
+from holdfast.runtime.webhooks.addresses import Place, Screen, parse
 
 PUBLIC = "93.184.215.14"
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ConfigError, Refused, ToolError
-from holdfast.runtime.builtins import ASK_USER, TODO_WRITE, WAIT, resolve_tool, wait_ms
-from holdfast.runtime.invoke import invoke
+from holdfast.runtime.tools.builtin import ASK_USER, TODO_WRITE, WAIT, resolve_tool, wait_ms
+from holdfast.runtime.tools.invoke import invoke
 from holdfast.runtime.values import Context
 
 

@@ -11,7 +11,7 @@ from tests.runtime.windows import WindowModel, texts
 
 from holdfast import Agent, Conflict, NotFound, Refused, Runtime, tool
 from holdfast.errors import ModelError, ModelUnavailable
-from holdfast.runtime import service
+from holdfast.runtime.sessions import service
 from holdfast.testing import ManualClock, ScriptedModel, survives
 
 TALK = [{"text": f"Answer {n}."} for n in range(1, 9)]

@@ -19,8 +19,8 @@ from holdfast.core.conversation.messages import (
 )
 from holdfast.core.providers import Format, render
 from holdfast.errors import ModelError, ModelUnavailable
-from holdfast.runtime import service
 from holdfast.runtime.models.base import Request
+from holdfast.runtime.sessions import service
 from holdfast.testing import ManualClock, ScriptedModel, survives
 from holdfast.testing.provider_rules import check
 

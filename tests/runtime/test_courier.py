@@ -15,10 +15,10 @@ from tests.runtime.test_outbox import OPS, SHOP, made, outbox_of, start
 from holdfast import NotFound, Runtime
 from holdfast.core.webhooks.deliveries import BACK_OFF_S, FEW, Answer, Delivery, Status
 from holdfast.core.webhooks.signatures import verify
-from holdfast.runtime.courier import Courier
-from holdfast.runtime.deliveries import Deliveries
-from holdfast.runtime.outbox import Target, notify_secret
-from holdfast.runtime.retention import Retention
+from holdfast.runtime.records.retention import Retention
+from holdfast.runtime.webhooks.deliveries import Deliveries
+from holdfast.runtime.webhooks.outbox import Target, notify_secret
+from holdfast.runtime.worker.sender import Courier
 from holdfast.store.base import Lease
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock

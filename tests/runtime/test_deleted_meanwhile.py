@@ -49,7 +49,7 @@ async def test_a_run_that_was_over_is_not_turned_into_a_failed_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else `run()` without a message would start again what somebody has cancelled."""
-    from holdfast.runtime import engine
+    from holdfast.runtime.engine import driver as engine
 
     one = Agent("a", model=ScriptedModel([{"text": "Hello."}]))
     async with Runtime(MemoryStore(), agents=[one]) as rt:

@@ -10,9 +10,9 @@ from holdfast.core.conversation.messages import Answer
 from holdfast.core.log import events
 from holdfast.core.session import naming as index
 from holdfast.core.session.naming import SessionRecord
-from holdfast.runtime.entries import Known
-from holdfast.runtime.log import as_record
 from holdfast.runtime.models.base import Request
+from holdfast.runtime.records.entries import Known
+from holdfast.runtime.records.log import as_record
 from holdfast.store.base import Write
 from holdfast.testing import ManualClock, ScriptedModel
 

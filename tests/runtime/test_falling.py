@@ -10,7 +10,8 @@ import pytest
 
 from holdfast import Agent, Runtime, tool
 from holdfast.errors import StoreError
-from holdfast.runtime import engine, ledger
+from holdfast.runtime.engine import driver as engine
+from holdfast.runtime.engine import writer as ledger
 from holdfast.store.base import DELETE, Check, Feed, Put, Record, Slice, Unavailable, Write
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock, ScriptedModel

@@ -5,7 +5,7 @@ from tests.runtime.conftest import MakeRuntime
 from tests.runtime.shop import agent, model_of, paused, ran, refunds
 
 from holdfast import Conflict, File, NotFound, Refused, Runtime
-from holdfast.runtime.content import read_bytes
+from holdfast.runtime.records.content import read_bytes
 from holdfast.testing import crash_after
 from holdfast.testing.crash import Crashed
 

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.runtime.bus import Attempt, Piece
-from holdfast.runtime.hearing import AGAIN, LOST, Hearing
+from holdfast.runtime.streaming import AGAIN, LOST, Attempt, Hearing, Piece
 
 WORDS = ["I ", "look ", "into ", "the ", "order."]
 WHOLE = "".join(WORDS)

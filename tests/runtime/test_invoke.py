@@ -11,9 +11,9 @@ import anyio
 import pytest
 
 from holdfast.errors import Refused, ToolError
-from holdfast.runtime.builtins import ASK_USER
-from holdfast.runtime.invoke import accepts_result, invoke, needs_approval, prompt_for
-from holdfast.runtime.tools import Tool, as_tool, tool
+from holdfast.runtime.tools.builtin import ASK_USER
+from holdfast.runtime.tools.invoke import accepts_result, invoke, needs_approval, prompt_for
+from holdfast.runtime.tools.tool import Tool, as_tool, tool
 from holdfast.runtime.values import Context, PendingCall
 
 

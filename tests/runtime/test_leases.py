@@ -13,9 +13,9 @@ from tests.runtime.endless import endless_tool
 from holdfast import Agent, Delta, Runtime, tool
 from holdfast.core.conversation.messages import Answer
 from holdfast.errors import Corrupt
-from holdfast.runtime import holder
-from holdfast.runtime.entries import Address
+from holdfast.runtime.engine import leases as holder
 from holdfast.runtime.models.base import Request
+from holdfast.runtime.records.entries import Address
 from holdfast.store.base import Check, Lease, Put, Record, Unknown, Write
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock, ScriptedModel

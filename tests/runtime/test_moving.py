@@ -10,8 +10,7 @@ import pytest
 
 from holdfast import Agent, Conflict, File, PendingCall, Refused, Runtime, tool
 from holdfast.core.pending.record import PendingRecord
-from holdfast.runtime.exporting import export_lines
-from holdfast.runtime.importing import ImportReport, import_lines
+from holdfast.runtime.transfer.archive import ImportReport, export_lines, import_lines
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock, ScriptedModel, crash_after
 from holdfast.testing.crash import Crashed

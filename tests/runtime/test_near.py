@@ -9,10 +9,10 @@ import pytest
 
 from holdfast import Agent, Conflict, Event, NotFound, Runtime, tool
 from holdfast.core.session.naming import SessionRecord
-from holdfast.runtime import near
-from holdfast.runtime.entries import Known, Waiting
-from holdfast.runtime.log import Log
-from holdfast.runtime.near import Near, Rested
+from holdfast.runtime.records import cache as near
+from holdfast.runtime.records.cache import Near, Rested
+from holdfast.runtime.records.entries import Known, Waiting
+from holdfast.runtime.records.log import Log
 from holdfast.store.base import Check, Entry, Page, Put, Slice, Write
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock, ScriptedModel

@@ -11,8 +11,8 @@ from tests.runtime.shop import agent, clerk, paused, refund
 from holdfast import PendingCall, Refused, Runtime, tool
 from holdfast.core.webhooks import deliveries
 from holdfast.core.webhooks.deliveries import Delivery
-from holdfast.runtime.addresses import Screen
-from holdfast.runtime.outbox import Outbox, Target, notify_secret
+from holdfast.runtime.webhooks.addresses import Screen
+from holdfast.runtime.webhooks.outbox import Outbox, Target, notify_secret
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock
 

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from holdfast.errors import ToolError
-from holdfast.runtime.outputs import Deferred, parse_deferred, render_result
+from holdfast.runtime.tools.outputs import Deferred, parse_deferred, render_result
 from holdfast.runtime.values import File
 
 PNG = File("image/png", data=b"\x89PNG", name="chart.png")

@@ -11,8 +11,8 @@ import pytest
 from tests.runtime.receiver import receiving
 
 from holdfast.core.webhooks.deliveries import FORBIDDEN, Answer
-from holdfast.runtime.addresses import Screen
-from holdfast.runtime.posting import Post
+from holdfast.runtime.webhooks.addresses import Screen
+from holdfast.runtime.webhooks.post import Post
 
 LOOPBACK = ["127.0.0.0/8"]
 NOW = 1_700_000_000_000

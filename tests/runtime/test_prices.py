@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.runtime import prices
-from holdfast.runtime.prices import Prices, window
+from holdfast.runtime.agents import prices
+from holdfast.runtime.agents.prices import Prices, window
 
 USED = {"inputTokens": 1_000_000, "outputTokens": 100_000}
 CACHED = {**USED, "cacheReadTokens": 500_000, "cacheWriteTokens": 100_000}

@@ -8,9 +8,8 @@ import pytest
 
 from holdfast import Agent, Refused, Runtime, tool
 from holdfast.errors import ConfigError
-from holdfast.runtime.entries import Address
-from holdfast.runtime.exporting import export_lines
-from holdfast.runtime.importing import import_lines
+from holdfast.runtime.records.entries import Address
+from holdfast.runtime.transfer.archive import export_lines, import_lines
 from holdfast.testing import ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]

@@ -15,10 +15,9 @@ from holdfast.core.conversation.display import shown_messages
 from holdfast.core.log.redaction import secret_arguments
 from holdfast.errors import ConfigError
 from holdfast.pending import AsyncToolRegistry, PendingToolCall
-from holdfast.runtime.entries import Address
-from holdfast.runtime.exporting import export_lines
-from holdfast.runtime.importing import import_lines
-from holdfast.runtime.log import Log
+from holdfast.runtime.records.entries import Address
+from holdfast.runtime.records.log import Log
+from holdfast.runtime.transfer.archive import export_lines, import_lines
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ScriptedModel
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from holdfast import Agent, NotFound, PendingCall, Runtime, tool
-from holdfast.runtime import retention
-from holdfast.runtime.retention import Retention
+from holdfast.runtime.records import retention
+from holdfast.runtime.records.retention import Retention
 from holdfast.store.base import Page, Put, Write
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock, ScriptedModel

@@ -10,7 +10,8 @@ import pytest
 from holdfast import Agent, Delta, Event, Result, Runtime, tool
 from holdfast.core.driver.plan import IN_PLACE_MS
 from holdfast.errors import ConfigError
-from holdfast.runtime import engine, service
+from holdfast.runtime.engine import driver as engine
+from holdfast.runtime.sessions import service
 from holdfast.testing import ManualClock, ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]

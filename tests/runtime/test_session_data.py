@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast import Agent, Conflict, Context, File, NotFound, Refused, Runtime, tool
-from holdfast.runtime.agents import Agents
+from holdfast.runtime.agents.agents import Agents
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ScriptedModel
 

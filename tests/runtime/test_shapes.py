@@ -10,7 +10,7 @@ from holdfast import Agent, HoldfastError, Runtime, tool
 from holdfast.core.log.events import Retry, Stamped, User
 from holdfast.core.session.naming import SessionRecord
 from holdfast.core.session.state import fold
-from holdfast.runtime.results import Sight, session_status
+from holdfast.runtime.views import Sight, session_status
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock, ScriptedModel
 

@@ -14,7 +14,7 @@ from tests.servers.fixtures import StartPostgres
 from holdfast import Agent, Context, PendingCall, Runtime, tool
 from holdfast.app import service_of
 from holdfast.errors import Corrupt, StoreError
-from holdfast.runtime import ledger
+from holdfast.runtime.engine import writer as ledger
 from holdfast.store.base import Check, Put, Store, Unavailable, Write
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import Crashed, ManualClock, ScriptedModel, crash_after

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, Field, SecretStr
 
 from holdfast.errors import ConfigError, Refused
-from holdfast.runtime.tools import ASYNCHRONOUS, Tool, as_tool, tool
+from holdfast.runtime.tools.tool import ASYNCHRONOUS, Tool, as_tool, tool
 from holdfast.runtime.values import Context, PendingCall
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, Field
 
-from holdfast.runtime.invoke import invoke
-from holdfast.runtime.tools import as_tool, tool
+from holdfast.runtime.tools.invoke import invoke
+from holdfast.runtime.tools.tool import as_tool, tool
 from holdfast.runtime.values import Context as Ctx
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from tests.runtime.shop import look
 
 from holdfast import Agent, Runtime
 from holdfast.core.log import events
-from holdfast.runtime.entries import Address
-from holdfast.runtime.log import as_record
+from holdfast.runtime.records.entries import Address
+from holdfast.runtime.records.log import as_record
 from holdfast.store.base import Write
 from holdfast.testing import ScriptedModel
 

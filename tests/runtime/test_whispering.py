@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Agent, Delta, Event, Result, Runtime, tool
 from holdfast.core.conversation.messages import Answer
-from holdfast.runtime import bus
+from holdfast.runtime import streaming as bus
 from holdfast.runtime.models.base import Request
 from holdfast.store.base import WHISPER_BYTES
 from holdfast.store.memory import MemoryStore

@@ -12,8 +12,9 @@ from tests.runtime.endless import endless_tool
 
 from holdfast import Agent, Runtime, tool
 from holdfast.errors import ConfigError
-from holdfast.runtime import host, worker
-from holdfast.runtime.watch import Watch
+from holdfast.runtime.engine import host
+from holdfast.runtime.engine.feed import Watch
+from holdfast.runtime.worker import worker
 from holdfast.store.base import (
     Check,
     Entry,

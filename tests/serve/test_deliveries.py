@@ -8,8 +8,8 @@ from tests.serve.shop import TOKENS, parked
 from tests.serve.test_frame import refusal
 
 from holdfast import Runtime, asgi
-from holdfast.runtime.addresses import Screen
-from holdfast.runtime.outbox import Target
+from holdfast.runtime.webhooks.addresses import Screen
+from holdfast.runtime.webhooks.outbox import Target
 from holdfast.testing import ManualClock
 
 

@@ -12,10 +12,11 @@ from tests.serve.shop import TOKENS, agent, parked, ran, refund
 from tests.serve.sse import Reader, reading
 
 from holdfast import Agent, Runtime, asgi
-from holdfast.serve import following, sse
-from holdfast.serve.http import application
-from holdfast.serve.rules import Rules
-from holdfast.serve.tokens import by_tokens
+from holdfast.serve.http import event_streams as following
+from holdfast.serve.http import sse
+from holdfast.serve.http.app import application
+from holdfast.serve.http.auth import by_tokens
+from holdfast.serve.http.middleware import Rules
 from holdfast.store.base import Feed, Record, Slice, Unavailable, Write
 from holdfast.store.memory import MemoryStore
 from holdfast.store.shared.paging import END

@@ -10,10 +10,10 @@ from tests.serve.shop import TOKENS, parked
 from holdfast import HoldfastError, Principal, Refused, Runtime, asgi
 from holdfast.core.access import ROLES, Permit, may
 from holdfast.core.webhooks import signatures as webhooks
-from holdfast.serve import http
-from holdfast.serve.answers import answers, reply
-from holdfast.serve.rules import Rules
-from holdfast.serve.tokens import by_tokens
+from holdfast.serve.http import app as http
+from holdfast.serve.http.auth import by_tokens
+from holdfast.serve.http.middleware import Rules
+from holdfast.serve.http.responses import answers, reply
 
 SHAPE = {"error", "code", "hint", "details"}
 

@@ -10,10 +10,9 @@ from tests.serve.shop import TOKENS, parked
 from tests.serve.test_frame import refusal
 
 from holdfast import Runtime
-from holdfast.serve.http import application
-from holdfast.serve.limits import Limit, Rate
-from holdfast.serve.rules import Rules, source_of
-from holdfast.serve.tokens import by_tokens
+from holdfast.serve.http.app import application
+from holdfast.serve.http.auth import by_tokens
+from holdfast.serve.http.middleware import Limit, Rate, Rules, source_of
 from holdfast.testing import ManualClock
 
 

@@ -11,9 +11,9 @@ from tests.serve.shop import TOKENS, agent, parked
 from holdfast import Runtime, asgi
 from holdfast.app import service_of
 from holdfast.errors import StoreError
-from holdfast.serve.http import application
-from holdfast.serve.rules import Rules
-from holdfast.serve.tokens import by_tokens
+from holdfast.serve.http.app import application
+from holdfast.serve.http.auth import by_tokens
+from holdfast.serve.http.middleware import Rules
 from holdfast.store.memory import MemoryStore
 
 

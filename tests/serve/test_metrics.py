@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.serve.metrics import Metric, Numbers, Waits, metrics_of, render
+from holdfast.serve.http.metrics import Metric, Numbers, Waits, metrics_of, render
 from holdfast.store.base import Census, Page, Put, Write
 from holdfast.store.memory import MemoryStore
 

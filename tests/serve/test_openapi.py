@@ -13,7 +13,7 @@ from tests.serve.conftest import Client
 from tests.serve.process import Server
 from tests.serve.shop import TURNS
 
-from holdfast.serve.answers import ANYWHERE
+from holdfast.serve.http.responses import ANYWHERE
 
 YAML = """
 session_stores: {main: {backend: sql, sql: {driver: sqlite, database: ./h.db}}}

@@ -15,10 +15,10 @@ from tests.serve.shop import ROLES, TOKENS, TURNS, agent
 
 from holdfast import File, Runtime
 from holdfast.app import service_of
-from holdfast.runtime.deliveries import Deliveries
-from holdfast.serve.http import ROUTERS, application
-from holdfast.serve.rules import Rules
-from holdfast.serve.tokens import by_tokens
+from holdfast.runtime.webhooks.deliveries import Deliveries
+from holdfast.serve.http.app import ROUTERS, application
+from holdfast.serve.http.auth import by_tokens
+from holdfast.serve.http.middleware import Rules
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock
 

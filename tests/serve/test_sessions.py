@@ -9,7 +9,7 @@ from tests.serve.shop import TOKENS, agent, parked, ran
 
 from holdfast import Agent, File, Runtime, asgi
 from holdfast.app import service_of
-from holdfast.runtime.deliveries import Deliveries
+from holdfast.runtime.webhooks.deliveries import Deliveries
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import ManualClock, ScriptedModel
 

@@ -8,9 +8,9 @@ from holdfast.config import ServerConfig
 from holdfast.config.settings import TokenConfig
 from holdfast.core.access import Principal
 from holdfast.errors import ConfigError
-from holdfast.serve.http import application
-from holdfast.serve.limits import Rate
-from holdfast.serve.setup import is_loopback, setup
+from holdfast.serve.http.app import application
+from holdfast.serve.http.middleware import Rate
+from holdfast.serve.http.setup import is_loopback, setup
 
 OPS = TokenConfig(name="ops", token="t0", role="operator", tenant="acme", on_behalf=True)  # noqa: S106
 

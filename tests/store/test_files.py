@@ -18,9 +18,9 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from holdfast.app.layouts import SessionFiles
 from holdfast.core.session.naming import stream_of
 from holdfast.errors import Corrupt, Refused
-from holdfast.runtime.file_layout import SessionFiles
 from holdfast.store.base import DELETE, Put, Record, Slice, Unavailable, Unknown, Write
 from holdfast.store.files.folder import Folder
 from holdfast.store.files.store import FilesStore

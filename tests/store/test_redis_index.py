@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 
-from holdfast.runtime.pending_names import PendingNames
+from holdfast.app.layouts import PendingNames
 from holdfast.store.base import DELETE, Put, Record, Store, Write
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.redis.index import Anchor, RedisIndex

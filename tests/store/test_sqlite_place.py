@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import StoreError
-from holdfast.store.sqlite.open import check_place
-from holdfast.store.sqlite.sqlite_place import check_file_system, file_system, judged
+from holdfast.store.sqlite.open import check_file_system, check_place, file_system, judged
 
 TABLE = r"""
 /dev/vda / ext4 rw,relatime 0 0
@@ -56,7 +55,7 @@ def test_a_network_file_system_is_refused_with_its_name(mounts: Path) -> None:
 def test_opening_asks_for_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     where = tmp_path / "mounts"
     where.write_text(f"server:/x {tmp_path} nfs rw 0 0")
-    monkeypatch.setattr("holdfast.store.sqlite.sqlite_place.MOUNTS", where)
+    monkeypatch.setattr("holdfast.store.sqlite.open.MOUNTS", where)
     monkeypatch.setattr(check_file_system, "__defaults__", (where,))
     with pytest.raises(StoreError, match="network file system"):
         check_place(tmp_path / "holdfast.db")

@@ -1,7 +1,7 @@
 """What stands behind a Runtime, for the doors that are not its own methods."""
 
 from holdfast.app.runtime import Runtime
-from holdfast.runtime.service import Service
+from holdfast.runtime.sessions.service import Service
 
 
 def service_of(rt: Runtime) -> Service:

@@ -10,15 +10,14 @@ from holdfast.config import AgentConfig, Config, McpTools, ModelRef, ToolRef
 from holdfast.config.problems import Key
 from holdfast.config.settings import ServerConfig
 from holdfast.errors import ConfigError
-from holdfast.runtime.addresses import Screen
-from holdfast.runtime.agents import Agent, two_tools
-from holdfast.runtime.mcp.values import MCPServer, MCPTools
+from holdfast.runtime.agents.agents import Agent, two_tools
+from holdfast.runtime.mcp.servers import MCPServer, MCPTools
 from holdfast.runtime.models.base import Model
-from holdfast.runtime.models.lineup import Tuned
-from holdfast.runtime.models.resolve import named_model
+from holdfast.runtime.models.resolve import Tuned, named_model
 from holdfast.runtime.models.scripted import ScriptedModel
-from holdfast.runtime.outbox import Outbox, Target
-from holdfast.runtime.tools import Tool, as_tool
+from holdfast.runtime.tools.tool import Tool, as_tool
+from holdfast.runtime.webhooks.addresses import Screen
+from holdfast.runtime.webhooks.outbox import Outbox, Target
 
 
 def agents_from(config: Config) -> list[Agent[Any]]:

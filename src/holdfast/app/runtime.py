@@ -24,26 +24,26 @@ from holdfast.core.session import naming as index
 from holdfast.core.session.naming import check_tenant
 from holdfast.core.webhooks.deliveries import Hook
 from holdfast.errors import ConfigError, Corrupt, Refused
-from holdfast.runtime.agents import Agent, Agents, ReadyAgent
-from holdfast.runtime.bus import Bus
-from holdfast.runtime.desk import Desk
-from holdfast.runtime.entries import Address
-from holdfast.runtime.holder import BLIND_LEASE_MS, LEASE_MS
-from holdfast.runtime.host import Host
+from holdfast.runtime.agents.agents import Agent, Agents, ReadyAgent
+from holdfast.runtime.agents.prices import Prices
+from holdfast.runtime.engine.host import Host
+from holdfast.runtime.engine.leases import BLIND_LEASE_MS, LEASE_MS
 from holdfast.runtime.ids import new_id
-from holdfast.runtime.mcp.lines import Lines
-from holdfast.runtime.mcp.values import MCPServer
-from holdfast.runtime.near import Near
-from holdfast.runtime.outbox import Outbox
-from holdfast.runtime.outside import Outside
-from holdfast.runtime.prices import Prices
-from holdfast.runtime.results import Event, Result, event_of
-from holdfast.runtime.service import Service
-from holdfast.runtime.session import Session
-from holdfast.runtime.settling import Settling
+from holdfast.runtime.inbox.pending import Settling
+from holdfast.runtime.inbox.sessions import Outside
+from holdfast.runtime.mcp.pool import Lines
+from holdfast.runtime.mcp.servers import MCPServer
+from holdfast.runtime.records.cache import Near
+from holdfast.runtime.records.entries import Address
+from holdfast.runtime.resources import Desk
+from holdfast.runtime.sessions.handle import Session
+from holdfast.runtime.sessions.service import Service
+from holdfast.runtime.streaming import Bus
 from holdfast.runtime.telemetry import Telemetry
 from holdfast.runtime.values import PendingCall, parse_duration
-from holdfast.runtime.worker import Kind, Recovery, Share, Worker
+from holdfast.runtime.views import Event, Result, event_of
+from holdfast.runtime.webhooks.outbox import Outbox
+from holdfast.runtime.worker.worker import Kind, Recovery, Share, Worker
 from holdfast.store.base import Clock, Store
 from holdfast.store.shared.paging import END
 

@@ -26,7 +26,7 @@ def open_store(store: str | Store, clock: Clock | None = None) -> Store:
 
         return SqliteStore(rest[3:], clock=clock)
     if scheme == "files" and rest:
-        from holdfast.runtime.file_layout import SessionFiles
+        from holdfast.app.layouts import SessionFiles
         from holdfast.store.files.store import FilesStore
 
         return FilesStore(rest.removeprefix("//"), SessionFiles(), clock=clock)
@@ -59,7 +59,7 @@ def indexed(store: Store, url: str | None) -> Store:
             code="NOT_INSTALLED",
             hint="pip install 'holdfast[redis]'",
         ) from error
-    from holdfast.runtime.pending_names import PendingNames
+    from holdfast.app.layouts import PendingNames
 
     return IndexedStore(store, url, PendingNames())
 

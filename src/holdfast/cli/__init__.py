@@ -3,11 +3,11 @@
 
 def main() -> None:
     """What `holdfast` runs."""
-    from holdfast.cli.collecting import collect_rarely
+    from holdfast.cli.process import collect_rarely
 
     collect_rarely()
 
-    from holdfast.cli.ending import ending
+    from holdfast.cli.process import ending
     from holdfast.cli.root import cli
 
     with ending():

@@ -13,7 +13,6 @@ from typing import Any
 
 import click
 
-from holdfast.cli.collecting import end_without_looking
 from holdfast.cli.commands.agents import agents
 from holdfast.cli.commands.chat import chat
 from holdfast.cli.commands.config import config
@@ -27,8 +26,9 @@ from holdfast.cli.commands.serve import serve
 from holdfast.cli.commands.sessions import sessions
 from holdfast.cli.commands.webhook import webhook
 from holdfast.cli.commands.worker import worker
+from holdfast.cli.process import end_without_looking
 from holdfast.cli.settings import Settings, shared
-from holdfast.cli.terminal import clean
+from holdfast.cli.terminal.terminal import clean
 from holdfast.errors import HoldfastError
 
 INTERRUPTED = 130

@@ -1,5 +1,6 @@
 """The options that every command takes, before or after its name."""
 
+import getpass
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,6 +9,22 @@ from typing import Any, TypeVar
 import click
 
 from holdfast.core.session.queues import DEFAULT
+
+
+def who(by: str | None, server: str | None) -> str | None:
+    """Who does it: as given, else the login name; a server knows it by the token."""
+    if by == "":
+        raise click.UsageError("--by is empty; give a name")
+    return login_name() if by is None and server is None else by
+
+
+def login_name() -> str:
+    """Who types."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return "unknown"
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 

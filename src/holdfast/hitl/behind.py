@@ -3,9 +3,9 @@
 from holdfast.app import Runtime, is_open, service_of, tenant_of
 from holdfast.errors import StoreError
 from holdfast.hitl.state import checked_session
-from holdfast.runtime.entries import Address, Known, still_there
-from holdfast.runtime.log import Log
-from holdfast.runtime.service import Service
+from holdfast.runtime.records.entries import Address, Known, still_there
+from holdfast.runtime.records.log import Log
+from holdfast.runtime.sessions.service import Service
 
 
 def service_at(rt: Runtime | None) -> Service:

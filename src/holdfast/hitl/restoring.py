@@ -14,14 +14,14 @@ from holdfast.hitl.behind import address_of, log_of, service_at
 from holdfast.hitl.messages import events_of
 from holdfast.hitl.secrets import check_whole, without_secrets
 from holdfast.hitl.state import ExecutionState, ToolCall
-from holdfast.runtime.agents import ReadyAgent
-from holdfast.runtime.entries import Address, Known
+from holdfast.runtime.agents.agents import ReadyAgent
 from holdfast.runtime.ids import secret_id
-from holdfast.runtime.invoke import prompt_for
-from holdfast.runtime.log import as_record
-from holdfast.runtime.making import Making, Names, listed, make
-from holdfast.runtime.service import Service
-from holdfast.runtime.session import Session
+from holdfast.runtime.records.entries import Address, Known
+from holdfast.runtime.records.log import as_record
+from holdfast.runtime.sessions.handle import Session
+from holdfast.runtime.sessions.service import Service
+from holdfast.runtime.tools.invoke import prompt_for
+from holdfast.runtime.transfer.create import Making, Names, listed, make
 from holdfast.store.base import HeadMoved, VersionMoved, Write
 
 

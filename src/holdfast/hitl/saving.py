@@ -16,10 +16,10 @@ from holdfast.hitl.behind import address_of, log_of, service_at
 from holdfast.hitl.secrets import Hidden, without_secrets
 from holdfast.hitl.state import ExecutionState, serialize_execution_state, state_from
 from holdfast.hitl.view import Settings, state_in
-from holdfast.runtime.content import check_size
-from holdfast.runtime.entries import Known
-from holdfast.runtime.log import Log
-from holdfast.runtime.service import Service
+from holdfast.runtime.records.content import check_size
+from holdfast.runtime.records.entries import Known
+from holdfast.runtime.records.log import Log
+from holdfast.runtime.sessions.service import Service
 
 Metadata = dict[str, Any]
 

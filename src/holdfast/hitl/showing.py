@@ -4,8 +4,8 @@ from typing import Any
 
 from holdfast.core.log.events import PENDING_EXECUTIONS
 from holdfast.hitl.saving import metadata_of
-from holdfast.runtime.entries import Known
-from holdfast.runtime.service import Service
+from holdfast.runtime.records.entries import Known
+from holdfast.runtime.sessions.service import Service
 
 
 async def pause_json(service: Service, known: Known) -> dict[str, Any]:

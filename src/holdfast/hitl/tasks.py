@@ -9,8 +9,8 @@ from holdfast.app import Runtime, tenant_of
 from holdfast.core.pending.record import PEOPLE, PendingRecord
 from holdfast.errors import HoldfastError, Refused
 from holdfast.hitl.behind import service_at
-from holdfast.runtime.results import Result
-from holdfast.runtime.service import Service
+from holdfast.runtime.sessions.service import Service
+from holdfast.runtime.views import Result
 
 logger = logging.getLogger("holdfast")
 

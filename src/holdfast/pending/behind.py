@@ -6,8 +6,8 @@ from holdfast.app import Runtime, service_of, tenant_of
 from holdfast.core.pending.commands import Command
 from holdfast.core.pending.record import PendingRecord
 from holdfast.core.pending.settlement import Settlement
-from holdfast.runtime.entries import Address, Known
-from holdfast.runtime.results import pending_json
+from holdfast.runtime.records.entries import Address, Known
+from holdfast.runtime.views import pending_json
 
 Call = dict[str, Any]  # a pending call as every door shows it
 Calls = list[Call]

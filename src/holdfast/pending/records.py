@@ -15,10 +15,10 @@ from holdfast.core.session.naming import check_id
 from holdfast.core.webhooks.deliveries import Hook
 from holdfast.errors import Conflict, NotFound, Refused
 from holdfast.pending.behind import Call, Calls, session_of, settled, shown
-from holdfast.runtime.entries import Known, pending_put, session_not_found
 from holdfast.runtime.ids import secret_id
-from holdfast.runtime.log import as_record
-from holdfast.runtime.tools import DEFERRED_TIMEOUT_MS
+from holdfast.runtime.records.entries import Known, pending_put, session_not_found
+from holdfast.runtime.records.log import as_record
+from holdfast.runtime.tools.tool import DEFERRED_TIMEOUT_MS
 from holdfast.runtime.values import Duration, parse_duration
 from holdfast.store.base import Gone, NoStream, Put, VersionMoved, Write
 

@@ -11,9 +11,9 @@ from holdfast.core.pending.record import PendingRecord
 from holdfast.errors import Corrupt, NotFound, StoreError
 from holdfast.pending.behind import Calls, session_of, settled, shown
 from holdfast.pending.records import result_of
-from holdfast.runtime.entries import Address, open_calls
-from holdfast.runtime.results import Result
-from holdfast.runtime.retention import Retention
+from holdfast.runtime.records.entries import Address, open_calls
+from holdfast.runtime.records.retention import Retention
+from holdfast.runtime.views import Result
 
 
 class SessionResumer:

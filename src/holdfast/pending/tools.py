@@ -18,14 +18,14 @@ from holdfast.core.pending.record import PendingRecord, PendingStatus
 from holdfast.core.webhooks.deliveries import Hook
 from holdfast.errors import ConfigError, Conflict, NotFound, Refused, ToolError
 from holdfast.pending.records import json_object
-from holdfast.runtime.agents import Agent
+from holdfast.runtime.agents.agents import Agent
 from holdfast.runtime.ids import new_id, secret_id
-from holdfast.runtime.invoke import invoke
+from holdfast.runtime.inbox.sessions import Said
 from holdfast.runtime.models.base import Delta, Request
-from holdfast.runtime.outputs import Deferred, parse_deferred
-from holdfast.runtime.outside import Said
-from holdfast.runtime.session import Session
-from holdfast.runtime.tools import Tool
+from holdfast.runtime.sessions.handle import Session
+from holdfast.runtime.tools.invoke import invoke
+from holdfast.runtime.tools.outputs import Deferred, parse_deferred
+from holdfast.runtime.tools.tool import Tool
 from holdfast.runtime.values import Context, Duration, parse_duration
 
 AGENT: Final = "async-tools"  # whose sessions hold the calls that `execute` starts

@@ -25,8 +25,8 @@ from holdfast.core.log.redaction import masked
 from holdfast.core.session.state import State
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.runtime.models.base import Request
-from holdfast.runtime.outputs import render_result
-from holdfast.runtime.tools import Tool
+from holdfast.runtime.tools.outputs import render_result
+from holdfast.runtime.tools.tool import Tool
 
 if TYPE_CHECKING:  # an extra, and loaded only where the program has loaded it
     from opentelemetry.trace import Link, Span, SpanContext, Tracer

@@ -11,7 +11,7 @@ from holdfast.config import load
 from holdfast.config.agent_config import FILE, StorageConfig, load_storage
 from holdfast.core.session.naming import check_id
 from holdfast.core.session.todos import is_todo_tool
-from holdfast.runtime.agents import Agent, ReadyAgent
+from holdfast.runtime.agents.agents import Agent, ReadyAgent
 from holdfast.runtime.ids import new_id
 from holdfast.sessions.executing import AgentExecutor, store_url
 from holdfast.sessions.kept import StoreStorage

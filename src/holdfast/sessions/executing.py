@@ -6,12 +6,12 @@ import anyio
 
 from holdfast.app import Runtime, service_of
 from holdfast.core.transfer.foreign import session_log
-from holdfast.runtime.adopting import adopt
-from holdfast.runtime.agents import Agent
-from holdfast.runtime.entries import Address
-from holdfast.runtime.making import Names
-from holdfast.runtime.results import Event, Result
+from holdfast.runtime.agents.agents import Agent
+from holdfast.runtime.records.entries import Address
+from holdfast.runtime.transfer.adopt import adopt
+from holdfast.runtime.transfer.create import Names
 from holdfast.runtime.values import Content
+from holdfast.runtime.views import Event, Result
 from holdfast.sessions.kept import StoreStorage
 from holdfast.sessions.storage import FilesystemStorage, NoOpStorage, SessionStorage
 from holdfast.sessions.todos import TodoManager

@@ -29,9 +29,8 @@ from holdfast.store.base import (
 )
 from holdfast.store.judge import Changes, checked, judge
 from holdfast.store.shared.paging import END, position_of
-from holdfast.store.shared.signal import Signal
+from holdfast.store.shared.signal import Listeners, Signal
 from holdfast.store.shared.tables import Moves, Tables
-from holdfast.store.shared.whispers import Listeners
 
 
 class MemoryStore:

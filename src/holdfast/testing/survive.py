@@ -11,8 +11,8 @@ import msgspec
 
 from holdfast.app import Runtime
 from holdfast.core.session.naming import names_in
-from holdfast.runtime.agents import Agent
-from holdfast.runtime.deeds import Deed, ModelAsked, ToolRun, watcher
+from holdfast.runtime.agents.agents import Agent
+from holdfast.runtime.probes import Deed, ModelAsked, ToolRun, watcher
 from holdfast.store.base import Record, Store
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.crash import Crash, Crashed, crash_after

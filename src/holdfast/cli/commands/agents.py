@@ -16,7 +16,7 @@ def agents() -> None:
 @with_settings
 def list_(settings: Settings) -> int:
     """List the agents with their models and tools."""
-    from holdfast.cli import checking
+    from holdfast.cli.actions import agents as checking
 
     return checking.list_agents(settings)
 
@@ -29,6 +29,6 @@ def check(settings: Settings) -> int:
 
     Worth running before a new version of the tools is deployed.
     """
-    from holdfast.cli import checking
+    from holdfast.cli.actions import agents as checking
 
     return checking.check(settings)

@@ -2,8 +2,7 @@
 
 import click
 
-from holdfast.cli.settings import Settings, shared, with_settings
-from holdfast.cli.who import who
+from holdfast.cli.settings import Settings, shared, who, with_settings
 
 
 @click.command()
@@ -14,6 +13,6 @@ from holdfast.cli.who import who
 @with_settings
 def chat(settings: Settings, agent: str, session: str | None, by: str | None) -> int:
     """Talk with AGENT, deciding inline; leave with Ctrl-D or Ctrl-C and go on later."""
-    from holdfast.cli import chatting
+    from holdfast.cli.actions import chat as chatting
 
     return chatting.chat(settings, agent, session, who(by, settings.server))

@@ -19,7 +19,7 @@ def config() -> None:
 @with_settings
 def validate(settings: Settings, file: str | None) -> int:
     """Say whether a configuration is right, and what it means."""
-    from holdfast.cli import checking
+    from holdfast.cli.actions import agents as checking
 
     return checking.validate(settings, file or settings.config or "holdfast.yaml")
 

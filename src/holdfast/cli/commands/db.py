@@ -16,7 +16,7 @@ def db() -> None:
 @with_settings
 def stats(settings: Settings) -> int:
     """Show the database in numbers."""
-    from holdfast.cli import caring
+    from holdfast.cli.actions import database as caring
 
     return caring.stats(settings)
 
@@ -27,7 +27,7 @@ def stats(settings: Settings) -> int:
 @with_settings
 def backup(settings: Settings, file: str) -> int:
     """Copy the database to FILE, while it is in use; the copy is checked."""
-    from holdfast.cli import caring
+    from holdfast.cli.actions import database as caring
 
     return caring.backup(settings, file)
 
@@ -37,7 +37,7 @@ def backup(settings: Settings, file: str) -> int:
 @with_settings
 def migrate(settings: Settings) -> int:
     """Bring the database's schema up to date, and say its number."""
-    from holdfast.cli import caring
+    from holdfast.cli.actions import database as caring
 
     return caring.migrate(settings)
 
@@ -53,6 +53,6 @@ def copy(settings: Settings, source: str, target: str) -> int:
     Both are URLs, such as sqlite:///holdfast.db and postgresql://…; nobody may work on them. A copy
     that was stopped goes on where it was.
     """
-    from holdfast.cli.copying import copy_store
+    from holdfast.cli.actions.database import copy_store
 
     return copy_store(settings, source, target)

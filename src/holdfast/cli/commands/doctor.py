@@ -17,7 +17,8 @@ def doctor(settings: Settings, session: str | None, *, full: bool, fix: bool) ->
     Changes nothing without --fix, and may run beside workers. Exits with 1 if it finds something,
     with 7 if something is damaged.
     """
-    from holdfast.cli import caring, doctoring
+    from holdfast.cli.actions import database as caring
+    from holdfast.cli.actions import doctor as doctoring
 
     if session is not None:
         return doctoring.doctor_of_session(settings, session, fix=fix)

@@ -11,6 +11,6 @@ from holdfast.cli.settings import Settings, shared, with_settings
 @with_settings
 def init(settings: Settings, folder: str) -> int:
     """Make a project that runs at once, offline, with a test."""
-    from holdfast.cli import starting
+    from holdfast.cli.actions import init as starting
 
     return starting.init(settings, folder)

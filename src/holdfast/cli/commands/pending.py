@@ -6,8 +6,7 @@ from typing import Any
 import click
 
 from holdfast.cli.commands.types import change, json_object
-from holdfast.cli.settings import Settings, shared, with_settings
-from holdfast.cli.who import who
+from holdfast.cli.settings import Settings, shared, who, with_settings
 
 KINDS = ("tool", "approval", "question", "child", "timer")
 STATUSES = ("waiting", "processing", "completed", "failed", "expired", "cancelled", "all")
@@ -31,7 +30,7 @@ def pending() -> None:
 @with_settings
 def list_(settings: Settings, /, **wanted: Any) -> int:
     """List the calls that wait."""
-    from holdfast.cli import waiting
+    from holdfast.cli.actions import pending as waiting
 
     return waiting.list_pending(settings, wanted)
 
@@ -42,7 +41,7 @@ def list_(settings: Settings, /, **wanted: Any) -> int:
 @with_settings
 def show(settings: Settings, pending_id: str) -> int:
     """Show one call, and what to type about it."""
-    from holdfast.cli import waiting
+    from holdfast.cli.actions import pending as waiting
 
     return waiting.show_pending(settings, pending_id)
 
@@ -65,7 +64,7 @@ def _decide(settings: Settings, verb: str, pending_id: str, given: dict[str, Any
     given["by"] = who(given["by"], settings.server)
     if given["wait"] and given["no_run"]:
         raise click.UsageError("--wait and --no-run exclude each other")
-    from holdfast.cli import deciding
+    from holdfast.cli.actions import pending as deciding
 
     return deciding.decide(settings, verb, pending_id, given)
 

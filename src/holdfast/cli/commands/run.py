@@ -40,7 +40,7 @@ def run(settings: Settings, /, **given: Any) -> int:
         raise click.UsageError("the prompt is empty")
     if prompt is None and not given["files"] and (session is None or given["detach"]):
         raise click.UsageError("there is no PROMPT; give one, or - to read it from stdin")
-    from holdfast.cli import driving
+    from holdfast.cli.actions import run as driving
 
     return driving.run(settings, driving.Ask(**given))
 

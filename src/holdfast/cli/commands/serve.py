@@ -19,6 +19,6 @@ def serve(settings: Settings, *, host: str | None, port: int | None, no_worker: 
     Without any token (server.tokens, or HOLDFAST_TOKEN) only this machine can reach it. A worker
     runs in the same process.
     """
-    from holdfast.cli import serving
+    from holdfast.cli.actions import serve as serving
 
     return serving.serve(settings, host=host, port=port, worker=not no_worker)

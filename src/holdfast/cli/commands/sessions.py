@@ -4,8 +4,7 @@ from typing import Any
 
 import click
 
-from holdfast.cli.settings import Settings, shared, with_settings
-from holdfast.cli.who import who
+from holdfast.cli.settings import Settings, shared, who, with_settings
 
 STATES = ("pending", "running", "waiting", "completed", "failed", "cancelled")
 
@@ -25,7 +24,7 @@ def sessions() -> None:
 @with_settings
 def list_(settings: Settings, /, **wanted: Any) -> int:
     """List sessions, the newest first."""
-    from holdfast.cli import showing
+    from holdfast.cli.actions import sessions as showing
 
     return showing.list_sessions(settings, wanted)
 
@@ -36,7 +35,7 @@ def list_(settings: Settings, /, **wanted: Any) -> int:
 @with_settings
 def show(settings: Settings, session_id: str) -> int:
     """Show why a session does not move and what to type, and what was said so far."""
-    from holdfast.cli import showing
+    from holdfast.cli.actions import sessions as showing
 
     return showing.show_session(settings, session_id)
 
@@ -49,7 +48,7 @@ def show(settings: Settings, session_id: str) -> int:
 @with_settings
 def events(settings: Settings, session_id: str, after: int, *, follow: bool) -> int:
     """Print the log of a session."""
-    from holdfast.cli import showing
+    from holdfast.cli.actions import sessions as showing
 
     return showing.events(settings, session_id, after, follow=follow)
 
@@ -60,7 +59,7 @@ def events(settings: Settings, session_id: str, after: int, *, follow: bool) -> 
 @with_settings
 def state(settings: Settings, session_id: str) -> int:
     """Show a paused run: its state, its open calls, and for how long; whole with --json."""
-    from holdfast.cli import pausing
+    from holdfast.cli.actions import sessions as pausing
 
     return pausing.state(settings, session_id)
 
@@ -73,7 +72,7 @@ def state(settings: Settings, session_id: str) -> int:
 @with_settings
 def permissions(settings: Settings, session_id: str, revoke: int | None, by: str | None) -> int:
     """List what was allowed for the rest of a session when a call was approved."""
-    from holdfast.cli import permitting
+    from holdfast.cli.actions import permissions as permitting
 
     return permitting.permissions(settings, session_id, revoke, who(by, settings.server))
 
@@ -88,7 +87,7 @@ def export(settings: Settings, session_ids: tuple[str, ...], *, every: bool, sec
     """Write sessions to stdout as lines of JSON, for `holdfast sessions import`."""
     if bool(session_ids) == every:
         raise click.UsageError("give the IDs of sessions, or --all")
-    from holdfast.cli import moving
+    from holdfast.cli.actions import transfer as moving
 
     return moving.export_sessions(settings, session_ids, every=every, secrets=secrets)
 
@@ -106,7 +105,7 @@ def import_(settings: Settings, file: str, agent: str | None, as_id: str | None)
     Anthropic or OpenAI messages and logs of events are told apart by what is in them, and
     repaired, so that they can be gone on with.
     """
-    from holdfast.cli import moving
+    from holdfast.cli.actions import transfer as moving
 
     return moving.import_sessions(settings, file, agent, as_id)
 
@@ -118,7 +117,7 @@ def import_(settings: Settings, file: str, agent: str | None, as_id: str | None)
 @with_settings
 def resume(settings: Settings, session_id: str, timeout: str | None) -> int:
     """Go on with a session here, also after it failed; exits like run."""
-    from holdfast.cli import driving
+    from holdfast.cli.actions import run as driving
 
     return driving.resume(settings, session_id, timeout)
 
@@ -131,7 +130,7 @@ def resume(settings: Settings, session_id: str, timeout: str | None) -> int:
 @with_settings
 def cancel(settings: Settings, session_id: str, by: str | None, reason: str | None) -> int:
     """End the run of a session: nothing of it is begun any more."""
-    from holdfast.cli import showing
+    from holdfast.cli.actions import sessions as showing
 
     return showing.cancel_session(settings, session_id, who(by, settings.server), reason)
 
@@ -145,7 +144,7 @@ def cancel(settings: Settings, session_id: str, by: str | None, reason: str | No
 @with_settings
 def compact(settings: Settings, /, session_id: str, by: str | None, **wanted: Any) -> int:
     """Let the model summarise what was said so far, and go on from that; the log stays whole."""
-    from holdfast.cli import compacting
+    from holdfast.cli.actions import sessions as compacting
 
     return compacting.compact(settings, session_id, {**wanted, "by": who(by, settings.server)})
 
@@ -168,7 +167,7 @@ def fork(
     settings: Settings, session_id: str, at: int | None, new_id: str | None, prompt: str | None
 ) -> int:
     """Copy a session up to a point where every call was settled; nothing is done again."""
-    from holdfast.cli import forking
+    from holdfast.cli.actions import fork as forking
 
     return forking.fork_session(settings, session_id, forking.Cut(at, new_id, prompt))
 
@@ -180,6 +179,6 @@ def fork(
 @with_settings
 def delete(settings: Settings, session_id: str, *, yes: bool) -> int:
     """Delete a session with its log and its calls; this cannot be undone."""
-    from holdfast.cli import forking
+    from holdfast.cli.actions import fork as forking
 
     return forking.delete_session(settings, session_id, yes=yes)

@@ -2,8 +2,7 @@
 
 import click
 
-from holdfast.cli.settings import Settings, shared, with_settings
-from holdfast.cli.who import login_name
+from holdfast.cli.settings import Settings, login_name, shared, with_settings
 
 
 @click.group()
@@ -30,7 +29,7 @@ def sign(
 
     curl -H @headers -H 'Content-Type: application/json' --data-binary @body.json URL
     """
-    from holdfast.cli import signing
+    from holdfast.cli.actions import webhooks as signing
 
     return signing.sign(settings, secret, pending, message_id)
 
@@ -42,7 +41,7 @@ def sign(
 @with_settings
 def list_(settings: Settings, status: str | None, session: str | None) -> int:
     """List what is told to others, oldest first."""
-    from holdfast.cli import telling
+    from holdfast.cli.actions import webhooks as telling
 
     return telling.list_deliveries(settings, status, session)
 
@@ -53,7 +52,7 @@ def list_(settings: Settings, status: str | None, session: str | None) -> int:
 @with_settings
 def show(settings: Settings, delivery: str) -> int:
     """Show one delivery with its body and the log of its attempts."""
-    from holdfast.cli import telling
+    from holdfast.cli.actions import webhooks as telling
 
     return telling.show_delivery(settings, delivery)
 
@@ -65,6 +64,6 @@ def show(settings: Settings, delivery: str) -> int:
 @with_settings
 def redeliver(settings: Settings, delivery: str, by: str) -> int:
     """Send a delivery again, under the same id, as soon as a worker can."""
-    from holdfast.cli import telling
+    from holdfast.cli.actions import webhooks as telling
 
     return telling.redeliver(settings, delivery, by)

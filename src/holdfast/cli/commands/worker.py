@@ -41,7 +41,7 @@ def worker(
 
     Any number of workers may run; each session is driven by one at a time.
     """
-    from holdfast.cli import working
+    from holdfast.cli.actions import worker as working
 
     mine = {"agents": agents or None, "queues": queues or None}
     part = {**mine, "only": only, "concurrency": concurrency}

@@ -8,7 +8,7 @@ import click
 from holdfast.cli.demo.count import Score
 from holdfast.cli.demo.stage import Stage
 from holdfast.cli.settings import Settings
-from holdfast.cli.terminal import Terminal
+from holdfast.cli.terminal.terminal import Terminal
 
 
 @dataclass(slots=True)

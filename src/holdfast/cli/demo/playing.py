@@ -10,7 +10,7 @@ from holdfast.cli.demo.narrator import Narrator
 from holdfast.cli.demo.stage import Stage
 from holdfast.cli.demo.story import Story
 from holdfast.cli.settings import Settings
-from holdfast.cli.terminal import Terminal
+from holdfast.cli.terminal.terminal import Terminal
 
 
 def play(settings: Settings, *, auto: bool, keep: str | None, workers: int) -> int:

@@ -1,6 +1,6 @@
 """What a driver does next: one pure function of the folded log."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct, field
@@ -8,8 +8,10 @@ from msgspec import Struct, field
 from holdfast.core.driver import effects
 from holdfast.core.driver.effects import Effect
 from holdfast.core.durations import format_ms
+from holdfast.core.log import events
+from holdfast.core.log.events import Stamped
 from holdfast.core.session.calls import Call, CallStatus
-from holdfast.core.session.state import State
+from holdfast.core.session.state import Run, State
 
 MAX_TRIES: Final = 5
 SLOTS: Final = 16  # calls of one turn that run at one time
@@ -186,3 +188,23 @@ def _rest(state: State, seat: Seat, waiting: Sequence[Call] = ()) -> Effect:
         ends = [end for c in held if (end := _end(c, seat)) is not None]
         return effects.Idle(min([*timers, *ends], default=None), in_place=True)
     return effects.Park(min(timers, default=None))
+
+
+# What somebody else writes, whether the run is driven at that moment or not.
+_OUTSIDE: Final = (events.User, events.Metadata, events.Cancelled, events.Revoked, events.Restored)
+# After these it goes on, perhaps in the same drive: the time before was spent waiting.
+_ANSWERS: Final = (events.Decision, events.Settled)
+
+
+def running_ms(log: Iterable[Stamped], run: Run) -> int:
+    """The time in which it was driven, up to the last event that a driver wrote."""
+    total, mark = 0, None
+    for seq, at, event in log:
+        if seq < run.since or isinstance(event, _OUTSIDE):
+            continue
+        if isinstance(event, events.AgentStart) and event.worker:
+            mark = event.since or at
+        if mark is not None:
+            total += 0 if isinstance(event, _ANSWERS) else max(0, at - mark)
+            mark = at
+    return total

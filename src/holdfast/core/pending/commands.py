@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Literal
 
 from holdfast.core.pending.record import Verb
 
@@ -80,3 +80,23 @@ class Expire:
 
 
 Command = Approve | Deny | Respond | SubmitResult | SubmitError | CancelCall | Expire
+
+
+Word = Literal["approve", "deny"]
+
+WORDS: Final[dict[str, Word]] = {
+    "approve": "approve",
+    "yes": "approve",
+    "y": "approve",
+    "deny": "deny",
+    "no": "deny",
+    "n": "deny",
+}
+
+
+def decision_in(text: str) -> Word | None:
+    """The decision that the whole text is, in any case, with blanks around it; else None.
+
+    A text that only contains such a word ("do not approve") says something, but decides nothing.
+    """
+    return WORDS.get(text.strip().casefold())

@@ -17,10 +17,8 @@ from mcp.shared.exceptions import MCPError
 
 from holdfast.errors import ToolError
 from holdfast.runtime.mcp.content import listed
-from holdfast.runtime.mcp.hiding import hide_in_logs
-from holdfast.runtime.mcp.leash import is_there, leashed
-from holdfast.runtime.mcp.stderr import Stderr, hidden
-from holdfast.runtime.mcp.values import BrokeOff, Listed, MCPServer, ServerDown
+from holdfast.runtime.mcp.process import Stderr, hidden, hide_in_logs, is_there, leashed
+from holdfast.runtime.mcp.servers import BrokeOff, Listed, MCPServer, ServerDown
 from holdfast.runtime.values import Context, parse_duration
 
 EFFECT: Final = "holdfast/effectID"  # in `_meta`: the same at every attempt

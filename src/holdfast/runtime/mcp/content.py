@@ -9,8 +9,8 @@ import msgspec
 from mcp import types
 
 from holdfast.errors import Refused, ToolError
-from holdfast.runtime.mcp.values import Listed
-from holdfast.runtime.outputs import NO_OUTPUT, Rendered
+from holdfast.runtime.mcp.servers import Listed
+from holdfast.runtime.tools.outputs import NO_OUTPUT, Rendered
 from holdfast.runtime.values import File
 
 

@@ -105,6 +105,6 @@ class GivenModel:
 
 
 def _connecting() -> Any:
-    from holdfast.runtime.models import connecting  # late: loads pydantic-ai
+    from holdfast.runtime.models.pydantic_ai import connect as connecting  # late: loads pydantic-ai
 
     return connecting

@@ -43,9 +43,8 @@ from holdfast.store.files.layout import Bare, Layout
 from holdfast.store.files.replay import Spans
 from holdfast.store.judge import Commit, checked, judge
 from holdfast.store.shared.paging import END, position_of
-from holdfast.store.shared.signal import Signal
+from holdfast.store.shared.signal import Listeners, Signal
 from holdfast.store.shared.tables import Moves
-from holdfast.store.shared.whispers import Listeners
 
 T = TypeVar("T")
 

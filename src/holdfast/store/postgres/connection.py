@@ -1,7 +1,8 @@
 """Connections to PostgreSQL with our settings, and what its errors mean."""
 
+import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from types import ModuleType
 from typing import Any, Final, Protocol, TypeVar
@@ -9,7 +10,13 @@ from typing import Any, Final, Protocol, TypeVar
 import anyio
 
 from holdfast.errors import ConfigError, StoreError
-from holdfast.store.postgres.errors import explained, is_broken, is_misconfigured
+from holdfast.store.postgres.errors import (
+    explained,
+    is_broken,
+    is_database_error,
+    is_misconfigured,
+    may_go_again,
+)
 from holdfast.store.postgres.url import Address
 
 T = TypeVar("T")
@@ -232,3 +239,69 @@ def _keep_alive(connection: Any) -> None:
         for name, value in _KEEPALIVE:
             if hasattr(socket, name):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+class Lines:
+    """Connections of one kind."""
+
+    def __init__(self, dial: Dial, most: int, *, synced: bool = True) -> None:
+        self._dial = dial
+        self._synced = synced
+        self._places = asyncio.Semaphore(most)
+        self._most = most
+        self._idle: list[Line] = []
+
+    def keep(self, line: Line) -> None:
+        """A connection that is there already."""
+        self._idle.append(line)
+
+    @asynccontextmanager
+    async def line(self) -> AsyncIterator[Line]:
+        """A connection; kept for the next one unless it broke or its task was cancelled."""
+        async with self._places:
+            line = self._kept() or await self._dial.line(synced=self._synced)
+            try:
+                yield line
+            except BaseException as error:
+                if isinstance(error, Exception) and not is_broken(error):
+                    self._idle.append(line)
+                else:
+                    line.connection.terminate()
+                raise
+            self._idle.append(line)
+
+    async def ask(self, question: Callable[[Line], Awaitable[T]]) -> T:
+        """The answer to a question that may be asked twice, since a connection may have broken."""
+        try:
+            try:
+                return await self._ask(question)
+            except Exception as error:
+                if not may_go_again(error):
+                    raise
+                return await self._ask(question)
+        except StoreError:
+            raise
+        except Exception as error:
+            if is_database_error(error):
+                raise self._dial.explained(error) from error
+            raise
+
+    async def close(self) -> None:
+        """Close them all, once nobody uses one."""
+        for _ in range(self._most):
+            await self._places.acquire()
+        while self._idle:
+            await self._idle.pop().close()
+        for _ in range(self._most):
+            self._places.release()
+
+    async def _ask(self, question: Callable[[Line], Awaitable[T]]) -> T:
+        async with self.line() as line:
+            return await question(line)
+
+    def _kept(self) -> Line | None:
+        while self._idle:
+            line = self._idle.pop()
+            if not line.connection.is_closed():
+                return line
+        return None

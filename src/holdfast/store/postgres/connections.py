@@ -11,19 +11,17 @@ from holdfast.errors import StoreError
 from holdfast.store.base import Entry, Lease, Lost, Unknown
 from holdfast.store.postgres import reads
 from holdfast.store.postgres.clock import ServerClock
-from holdfast.store.postgres.connection import Dial
+from holdfast.store.postgres.connection import Dial, Lines
 from holdfast.store.postgres.errors import is_of_one, pooler
 from holdfast.store.postgres.feed import Follower
 from holdfast.store.postgres.gather import Gather
 from holdfast.store.postgres.leases import Leases
 from holdfast.store.postgres.notify import Control
-from holdfast.store.postgres.postgres_lines import Lines
 from holdfast.store.postgres.schema import Schema
 from holdfast.store.postgres.sql import statement
 from holdfast.store.postgres.url import Address
 from holdfast.store.postgres.writer import Writer
-from holdfast.store.shared.signal import Signal
-from holdfast.store.shared.whispers import Overheard
+from holdfast.store.shared.signal import Overheard, Signal
 
 OLDEST: Final = 130_000  # version of the server
 _READERS: Final = 4

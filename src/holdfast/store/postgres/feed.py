@@ -13,7 +13,7 @@ from typing import Any, Final
 import anyio
 
 from holdfast.store.base import Feed, Record, Unavailable
-from holdfast.store.postgres.postgres_lines import Lines
+from holdfast.store.postgres.connection import Lines
 from holdfast.store.postgres.sql import statement, unpacked
 
 _LOOKS: Final = 20  # how often to look again for what is just being committed

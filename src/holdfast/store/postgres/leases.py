@@ -10,7 +10,7 @@ from holdfast.errors import StoreError
 from holdfast.store.base import Lease, Lost, Unknown
 from holdfast.store.judge import BACK_OFF_FROM_TRY, LONGEST_BACK_OFF_MS
 from holdfast.store.postgres.clock import ServerClock
-from holdfast.store.postgres.connection import Connection, Dial, Line
+from holdfast.store.postgres.connection import Connection, Dial, Line, Lines
 from holdfast.store.postgres.errors import (
     READ_ONLY,
     is_broken,
@@ -20,7 +20,6 @@ from holdfast.store.postgres.errors import (
     sqlstate,
 )
 from holdfast.store.postgres.gather import Gather
-from holdfast.store.postgres.postgres_lines import Lines
 from holdfast.store.postgres.schema import too_old
 from holdfast.store.postgres.sql import packed, statement, unpacked
 

@@ -17,8 +17,7 @@ import anyio
 
 from holdfast.store.postgres.connection import Dial, Line
 from holdfast.store.postgres.sql import packed, statement, unpacked
-from holdfast.store.shared.signal import Signal
-from holdfast.store.shared.whispers import Overheard
+from holdfast.store.shared.signal import Overheard, Signal
 
 logger = logging.getLogger("holdfast")
 

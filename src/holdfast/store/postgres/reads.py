@@ -8,8 +8,7 @@ from holdfast.store.base import Census, Entry, Gone, NoStream, Page, Record, Sli
 from holdfast.store.postgres.batch import entry_of
 from holdfast.store.postgres.connection import Line
 from holdfast.store.postgres.sql import packed, statement, unpacked
-from holdfast.store.shared.paging import cursor_of, place_of
-from holdfast.store.shared.whole import check_whole
+from holdfast.store.shared.paging import check_whole, cursor_of, place_of
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -30,8 +30,7 @@ from holdfast.store.postgres.connections import Running
 from holdfast.store.postgres.schema import Schema, Step, known_steps
 from holdfast.store.postgres.url import Address, address_of
 from holdfast.store.shared.paging import END, place_of, position_of
-from holdfast.store.shared.signal import Signal
-from holdfast.store.shared.whispers import Listeners
+from holdfast.store.shared.signal import Listeners, Signal
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from holdfast.errors import StoreError
 from holdfast.store.base import Unavailable, Unknown
 from holdfast.store.judge import Commit
 from holdfast.store.postgres.batch import Batches, Outcome, Overtaken
-from holdfast.store.postgres.connection import Dial, Line
+from holdfast.store.postgres.connection import Dial, Line, Lines
 from holdfast.store.postgres.errors import (
     LOCKED,
     OF_A_ROW,
@@ -22,7 +22,6 @@ from holdfast.store.postgres.errors import (
     may_go_again,
     sqlstate,
 )
-from holdfast.store.postgres.postgres_lines import Lines
 from holdfast.store.postgres.sql import statement
 
 AT_ONCE = 2

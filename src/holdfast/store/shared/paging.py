@@ -1,5 +1,10 @@
 """The opaque cursors of pages and feeds: what the backends hand out and take back."""
 
+from collections.abc import Sequence
+
+from holdfast.errors import Corrupt
+from holdfast.store.base import Record
+
 END = "$"  # a feed's cursor: from now on
 
 Place = tuple[int, str]  # where a page ended: due time (0 where pages go by key alone) and key
@@ -30,3 +35,15 @@ def _number(text: str, cursor: str) -> int:
         return int(text)
     except ValueError:
         raise ValueError(f"{cursor!r} is not a cursor of this store") from None
+
+
+def check_whole(records: Sequence[Record], stream: str, after: int, last: int) -> None:
+    """Corrupt if one of the records after `after` up to `last` is missing."""
+    if len(records) >= last - after:
+        return
+    there = {record.seq for record in records}
+    for seq in range(after + 1, last + 1):
+        if seq not in there:
+            raise Corrupt(
+                f"record {seq} of {stream} is missing", hint="restore a backup of the database"
+            )

@@ -16,8 +16,7 @@ from anyio.lowlevel import checkpoint
 
 from holdfast.store.base import Clock, StoreRefusal
 from holdfast.store.shared.file_lock import WriteLock
-from holdfast.store.shared.signal import Signal
-from holdfast.store.shared.whispers import Overheard
+from holdfast.store.shared.signal import Overheard, Signal
 from holdfast.store.sqlite.commands import Answer, Renew, Work
 from holdfast.store.sqlite.open import explained, is_database_error
 from holdfast.store.sqlite.reads import Query, Readers

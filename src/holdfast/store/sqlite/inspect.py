@@ -25,13 +25,15 @@ from holdfast.store.shared.line_files import append
 from holdfast.store.shared.names import name_of
 from holdfast.store.sqlite.open import (
     BUSY_S,
+    Place,
     check_file,
     check_ours,
     explained,
+    file_system,
     is_database_error,
+    judged,
     migrations,
 )
-from holdfast.store.sqlite.sqlite_place import Place, file_system, judged
 from holdfast.store.sqlite.store import SqliteStore
 
 T = TypeVar("T")

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from holdfast.errors import Corrupt
 from holdfast.store.base import Census, Entry, Feed, Gone, NoStream, Page, Record, Slice
-from holdfast.store.shared.paging import Place, cursor_of, place_of
-from holdfast.store.shared.whole import check_whole
+from holdfast.store.shared.paging import Place, check_whole, cursor_of, place_of
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from holdfast.store.shared.whispers import Overheard
+from holdfast.store.shared.signal import Overheard
 
 _ADDRESS_LIMIT = 100  # bytes; a unix socket's address has 104 or 108, by system
 _LIST_AGAIN_S = 1.0

@@ -30,8 +30,7 @@ from holdfast.store.base import (
 from holdfast.store.judge import checked
 from holdfast.store.shared.file_lock import WriteLock
 from holdfast.store.shared.paging import END, position_of
-from holdfast.store.shared.signal import Signal
-from holdfast.store.shared.whispers import Listeners
+from holdfast.store.shared.signal import Listeners, Signal
 from holdfast.store.sqlite import reads, streams
 from holdfast.store.sqlite.commands import Claim, Renew
 from holdfast.store.sqlite.connections import Running

@@ -8,8 +8,7 @@ any mixture with anything: a history in one shape keeps it, a mixture becomes An
 """
 
 from holdfast.core.conversation.repair.fixes import LOST_START
-from holdfast.core.conversation.repair.growing import Canonical, Growing
-from holdfast.core.conversation.repair.incremental import OwnHistory
+from holdfast.core.conversation.repair.incremental import Canonical, Growing, OwnHistory
 from holdfast.core.conversation.repair.model import Issue
 from holdfast.core.conversation.repair.rewrite import Repaired, canonical, errors_of, repair
 

@@ -12,7 +12,7 @@ from holdfast.core.conversation.messages import (
 from holdfast.core.conversation.repair.call_ids import is_good, is_good_name
 from holdfast.core.conversation.repair.json_values import is_clean, is_plain
 from holdfast.core.conversation.repair.quick_check import is_said
-from holdfast.core.conversation.repair.rewrite import repair
+from holdfast.core.conversation.repair.rewrite import canonical, repair
 from holdfast.core.log.events import Content
 
 _PARTS: Final = frozenset({"text", "file"})
@@ -103,3 +103,30 @@ def _is_part(part: Any) -> bool:
     if part["type"] == "text":
         return type(part.get("text")) is str and is_said(part["text"])
     return any(type(part.get(key)) is str for key in ("blob", "url", "data"))
+
+
+Canonical = list[tuple[dict[str, Any], bool]]
+_BEFORE = UserMessage("…")  # stands for what was there before, since no history begins with answers
+
+
+class Growing:
+    """What `canonical` makes of a history that grows at its end."""
+
+    def __init__(self) -> None:
+        self._messages: list[Message] = []
+        self._told: Canonical = []
+        self._history = OwnHistory()
+
+    def canonical(self, messages: list[Message]) -> Canonical:
+        """The same as the function of that name; messages that it had before are not read again.
+
+        A valid turn says the same whatever stands before it. A history that begins otherwise than
+        the time before, or is not valid, is taken apart as a whole.
+        """
+        if messages[: len(self._messages)] != self._messages:
+            self._messages, self._told, self._history = [], [], OwnHistory()
+        if not self._history.is_sound(messages):
+            return canonical(messages)
+        new = canonical([_BEFORE, *messages[len(self._messages) :]])[1:]
+        self._messages, self._told = messages.copy(), self._told + new
+        return self._told

@@ -8,8 +8,7 @@ blocks that belong to an answer on it are taken along.
 from collections.abc import Iterator
 from typing import Any, Final
 
-from holdfast.core.transfer.foreign.instants import instant
-from holdfast.core.transfer.foreign.model import Foreign, Said, kind_in, list_in, text_in
+from holdfast.core.transfer.foreign.model import Foreign, Said, instant, kind_in, list_in, text_in
 
 NAME: Final = "claude-code"
 Row = dict[str, Any]

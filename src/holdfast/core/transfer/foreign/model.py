@@ -1,8 +1,9 @@
 """What a foreign file holds."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +48,48 @@ def list_in(value: object) -> list[Any]:
 def kind_in(value: object) -> str:
     """The `type` of an object; of what has none, an empty one."""
     return text_in(dict_in(value).get("type")) or ""
+
+
+_ISO: Final = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9})\d*)?(Z|[+-]\d\d:?\d\d)?",
+    re.ASCII,
+)
+_MILLISECONDS_FROM: Final = 100_000_000_000  # as seconds that would be the year 5138
+_LATEST: Final = 2**53
+
+
+def instant(value: object) -> int:
+    """Milliseconds since 1970; 0 for what is no instant."""
+    if isinstance(value, str):
+        return _iso(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 0
+    if not 0 < value < _LATEST:
+        return 0
+    return int(value if value >= _MILLISECONDS_FROM else value * 1000)
+
+
+def _iso(text: str) -> int:
+    found = _ISO.fullmatch(text.strip())
+    if found is None:
+        return 0
+    year, month, day, hour, minute, second = (int(part) for part in found.groups()[:6])
+    fraction = int((found[7] or "0").ljust(3, "0")[:3])
+    seconds = ((_days(year, month, day) * 24 + hour) * 60 + minute) * 60 + second
+    return max(0, (seconds - _offset(found[8])) * 1000 + fraction)
+
+
+def _offset(zone: str | None) -> int:
+    if zone in (None, "Z"):
+        return 0
+    digits = str(zone)[1:].replace(":", "")
+    seconds = int(digits[:2]) * 3600 + int(digits[2:]) * 60
+    return -seconds if str(zone).startswith("-") else seconds
+
+
+def _days(year: int, month: int, day: int) -> int:
+    """Days since 1970-01-01; years begin in March, so that the leap day is the last one."""
+    year -= month <= 2
+    months = (month + 9) % 12
+    before = 365 * year + year // 4 - year // 100 + year // 400
+    return before + (153 * months + 2) // 5 + day - 1 - 719_468

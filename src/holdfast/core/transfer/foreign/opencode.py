@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from holdfast.core.transfer.foreign.instants import instant
-from holdfast.core.transfer.foreign.model import Foreign, Said, dict_in, list_in, text_in
+from holdfast.core.transfer.foreign.model import Foreign, Said, dict_in, instant, list_in, text_in
 
 NAME: Final = "opencode"
 _SIGNATURES: Final = ("signature", "redactedData")

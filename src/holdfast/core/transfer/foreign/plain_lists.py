@@ -2,16 +2,16 @@
 
 from typing import Any, Final
 
-from holdfast.core.transfer.foreign.instants import instant
+from holdfast.core.transfer.foreign.codex import grouped
 from holdfast.core.transfer.foreign.model import (
     Foreign,
     Said,
     dict_in,
+    instant,
     kind_in,
     list_in,
     text_in,
 )
-from holdfast.core.transfer.foreign.responses import grouped
 
 ANTHROPIC: Final = "anthropic-messages"
 CHAT: Final = "openai-messages"

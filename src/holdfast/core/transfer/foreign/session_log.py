@@ -11,8 +11,7 @@ from holdfast.core.transfer.event_log import (
     conversations,
     is_event,
 )
-from holdfast.core.transfer.foreign.instants import instant
-from holdfast.core.transfer.foreign.model import Foreign, Said, text_in
+from holdfast.core.transfer.foreign.model import Foreign, Said, instant, text_in
 
 NAME: Final = "session-log"
 _TOLD: Final = frozenset({"user", "assistant", "tool_call", "tool_result", "agent_start"})

@@ -1,0 +1,1 @@
+"""Terminal output and prompts."""

@@ -1,0 +1,1 @@
+"""Agents: their definition, output types, permissions and prices."""

@@ -1,0 +1,1 @@
+"""Health checks of a store and repair of a damaged session."""

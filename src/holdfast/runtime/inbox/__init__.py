@@ -1,0 +1,1 @@
+"""Commits by callers without a lease: messages, decisions, results, cancellations."""

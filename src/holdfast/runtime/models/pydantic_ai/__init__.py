@@ -1,0 +1,1 @@
+"""Model requests through pydantic-ai: request, transport, translation, failures."""

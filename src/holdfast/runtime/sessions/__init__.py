@@ -1,0 +1,1 @@
+"""The operations on sessions that HTTP, the command line and Python share."""

@@ -1,0 +1,1 @@
+"""Tools: the `@tool` decorator, argument binding and validation, invocation, built-in tools."""

@@ -1,0 +1,1 @@
+"""Fork, export, import and adoption of sessions."""

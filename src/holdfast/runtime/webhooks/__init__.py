@@ -1,0 +1,1 @@
+"""Outgoing webhooks: the outbox, deliveries, and the HTTP POST."""

@@ -1,0 +1,1 @@
+"""The worker loop: due sessions, expiry, retention, webhook delivery."""
