@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := test
 
 demo: $(READY)    # plays the demo by itself
-	$(BIN)/holdfast demo --auto
+	$(BIN)/perdure demo --auto
 
 test: lint        # everything a change must pass
 	$(BIN)/pytest -q -n $(TESTS_AT_ONCE) --dist worksteal

@@ -12,12 +12,12 @@ from bench.bench_store import bare_commits
 from bench.envs import ENVS
 from bench.report import Section, Table, number
 
-from holdfast import Agent, Delta, Runtime, tool
-from holdfast.app import service_of
-from holdfast.core.conversation.messages import Answer, AskedCall
-from holdfast.core.session.naming import stream_of
-from holdfast.runtime.engine.host import Drive
-from holdfast.runtime.models.base import Request
+from perdure import Agent, Delta, Runtime, tool
+from perdure.app import service_of
+from perdure.core.conversation.messages import Answer, AskedCall
+from perdure.core.session.naming import stream_of
+from perdure.runtime.engine.host import Drive
+from perdure.runtime.models.base import Request
 
 SIZES = {"10 KB": 10_000, "100 KB": 100_000, "1 MB": 1_000_000}
 CYCLES = 120

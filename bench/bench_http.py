@@ -33,11 +33,11 @@ turns, and the medians count."""
 def measure(*, quick: bool = False) -> Section:
     """Both rates; `quick` is a tenth of the requests, once."""
     requests, rounds = (REQUESTS // 10, 1) if quick else (REQUESTS, ROUNDS)
-    found = [(_rate("holdfast", requests), _rate("reference", requests)) for _ in range(rounds)]
+    found = [(_rate("perdure", requests), _rate("reference", requests)) for _ in range(rounds)]
     ours, bare = (statistics.median(rates) for rates in zip(*found, strict=True))
     ratio = ours / bare
     table = Table(
-        ["", "holdfast", "reference", "ratio"],
+        ["", "perdure", "reference", "ratio"],
         [["results taken, per s", number(ours), number(bare), f"{ratio:.2f} x"]],
     )
     verdict = (
@@ -52,7 +52,7 @@ def _rate(which: str, requests: int) -> float:
     with tempfile.TemporaryDirectory(prefix="http-", dir=ENVS) as name:
         folder = Path(name)
         ids = [f"p_{n}" for n in range(requests)]
-        if which == "holdfast":
+        if which == "perdure":
             ids = asyncio.run(parked(folder, requests))[:requests]
         with _served(which, folder) as port:
             return asyncio.run(_load(port, ids))

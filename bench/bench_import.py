@@ -1,4 +1,4 @@
-"""What `import holdfast` costs, as a ratio to `import pydantic` taken in the same run."""
+"""What `import perdure` costs, as a ratio to `import pydantic` taken in the same run."""
 
 import subprocess
 import sys
@@ -18,10 +18,10 @@ def cpu_s(module: str) -> float:
 def measure(*, quick: bool = False) -> Section:
     """The best of each, taken in turns so that a busy moment meets both."""
     count = 5 if quick else ROUNDS
-    rounds = [(cpu_s("holdfast"), cpu_s("pydantic")) for _ in range(count)]
+    rounds = [(cpu_s("perdure"), cpu_s("pydantic")) for _ in range(count)]
     ours, theirs = (min(column) for column in zip(*rounds, strict=True))
     text = (
-        f"`import holdfast` takes {ours * 1000:.1f} ms CPU, {ours / theirs:.2f} x "
+        f"`import perdure` takes {ours * 1000:.1f} ms CPU, {ours / theirs:.2f} x "
         f"`import pydantic` ({theirs * 1000:.1f} ms); best of {count}; the budget is 1.5 x."
     )
     return Section("Import", [text])

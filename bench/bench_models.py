@@ -17,19 +17,19 @@ from bench.report import Section, Table, number
 
 ROUNDS, SESSIONS = 5, 10
 COLD_ROUNDS = 7
-WHO = ("sdk", "holdfast")
+WHO = ("sdk", "perdure")
 Slice = dict[str, float]
 MOST_CPU_MS, MOST_COMMITS, MOST_COLD = 2.0, 2.0, 1.3
 
 METHOD = f"""\
-The fake endpoint of `holdfast.testing`, a process of its own, answers at once and streamed. A
+The fake endpoint of `perdure.testing`, a process of its own, answers at once and streamed. A
 session is {TURNS} turns with a call each and a last one. The bare loop is the provider's SDK, a
-list of messages and the tool, with nothing kept; holdfast is a session on a SQLite file, through
+list of messages and the tool, with nothing kept; perdure is a session on a SQLite file, through
 the same SDK. Slices run in processes of their own, in turns; medians over {ROUNDS} rounds. CPU is
 all threads of the asking process; "committing" is what of it the store's own thread took. The
 histories grow in both, and are sent whole every time."""
 COLD = """\
-Cold: from starting `holdfast run` with a YAML file to its end, one turn, against starting Python
+Cold: from starting `perdure run` with a YAML file to its end, one turn, against starting Python
 and importing only the class of pydantic-ai that speaks to the provider. Both find the bytecode of
 all they load, as installed packages do. CPU, best of {rounds}."""
 
@@ -54,7 +54,7 @@ def measure(*, quick: bool = False) -> Section:
 def _endpoint(folder: Path, turns: list[dict[str, Any]]) -> Iterator[str]:
     path = folder / "script.json"
     path.write_text(json.dumps(turns))
-    command = [sys.executable, "-m", "holdfast.testing.endpoint", str(path)]
+    command = [sys.executable, "-m", "perdure.testing.endpoint", str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         try:
@@ -89,10 +89,10 @@ def _median(slices: list[Slice], key: str) -> float:
 
 
 def _table(lines: dict[str, dict[str, list[Slice]]]) -> Table:
-    head = ["per turn", "SDK, CPU ms", "holdfast", "more", "committing", "SDK, ms", "holdfast"]
+    head = ["per turn", "SDK, CPU ms", "perdure", "more", "committing", "SDK, ms", "perdure"]
     rows = []
     for format_, slices in lines.items():
-        bare, ours = slices["sdk"], slices["holdfast"]
+        bare, ours = slices["sdk"], slices["perdure"]
         cpu = [_median(bare, "cpu_ms"), _median(ours, "cpu_ms")]
         wall = [_median(bare, "wall_ms"), _median(ours, "wall_ms")]
         committing = cpu[1] - _median(ours, "loop_ms")
@@ -104,9 +104,9 @@ def _table(lines: dict[str, dict[str, list[Slice]]]) -> Table:
 def _findings(lines: dict[str, dict[str, list[Slice]]]) -> list[str]:
     told = []
     for format_, slices in lines.items():
-        commits = _median(slices["holdfast"], "commits")
+        commits = _median(slices["perdure"], "commits")
         told.append(_target(f"{format_}: commits per turn", commits, MOST_COMMITS))
-        more = _median(slices["holdfast"], "loop_ms") - _median(slices["sdk"], "loop_ms")
+        more = _median(slices["perdure"], "loop_ms") - _median(slices["sdk"], "loop_ms")
         what = f"{format_}: CPU ms per turn over the SDK, beside committing"
         told.append(_target(what, more, MOST_CPU_MS))
     return told
@@ -135,7 +135,7 @@ def _cold(format_: str, url: str, folder: Path, rounds: int) -> tuple[float, flo
     config.write_text(json.dumps(whole))
     module = "anthropic" if format_ == "anthropic" else "openai"
     alone = [sys.executable, "-c", f"import pydantic_ai.models.{module}"]
-    run = [sys.executable, "-m", "holdfast.cli", "--config", str(config), "run", "bench", "hello"]
+    run = [sys.executable, "-m", "perdure.cli", "--config", str(config), "run", "bench", "hello"]
     compiled = folder / "compiled"
     for command in (run, alone):
         _cpu_s(command, compiled)  # compiles what was not
@@ -160,7 +160,7 @@ def _cold_table(colds: dict[str, tuple[float, float]]) -> Table:
         [format_, number(ours * 1000), number(theirs * 1000), number(ours / theirs)]
         for format_, (ours, theirs) in colds.items()
     ]
-    return Table(["cold", "holdfast run, CPU ms", "import, CPU ms", "ratio"], rows)
+    return Table(["cold", "perdure run, CPU ms", "import, CPU ms", "ratio"], rows)
 
 
 def _cold_findings(colds: dict[str, tuple[float, float]]) -> list[str]:

@@ -37,7 +37,7 @@ database. CPU is that of the worker processes; beside it that of all of the serv
 per cycle. Contenders take turns; the numbers are medians over the rounds. While ours run, every
 50 ms `pg_stat_activity` is asked which of its connections wait for another one's row."""
 
-OURS = Contender("holdfast", "holdfast_postgres")
+OURS = Contender("perdure", "perdure_postgres")
 FLOOR = Contender("bare commits", "floor_postgres")
 LANGGRAPH = Contender("LangGraph, sync", "langgraph_postgres", "langgraph", "sync")
 DEFAULT = Contender("LangGraph, async", "langgraph_postgres", "langgraph", "async")
@@ -228,7 +228,7 @@ def _section(
     lines = bench.lines
     head = ["64 sessions per worker", "cycles/s", "CPU ms", "server CPU ms"]
     shown = {name: line for name, line in lines.items() if not name.startswith("one ")}
-    rows = [_row(f"holdfast, {name}" if "worker" in name else name, shown[name]) for name in shown]
+    rows = [_row(f"perdure, {name}" if "worker" in name else name, shown[name]) for name in shown]
     among = [_row(f"{count:,} parked", line) for count, line in parked]
     return Section(
         "PostgreSQL",

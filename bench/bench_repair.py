@@ -8,16 +8,16 @@ from typing import Any, get_args
 
 from bench.report import Section, Table, number
 
-from holdfast.core.conversation.messages import (
+from perdure.core.conversation.messages import (
     AskedCall,
     AssistantMessage,
     Message,
     ToolMessage,
     UserMessage,
 )
-from holdfast.core.conversation.repair import OwnHistory
-from holdfast.core.providers import Format, render
-from holdfast.core.transfer.event_log import conversations
+from perdure.core.conversation.repair import OwnHistory
+from perdure.core.providers import Format, render
+from perdure.core.transfer.event_log import conversations
 
 MESSAGES = 10_000
 EVENTS = (10_000, 100_000)

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import anyio
 from bench.envs import ENVS
-from bench.peers import holdfast_peer
+from bench.peers import perdure_peer
 from bench.peers.common import Story
 from bench.report import Section, Table, number
 
-from holdfast.core.log import codec
-from holdfast.store.base import Record, Write
-from holdfast.store.sqlite.store import SqliteStore
+from perdure.core.log import codec
+from perdure.store.base import Record, Write
+from perdure.store.sqlite.store import SqliteStore
 
 MESSAGES = (2_000, 20_000)
 SAMPLES = 7
@@ -62,14 +62,14 @@ async def _measured(messages: int) -> tuple[float, float]:
 
 async def _resume(folder: Path) -> float:
     story = Story(())
-    async with holdfast_peer.opened(folder, story, "") as peer:
+    async with perdure_peer.opened(folder, story, "") as peer:
         began = time.perf_counter()
         await peer.talk(SESSION)
     return story.asked_at - began
 
 
 def _read(folder: Path) -> None:
-    db = sqlite3.connect(folder / "holdfast.db")
+    db = sqlite3.connect(folder / "perdure.db")
     rows = db.execute("select seq, type, at, data from record order by sid, seq").fetchall()
     for _, kind, _, data in rows:
         codec.decode(kind, data)
@@ -84,10 +84,10 @@ def _timed(work: Callable[[], None]) -> float:
 
 async def _build(folder: Path, messages: int) -> None:
     """Two real turns; the second one's records are then repeated as later turns."""
-    async with holdfast_peer.opened(folder, Story(()), "") as peer:
+    async with perdure_peer.opened(folder, Story(()), "") as peer:
         await peer.talk(SESSION)
         await peer.talk(SESSION)
-    store = SqliteStore(folder / "holdfast.db")
+    store = SqliteStore(folder / "perdure.db")
     await store.open()
     try:
         stream = (await store.tail("0")).records[0].stream

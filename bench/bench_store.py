@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.store.base import Lease, Put, Record, Write
-from holdfast.store.sqlite.open import migrate, python_connect, settled
-from holdfast.store.sqlite.store import SqliteStore
+from perdure.store.base import Lease, Put, Record, Write
+from perdure.store.sqlite.open import migrate, python_connect, settled
+from perdure.store.sqlite.store import SqliteStore
 
 ROUNDS = 7
 DATA = b"x" * 420

@@ -32,7 +32,7 @@ class Contender:
 
 
 OURS = Contender(
-    "holdfast", "holdfast", setting="as shipped: Runtime on a file, leases and fences on"
+    "perdure", "perdure", setting="as shipped: Runtime on a file, leases and fences on"
 )
 FLOOR = Contender(
     "bare commits",

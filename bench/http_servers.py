@@ -1,6 +1,6 @@
 """The two servers of the HTTP benchmark, each a process: `python -m bench.http_servers WHICH DIR`.
 
-`holdfast` takes results for calls that wait. `reference` is what one would write by hand: a
+`perdure` takes results for calls that wait. `reference` is what one would write by hand: a
 FastAPI endpoint that puts a row into SQLite, one durable commit for all requests that wait.
 """
 
@@ -16,12 +16,12 @@ import uvicorn
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from holdfast import Agent, PendingCall, Principal, Runtime, tool
-from holdfast.serve.http.app import application
-from holdfast.serve.http.auth import by_tokens
-from holdfast.serve.http.middleware import Rate, Rules
-from holdfast.store.sqlite.open import python_connect, settled
-from holdfast.testing import ScriptedModel
+from perdure import Agent, PendingCall, Principal, Runtime, tool
+from perdure.serve.http.app import application
+from perdure.serve.http.auth import by_tokens
+from perdure.serve.http.middleware import Rate, Rules
+from perdure.store.sqlite.open import python_connect, settled
+from perdure.testing import ScriptedModel
 
 TOKEN: Final = "bench"  # noqa: S105 - nobody's
 CALLS: Final = 32  # of one session
@@ -42,15 +42,15 @@ def agent() -> Agent[str]:
 
 async def parked(folder: Path, calls: int) -> list[str]:
     """A store where so many calls wait, perhaps some more; their ids."""
-    async with Runtime(f"sqlite:///{folder / 'holdfast.db'}", agents=[agent()]) as rt:
+    async with Runtime(f"sqlite:///{folder / 'perdure.db'}", agents=[agent()]) as rt:
         sessions = [rt.session(f"s{n}", agent="bench") for n in range(-(-calls // CALLS))]
         await asyncio.gather(*(session.run("Go") for session in sessions))
         return [call.id async for call in rt.pending()]
 
 
-def holdfast_app(folder: Path) -> Any:
+def perdure_app(folder: Path) -> Any:
     """Ours, under its usual guard: a token, host and origin, counting, the size of bodies."""
-    rt = Runtime(f"sqlite:///{folder / 'holdfast.db'}", agents=[agent()])
+    rt = Runtime(f"sqlite:///{folder / 'perdure.db'}", agents=[agent()])
     auth = by_tokens({TOKEN: Principal("bench", "submitter")})
     inner = application(rt, auth, Rules(per_source=UNLIMITED, per_id=UNLIMITED))
     opened = asyncio.Lock()
@@ -130,7 +130,7 @@ def reference_app(folder: Path) -> FastAPI:
     return app
 
 
-APPS: Final = {"holdfast": holdfast_app, "reference": reference_app}
+APPS: Final = {"perdure": perdure_app, "reference": reference_app}
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ def moment() -> str:
     """When something is measured, on which version, and what else runs: asked for before it."""
     now = datetime.now(UTC).strftime("%Y-%m-%d")
     load = f"load average before {os.getloadavg()[0]:.1f}"
-    return f"{now}, holdfast {version('holdfast')}{_commit()}, {load}"
+    return f"{now}, perdure {version('perdure')}{_commit()}, {load}"
 
 
 def _commit() -> str:

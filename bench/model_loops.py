@@ -1,7 +1,7 @@
 """One loop of model turns in a process of its own: `python -m bench.model_loops JOB`.
 
 A job says who asks (`sdk`: the provider's own library and nothing else, or
-`holdfast`), in which format, where, and for how many sessions.
+`perdure`), in which format, where, and for how many sessions.
 """
 
 import json
@@ -13,10 +13,10 @@ from typing import Any, cast
 
 import anyio
 
-from holdfast import Agent, Runtime, tool
-from holdfast.app import around_store
-from holdfast.runtime.models.resolve import named_model
-from holdfast.store.base import Check, Put, Store, Write
+from perdure import Agent, Runtime, tool
+from perdure.app import around_store
+from perdure.runtime.models.resolve import named_model
+from perdure.store.base import Check, Put, Store, Write
 
 TURNS = 20  # of one session, each with a call, before the last one
 SCHEMA = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
@@ -144,7 +144,7 @@ def _step(number: int) -> str:
     return f"taken: {number}"
 
 
-# --- holdfast ----------------------------------------------------------------------------------
+# --- perdure ----------------------------------------------------------------------------------
 
 
 class Counting:
@@ -172,7 +172,7 @@ async def step(number: int) -> str:
     return _step(number)
 
 
-async def holdfast(
+async def perdure(
     format_: str, url: str, folder: Path, run: Callable[[One], Awaitable[None]]
 ) -> None:
     """Durable sessions on one SQLite file."""
@@ -181,7 +181,7 @@ async def holdfast(
     model = named_model(provider, name, "bench", api_key=KEY, base_url=base_url)
     agent = Agent("bench", model=model, tools=[step])
     around_store.set(lambda store: cast("Store", Counting(store)))
-    async with Runtime(f"sqlite:///{folder / 'holdfast.db'}", agents=[agent]) as rt:
+    async with Runtime(f"sqlite:///{folder / 'perdure.db'}", agents=[agent]) as rt:
 
         async def one() -> None:
             result = await rt.session(agent=agent).run(PROMPT)
@@ -191,7 +191,7 @@ async def holdfast(
     await model.close()
 
 
-LOOPS = {"sdk": sdk, "holdfast": holdfast}
+LOOPS = {"sdk": sdk, "perdure": perdure}
 
 
 async def measured(job: dict[str, Any]) -> dict[str, float]:

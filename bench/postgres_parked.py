@@ -7,11 +7,11 @@ from typing import Any
 
 import asyncpg
 from bench.peers import common
-from bench.peers.holdfast_peer import agent_of
+from bench.peers.perdure_peer import agent_of
 
-from holdfast import Runtime
-from holdfast.store.postgres import reads
-from holdfast.store.postgres.sql import statement
+from perdure import Runtime
+from perdure.store.postgres import reads
+from perdure.store.postgres.sql import statement
 
 MANY_AT_ONCE = 100_000
 STEP_S = 120.0
@@ -44,7 +44,7 @@ Plans = dict[str, str]
 
 async def park(url: str, first: int, last: int) -> None:
     """Make parked sessions number `first` to `last`."""
-    connection = await asyncpg.connect(url, server_settings={"search_path": "holdfast"})
+    connection = await asyncpg.connect(url, server_settings={"search_path": "perdure"})
     try:
         await connection.execute("SET synchronous_commit = off")
         sid = await _template(url, connection)
@@ -88,7 +88,7 @@ def questions() -> dict[str, tuple[str, tuple[Any, ...]]]:
 async def plans(url: str) -> Plans:
     """The indexes that each statement walks, and the tables that it walks as a whole."""
     connection = await asyncpg.connect(
-        url, server_settings={"search_path": "holdfast", "enable_seqscan": "off", "jit": "off"}
+        url, server_settings={"search_path": "perdure", "enable_seqscan": "off", "jit": "off"}
     )
     try:
         return {

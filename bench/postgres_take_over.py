@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 import anyio
 
-from holdfast import Agent, Delta, Runtime, tool
-from holdfast.core.conversation.messages import Answer, AskedCall
-from holdfast.runtime.models.base import Request
+from perdure import Agent, Delta, Runtime, tool
+from perdure.core.conversation.messages import Answer, AskedCall
+from perdure.runtime.models.base import Request
 
 LIMIT_S = 30.0
 

@@ -1,6 +1,6 @@
 """A refund that needs an approval and a shipment that reports back, in one durable session."""
 
-from holdfast import Agent, PendingCall, Runtime, tool
+from perdure import Agent, PendingCall, Runtime, tool
 
 
 @tool
@@ -27,7 +27,7 @@ agent = Agent(
     instructions="You help with orders.",
     tools=[lookup_order, refund, collect_parcel],
 )
-rt = Runtime("sqlite:///holdfast.db", agents=[agent])
+rt = Runtime("sqlite:///perdure.db", agents=[agent])
 
 
 async def main(rt: Runtime) -> None:

@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast import Agent, Context, Runtime, tool
-from holdfast.app import service_of
-from holdfast.runtime.records.entries import Address
-from holdfast.runtime.transfer.archive import export_lines, import_lines
-from holdfast.testing import ScriptedModel
+from perdure import Agent, Context, Runtime, tool
+from perdure.app import service_of
+from perdure.runtime.records.entries import Address
+from perdure.runtime.transfer.archive import export_lines, import_lines
+from perdure.testing import ScriptedModel
 
 SHARDS = 4096  # three hexadecimal digits, for ever; only how they are spread over stores changes
 MARK = "~"

@@ -2,8 +2,8 @@
 
 from refund import collect_parcel, lookup_order, refund
 
-from holdfast import Agent, Runtime
-from holdfast.testing import ManualClock, ScriptedModel, survives
+from perdure import Agent, Runtime
+from perdure.testing import ManualClock, ScriptedModel, survives
 
 TURNS = [
     {"calls": [{"tool": "refund", "args": {"order_id": 991, "cents": 4200}}]},

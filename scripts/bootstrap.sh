@@ -26,7 +26,7 @@ install() { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install
 # at the next boot, is not started, and PostgreSQL's makes no cluster. Both wishes are files that the
 # packages look for; one that is there already is left as it is, ours go again.
 no_start=/usr/sbin/policy-rc.d
-no_cluster=/etc/postgresql-common/createcluster.d/holdfast-bootstrap.conf
+no_cluster=/etc/postgresql-common/createcluster.d/perdure-bootstrap.conf
 ours=''
 trap '[ -z "$ours" ] || rm -f $ours' EXIT
 trap 'exit 130' HUP INT TERM
@@ -45,7 +45,7 @@ install_quietly() {
 
 command -v "$python" >/dev/null || fail "no $python found: install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3"
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
-    fail "$("$python" --version) is too old: holdfast needs 3.11 or newer; name another one: make PYTHON=/path/to/python3"
+    fail "$("$python" --version) is too old: perdure needs 3.11 or newer; name another one: make PYTHON=/path/to/python3"
 
 make_venv() { "$python" -m venv --clear .venv && has_pip; }
 has_pip() { .venv/bin/python -m pip --version; }

@@ -4,20 +4,20 @@ from typing import Any
 
 import pytest
 
-from holdfast import Result, hitl
-from holdfast.config.kinds import Scalar, Wrong
-from holdfast.config.modes import waits_of
-from holdfast.config.settings import StoreConfig
-from holdfast.config.table import TABLE
-from holdfast.core.pending import settlement as decide
-from holdfast.core.pending.commands import Approve, CancelCall, Command, Deny, SubmitResult
-from holdfast.core.pending.record import PendingRecord, PendingStatus, PendingTime
-from holdfast.core.session import naming as index
-from holdfast.core.session.permissions import NOT_TRACKED
-from holdfast.core.session.todos import check_todos
-from holdfast.errors import Conflict, Refused
-from holdfast.runtime.views import instant
-from holdfast.sessions import (
+from perdure import Result, hitl
+from perdure.config.kinds import Scalar, Wrong
+from perdure.config.modes import waits_of
+from perdure.config.settings import StoreConfig
+from perdure.config.table import TABLE
+from perdure.core.pending import settlement as decide
+from perdure.core.pending.commands import Approve, CancelCall, Command, Deny, SubmitResult
+from perdure.core.pending.record import PendingRecord, PendingStatus, PendingTime
+from perdure.core.session import naming as index
+from perdure.core.session.permissions import NOT_TRACKED
+from perdure.core.session.todos import check_todos
+from perdure.errors import Conflict, Refused
+from perdure.runtime.views import instant
+from perdure.sessions import (
     format_sanitization_issues,
     sanitize_recovered_messages,
     validate_message_structure,

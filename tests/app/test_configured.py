@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Runtime
-from holdfast.errors import ConfigError
+from perdure import Runtime
+from perdure.errors import ConfigError
 
 SHOP = '''
-from holdfast import tool
+from perdure import tool
 
 @tool
 def lookup(order: int) -> dict:
@@ -52,7 +52,7 @@ server: {public_url: https://agents.example, webhook_secret: "${SHOP_SECRET:-s3c
 
 def project(folder: Path, yaml: str = YAML) -> Path:
     files = {
-        "holdfast.yaml": yaml,
+        "perdure.yaml": yaml,
         "shop.py": SHOP,
         "turns.json": json.dumps(TURNS),
         "prompt.md": "You help.",
@@ -62,7 +62,7 @@ def project(folder: Path, yaml: str = YAML) -> Path:
     }
     for name, text in files.items():
         (folder / name).write_text(text)
-    return folder / "holdfast.yaml"
+    return folder / "perdure.yaml"
 
 
 async def test_a_session_of_a_configured_agent_waits_for_approval_and_goes_on(
@@ -95,5 +95,5 @@ def test_code_that_a_configuration_names_and_that_cannot_be_used_is_one_line(
     """S4.41"""
     with pytest.raises(ConfigError, match=why) as error:
         Runtime.from_config(project(tmp_path, YAML.replace(said, instead, 1)))
-    assert f"holdfast.yaml:{line}: " in error.value.message
+    assert f"perdure.yaml:{line}: " in error.value.message
     assert "\n" not in error.value.message

@@ -10,14 +10,14 @@ import pytest
 from click.testing import CliRunner
 from redis.asyncio import Redis
 
-from holdfast import Agent, PendingCall, Runtime, tool
-from holdfast.app import service_of
-from holdfast.app.stores import around_store
-from holdfast.cli.root import cli
-from holdfast.errors import ConfigError
-from holdfast.store.base import Check, Put, Store, Write
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ManualClock, ScriptedModel
+from perdure import Agent, PendingCall, Runtime, tool
+from perdure.app import service_of
+from perdure.app.stores import around_store
+from perdure.cli.root import cli
+from perdure.errors import ConfigError
+from perdure.store.base import Check, Put, Store, Write
+from perdure.store.memory import MemoryStore
+from perdure.testing import ManualClock, ScriptedModel
 
 
 @tool(requires_approval=True)
@@ -60,7 +60,7 @@ async def test_what_waits_can_be_read_from_redis_and_answered(
 ) -> None:
     """S0.78"""
     clock = ManualClock()
-    store = f"sqlite:///{tmp_path / 'holdfast.db'}"
+    store = f"sqlite:///{tmp_path / 'perdure.db'}"
     async with Runtime(store, agents=[shop()], index=redis_url, clock=clock) as rt:
         await rt.session("s", agent="shop").run("Go")
         await rt.tenant("acme").session("s", agent="shop").run("Go")
@@ -144,7 +144,7 @@ def test_yaml_names_the_index_of_a_store(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "turns.json").write_text(json.dumps([{"text": "Hello."}]))
-    (tmp_path / "holdfast.yaml").write_text(f"""
+    (tmp_path / "perdure.yaml").write_text(f"""
 session_stores:
   main: {{backend: sql, sql: {{driver: sqlite, database: ./h.db}}, index: "{redis_url}"}}
 llms: {{main: {{provider: scripted, script: turns.json}}}}
@@ -154,7 +154,7 @@ agents: {{a: {{llm: main, session_store: main}}}}
         told = CliRunner().invoke(cli, command)
         assert told.exit_code == 0, told.output
     password = redis_url.partition("://:")[2].partition("@")[0]
-    told = CliRunner().invoke(cli, ["config", "validate", "holdfast.yaml"])
+    told = CliRunner().invoke(cli, ["config", "validate", "perdure.yaml"])
     assert (told.exit_code, password in told.output) == (0, False)
 
 
@@ -170,14 +170,14 @@ def test_without_the_library_one_line_says_what_to_install(
     plain = builtins.__import__
 
     def without(name: str, *more: Any, **others: Any) -> Any:
-        if name == "holdfast.store.redis.store":
+        if name == "perdure.store.redis.store":
             raise ImportError(name)
         return plain(name, *more, **others)
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ConfigError) as refused:
         Runtime("memory:", index="redis://localhost/0")
-    assert refused.value.hint == "pip install 'holdfast[redis]'"
+    assert refused.value.hint == "pip install 'perdure[redis]'"
 
 
 def test_a_store_can_be_put_around_an_indexed_one() -> None:

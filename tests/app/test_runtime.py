@@ -5,11 +5,11 @@ from traceback import format_exception
 
 import pytest
 
-from holdfast import Agent, HoldfastError, Runtime
-from holdfast.errors import ConfigError
-from holdfast.runtime.models.scripted import ScriptedModel
-from holdfast.store.base import Store
-from holdfast.store.memory import MemoryStore
+from perdure import Agent, PerdureError, Runtime
+from perdure.errors import ConfigError
+from perdure.runtime.models.scripted import ScriptedModel
+from perdure.store.base import Store
+from perdure.store.memory import MemoryStore
 
 
 def agent() -> Agent[str]:
@@ -28,7 +28,7 @@ def test_a_runtime_can_be_opened_again_on_another_event_loop(tmp_path: Path, dur
 
 async def test_a_runtime_that_is_not_open_says_how_to_open_it(tmp_path: Path) -> None:
     rt = Runtime(f"sqlite:///{tmp_path}/h.db", agents=[agent()])
-    with pytest.raises(HoldfastError, match="not open") as error:
+    with pytest.raises(PerdureError, match="not open") as error:
         await rt.session("s", agent="a").run("Go")
     assert "async with" in (error.value.hint or "")
 
@@ -37,7 +37,7 @@ async def test_a_runtime_that_is_not_open_says_how_to_open_it(tmp_path: Path) ->
     "url, why",
     [
         ("mysql://ana:secret@db/x", "not known"),
-        ("sqlite:holdfast.db", "not known"),
+        ("sqlite:perdure.db", "not known"),
     ],
 )
 def test_a_store_that_cannot_be_had_is_refused_in_one_line(url: str, why: str) -> None:

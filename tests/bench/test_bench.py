@@ -24,15 +24,15 @@ from bench.peers import (
     common,
     floor_peer,
     floor_postgres_peer,
-    holdfast_peer,
-    holdfast_postgres_peer,
+    perdure_peer,
+    perdure_postgres_peer,
 )
 from bench.svg import Bars, chart
 
-from holdfast import Runtime
-from holdfast.app import service_of
-from holdfast.store.base import Record
-from holdfast.testing.endpoint import fake_endpoint
+from perdure import Runtime
+from perdure.app import service_of
+from perdure.store.base import Record
+from perdure.testing.endpoint import fake_endpoint
 
 BENCH = Path(__file__).parents[2] / "bench"
 
@@ -58,7 +58,7 @@ def test_every_environment_is_pinned_without_a_place_to_load_from() -> None:
         assert all("==" in line and "/" not in line for line in lines)
 
 
-@pytest.mark.parametrize("opener", [holdfast_peer.opened, floor_peer.opened], ids=["ours", "floor"])
+@pytest.mark.parametrize("opener", [perdure_peer.opened, floor_peer.opened], ids=["ours", "floor"])
 def test_cycles_are_counted_and_timed(opener: common.Opener, tmp_path: Path) -> None:
     job = common.Job("cycles", str(tmp_path), sessions=2, cycles=4)
     found = asyncio.run(common._measured(opener, job, tmp_path))
@@ -74,7 +74,7 @@ def test_turns_of_real_models_are_counted_and_timed(who: str, spoken: str, tmp_p
         assert endpoint.refused == []
         assert len(endpoint.requests) == 2 * len(model_loops.script())
     assert found["cpu_ms"] > 0
-    assert found["commits"] == (2 if who == "holdfast" else 0)
+    assert found["commits"] == (2 if who == "perdure" else 0)
 
 
 def test_a_repeated_turn_goes_on_where_the_real_ones_end() -> None:
@@ -113,15 +113,15 @@ def test_what_a_kill_cost_is_told_from_what_was_seen() -> None:
 
 
 def test_a_page_has_its_facts_its_tables_and_its_pictures(tmp_path: Path) -> None:
-    table = report.Table(["", "cycles/s"], [["holdfast", report.number(1234.5)], ["other", "-"]])
-    picture = chart("Cycles & more", "per second", ["1", "64"], [Bars("holdfast", [3.0, None])])
+    table = report.Table(["", "cycles/s"], [["perdure", report.number(1234.5)], ["other", "-"]])
+    picture = chart("Cycles & more", "per second", ["1", "64"], [Bars("perdure", [3.0, None])])
     page = report.write(
         [report.Section("Cycles", ["How.", table], {"cycles.svg": picture})],
         machine.facts(),
         tmp_path,
     )
     text = page.read_text()
-    assert "| holdfast |    1,234 |" in text
+    assert "| perdure |    1,234 |" in text
     assert "![Cycles](benchmarks/cycles.svg)" in text
     assert "SQLite" in text
     ET.fromstring((tmp_path / "benchmarks" / "cycles.svg").read_text())  # noqa: S314 - our own
@@ -156,7 +156,7 @@ def test_the_bytes_of_pauses_are_counted(tmp_path: Path) -> None:
 
 
 def test_cycles_on_postgres_are_counted_and_timed(postgres_url: str, tmp_path: Path) -> None:
-    for opener in (holdfast_postgres_peer.opened, floor_postgres_peer.opened):
+    for opener in (perdure_postgres_peer.opened, floor_postgres_peer.opened):
         job = common.Job("cycles", str(tmp_path), postgres_url, sessions=2, cycles=4)
         found = asyncio.run(common._measured(opener, job, tmp_path))
         assert (found["cycles"], found["errors"], found["durability"]) == (4, [], "on, on")

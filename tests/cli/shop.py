@@ -11,14 +11,14 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
-from holdfast.cli.root import cli
+from perdure.cli.root import cli
 
 SHOP = '''
 import os
 import time
 from pathlib import Path
-from holdfast import Agent, PendingCall, Runtime, tool
-from holdfast.testing import ScriptedModel
+from perdure import Agent, PendingCall, Runtime, tool
+from perdure.testing import ScriptedModel
 
 @tool
 def lookup_order(order_id: int) -> dict:
@@ -104,7 +104,7 @@ class Shop:
 
     def command(self, *words: str) -> list[str]:
         """A command line of its own process."""
-        return [sys.executable, "-m", "holdfast.cli", *words]
+        return [sys.executable, "-m", "perdure.cli", *words]
 
     def start(self, *words: str, **environ: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

@@ -29,7 +29,7 @@ from tests.cli.shop import Shop
         ("sessions list --older 5x", 2, "is not a duration"),
         ("sessions events s1 --after -1", 2, "-1"),
         ("sevre", 2, "No such command 'sevre'"),
-        ("config validate", 2, "holdfast.yaml"),
+        ("config validate", 2, "perdure.yaml"),
     ],
 )
 def test_a_bad_command_is_told_in_words_and_in_json(
@@ -63,8 +63,8 @@ def test_a_bad_command_is_told_in_words_and_in_json(
 def test_an_app_that_cannot_be_had(shop: Shop, app: str, text: str) -> None:
     Path("broken.py").write_text("1 / 0\n")
     Path("nameless.py").write_text(
-        "from holdfast import Agent, Runtime\n"
-        "from holdfast.testing import ScriptedModel\n"
+        "from perdure import Agent, Runtime\n"
+        "from perdure.testing import ScriptedModel\n"
         "rt = Runtime('memory:', agents=[Agent('a', model=ScriptedModel([]), tools=[lambda: 1])])\n"
     )
     told = shop.run("sessions", "list", app=app)
@@ -76,7 +76,7 @@ def test_an_app_that_cannot_be_had(shop: Shop, app: str, text: str) -> None:
 def test_nothing_to_work_on_is_one_line_with_a_hint(shop: Shop) -> None:
     told = shop.run("sessions", "list", app=None)
     assert told.exit_code == 2
-    assert "there is no holdfast.yaml here" in told.stderr
+    assert "there is no perdure.yaml here" in told.stderr
     clash = shop.run("sessions", "list", "--store", "memory:")
     assert "--app goes with neither" in clash.stderr
 
@@ -89,7 +89,7 @@ def test_a_mistyped_database_is_not_made(shop: Shop) -> None:
 
 def test_the_database_beside_is_read_without_configuration(shop: Shop) -> None:
     shop.run("run", "plain", "hi", "-s", "s1")
-    Path("shop.db").rename("holdfast.db")
+    Path("shop.db").rename("perdure.db")
     assert shop.json("sessions", "list", app=None)["sessions"][0]["sessionID"] == "s1"
 
 
@@ -128,9 +128,9 @@ def test_a_prompt_on_stdin_that_is_no_text(shop: Shop) -> None:
 def test_a_hint_that_is_a_command_works_on_the_same_thing(shop: Shop) -> None:
     shop.run("run", "support", "Refund", "-s", "s1")
     call = shop.pending("refund")
-    show = f"holdfast pending show {call} --app shop:rt"
+    show = f"perdure pending show {call} --app shop:rt"
     for words, hint in (
-        (["sessions", "show", "zzz"], "holdfast sessions list --app shop:rt"),
+        (["sessions", "show", "zzz"], "perdure sessions list --app shop:rt"),
         (
             ["pending", "show", "zzz", "--tenant", "t 1"],
             "pending list --app shop:rt --tenant 't 1'",
@@ -159,7 +159,7 @@ def test_control_characters_never_reach_the_terminal(shop: Shop) -> None:
 def test_an_unforeseen_error_is_one_line_unless_asked_for_more(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.cli.actions import sessions as showing
+    from perdure.cli.actions import sessions as showing
 
     def broken(*_: object) -> int:
         raise RuntimeError("surprise")
@@ -177,12 +177,12 @@ def test_configurations_are_validated_with_everything_they_name(shop: Shop) -> N
     text = (
         "llms: {s: {provider: scripted, script: turns.json}}\nagents: {a: {llm: s, tools: [%s]}}\n"
     )
-    Path("holdfast.yaml").write_text(text % "shop:refund")
+    Path("perdure.yaml").write_text(text % "shop:refund")
     assert "agent a" in shop.run("config", "validate", app=None).stdout
     assert shop.json("config", "validate", app=None)["valid"] is True
     assert shop.run("run", "a", "hello", app=None).exit_code == 0
-    Path("holdfast.yaml").write_text(text % "shop:nothing")
+    Path("perdure.yaml").write_text(text % "shop:nothing")
     wrong = shop.run("config", "validate", app=None)
     assert wrong.exit_code == 2
-    assert "holdfast.yaml" in wrong.stderr
-    assert json.loads(shop.run("config", "schema", app=None).stdout)["title"] == "holdfast.yaml"
+    assert "perdure.yaml" in wrong.stderr
+    assert json.loads(shop.run("config", "schema", app=None).stdout)["title"] == "perdure.yaml"

@@ -1,4 +1,4 @@
-"""`holdfast doctor` and `holdfast db …`."""
+"""`perdure doctor` and `perdure db …`."""
 
 import json
 import sqlite3
@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from tests.cli.shop import Shop
 
-from holdfast.runtime.doctor import database as checkup
-from holdfast.store.inspect import Sizes
-from holdfast.store.sqlite import inspect as sqlite_care
-from holdfast.store.sqlite.inspect import Linked, known_schema
+from perdure.runtime.doctor import database as checkup
+from perdure.store.inspect import Sizes
+from perdure.store.sqlite import inspect as sqlite_care
+from perdure.store.sqlite.inspect import Linked, known_schema
 
 DAY = 86_400_000
 
@@ -97,7 +97,7 @@ def test_a_worker_that_is_gone_is_a_finding(waits: Shop) -> None:
     told = found(waits)["STALE_LEASE"]
     assert "worker gone" in told["text"]
     assert "still has 1 sessions" in told["text"]
-    assert told["remedy"] == "the next worker takes over: holdfast worker --app shop:rt"
+    assert told["remedy"] == "the next worker takes over: perdure worker --app shop:rt"
     assert waits.run("doctor").exit_code == 1
 
 
@@ -108,9 +108,9 @@ def test_a_session_that_is_due_and_left_alone_is_a_finding(shop: Shop) -> None:
     told = found(shop)["NO_WORKER"]
     assert told["details"]["sessionID"] == "s1"
     assert told["details"]["agent"] == "plain"
-    assert "holdfast sessions resume s1 --app shop:rt" in told["remedy"]
+    assert "perdure sessions resume s1 --app shop:rt" in told["remedy"]
     alone = shop.run("doctor", "--store", "sqlite:///shop.db", app=None).stdout
-    assert "holdfast worker --config FILE (or --app MODULE:NAME), where 'plain' is known" in alone
+    assert "perdure worker --config FILE (or --app MODULE:NAME), where 'plain' is known" in alone
     assert "sessions resume" not in alone
     assert shop.run("worker", "--once").exit_code == 0
     assert shop.run("doctor").exit_code == 0
@@ -135,7 +135,7 @@ def test_an_overdue_call_is_a_finding(shop: Shop) -> None:
     )
     told = found(shop)["OVERDUE"]
     assert told["details"]["pendingID"] == call
-    assert "holdfast worker" in told["remedy"]
+    assert "perdure worker" in told["remedy"]
 
 
 def test_a_stuck_session_is_a_finding(waits: Shop) -> None:
@@ -143,7 +143,7 @@ def test_a_stuck_session_is_a_finding(waits: Shop) -> None:
     waits.run("worker", "--once", app="shop:without_tools")
     told = found(waits)["TOOL_MISSING"]
     assert told["details"]["sessionID"] == "s1"
-    assert told["remedy"] == "holdfast sessions show s1 --app shop:rt"
+    assert told["remedy"] == "perdure sessions show s1 --app shop:rt"
 
 
 def test_a_start_that_was_cut_off_is_a_finding(shop: Shop) -> None:
@@ -153,8 +153,8 @@ def test_a_start_that_was_cut_off_is_a_finding(shop: Shop) -> None:
     shop.run("worker", "--once")
     told = found(shop)["START_INTERRUPTED"]
     call = shop.pending("dies")
-    assert f"holdfast pending result {call} --output" in told["remedy"]
-    assert f"holdfast pending cancel {call} --app shop:rt" in told["remedy"]
+    assert f"perdure pending result {call} --output" in told["remedy"]
+    assert f"perdure pending cancel {call} --app shop:rt" in told["remedy"]
 
 
 @pytest.mark.parametrize("damage", [b"{", b'{"role":5}', 7])
@@ -162,7 +162,7 @@ def test_an_event_that_cannot_be_read_is_named_by_its_seq(waits: Shop, damage: A
     edit("UPDATE record SET data = ? WHERE seq = 1", values=(damage,))
     told = found(waits)["EVENT_UNREADABLE"]
     assert told["details"] == {"sessionID": "s1", "seq": 1}
-    assert "holdfast sessions export s1" in told["remedy"]
+    assert "perdure sessions export s1" in told["remedy"]
     assert waits.run("doctor").exit_code == 7
 
 
@@ -188,7 +188,7 @@ def test_a_damaged_file_is_7(waits: Shop) -> None:
 def test_a_newer_database_is_told(waits: Shop) -> None:
     edit("PRAGMA user_version = 999")
     told = found(waits)["SCHEMA_NEWER"]
-    assert "pip install -U holdfast" in told["remedy"]
+    assert "pip install -U perdure" in told["remedy"]
     assert waits.run("doctor").exit_code == 1
 
 

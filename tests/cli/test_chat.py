@@ -12,7 +12,7 @@ def test_a_chat_asks_for_what_waits_and_goes_on(shop: Shop) -> None:
     told = shop.run("chat", "support", "-s", "c", stdin="Refund 991\nyes\n").output
     assert shop.effects() == ["refund 4200"]
     assert "All done." in told
-    assert "go on   holdfast chat support -s c --app shop:rt" in told
+    assert "go on   perdure chat support -s c --app shop:rt" in told
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import sys
 
 LOOK = """
 import gc
-from holdfast.cli.process import WORKING, collect_rarely, leave_what_is_loaded
+from perdure.cli.process import WORKING, collect_rarely, leave_what_is_loaded
 collect_rarely()
 leave_what_is_loaded()
 assert gc.get_threshold() == WORKING

@@ -1,4 +1,4 @@
-"""`holdfast db copy`."""
+"""`perdure db copy`."""
 
 import json
 import os
@@ -11,8 +11,8 @@ import anyio
 import pytest
 from tests.cli.shop import Shop
 
-from holdfast.store.base import Put, Record, Write
-from holdfast.store.sqlite.store import SqliteStore
+from perdure.store.base import Put, Record, Write
+from perdure.store.sqlite.store import SqliteStore
 
 STREAMS = 1000
 
@@ -65,7 +65,7 @@ async def fill(path: Path) -> None:
 @pytest.mark.parametrize("target", ["sqlite:///there.db", "files:./there"])
 def test_a_copy_that_was_killed_goes_on_where_it_was(tmp_path: Path, target: str) -> None:
     anyio.run(fill, tmp_path / "here.db")
-    command = [sys.executable, "-m", "holdfast.cli", "db", "copy", "sqlite:///here.db", target]
+    command = [sys.executable, "-m", "perdure.cli", "db", "copy", "sqlite:///here.db", target]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == f"500 of {STREAMS:,} streams\n"

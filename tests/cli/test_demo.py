@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.demo.count import count
-from holdfast.cli.demo.stage import Picture, Stage
+from perdure.cli.demo.count import count
+from perdure.cli.demo.stage import Picture, Stage
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_the_demo_loses_nothing_and_repeats_nothing(
     """S0.15, S0.28, S0.65, S0.69, S4.3, S4.27, S4.51"""
     words = ["demo", "--auto", "--json", "--keep", "stage", "--workers", str(workers), *store]
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast.cli", *words],
+        [sys.executable, "-m", "perdure.cli", *words],
         cwd=tmp_path,
         capture_output=True,
         encoding="utf-8",
@@ -52,14 +52,14 @@ def test_the_demo_loses_nothing_and_repeats_nothing(
     assert told["paidCents"] == [4000]
     if workers > 1:
         assert told["takenOver"]["by"] != told["takenOver"]["worker"]
-    config = (tmp_path / "stage" / "holdfast.yaml").read_text()
+    config = (tmp_path / "stage" / "perdure.yaml").read_text()
     assert not any(url in config for url in store), "it may hold a password"
 
 
 @pytest.mark.parametrize("url", ["memory:", "sqlite:///here.db"])
 def test_the_demo_plays_on_postgresql_or_on_a_file_of_its_own(tmp_path: Path, url: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast.cli", "demo", "--auto", "--store", url],
+        [sys.executable, "-m", "perdure.cli", "demo", "--auto", "--store", url],
         cwd=tmp_path,
         capture_output=True,
         encoding="utf-8",
@@ -73,7 +73,7 @@ def test_the_demo_plays_on_postgresql_or_on_a_file_of_its_own(tmp_path: Path, ur
 def test_the_demo_does_not_play_where_something_lies(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").touch()
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast.cli", "demo", "--auto", "--keep", str(tmp_path)],
+        [sys.executable, "-m", "perdure.cli", "demo", "--auto", "--keep", str(tmp_path)],
         capture_output=True,
         encoding="utf-8",
         timeout=60,

@@ -1,4 +1,4 @@
-"""`holdfast doctor SESSION` and `--fix`, on a database and on a folder of files."""
+"""`perdure doctor SESSION` and `--fix`, on a database and on a folder of files."""
 
 import json
 import shutil
@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tests.cli.shop import Shop, until
 
-from holdfast.cli.actions import doctor as doctoring
-from holdfast.runtime.doctor.session import mend
-from holdfast.store.shared.lines import event_in
-from holdfast.testing.crash import Crash
+from perdure.cli.actions import doctor as doctoring
+from perdure.runtime.doctor.session import mend
+from perdure.store.shared.lines import event_in
+from perdure.testing.crash import Crash
 
 FILES = ("--store", "files:./files")
 LOG = Path("files/s1/events.jsonl")
@@ -38,7 +38,7 @@ def files(waits: Shop) -> Shop:
     told = waits.run("sessions", "export", "s1")
     Path("s1.jsonl").write_bytes(told.stdout_bytes)
     assert waits.run("sessions", "import", "s1.jsonl", *FILES, app=None).exit_code == 0
-    Path("files/.holdfast/journal.jsonl").unlink()
+    Path("files/.perdure/journal.jsonl").unlink()
     assert waits.run("sessions", "list", *FILES, app=None).exit_code == 0
     return waits
 
@@ -64,7 +64,7 @@ def test_a_session_with_a_damaged_event_is_made_anew_and_still_waits(waits: Shop
     code, found = look(waits, "s1")
     assert code == 7
     assert found["EVENT_UNREADABLE"]["details"] == {"seq": 6}
-    assert "holdfast doctor s1 --fix --app shop:rt" in found["EVENT_UNREADABLE"]["remedy"]
+    assert "perdure doctor s1 --fix --app shop:rt" in found["EVENT_UNREADABLE"]["remedy"]
     call = waits.pending("refund")
     code, found = look(waits, "s1", "--fix")
     (mended,) = found["mended"]
@@ -145,7 +145,7 @@ def test_an_intent_without_an_outcome_is_shown(shop: Shop) -> None:
     code, found = look(shop, "s1")
     assert code == 1
     assert "slow (" in found["OPEN_INTENT"]["text"]
-    assert "holdfast sessions resume s1" in found["OPEN_INTENT"]["remedy"]
+    assert "perdure sessions resume s1" in found["OPEN_INTENT"]["remedy"]
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def test_a_wrong_checksum_is_found_and_the_rest_kept(files: Shop) -> None:
     assert Path(mended["original"]).name == "events.damaged-1.jsonl"
     assert code == 0
     kept = [event_in(line) for line in LOG.read_bytes().splitlines()]
-    assert [line.holdfast.seq for line in kept if line] == list(range(1, len(lines) + 1))
+    assert [line.perdure.seq for line in kept if line] == list(range(1, len(lines) + 1))
     shown = files.run("sessions", "show", "s1", *FILES, "--json", app=None)
     assert json.loads(shown.stdout)["pending"][0]["tool"] == "refund"
 
@@ -199,14 +199,14 @@ def test_lines_of_others_are_no_finding(files: Shop) -> None:
 
 
 def test_a_damaged_journal_is_told_and_made_again(files: Shop) -> None:
-    journal = Path("files/.holdfast/journal.jsonl")
+    journal = Path("files/.perdure/journal.jsonl")
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"{oops\n" + b"".join(lines[1:]))
     told = files.run("doctor", *FILES, app=None)
     assert (told.exit_code, "JOURNAL_DAMAGED" in told.stdout) == (1, True)
     assert files.run("sessions", "list", *FILES, app=None).exit_code == 0
     assert files.run("doctor", *FILES, app=None).exit_code == 0
-    assert Path("files/.holdfast/journal.damaged.jsonl").exists()
+    assert Path("files/.perdure/journal.damaged.jsonl").exists()
 
 
 def test_stats_count_files_too(files: Shop) -> None:

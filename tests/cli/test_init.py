@@ -10,7 +10,7 @@ from tests.cli.shop import Shop
 
 def test_a_new_project_runs(shop: Shop) -> None:
     made = shop.json("init", "project", app=None)
-    assert "holdfast.yaml" in made["created"]
+    assert "perdure.yaml" in made["created"]
     folder = shop.folder / "project"
 
     def typed(*words: str) -> subprocess.CompletedProcess[str]:
@@ -24,18 +24,18 @@ def test_a_new_project_runs(shop: Shop) -> None:
         )
 
     assert typed("-m", "pytest", "-q", "-p", "no:cacheprovider").returncode == 0
-    ran = typed("-m", "holdfast.cli", "run", "shop", "Refund order 991")
+    ran = typed("-m", "perdure.cli", "run", "shop", "Refund order 991")
     assert ran.returncode == 8, ran.stderr
-    done = typed("-m", "holdfast.cli", "approve", "@last")
+    done = typed("-m", "perdure.cli", "approve", "@last")
     assert done.returncode == 0, done.stderr
     assert "order 991 was refunded" in done.stdout + done.stderr
-    checked = typed("-m", "holdfast.cli", "config", "validate")
+    checked = typed("-m", "perdure.cli", "config", "validate")
     assert checked.returncode == 0
     assert "warning" not in checked.stdout
 
 
 def test_nothing_that_is_there_is_changed(shop: Shop) -> None:
-    Path("holdfast.yaml").write_text("agents: {}", "utf-8")
+    Path("perdure.yaml").write_text("agents: {}", "utf-8")
     refused = shop.run("init", app=None)
     assert refused.exit_code == 5
     assert "exists already, and nothing was written" in refused.output

@@ -1,4 +1,4 @@
-"""`holdfast --help` answers without loading what only a command needs."""
+"""`perdure --help` answers without loading what only a command needs."""
 
 import subprocess
 import sys
@@ -7,8 +7,8 @@ import pytest
 
 PROGRAM = """
 import sys
-from holdfast.cli import main
-sys.argv = ["holdfast", *{args!r}]
+from perdure.cli import main
+sys.argv = ["perdure", *{args!r}]
 try:
     main()
 except SystemExit as end:
@@ -26,5 +26,5 @@ def test_help_loads_no_web_framework_model_library_or_database_driver(args: list
     command = [sys.executable, "-c", PROGRAM.format(args=args)]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     loaded = set(shown.rpartition("LOADED")[2].split())
-    assert "holdfast" in loaded
+    assert "perdure" in loaded
     assert not loaded & (WEB | MODELS | DATABASES)

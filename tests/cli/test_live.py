@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.settings import Settings
-from holdfast.cli.terminal import live as module
-from holdfast.cli.terminal.live import Live
-from holdfast.cli.terminal.terminal import Terminal
+from perdure.cli.settings import Settings
+from perdure.cli.terminal import live as module
+from perdure.cli.terminal.live import Live
+from perdure.cli.terminal.terminal import Terminal
 
 ANSWER = {"type": "assistant", "timestamp": 1, "data": {"content": "I pay."}}
 

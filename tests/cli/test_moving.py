@@ -1,4 +1,4 @@
-"""`holdfast sessions export` and `import`."""
+"""`perdure sessions export` and `import`."""
 
 import json
 import sqlite3
@@ -39,7 +39,7 @@ def test_an_approval_goes_on_where_it_was_imported(shop: Shop, file: Path) -> No
 def test_ids_choose_and_are_told_in_json(shop: Shop, file: Path) -> None:
     told = shop.run("sessions", "export", "done", "do")
     lines = [json.loads(one) for one in told.stdout.splitlines()]
-    assert [one["sessionID"] for one in lines if "holdfast" in one] == ["done"]
+    assert [one["sessionID"] for one in lines if "perdure" in one] == ["done"]
     found = shop.run("sessions", "import", "-", *HERE, "--json", app=None, stdin=told.stdout)
     assert json.loads(found.stdout) == {
         "imported": [
@@ -77,8 +77,8 @@ def test_a_file_that_is_not_there_and_one_that_is_no_export(shop: Shop) -> None:
     told = shop.run("sessions", "import", "bad.jsonl", *HERE, app=None)
     assert told.exit_code == 2
     assert told.stderr.startswith("error: bad.jsonl: no session that is known here")
-    assert "hint: holdfast reads its own exports, " in told.stderr
-    Path("cut.jsonl").write_text('{"holdfast": 1}')
+    assert "hint: perdure reads its own exports, " in told.stderr
+    Path("cut.jsonl").write_text('{"perdure": 1}')
     told = shop.run("sessions", "import", "cut.jsonl", *HERE, app=None)
     assert told.stderr.startswith("error: cut.jsonl: line 1: ")
     assert "hint: nothing was written" in told.stderr
@@ -95,5 +95,5 @@ def test_a_damaged_event_ends_its_session_and_no_other(shop: Shop, damage: objec
     assert told.exit_code == 7
     assert json.loads(told.stderr)["details"]["damaged"][0]["seq"] == 3
     lines = [json.loads(one) for one in told.stdout.splitlines()]
-    assert [one["sessionID"] for one in lines if "holdfast" in one] == ["a", "b"]
+    assert [one["sessionID"] for one in lines if "perdure" in one] == ["a", "b"]
     assert [one["seq"] for one in lines if "seq" in one][:3] == [1, 2, 1]

@@ -1,4 +1,4 @@
-"""`holdfast pending …`: decisions and results, once, from here or beside a worker."""
+"""`perdure pending …`: decisions and results, once, from here or beside a worker."""
 
 import json
 
@@ -27,7 +27,7 @@ def test_one_call_is_shown_with_what_to_type(waiting: Shop) -> None:
     """S4.62, S0.48"""
     call = waiting.pending("refund")
     shown = waiting.run("pending", "show", call[:12])
-    assert f"holdfast approve {call}" in shown.stdout
+    assert f"perdure approve {call}" in shown.stdout
     assert waiting.json("pending", "show", call)["input"] == {"order_id": 991, "cents": 4200}
 
 
@@ -60,7 +60,7 @@ def test_wait_exits_as_run_does(waiting: Shop) -> None:
 def test_only_recording_drives_nothing(waiting: Shop) -> None:
     recorded = waiting.run("approve", "@last", "--no-run")
     assert recorded.exit_code == 0
-    assert "holdfast sessions resume s1 --app shop:rt" in recorded.stdout
+    assert "perdure sessions resume s1 --app shop:rt" in recorded.stdout
     assert waiting.effects() == []
     waiting.run("worker", "--once")
     assert waiting.effects() == ["refund 4200"]

@@ -1,4 +1,4 @@
-"""`holdfast doctor` and `holdfast db …` on PostgreSQL."""
+"""`perdure doctor` and `perdure db …` on PostgreSQL."""
 
 import json
 import subprocess
@@ -13,8 +13,8 @@ from tests.servers.fixtures import StartPostgres
 from tests.servers.pgbouncer import Pgbouncer
 from tests.servers.postgres import PostgresServer
 
-from holdfast.cli.root import cli
-from holdfast.store.postgres.inspect import known_indexes, known_schema
+from perdure.cli.root import cli
+from perdure.store.postgres.inspect import known_indexes, known_schema
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_copy_to_postgresql_that_was_killed_goes_on(tmp_path: Path, postgres_u
 
     anyio.run(fill, tmp_path / "here.db")
     command = [
-        *(sys.executable, "-m", "holdfast.cli", "db", "copy"),
+        *(sys.executable, "-m", "perdure.cli", "db", "copy"),
         *("sqlite:///here.db", postgres_url),
     ]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as first:
@@ -89,9 +89,9 @@ def test_a_damaged_session_is_made_anew_and_still_waits(
     (waits.folder / "shop.py").write_text(code.replace("sqlite:///shop.db", postgres_url))
     call, database = waits.pending("refund"), postgres_url.rpartition("/")[2]
     postgres.psql(
-        "UPDATE holdfast.record SET data = '{' WHERE type = 'tool_result'; "
-        "DELETE FROM holdfast.record WHERE seq = 2; "
-        "DELETE FROM holdfast.entry WHERE kind = 'pending'",
+        "UPDATE perdure.record SET data = '{' WHERE type = 'tool_result'; "
+        "DELETE FROM perdure.record WHERE seq = 2; "
+        "DELETE FROM perdure.entry WHERE kind = 'pending'",
         database,
     )
     wrong = found(postgres_url, "s1")
@@ -112,9 +112,9 @@ def test_a_session_that_somebody_drives_is_not_mended(
 ) -> None:
     database = postgres_url.rpartition("/")[2]
     postgres.psql(
-        "UPDATE holdfast.record SET data = '{' WHERE type = 'tool_result'; "
-        "INSERT INTO holdfast.holder (name, until, program) VALUES ('busy', 1e14, 2); "
-        "UPDATE holdfast.stream SET holder = 'busy'",
+        "UPDATE perdure.record SET data = '{' WHERE type = 'tool_result'; "
+        "INSERT INTO perdure.holder (name, until, program) VALUES ('busy', 1e14, 2); "
+        "UPDATE perdure.stream SET holder = 'busy'",
         database,
     )
     told = waits.run("doctor", "s1", "--fix", "--store", postgres_url, app=None)
@@ -127,12 +127,12 @@ def test_a_missing_index_is_named_with_what_makes_it(
 ) -> None:
     database = postgres_url.rpartition("/")[2]
     assert {"stream_due", "entry_due", "entry_state", "record_pos"} <= known_indexes().keys()
-    postgres.psql("DROP INDEX holdfast.entry_due", database)
+    postgres.psql("DROP INDEX perdure.entry_due", database)
     missing = found(postgres_url)["INDEX_MISSING"]
     assert missing["details"] == {"index": "entry_due"}
     for statement in missing["remedy"].split("; "):
         postgres.psql(
-            f"SET search_path TO holdfast; {statement.replace(' CONCURRENTLY', '')}", database
+            f"SET search_path TO perdure; {statement.replace(' CONCURRENTLY', '')}", database
         )
     assert found(postgres_url) == {}
 
@@ -143,7 +143,7 @@ def test_a_transaction_that_keeps_a_vacuum_from_its_work_is_named(
     import anyio
     import asyncpg
 
-    monkeypatch.setattr("holdfast.store.postgres.inspect._LONG_MS", 0)
+    monkeypatch.setattr("perdure.store.postgres.inspect._LONG_MS", 0)
 
     async def beside() -> dict[str, Any]:
         connection = await asyncpg.connect(postgres_url)

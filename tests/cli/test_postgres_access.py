@@ -10,10 +10,10 @@ from tests.servers.fixtures import wanted
 from tests.servers.pgbouncer import Pgbouncer
 from tests.servers.postgres import PostgresServer
 
-from holdfast.errors import StoreError
-from holdfast.store.postgres.connections import check_server
-from holdfast.store.postgres.store import PostgresStore
-from holdfast.store.postgres.url import address_of
+from perdure.errors import StoreError
+from perdure.store.postgres.connections import check_server
+from perdure.store.postgres.store import PostgresStore
+from perdure.store.postgres.url import address_of
 
 SECRET = "top-secret"  # noqa: S105 - of nobody
 COMMANDS = (["db", "stats"], ["doctor"], ["db", "migrate"], ["sessions", "list"], ["db", "copy"])
@@ -49,7 +49,7 @@ def test_a_server_that_is_not_there(shop: Shop) -> None:
 
 
 def test_a_wrong_password(shop: Shop, postgres: PostgresServer) -> None:
-    url = f"postgresql://holdfast:{SECRET}@127.0.0.1:{postgres.place.port}/postgres"
+    url = f"postgresql://perdure:{SECRET}@127.0.0.1:{postgres.place.port}/postgres"
     for exit_code, code, text in told(shop, url):
         assert (exit_code, code) == (1, "STORE_ACCESS_DENIED")
         assert "does not let us in" in text
@@ -70,8 +70,8 @@ def test_a_user_who_may_not_use_what_is_there(
     answers = list(told(shop, f"{visitor}/{database}"))
     assert {answer[:2] for answer in answers} == {(1, "STORE_ACCESS_DENIED")}
     postgres.psql(
-        "GRANT USAGE ON SCHEMA holdfast TO visitor;"
-        "GRANT SELECT ON ALL TABLES IN SCHEMA holdfast TO visitor",
+        "GRANT USAGE ON SCHEMA perdure TO visitor;"
+        "GRANT SELECT ON ALL TABLES IN SCHEMA perdure TO visitor",
         database,
     )
     reading = ("--store", f"{visitor}/{database}")
@@ -128,6 +128,6 @@ def pgbouncer_that_ignores(postgres: PostgresServer) -> Iterator[Pgbouncer]:
 def test_a_server_that_is_too_old_is_refused() -> None:
     address = address_of(f"postgresql://ana:{SECRET}@h/d")
     with pytest.raises(StoreError, match="PostgreSQL 12, and must be 13 or newer") as error:
-        check_server(address, 120_022, "UTF8", "holdfast")
+        check_server(address, 120_022, "UTF8", "perdure")
     assert error.value.code == "STORE_TOO_OLD"
-    check_server(address, 130_000, "UTF8", "holdfast")
+    check_server(address, 130_000, "UTF8", "perdure")

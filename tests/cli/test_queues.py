@@ -34,7 +34,7 @@ def until_completed(shop: Shop, name: str) -> None:
 
 def test_a_queue_that_no_worker_serves_is_told_everywhere(shop: Shop) -> None:
     sent = shop.run("run", "plain", "hi", "-s", "s1", "--detach", "--queue", "gpu")
-    assert "holdfast worker --queue gpu --app shop:rt" in sent.stdout
+    assert "perdure worker --queue gpu --app shop:rt" in sent.stdout
     others = shop.start("worker", "--app", "shop:rt", "--queue", "default")
     assert others.stderr is not None
     assert STARTED in others.stderr.readline()
@@ -43,10 +43,10 @@ def test_a_queue_that_no_worker_serves_is_told_everywhere(shop: Shop) -> None:
     told = finding(shop)
     assert told is not None
     assert told["text"] == "1 session is due in queue gpu, and no worker serves it"
-    assert told["remedy"] == "holdfast worker --queue gpu --app shop:rt"
+    assert told["remedy"] == "perdure worker --queue gpu --app shop:rt"
     shown = shop.run("sessions", "show", "s1").stdout
     assert "is due, and no worker serves its queue gpu (NO_WORKER)" in shown
-    assert "holdfast worker --queue gpu --app shop:rt" in shown
+    assert "perdure worker --queue gpu --app shop:rt" in shown
     assert "Agent    plain, queue gpu" in shown
     stats = shop.json("db", "stats")
     assert stats["queues"] == {

@@ -7,9 +7,9 @@ from tests.cli.shop import Shop
 
 BUSY = """
 from pathlib import Path
-from holdfast import Agent, Runtime
-from holdfast.errors import ModelError, ModelUnavailable
-from holdfast.testing import ScriptedModel
+from perdure import Agent, Runtime
+from perdure.errors import ModelError, ModelUnavailable
+from perdure.testing import ScriptedModel
 
 class Moody(ScriptedModel):
     async def answer(self, request):
@@ -40,7 +40,7 @@ def test_it_is_shown_until_when_it_waits_and_what_to_type(busy: Shop) -> None:
     assert shown[0].startswith("Session s backs off for 1h")
     assert shown[0].endswith("the model could not be asked.")
     assert shown[1] == "  attempt 1: too many requests"
-    assert shown[2].endswith("holdfast sessions resume s --app shop:rt")
+    assert shown[2].endswith("perdure sessions resume s --app shop:rt")
     found = busy.json("sessions", "show", "s")
     assert (found["state"], found["status"]["type"]) == ("running", "retry")
     assert found["status"]["next"] == found["nextAt"]
@@ -92,7 +92,7 @@ def test_what_stays_wrong_is_told_with_what_to_do_and_goes_on_after_it(shop: Sho
     assert failed.exit_code == 1
     assert "Session s failed: credit is used up" in failed.output
     assert "hint: pay the bill" in failed.output
-    assert "holdfast sessions resume s" in failed.output
+    assert "perdure sessions resume s" in failed.output
     Path("broke").unlink()
     done = shop.run("sessions", "resume", "s")
     assert (done.exit_code, "Hello there." in done.stdout) == (0, True)

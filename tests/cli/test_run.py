@@ -1,4 +1,4 @@
-"""`holdfast run`, `sessions resume`, `worker`: what is printed, and how it ends."""
+"""`perdure run`, `sessions resume`, `worker`: what is printed, and how it ends."""
 
 import json
 import signal
@@ -14,7 +14,7 @@ def test_a_run_that_waits_says_that_it_is_saved_and_what_to_type(shop: Shop) -> 
     assert "✓ lookup_order(order_id=991)" in ran.stdout
     assert "⏸ refund(order_id=991, cents=4200) needs approval" in ran.stdout
     assert "order-991 is paused and saved. Nothing needs to keep running." in ran.stdout
-    assert f"holdfast approve {shop.pending('refund')} --app shop:rt" in ran.stdout
+    assert f"perdure approve {shop.pending('refund')} --app shop:rt" in ran.stdout
 
 
 def test_a_deferred_call_is_shown_with_its_reference_and_deadline(shop: Shop) -> None:
@@ -58,7 +58,7 @@ def test_a_failed_run_exits_with_1_and_says_how_to_try_again(shop: Shop) -> None
     ran = shop.run("run", "broke", "hi", "-s", "s1")
     assert ran.exit_code == 1
     assert "Session s1 failed: no more credit" in ran.stdout
-    assert "holdfast sessions resume s1" in ran.stdout
+    assert "perdure sessions resume s1" in ran.stdout
     assert shop.run("sessions", "resume", "s1").exit_code == 1
 
 
@@ -97,7 +97,7 @@ def test_prompt_files_and_metadata_reach_the_session(shop: Shop) -> None:
 def test_detached_the_message_waits_for_a_worker(shop: Shop) -> None:
     ran = shop.run("run", "plain", "hi", "-s", "s1", "--detach")
     assert ran.exit_code == 0
-    assert "holdfast worker --app shop:rt" in ran.stdout
+    assert "perdure worker --app shop:rt" in ran.stdout
     shown = shop.run("sessions", "show", "s1")
     assert shown.stdout.splitlines()[0] == "Session s1 is due, and nobody drives it (NO_WORKER)."
     assert shop.run("worker", "--once").exit_code == 0
@@ -107,14 +107,14 @@ def test_detached_the_message_waits_for_a_worker(shop: Shop) -> None:
 def test_a_store_alone_records_and_says_what_to_start(shop: Shop) -> None:
     ran = shop.run("run", "plain", "hi", "-s", "s1", "--store", "sqlite:///shop.db", app=None)
     assert ran.exit_code == 8
-    assert "holdfast worker --config FILE (or --app MODULE:NAME)" in ran.stdout
+    assert "perdure worker --config FILE (or --app MODULE:NAME)" in ran.stdout
     assert shop.run("sessions", "resume", "s1").exit_code == 0
 
 
 def test_after_its_timeout_a_run_goes_on_later(shop: Shop) -> None:
     ran = shop.run("run", "slow", "hi", "-s", "s1", "--timeout", "0.2s")
     assert ran.exit_code == 6
-    assert "holdfast sessions resume s1" in ran.stdout
+    assert "perdure sessions resume s1" in ran.stdout
     assert shop.run("sessions", "resume", "s1").exit_code == 0
 
 
@@ -144,7 +144,7 @@ def test_sigterm_stops_a_worker_when_what_runs_has_ended(shop: Shop) -> None:
 
 def test_help_loads_nothing_heavy(shop: Shop) -> None:
     code = (
-        "import sys; from click.testing import CliRunner; from holdfast.cli.root import cli\n"
+        "import sys; from click.testing import CliRunner; from perdure.cli.root import cli\n"
         "assert CliRunner().invoke(cli, ['run', '--help']).exit_code == 0\n"
         "heavy = {'pydantic', 'sqlite3', 'msgspec', 'anyio', 'yaml', 'rich'} & set(sys.modules)\n"
         "assert not heavy, heavy"
@@ -161,7 +161,7 @@ def test_thinking_is_shown_where_the_agent_says_so(shop: Shop) -> None:
     (shop.folder / "turns.json").write_text(turns)
     for flag, shown in (("true", True), ("false", False)):
         text = f"agents: {{a: {{llm: 'scripted:turns.json', show_thinking: {flag}}}}}"
-        (shop.folder / "holdfast.yaml").write_text(text)
+        (shop.folder / "perdure.yaml").write_text(text)
         assert ("I wonder." in shop.run("run", "a", "Go", app=None).output) is shown
 
 
@@ -169,5 +169,5 @@ def test_an_answer_that_was_cut_off_is_told(shop: Shop) -> None:
     said = shop.run("run", "cut", "Go", "-s", "s")
     assert said.exit_code == 0
     assert "  ! its last answer was cut off at the limit of tokens (max_tokens)." in said.stdout
-    assert "holdfast run cut 'Go on.' -s s" in said.stdout
+    assert "perdure run cut 'Go on.' -s s" in said.stdout
     assert shop.json("sessions", "show", "s")["stop"] == "max_tokens"

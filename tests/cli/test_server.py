@@ -14,7 +14,7 @@ from tests.serve.process import Server
 from tests.serve.project import CI, OPS, effects, make_project
 from tests.servers.ports import free_port
 
-from holdfast.cli.root import cli
+from perdure.cli.root import cli
 
 SESSIONS = ("sessions list", "sessions show s1", "sessions events s1", "sessions show @last")
 PAUSES = ("sessions state s1", "sessions permissions s1", "sessions state nobody")
@@ -39,7 +39,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture
 def here(server: Server, monkeypatch: pytest.MonkeyPatch) -> "Here":
     monkeypatch.chdir(server.folder)
-    monkeypatch.setenv("HOLDFAST_TOKEN", OPS)
+    monkeypatch.setenv("PERDURE_TOKEN", OPS)
     return Here(server)
 
 
@@ -134,7 +134,7 @@ def test_the_run_is_shown_as_it_happens(here: Here) -> None:
     assert shown.exit_code == 8
     assert "I refund and deploy." in shown.stdout
     assert "⏸ refund(order_id=991, cents=4200) needs approval" in shown.stdout
-    assert "holdfast approve p_" in shown.stdout
+    assert "perdure approve p_" in shown.stdout
     assert f"--server {here.server.url}" in shown.stdout
     assert here.remote("sessions resume seen --timeout 5s").exit_code == 8
 
@@ -159,7 +159,7 @@ def test_who_is_not_known_or_may_not_exits_with_4(
     here: Here, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """G11"""
-    monkeypatch.setenv("HOLDFAST_TOKEN", "wrong")
+    monkeypatch.setenv("PERDURE_TOKEN", "wrong")
     told = here.remote("pending list")
     assert told.exit_code == 4
     assert "error: this needs a token" in told.stderr
@@ -176,12 +176,12 @@ def test_who_is_not_known_or_may_not_exits_with_4(
 def test_a_server_that_is_down_is_told_in_one_line(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.cli.backend.remote.PATIENCE_S", 0.01)
+    monkeypatch.setattr("perdure.cli.backend.remote.PATIENCE_S", 0.01)
     url = f"http://127.0.0.1:{free_port()}"
     told = CliRunner().invoke(cli, ["pending", "list", "--server", url])
     assert told.exit_code == 1
     assert told.stderr.splitlines()[0].startswith(f"error: no server answers at {url}")
-    assert "holdfast serve" in told.stderr.splitlines()[1]
+    assert "perdure serve" in told.stderr.splitlines()[1]
 
 
 @pytest.mark.parametrize(
@@ -198,18 +198,18 @@ def test_the_token_is_never_an_argument(here: Here) -> None:
     shown = CliRunner().invoke(cli, ["pending", "list", "--help"]).stdout
     assert "--token-file" in shown
     assert re.search(r"--token\b(?!-file)", shown) is None
-    assert os.environ["HOLDFAST_TOKEN"] not in here.remote("sessions show s1").output
+    assert os.environ["PERDURE_TOKEN"] not in here.remote("sessions show s1").output
 
 
 def test_where_no_worker_drives_it_the_run_says_what_to_start(
     here: Here, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """G9"""
-    monkeypatch.setattr("holdfast.client.session.NOBODY_S", 0.3)
+    monkeypatch.setattr("perdure.client.session.NOBODY_S", 0.3)
     make_project(tmp_path, "sqlite")
     with Server(tmp_path, "--no-worker") as idle:
         words = ["run", "shop", "Hello", "-s", "alone", "--server", idle.url]
         told = CliRunner().invoke(cli, words)
     assert told.exit_code == 8, told.output
     assert "Session alone is due, and nobody drives it (NO_WORKER)." in told.stdout
-    assert "start one   holdfast worker" in told.stdout
+    assert "start one   perdure worker" in told.stdout

@@ -1,4 +1,4 @@
-"""`holdfast sessions …`: finding, listing, showing, exporting, cancelling."""
+"""`perdure sessions …`: finding, listing, showing, exporting, cancelling."""
 
 import json
 import signal
@@ -7,7 +7,7 @@ import time
 import pytest
 from tests.cli.shop import Shop
 
-DEADLY = {"DIE": "1", "HOLDFAST_LEASE": "1s"}
+DEADLY = {"DIE": "1", "PERDURE_LEASE": "1s"}
 
 
 @pytest.fixture
@@ -58,11 +58,11 @@ def test_a_session_is_shown_with_why_it_does_not_move(three: Shop) -> None:
     assert completed[0] == "Session order-1 is completed."
     waits = three.run("sessions", "show", "order-2").stdout
     assert waits.startswith("Session order-2 waits for 1 call.")
-    assert "holdfast approve p_" in waits.splitlines()[2]
+    assert "perdure approve p_" in waits.splitlines()[2]
     assert "assistant  I would refund it." in waits
     failed = three.run("sessions", "show", "other").stdout.splitlines()
     assert failed[0] == "Session other failed: no more credit"
-    assert "holdfast sessions resume other" in failed[2]
+    assert "perdure sessions resume other" in failed[2]
 
 
 def test_a_worker_that_died_is_not_shown_as_the_driver_for_ever(shop: Shop) -> None:
@@ -76,7 +76,7 @@ def test_a_worker_that_died_is_not_shown_as_the_driver_for_ever(shop: Shop) -> N
     assert shop.run("worker", "--once").exit_code == 0
     shown = shop.run("sessions", "show", "s1").stdout
     assert "(START_INTERRUPTED)" in shown.splitlines()[0]
-    assert "holdfast pending result p_" in shown
+    assert "perdure pending result p_" in shown
     assert "START_INTERRUPTED" in shop.run("pending", "list").stdout
 
 

@@ -1,4 +1,4 @@
-"""`holdfast sessions import` of what other programs wrote, and going on with it."""
+"""`perdure sessions import` of what other programs wrote, and going on with it."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ def test_a_session_that_was_bricked_elsewhere_is_taken_over_and_goes_on(shop: Sh
     assert lines[0] == "✓ x: 16 events, from a claude-code session"
     assert lines[1] == "  line 19 cannot be read and was left out"
     assert lines[4].startswith("  mended: [incomplete_tool_call] Closed 1 incomplete tool call(s)")
-    assert lines[-1].startswith("go on: holdfast run plain '…' -s x")
+    assert lines[-1].startswith("go on: perdure run plain '…' -s x")
     again = shop.json("run", "plain", "what now?", "-s", "x")
     assert (again["state"], again["sessionID"]) == ("completed", "x")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.cli.shop import Shop
 
-from holdfast.cli.terminal.terminal import usage_text
+from perdure.cli.terminal.terminal import usage_text
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_usage_is_one_line(usage: dict[str, float], told: str) -> None:
 
 def test_prices_of_the_configuration_are_shown_as_cost(shop: Shop, tmp_path: Path) -> None:
     (tmp_path / "turns.json").write_text(json.dumps([{"text": "Hello there."}]))
-    (tmp_path / "holdfast.yaml").write_text(
+    (tmp_path / "perdure.yaml").write_text(
         "agents:\n  a: {llm: 'scripted:turns.json'}\n"
         "prices:\n  'scripted:turns.json': {input: 1000000, output: 0}\n"
     )

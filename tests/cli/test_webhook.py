@@ -1,12 +1,12 @@
-"""`holdfast webhook …`."""
+"""`perdure webhook …`."""
 
 import time
 
 import pytest
 from tests.cli.shop import Shop
 
-from holdfast.cli.actions.webhooks import SECRET
-from holdfast.core.webhooks.signatures import derive, verify
+from perdure.cli.actions.webhooks import SECRET
+from perdure.core.webhooks.signatures import derive, verify
 
 BODY = b'{"result": {"output": "done"}}\n'
 
@@ -46,7 +46,7 @@ def test_with_a_pending_id_the_secret_of_that_call_signs(shop: Shop) -> None:
 def test_the_secret_comes_from_the_environment_before_the_configuration(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (shop.folder / "holdfast.yaml").write_text("server: {webhook_secret: from-file}")
+    (shop.folder / "perdure.yaml").write_text("server: {webhook_secret: from-file}")
     assert accepted(shop.run("webhook", "sign", app=None, stdin=BODY).stdout, "from-file")
     monkeypatch.setenv(SECRET, "from-environment")
     told = shop.run("webhook", "sign", app=None, stdin=BODY).stdout
@@ -57,7 +57,7 @@ def test_without_any_secret_it_says_where_one_belongs(shop: Shop) -> None:
     told = shop.run("webhook", "sign", stdin=BODY)
     assert (told.exit_code, told.stdout) == (2, "")
     assert "there is no secret to sign with" in told.stderr
-    assert "set HOLDFAST_WEBHOOK_SECRET" in told.stderr
+    assert "set PERDURE_WEBHOOK_SECRET" in told.stderr
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def telling(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
     """The shop tells somebody who cannot be reached: nobody listens on that port."""
     monkeypatch.setenv(SECRET, "hush")
     (shop.folder / "turns.json").write_text('[{"text": "Done."}]')
-    (shop.folder / "holdfast.yaml").write_text(
+    (shop.folder / "perdure.yaml").write_text(
         "agents: {plain: {llm: scripted:turns.json}}\n"
         "server:\n"
         "  webhooks: [{url: http://127.0.0.1:9/T0ken, on: [completed]}]\n"

@@ -7,9 +7,9 @@ import httpx2
 import pytest
 from tests.serve.shop import TOKENS, agent
 
-from holdfast import Runtime, asgi, errors
-from holdfast.client import Client
-from holdfast.store.memory import MemoryStore
+from perdure import Runtime, asgi, errors
+from perdure.client import Client
+from perdure.store.memory import MemoryStore
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ async def rt() -> AsyncIterator[Runtime]:
 
 def client_of(rt: Runtime, as_: str = "admin", **options: Any) -> Client:
     transport = httpx2.ASGITransport(app=asgi(rt, auth=TOKENS))
-    return Client("http://holdfast", f"{as_}-token", transport=transport, **options)
+    return Client("http://perdure", f"{as_}-token", transport=transport, **options)
 
 
 @pytest.fixture

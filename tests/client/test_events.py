@@ -7,8 +7,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from holdfast import errors
-from holdfast.client import Client
+from perdure import errors
+from perdure.client import Client
 
 
 def event(seq: int, kind: str = "user") -> dict[str, Any]:
@@ -57,7 +57,7 @@ class Server:
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.client.wire.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("perdure.client.wire.FIRST_PAUSE_S", 0.001)
 
 
 async def seen(found: AsyncIterator[dict[str, Any]], count: int) -> list[dict[str, Any]]:

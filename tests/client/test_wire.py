@@ -7,9 +7,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from holdfast import errors
-from holdfast.client import Client
-from holdfast.client.wire import path_of
+from perdure import errors
+from perdure.client import Client
+from perdure.client.wire import path_of
 
 TOKEN = "tok-4711-hush"  # noqa: S105 - nobody's
 PENDING = {"id": "p_1", "status": "completed", "duplicate": False}
@@ -46,7 +46,7 @@ def ok(body: Any) -> httpx2.Response:
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.client.wire.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("perdure.client.wire.FIRST_PAUSE_S", 0.001)
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,11 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
         (404, "PENDING_NOT_FOUND", errors.NotFound, 3),
         (409, "ALREADY_DECIDED", errors.Conflict, 5),
         (413, "TOO_LARGE", errors.Refused, 2),
-        (500, "INTERNAL", errors.HoldfastError, 1),
+        (500, "INTERNAL", errors.PerdureError, 1),
     ],
 )
 async def test_a_refusal_is_raised_as_the_error_it_is(
-    status: int, code: str, kind: type[errors.HoldfastError], exit_code: int
+    status: int, code: str, kind: type[errors.PerdureError], exit_code: int
 ) -> None:
     server = Server(told(status, code, winner={"by": "ana"}))
     async with client(server) as one:
@@ -137,7 +137,7 @@ async def test_a_server_that_is_down_is_told_with_what_to_do() -> None:
     assert raised.value.message == (
         "no server answers at http://127.0.0.1:4747: Connection refused"
     )
-    assert "holdfast serve" in (raised.value.hint or "")
+    assert "perdure serve" in (raised.value.hint or "")
 
 
 async def test_to_come_back_later_than_patience_lasts_is_told_at_once() -> None:
@@ -150,8 +150,8 @@ async def test_to_come_back_later_than_patience_lasts_is_told_at_once() -> None:
     assert len(server.seen) == 1
 
 
-@pytest.mark.parametrize("status,code", [(200, "NOT_HOLDFAST"), (502, "SERVER_AWAY")])
-async def test_what_is_no_holdfast_is_told(status: int, code: str) -> None:
+@pytest.mark.parametrize("status,code", [(200, "NOT_PERDURE"), (502, "SERVER_AWAY")])
+async def test_what_is_no_perdure_is_told(status: int, code: str) -> None:
     server = Server(httpx2.Response(status, text="<html>nginx</html>"))
     async with client(server, patience=0.01) as one:
         with pytest.raises(errors.StoreError) as raised:

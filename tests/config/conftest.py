@@ -8,8 +8,8 @@ from textwrap import dedent
 
 import pytest
 
-from holdfast.config import load
-from holdfast.errors import ConfigError
+from perdure.config import load
+from perdure.errors import ConfigError
 
 Refusal = Callable[[str], ConfigError]
 Write = Callable[[str], str]
@@ -36,11 +36,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def write(folder: Path) -> Write:
-    """Writes holdfast.yaml and returns its name."""
+    """Writes perdure.yaml and returns its name."""
 
     def write_(text: str) -> str:
-        (folder / "holdfast.yaml").write_text(dedent(text).lstrip("\n"), "utf-8")
-        return "holdfast.yaml"
+        (folder / "perdure.yaml").write_text(dedent(text).lstrip("\n"), "utf-8")
+        return "perdure.yaml"
 
     return write_
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.configured import agents_from
-from holdfast.config import ToolRef, describe, load
-from holdfast.config.table import BUILT_IN
-from holdfast.errors import ConfigError
-from holdfast.runtime.tools.builtin import BUILTINS
+from perdure.app.configured import agents_from
+from perdure.config import ToolRef, describe, load
+from perdure.config.table import BUILT_IN
+from perdure.errors import ConfigError
+from perdure.runtime.tools.builtin import BUILTINS
 
 Refusal = Callable[[str], ConfigError]
 Write = Callable[[str], str]
@@ -31,7 +31,7 @@ def agent(name: str, *keys: str) -> str:
 
 def test_without_a_store_it_is_a_file_beside_the_yaml(write: Write, folder: Path) -> None:
     config = load(write(f"agents:{agent('a')}"))
-    assert config.store_url == f"sqlite:///{folder}/holdfast.db"
+    assert config.store_url == f"sqlite:///{folder}/perdure.db"
     assert "the default, for no durable store is configured" in describe(config)[1]
 
 
@@ -44,7 +44,7 @@ def test_the_only_durable_store_is_the_default(write: Write, folder: Path) -> No
 
 def test_two_durable_stores_need_a_choice(refusal: Refusal) -> None:
     error = refusal(f"{STORES}agents:{agent('a')}")
-    assert error.message.startswith("holdfast.yaml:1: session_stores: has several durable stores")
+    assert error.message.startswith("perdure.yaml:1: session_stores: has several durable stores")
 
 
 @pytest.mark.parametrize("second", ["other", "mem"])
@@ -52,7 +52,7 @@ def test_a_process_has_one_store(second: str, refusal: Refusal) -> None:
     """S4.41"""
     one, two = agent("a", "session_store: main-db"), agent("b", f"session_store: {second}")
     assert refusal(f"{STORES}agents:{one}{two}").message == (
-        "holdfast.yaml:8: agents.b.session_store: is another store than 'main-db' of agent 'a', "
+        "perdure.yaml:8: agents.b.session_store: is another store than 'main-db' of agent 'a', "
         "and a process has one"
     )
 
@@ -77,7 +77,7 @@ def test_an_unknown_store_is_told(refusal: Refusal) -> None:
     """S4.41"""
     error = refusal(f"{MAIN}agents:{agent('a', 'session_store: main')}")
     assert error.message == (
-        "holdfast.yaml:4: agents.a.session_store: there is no session store 'main'; "
+        "perdure.yaml:4: agents.a.session_store: there is no session store 'main'; "
         "did you mean 'main-db'?"
     )
 
@@ -106,7 +106,7 @@ def test_an_unknown_store_is_told(refusal: Refusal) -> None:
 def test_a_wrong_store_is_told(store: str, told: str, refusal: Refusal) -> None:
     """S4.41"""
     error = refusal(f"session_stores:\n  main: {store}")
-    assert error.message.startswith(f"holdfast.yaml:2: session_stores.main{told}")
+    assert error.message.startswith(f"perdure.yaml:2: session_stores.main{told}")
 
 
 # session_store, task: and what the mode is, or with which error it is refused.
@@ -148,7 +148,7 @@ def test_the_mode_follows_the_matrix(
         return
     with pytest.raises(ConfigError) as caught:
         load(file)
-    where = "holdfast.yaml:5: agents.a.task.hitl.mode: "
+    where = "perdure.yaml:5: agents.a.task.hitl.mode: "
     assert caught.value.message.startswith(where + outcome)
 
 
@@ -167,7 +167,7 @@ def test_tasks_in_a_second_database_are_refused(refusal: Refusal) -> None:
     sql = "{driver: sqlite, database: tasks.db}"
     error = refusal(f"{MAIN}agents:{agent('a', 'session_store: main-db', f'task: {{sql: {sql}}}')}")
     assert error.message == (
-        "holdfast.yaml:4: agents.a.task.sql: is another database than that of the session "
+        "perdure.yaml:4: agents.a.task.sql: is another database than that of the session "
         "store, where tasks are kept too"
     )
 
@@ -184,7 +184,7 @@ def test_a_wrong_permission_is_told(refusal: Refusal) -> None:
     """S4.41"""
     error = refusal(f"agents:{agent('a', 'permissions: {deny: [a b]}')}")
     assert error.message == (
-        "holdfast.yaml:2: agents.a.permissions.deny[0]: 'a b' is not a permission rule"
+        "perdure.yaml:2: agents.a.permissions.deny[0]: 'a b' is not a permission rule"
     )
 
 
@@ -296,7 +296,7 @@ def test_the_fifth_example_is_refused_with_its_error(refusal: Refusal) -> None:
     """S4.40 S4.65"""
     task = '    task:\n      backend: "memory"\n      hitl:\n        mode: "async"\n'
     assert refusal(f"{EXAMPLE}    # No session_store configured\n{task}").message == (
-        "holdfast.yaml:8: agents.assistant.task.hitl.mode: "
+        "perdure.yaml:8: agents.assistant.task.hitl.mode: "
         "async HITL requires session_store to be configured"
     )
 
@@ -312,7 +312,7 @@ def test_the_fifth_example_is_refused_with_its_error(refusal: Refusal) -> None:
 def test_an_unknown_model_is_told(llm: str, told: str, refusal: Refusal) -> None:
     llms = "llms: {main: {provider: scripted, script: turns.json}}"
     error = refusal(f"{llms}\nagents:\n  a:\n    llm: {llm}")
-    assert error.message.startswith(f"holdfast.yaml:4: agents.a.llm: {told}")
+    assert error.message.startswith(f"perdure.yaml:4: agents.a.llm: {told}")
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ def test_an_unknown_model_is_told(llm: str, told: str, refusal: Refusal) -> None
     ],
 )
 def test_a_wrong_llm_is_told(llm: str, told: str, refusal: Refusal) -> None:
-    assert refusal(f"llms:\n  m: {llm}").message.startswith(f"holdfast.yaml:2: llms.m{told}")
+    assert refusal(f"llms:\n  m: {llm}").message.startswith(f"perdure.yaml:2: llms.m{told}")
 
 
 def test_paths_are_relative_to_the_file(
@@ -348,7 +348,7 @@ agents:
     (folder / "prompt.md").write_text("Be kind.", "utf-8")
     (folder / "elsewhere").mkdir()
     monkeypatch.chdir(folder / "elsewhere")
-    config = load("../holdfast.yaml")
+    config = load("../perdure.yaml")
     assert config.agents["a"].instructions == "Be kind."
     assert config.agents["a"].model.script == folder / "turns.json"
     assert config.agents["b"].model.script == folder / "turns.json"

@@ -1,11 +1,11 @@
-"""A mistake that holdfast itself finds while a user's module is imported is told as such."""
+"""A mistake that perdure itself finds while a user's module is imported is told as such."""
 
 from pathlib import Path
 
 import pytest
 
-from holdfast.config.load_object import load_object
-from holdfast.errors import ConfigError
+from perdure.config.load_object import load_object
+from perdure.errors import ConfigError
 
 
 def test_an_error_of_ours_keeps_its_code_and_what_to_do(
@@ -14,7 +14,7 @@ def test_an_error_of_ours_keeps_its_code_and_what_to_do(
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "keyless_shop.py").write_text(
-        "from holdfast import Agent, Runtime\n"
+        "from perdure import Agent, Runtime\n"
         "rt = Runtime('memory:', agents=[Agent('a', model='anthropic:claude-sonnet-4-6')])\n"
     )
     with pytest.raises(ConfigError) as caught:

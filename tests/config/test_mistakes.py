@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config import load
-from holdfast.errors import ConfigError
+from perdure.config import load
+from perdure.errors import ConfigError
 
 Refusal = Callable[[str], ConfigError]
 Write = Callable[[str], str]
@@ -113,9 +113,9 @@ TOOLS = f"{A}    tools:\n      - wait\n"
 def test_a_mistake_is_told_where_it_is(text: str, told: str, refusal: Refusal) -> None:
     """S4.41"""
     error = refusal(text)
-    assert error.message.splitlines()[0].startswith(f"holdfast.yaml:{told}")
+    assert error.message.splitlines()[0].startswith(f"perdure.yaml:{told}")
     assert error.code == "CONFIG_INVALID"
-    assert error.details["file"] == "holdfast.yaml"
+    assert error.details["file"] == "perdure.yaml"
     assert str(error.details["line"]) == told.split(":", maxsplit=1)[0]
 
 
@@ -136,7 +136,7 @@ def test_a_mistake_is_told_where_it_is(text: str, told: str, refusal: Refusal) -
 def test_broken_yaml_is_one_line(text: str, told: str, refusal: Refusal) -> None:
     """S4.41"""
     error = refusal(text)
-    assert error.message.startswith(f"holdfast.yaml:{told}")
+    assert error.message.startswith(f"perdure.yaml:{told}")
     assert "\n" not in error.message
     assert error.code == "CONFIG_SYNTAX"
 
@@ -160,14 +160,14 @@ def test_a_missing_file_is_told_by_its_name(folder: Path) -> None:
 
 
 def test_a_file_that_is_not_text_is_told_by_its_line(folder: Path) -> None:
-    (folder / "holdfast.yaml").write_bytes(b"# ok\nagents: \xff")
-    with pytest.raises(ConfigError, match=r"^holdfast.yaml:2: is not UTF-8"):
-        load("holdfast.yaml")
+    (folder / "perdure.yaml").write_bytes(b"# ok\nagents: \xff")
+    with pytest.raises(ConfigError, match=r"^perdure.yaml:2: is not UTF-8"):
+        load("perdure.yaml")
 
 
 def test_a_byte_order_mark_is_no_mistake(folder: Path) -> None:
-    (folder / "holdfast.yaml").write_bytes("\ufeffserver: {port: 0}\n".encode())
-    assert load("holdfast.yaml").server.port == 0
+    (folder / "perdure.yaml").write_bytes("\ufeffserver: {port: 0}\n".encode())
+    assert load("perdure.yaml").server.port == 0
 
 
 def test_empty_blocks_and_lists_are_empty(write: Write) -> None:

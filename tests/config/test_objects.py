@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config import ToolRef, load
-from holdfast.config.load_object import load_object
-from holdfast.errors import ConfigError
+from perdure.config import ToolRef, load
+from perdure.config.load_object import load_object
+from perdure.errors import ConfigError
 
 Write = Callable[[str], str]
 
@@ -23,7 +23,7 @@ def test_a_module_beside_the_file_is_found_from_anywhere(
     write("deps: shop_of_tests:deps.till")
     (folder / "elsewhere").mkdir()
     monkeypatch.chdir(folder / "elsewhere")
-    assert load("../holdfast.yaml").build_deps() == 7
+    assert load("../perdure.yaml").build_deps() == 7
 
 
 def test_without_deps_there_are_none(write: Write) -> None:
@@ -88,7 +88,7 @@ def test_why_it_cannot_be_had_is_one_line(
     with pytest.raises(ConfigError) as caught:
         config.build_deps()
     assert caught.value.code == code
-    assert caught.value.message.startswith("holdfast.yaml:2: deps: ")
+    assert caught.value.message.startswith("perdure.yaml:2: deps: ")
     assert told in caught.value.message
     assert "\n" not in caught.value.message
     if code == "MODULE_RAISES":
@@ -104,14 +104,14 @@ def test_a_tool_is_told_at_its_own_key(folder: Path, write: Write) -> None:
         assert isinstance(tool, ToolRef)
         with pytest.raises(ConfigError) as caught:
             config.import_object(tool.target, tool.target_key)
-        assert caught.value.message.startswith(f"holdfast.yaml:4: {key}: there is no module")
+        assert caught.value.message.startswith(f"perdure.yaml:4: {key}: there is no module")
         assert caught.value.details["key"] == key
 
 
 def test_an_error_that_says_where_it_is_is_left_as_it_is(write: Write) -> None:
     config = load(write("agents: {}"))
     first = config.located(ConfigError("is wrong", code="X"), ("agents", "a", "llm"))
-    assert first.message == "holdfast.yaml:1: agents.a.llm: is wrong"
+    assert first.message == "perdure.yaml:1: agents.a.llm: is wrong"
     assert config.located(first, ("agents",)) is first
 
 
@@ -121,5 +121,5 @@ def test_a_missing_module_is_told_with_the_one_that_was_meant(folder: Path, writ
     with pytest.raises(ConfigError) as caught:
         config.build_deps()
     assert caught.value.message == (
-        "holdfast.yaml:1: deps: there is no module 'shop_of_test'; did you mean 'shop_of_tests'?"
+        "perdure.yaml:1: deps: there is no module 'shop_of_test'; did you mean 'shop_of_tests'?"
     )

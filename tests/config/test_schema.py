@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from holdfast.config import schema
-from holdfast.core.json_values import problems
+from perdure.config import schema
+from perdure.core.json_values import problems
 
 
 def test_the_whole_configuration_fits_the_schema() -> None:

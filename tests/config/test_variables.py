@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config import load
-from holdfast.config.expand import expand
-from holdfast.config.loading import parse
-from holdfast.errors import ConfigError
+from perdure.config import load
+from perdure.config.expand import expand
+from perdure.config.loading import parse
+from perdure.errors import ConfigError
 
 Refusal = Callable[[str], ConfigError]
 Write = Callable[[str], str]
@@ -38,7 +38,7 @@ def test_variables_are_filled_in(text: str, filled: str) -> None:
 def test_an_unset_variable_is_named_with_its_line(refusal: Refusal) -> None:
     error = refusal("server:\n  public_url: ${TEST_NONE}")
     assert error.message == (
-        "holdfast.yaml:2: server.public_url: the environment variable TEST_NONE is not set"
+        "perdure.yaml:2: server.public_url: the environment variable TEST_NONE is not set"
     )
     assert error.hint == "set it, or write ${TEST_NONE:-default}"
 
@@ -46,7 +46,7 @@ def test_an_unset_variable_is_named_with_its_line(refusal: Refusal) -> None:
 @pytest.mark.parametrize("text", ["${TEST", "${}", "${1}", "${TEST-x}"])
 def test_a_broken_variable_is_told(text: str, refusal: Refusal) -> None:
     error = refusal(f'server:\n  webhook_secret: "{text}"')
-    assert error.message.startswith("holdfast.yaml:2: server.webhook_secret: has a ${ that is not")
+    assert error.message.startswith("perdure.yaml:2: server.webhook_secret: has a ${ that is not")
 
 
 def test_a_variable_can_be_a_number_or_text(write: Write) -> None:

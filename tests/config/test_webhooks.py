@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast import Runtime
-from holdfast.config import load
-from holdfast.errors import ConfigError
+from perdure import Runtime
+from perdure.config import load
+from perdure.errors import ConfigError
 
 Refusal = Callable[[str], ConfigError]
 Write = Callable[[str], str]
@@ -66,4 +66,4 @@ def test_a_runtime_tells_whom_its_configuration_names(write: Write) -> None:
 )
 def test_a_mistake_is_told_by_its_key(refusal: Refusal, said: str, told: str) -> None:
     """S4.41"""
-    assert f"holdfast.yaml:2: server.{told}" in refusal(f"server:\n  {said}").message
+    assert f"perdure.yaml:2: server.{told}" in refusal(f"server:\n  {said}").message

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config import McpTools, ToolRef, describe, load
-from holdfast.config.loading import parse
-from holdfast.config.not_built import NOT_BUILT
-from holdfast.config.settings import Config
-from holdfast.errors import ConfigError
+from perdure.config import McpTools, ToolRef, describe, load
+from perdure.config.loading import parse
+from perdure.config.not_built import NOT_BUILT
+from perdure.config.settings import Config
+from perdure.errors import ConfigError
 
 Refusal = Callable[[str], ConfigError]
 Write = Callable[[str], str]
@@ -29,7 +29,7 @@ def whole(folder: Path, write: Write) -> Config:
 
 def test_every_key_is_understood(whole: Config, folder: Path) -> None:
     """S4.39"""
-    assert whole.store_url == f"sqlite:///{folder}/holdfast.db"
+    assert whole.store_url == f"sqlite:///{folder}/perdure.db"
     assert whole.deps == "shop:deps"
     assert (whole.public_url, whole.webhook_secret) == ("https://agents.example", "secret-D-0451")
     assert whole.llms["main"].api_key == "secret-A-0451"
@@ -91,7 +91,7 @@ def test_its_missing_parts_are_all_named(
         load(write(WHOLE))
     lines = caught.value.message.splitlines()
     assert [line.split(": ")[0] + ": " + line.split(": ")[1] for line in lines] == [
-        "holdfast.yaml:21: agents.assistant.sub_agents",
+        "perdure.yaml:21: agents.assistant.sub_agents",
     ]
     assert all("is not built yet" in line for line in lines)
     assert caught.value.code == "NOT_BUILT_YET"
@@ -125,13 +125,11 @@ def test_what_is_not_built_is_refused_by_its_own_line(pattern: str, refusal: Ref
     text, where = PARTS[pattern]
     error = refusal(text)
     assert error.code == "NOT_BUILT_YET"
-    assert f"holdfast.yaml:{where}: " in error.message
+    assert f"perdure.yaml:{where}: " in error.message
     assert NOT_BUILT[pattern] in error.message
 
 
 def test_a_typo_in_what_is_not_built_is_told_as_a_typo(refusal: Refusal) -> None:
     error = refusal("server: {port: eighty}")
     assert error.code == "CONFIG_INVALID"
-    assert error.message == (
-        "holdfast.yaml:1: server.port: must be a whole number, from 0 to 65535"
-    )
+    assert error.message == ("perdure.yaml:1: server.port: must be a whole number, from 0 to 65535")

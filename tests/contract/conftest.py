@@ -12,13 +12,13 @@ import pytest
 from tests.contract.indexed import indexed_maker
 from tests.servers.postgres import PostgresServer
 
-from holdfast.store.base import Store
-from holdfast.store.files.store import FilesStore
-from holdfast.store.memory import MemoryStore
-from holdfast.store.postgres.store import PostgresStore
-from holdfast.store.sqlite.open import BUSY_S, Connect
-from holdfast.store.sqlite.store import SqliteStore
-from holdfast.testing.contract import HandClock, Harness, MakeHarness
+from perdure.store.base import Store
+from perdure.store.files.store import FilesStore
+from perdure.store.memory import MemoryStore
+from perdure.store.postgres.store import PostgresStore
+from perdure.store.sqlite.open import BUSY_S, Connect
+from perdure.store.sqlite.store import SqliteStore
+from perdure.testing.contract import HandClock, Harness, MakeHarness
 
 
 @dataclass

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from tests.servers.redis import RedisServer
 
-from holdfast.app.layouts import PendingNames
-from holdfast.store.base import Store
-from holdfast.store.redis.store import IndexedStore
-from holdfast.store.sqlite.store import SqliteStore
-from holdfast.testing.contract import HandClock, Harness, MakeHarness
+from perdure.app.layouts import PendingNames
+from perdure.store.base import Store
+from perdure.store.redis.store import IndexedStore
+from perdure.store.sqlite.store import SqliteStore
+from perdure.testing.contract import HandClock, Harness, MakeHarness
 
 
 @dataclass

@@ -7,8 +7,8 @@ import anyio
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from holdfast.store.memory import MemoryStore
-from holdfast.testing.contract import (
+from perdure.store.memory import MemoryStore
+from perdure.testing.contract import (
     CONTRACT,
     OPTIONAL,
     REQUIRED,
@@ -17,7 +17,7 @@ from holdfast.testing.contract import (
     MakeHarness,
     run,
 )
-from holdfast.testing.contract.programs import Step, play, programs
+from perdure.testing.contract.programs import Step, play, programs
 
 
 @pytest.mark.parametrize("case", CONTRACT, ids=lambda case: case.name)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from holdfast.testing.provider_rules import Format, check
+from perdure.testing.provider_rules import Format, check
 
 PNG = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
 PDF = {"type": "base64", "media_type": "application/pdf", "data": "AAAA"}

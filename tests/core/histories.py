@@ -10,7 +10,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
-from holdfast.core.conversation.messages import (
+from perdure.core.conversation.messages import (
     AskedCall,
     AssistantMessage,
     ToolMessage,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from holdfast.core.conversation.messages import AssistantMessage, ToolMessage, UserMessage
+from perdure.core.conversation.messages import AssistantMessage, ToolMessage, UserMessage
 
 SAID = ("text", "input_text", "output_text")
 ROLES = ("system", "developer", "user", "assistant")

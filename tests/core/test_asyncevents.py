@@ -1,8 +1,8 @@
 """What the watchers of waiting calls are told."""
 
-from holdfast.core.log import events
-from holdfast.core.log.events import Event, Stamped, raw
-from holdfast.core.pending.notices import AsyncEvent, Followed, follow
+from perdure.core.log import events
+from perdure.core.log.events import Event, Stamped, raw
+from perdure.core.pending.notices import AsyncEvent, Followed, follow
 
 USER = events.User(role="user", content="go", task_id="task_1")
 DRIVEN = events.AgentStart(run="task_1", agent="a", worker="w")

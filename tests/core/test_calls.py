@@ -2,9 +2,9 @@
 
 import pytest
 
-from holdfast.core.log import events
-from holdfast.core.session import calls
-from holdfast.core.session.calls import MOVES, Call, CallStatus, Move
+from perdure.core.log import events
+from perdure.core.session import calls
+from perdure.core.session.calls import MOVES, Call, CallStatus, Move
 
 
 def call(status: CallStatus = CallStatus.NEW, **fields: object) -> Call:

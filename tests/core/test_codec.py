@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from holdfast.core.conversation.messages import (
+from perdure.core.conversation.messages import (
     AssistantMessage,
     ToolMessage,
     UserMessage,
     conversation,
 )
-from holdfast.core.log import codec, events
-from holdfast.core.log.events import Event, Stamped, Unknown
-from holdfast.core.session.state import fold
-from holdfast.errors import Corrupt
+from perdure.core.log import codec, events
+from perdure.core.log.events import Event, Stamped, Unknown
+from perdure.core.session.state import fold
+from perdure.errors import Corrupt
 
 # The closed list: add, never rename.
 PUBLIC = {

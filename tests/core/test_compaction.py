@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from holdfast.core.conversation import compaction
-from holdfast.core.conversation.compaction import FIRST_MOST, Cut, Policy, policy_of
-from holdfast.core.conversation.messages import (
+from perdure.core.conversation import compaction
+from perdure.core.conversation.compaction import FIRST_MOST, Cut, Policy, policy_of
+from perdure.core.conversation.messages import (
     AssistantMessage,
     Conversation,
     Message,
@@ -18,14 +18,14 @@ from holdfast.core.conversation.messages import (
     conversation,
     summary_message,
 )
-from holdfast.core.conversation.repair import OwnHistory
-from holdfast.core.log import events
-from holdfast.core.log.events import Event, Stamped
-from holdfast.core.providers import Format, render
-from holdfast.core.session.state import fold
-from holdfast.core.transfer.forks import copied
-from holdfast.errors import ConfigError
-from holdfast.testing.provider_rules import check
+from perdure.core.conversation.repair import OwnHistory
+from perdure.core.log import events
+from perdure.core.log.events import Event, Stamped
+from perdure.core.providers import Format, render
+from perdure.core.session.state import fold
+from perdure.core.transfer.forks import copied
+from perdure.errors import ConfigError
+from perdure.testing.provider_rules import check
 
 TOOLS = [{"name": "look", "input_schema": {"type": "object"}}]
 

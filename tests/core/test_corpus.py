@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.conversation.repair import repair
-from holdfast.core.transfer.event_log import conversations
+from perdure.core.conversation.repair import repair
+from perdure.core.transfer.event_log import conversations
 
 CORPUS = Path(__file__).parents[1] / "data" / "corpus"
 LOGS = sorted(CORPUS.glob("*.jsonl"))

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.core.log import events
-from holdfast.core.log.events import CallKind
-from holdfast.core.pending import settlement as decide
-from holdfast.core.pending.commands import (
+from perdure.core.log import events
+from perdure.core.log.events import CallKind
+from perdure.core.pending import settlement as decide
+from perdure.core.pending.commands import (
     Approve,
     CancelCall,
     Command,
@@ -22,7 +22,7 @@ from holdfast.core.pending.commands import (
     SubmitError,
     SubmitResult,
 )
-from holdfast.core.pending.record import (
+from perdure.core.pending.record import (
     OPEN,
     VERBS,
     PendingRecord,
@@ -30,9 +30,9 @@ from holdfast.core.pending.record import (
     PendingTime,
     Verb,
 )
-from holdfast.core.pending.settlement import Settlement, give_up, settle
-from holdfast.core.session.calls import digest
-from holdfast.errors import Conflict
+from perdure.core.pending.settlement import Settlement, give_up, settle
+from perdure.core.session.calls import digest
+from perdure.errors import Conflict
 
 NOW = 10_000
 KINDS: tuple[CallKind, ...] = get_args(CallKind)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.core.pending.record import PendingRecord, PendingStatus, PendingTime
-from holdfast.core.webhooks import deliveries
-from holdfast.core.webhooks.deliveries import (
+from perdure.core.pending.record import PendingRecord, PendingStatus, PendingTime
+from perdure.core.webhooks import deliveries
+from perdure.core.webhooks.deliveries import (
     BACK_OFF_S,
     FEW,
     FORBIDDEN,
@@ -31,7 +31,7 @@ from holdfast.core.webhooks.deliveries import (
     warn_at,
     withdrawn,
 )
-from holdfast.errors import Corrupt
+from perdure.errors import Corrupt
 
 NOW = 1_700_000_000_000
 NEW = Delivery(

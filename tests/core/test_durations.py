@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.durations import MAX_MS, duration_ms, format_ms
-from holdfast.errors import Refused
+from perdure.core.durations import MAX_MS, duration_ms, format_ms
+from perdure.errors import Refused
 
 
 @pytest.mark.parametrize(

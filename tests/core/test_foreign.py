@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.conversation.messages import Message, UserMessage, conversation
-from holdfast.core.log import events
-from holdfast.core.log.events import Stamped
-from holdfast.core.providers import Format, render
-from holdfast.core.session.state import State, fold
-from holdfast.core.transfer.foreign import Foreign, Told, parse, told
-from holdfast.core.transfer.foreign.model import instant
-from holdfast.errors import Refused
-from holdfast.testing import provider_rules
+from perdure.core.conversation.messages import Message, UserMessage, conversation
+from perdure.core.log import events
+from perdure.core.log.events import Stamped
+from perdure.core.providers import Format, render
+from perdure.core.session.state import State, fold
+from perdure.core.transfer.foreign import Foreign, Told, parse, told
+from perdure.core.transfer.foreign.model import instant
+from perdure.errors import Refused
+from perdure.testing import provider_rules
 
 DATA = Path(__file__).parents[1] / "data"
 NOW = 1_800_000_000_000

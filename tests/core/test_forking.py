@@ -4,12 +4,12 @@ from typing import get_args
 
 import pytest
 
-from holdfast.core.conversation.messages import conversation
-from holdfast.core.log import events
-from holdfast.core.log.events import Event, Stamped, raw
-from holdfast.core.session.state import fold
-from holdfast.core.transfer.forks import LEFT, copied, settled_point
-from holdfast.errors import Refused
+from perdure.core.conversation.messages import conversation
+from perdure.core.log import events
+from perdure.core.log.events import Event, Stamped, raw
+from perdure.core.session.state import fold
+from perdure.core.transfer.forks import LEFT, copied, settled_point
+from perdure.errors import Refused
 
 USER = events.User(role="user", content="go", task_id="task_1", key="k")
 MORE = events.User(role="user", content="also this", task_id="task_1")

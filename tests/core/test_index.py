@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.session import naming as index
-from holdfast.core.session.naming import KeyRecord, SessionRecord, check_id, check_tenant
-from holdfast.errors import Refused
+from perdure.core.session import naming as index
+from perdure.core.session.naming import KeyRecord, SessionRecord, check_id, check_tenant
+from perdure.errors import Refused
 
 letters = st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"])
 ids = st.text(letters | st.sampled_from("%/#|.25FC37"), min_size=1, max_size=20)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.json_values import problems
+from perdure.core.json_values import problems
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

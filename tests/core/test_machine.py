@@ -19,12 +19,12 @@ from hypothesis.stateful import (
 )
 from msgspec.structs import replace
 
-from holdfast.core.conversation.messages import Answer, AskedCall, UserMessage, conversation
-from holdfast.core.driver import drafts as turns
-from holdfast.core.driver import effects
-from holdfast.core.driver.drafts import Draft, Scope, Turn
-from holdfast.core.driver.plan import Seat, plan
-from holdfast.core.driver.verdicts import (
+from perdure.core.conversation.messages import Answer, AskedCall, UserMessage, conversation
+from perdure.core.driver import drafts as turns
+from perdure.core.driver import effects
+from perdure.core.driver.drafts import Draft, Scope, Turn
+from perdure.core.driver.plan import Seat, plan
+from perdure.core.driver.verdicts import (
     Defer,
     Finish,
     Gate,
@@ -35,10 +35,10 @@ from holdfast.core.driver.verdicts import (
     Verdict,
     Wait,
 )
-from holdfast.core.log import events
-from holdfast.core.log.events import Event, Stamped
-from holdfast.core.pending import settlement as decide
-from holdfast.core.pending.commands import (
+from perdure.core.log import events
+from perdure.core.log.events import Event, Stamped
+from perdure.core.pending import settlement as decide
+from perdure.core.pending.commands import (
     Approve,
     CancelCall,
     Command,
@@ -48,10 +48,10 @@ from holdfast.core.pending.commands import (
     SubmitError,
     SubmitResult,
 )
-from holdfast.core.pending.record import VERBS, PendingRecord, PendingStatus, Verb
-from holdfast.core.session.calls import Call, CallStatus
-from holdfast.core.session.state import State, fold
-from holdfast.errors import Conflict
+from perdure.core.pending.record import VERBS, PendingRecord, PendingStatus, Verb
+from perdure.core.session.calls import Call, CallStatus
+from perdure.core.session.state import State, fold
+from perdure.errors import Conflict
 
 VERDICTS = ["start", "gate", "gate+defer", "defer", "question", "timer", "reject"]
 POLICIES: list[OnCrash] = ["tell", "retry", "ask"]

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.conversation.messages import (
+from perdure.core.conversation.messages import (
     AskedCall,
     AssistantMessage,
     Message,
@@ -11,8 +11,8 @@ from holdfast.core.conversation.messages import (
     UserMessage,
     conversation,
 )
-from holdfast.core.log import events
-from holdfast.core.log.events import Event, Stamped
+from perdure.core.log import events
+from perdure.core.log.events import Event, Stamped
 
 
 def user(content: events.Content) -> events.User:

@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.conversation.display import shown_messages
-from holdfast.core.log import events
-from holdfast.core.log.events import Event, Stamped
+from perdure.core.conversation.display import shown_messages
+from perdure.core.log import events
+from perdure.core.log.events import Event, Stamped
 
 USER = events.User(role="user", content="go", task_id="task_1")
 

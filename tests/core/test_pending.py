@@ -6,9 +6,9 @@ from typing import get_args
 import msgspec
 import pytest
 
-from holdfast.core.log.events import CallKind
-from holdfast.core.pending import record as pending
-from holdfast.core.pending.record import (
+from perdure.core.log.events import CallKind
+from perdure.core.pending import record as pending
+from perdure.core.pending.record import (
     MOVES,
     OPEN,
     VERBS,

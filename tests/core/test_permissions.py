@@ -2,14 +2,14 @@
 
 import pytest
 
-from holdfast.core.session.permissions import (
+from perdure.core.session.permissions import (
     Allowed,
     Permissions,
     check_remembered,
     denial,
     rule_of,
 )
-from holdfast.errors import Refused
+from perdure.errors import Refused
 
 LS, RM = {"cmd": "ls -l"}, {"cmd": "rm -rf /"}
 

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.core.driver import effects
-from holdfast.core.driver.effects import AskModel, CloseCalls, Fail, Idle, Park, Summarise
-from holdfast.core.driver.plan import IN_PLACE_MS, MAX_TRIES, SLOTS, Limits, Seat, plan
-from holdfast.core.log import events
-from holdfast.core.log.events import Event, Stamped
-from holdfast.core.session.state import State, fold
+from perdure.core.driver import effects
+from perdure.core.driver.effects import AskModel, CloseCalls, Fail, Idle, Park, Summarise
+from perdure.core.driver.plan import IN_PLACE_MS, MAX_TRIES, SLOTS, Limits, Seat, plan
+from perdure.core.log import events
+from perdure.core.log.events import Event, Stamped
+from perdure.core.session.state import State, fold
 
 NOW = 1_000
 SEAT = Seat(epoch=2)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from holdfast.core.session import naming as index
-from holdfast.core.session import queues
-from holdfast.errors import Refused
+from perdure.core.session import naming as index
+from perdure.core.session import queues
+from perdure.errors import Refused
 
 
 @pytest.mark.parametrize("name", ["", "@", "a@b", "a+b", "a b", "-a", "x" * 65, 7, None])

@@ -1,9 +1,9 @@
 """The records of open calls from the log alone."""
 
-from holdfast.core.log import events
-from holdfast.core.log.events import Event, Stamped
-from holdfast.core.pending.record import PendingRecord, PendingStatus, PendingTime
-from holdfast.core.transfer.open_calls import open_records
+from perdure.core.log import events
+from perdure.core.log.events import Event, Stamped
+from perdure.core.pending.record import PendingRecord, PendingStatus, PendingTime
+from perdure.core.transfer.open_calls import open_records
 
 CALL = events.ToolCall(id="c1", tool="deploy", params={"b": 1}, agent="a", turn=3)
 OTHER = events.ToolCall(id="c0", tool="look", params={}, agent="a", turn=3)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.transfer.event_log import conversations
+from perdure.core.transfer.event_log import conversations
 
 
 def event(kind: Any, **data: Any) -> dict[str, Any]:

@@ -6,15 +6,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.conversation.messages import (
+from perdure.core.conversation.messages import (
     AskedCall,
     AssistantMessage,
     ToolMessage,
     UserMessage,
 )
-from holdfast.core.providers import render
-from holdfast.errors import Refused
-from holdfast.testing.provider_rules import check
+from perdure.core.providers import render
+from perdure.errors import Refused
+from perdure.testing.provider_rules import check
 
 HI = {"role": "user", "content": "hi"}
 HELLO = {"role": "assistant", "content": "hello"}

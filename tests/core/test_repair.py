@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.conversation.messages import (
+from perdure.core.conversation.messages import (
     AskedCall,
     AssistantMessage,
     ToolMessage,
     UserMessage,
 )
-from holdfast.core.conversation.repair import (
+from perdure.core.conversation.repair import (
     LOST_START,
     Growing,
     OwnHistory,
@@ -21,10 +21,10 @@ from holdfast.core.conversation.repair import (
     canonical,
     repair,
 )
-from holdfast.core.conversation.repair.call_ids import Ids
-from holdfast.core.conversation.repair.json_values import MAX_DEPTH, plain
-from holdfast.core.pending.settlement import INTERRUPTED
-from holdfast.core.providers import render
+from perdure.core.conversation.repair.call_ids import Ids
+from perdure.core.conversation.repair.json_values import MAX_DEPTH, plain
+from perdure.core.pending.settlement import INTERRUPTED
+from perdure.core.providers import render
 
 HI = {"role": "user", "content": "hi"}
 THOUGHT = {"type": "thinking", "thinking": "let me see", "signature": "c2lnbmVk"}
@@ -384,7 +384,7 @@ def test_what_was_told_of_a_growing_history_is_not_taken_apart_again(
         read.append(len(messages))
         return canonical(messages)
 
-    monkeypatch.setattr("holdfast.core.conversation.repair.incremental.canonical", count)
+    monkeypatch.setattr("perdure.core.conversation.repair.incremental.canonical", count)
     growing = Growing()
     for end in ENDS:
         growing.canonical(GROWN[:end])
@@ -400,7 +400,7 @@ def test_a_growing_history_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) ->
         looked += 1
         return bool(text)
 
-    monkeypatch.setattr("holdfast.core.conversation.repair.incremental.is_said", count)
+    monkeypatch.setattr("perdure.core.conversation.repair.incremental.is_said", count)
     history, messages = OwnHistory(), list[Any]()
     for number in range(200):
         messages += [UserMessage(f"message {number}"), AssistantMessage(f"answer {number}")]

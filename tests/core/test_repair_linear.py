@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.conversation.repair import repair
-from holdfast.core.providers import render
-from holdfast.core.transfer.event_log import conversations
+from perdure.core.conversation.repair import repair
+from perdure.core.providers import render
+from perdure.core.transfer.event_log import conversations
 
 SHORT, LONG = 300, 3_000
 

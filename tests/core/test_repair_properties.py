@@ -28,12 +28,12 @@ from tests.core.oracle import (
     texts_of_messages,
 )
 
-from holdfast.core.conversation.repair import LOST_START, repair
-from holdfast.core.conversation.repair.own_messages import SAID_NOTHING
-from holdfast.core.conversation.repair.quick_check import is_sound
-from holdfast.core.providers import Format, render
-from holdfast.core.transfer.event_log import conversations
-from holdfast.testing.provider_rules import check
+from perdure.core.conversation.repair import LOST_START, repair
+from perdure.core.conversation.repair.own_messages import SAID_NOTHING
+from perdure.core.conversation.repair.quick_check import is_sound
+from perdure.core.providers import Format, render
+from perdure.core.transfer.event_log import conversations
+from perdure.testing.provider_rules import check
 
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
 OURS: Final = (LOST_START, SAID_NOTHING)  # what repair may put where something is missing

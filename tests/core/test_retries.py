@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.driver import drafts as turns
-from holdfast.core.driver.model_failures import (
+from perdure.core.driver import drafts as turns
+from perdure.core.driver.model_failures import (
     ELSEWHERE,
     FIRST_MS,
     LONGEST_ASKED_MS,
@@ -17,10 +17,10 @@ from holdfast.core.driver.model_failures import (
     after_trouble,
     delay_ms,
 )
-from holdfast.core.driver.verdicts import GiveUp
-from holdfast.core.log import events
-from holdfast.core.log.events import Event, Stamped
-from holdfast.core.session.state import State, fold
+from perdure.core.driver.verdicts import GiveUp
+from perdure.core.log import events
+from perdure.core.log.events import Event, Stamped
+from perdure.core.session.state import State, fold
 
 NOW = 1_000_000
 BUSY = Trouble("overloaded", "MODEL_UNAVAILABLE", may_pass=True)

@@ -1,10 +1,10 @@
 """What is kept of a log that has lost events."""
 
-from holdfast.core.conversation.messages import ToolMessage, UserMessage, conversation
-from holdfast.core.conversation.repair import errors_of
-from holdfast.core.log import events
-from holdfast.core.log.events import Event, Stamped
-from holdfast.core.transfer.salvage import salvaged
+from perdure.core.conversation.messages import ToolMessage, UserMessage, conversation
+from perdure.core.conversation.repair import errors_of
+from perdure.core.log import events
+from perdure.core.log.events import Event, Stamped
+from perdure.core.transfer.salvage import salvaged
 
 LOG: list[Event] = [
     events.User(role="user", content="one"),

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.core.conversation.messages import AssistantMessage, ToolMessage, conversation
-from holdfast.core.driver.plan import Seat, plan
-from holdfast.core.log import codec, events
-from holdfast.core.log.events import Event, Stamped
-from holdfast.core.session.calls import CallStatus
-from holdfast.core.session.state import CORRECTION, State, fold
+from perdure.core.conversation.messages import AssistantMessage, ToolMessage, conversation
+from perdure.core.driver.plan import Seat, plan
+from perdure.core.log import codec, events
+from perdure.core.log.events import Event, Stamped
+from perdure.core.session.calls import CallStatus
+from perdure.core.session.state import CORRECTION, State, fold
 
 CALLS = st.sampled_from(["c1", "c2", "c3"])
 PENDING = st.sampled_from(["p1", "p2", "p3"])

@@ -5,8 +5,8 @@ from typing import get_args
 
 import pytest
 
-from holdfast.core.session.projections import TABLE, Standing, WaitFor, project
-from holdfast.core.session.state import RunState
+from perdure.core.session.projections import TABLE, Standing, WaitFor, project
+from perdure.core.session.state import RunState
 
 # standing, task, background, A2A, session, pending call
 ROWS = [

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.session.todos import check_todos, describe
-from holdfast.errors import Refused
+from perdure.core.session.todos import check_todos, describe
+from perdure.errors import Refused
 
 
 def todo(content: str = "write the tests", status: str = "pending", **more: Any) -> dict[str, Any]:

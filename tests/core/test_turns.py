@@ -6,11 +6,11 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from holdfast.core.conversation.messages import Answer, AskedCall
-from holdfast.core.driver import drafts as turns
-from holdfast.core.driver.drafts import Draft, Scope, Turn
-from holdfast.core.driver.plan import SLOTS, Seat, plan
-from holdfast.core.driver.verdicts import (
+from perdure.core.conversation.messages import Answer, AskedCall
+from perdure.core.driver import drafts as turns
+from perdure.core.driver.drafts import Draft, Scope, Turn
+from perdure.core.driver.plan import SLOTS, Seat, plan
+from perdure.core.driver.verdicts import (
     Correct,
     Defer,
     Finish,
@@ -22,13 +22,13 @@ from holdfast.core.driver.verdicts import (
     Verdict,
     Wait,
 )
-from holdfast.core.log import events
-from holdfast.core.log.events import Event, Stamped
-from holdfast.core.pending.record import PendingRecord, PendingStatus, PendingTime
-from holdfast.core.pending.settlement import CANCELLED, INTERRUPTED, NOT_STARTED
-from holdfast.core.session import calls
-from holdfast.core.session.calls import CallStatus
-from holdfast.core.session.state import CORRECTION, State, fold
+from perdure.core.log import events
+from perdure.core.log.events import Event, Stamped
+from perdure.core.pending.record import PendingRecord, PendingStatus, PendingTime
+from perdure.core.pending.settlement import CANCELLED, INTERRUPTED, NOT_STARTED
+from perdure.core.session import calls
+from perdure.core.session.calls import CallStatus
+from perdure.core.session.state import CORRECTION, State, fold
 
 NOW = 5_000
 SCOPE = Scope("s_1", "acme", "shop", epoch=3, on_expire="keep")

@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.session.usage import counted, shown_usage, summed, tokens
+from perdure.core.session.usage import counted, shown_usage, summed, tokens
 
 AMOUNTS = st.floats(0, 1e6, allow_nan=False)
 USAGES = st.none() | st.fixed_dictionaries(

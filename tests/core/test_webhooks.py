@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.webhooks.signatures import (
+from perdure.core.webhooks.signatures import (
     BAD_SIGNATURE,
     TOLERANCE_S,
     Verdict,
@@ -17,7 +17,7 @@ from holdfast.core.webhooks.signatures import (
     sign,
     verify,
 )
-from holdfast.errors import Refused
+from perdure.errors import Refused
 
 NOW = 1_700_000_000_000
 AT = str(NOW // 1000)

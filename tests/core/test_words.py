@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.core.pending.commands import decision_in
+from perdure.core.pending.commands import decision_in
 
 
 @pytest.mark.parametrize("text", ["approve", "yes", "y", " Yes\n", "APPROVE", "Y"])

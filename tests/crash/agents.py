@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast import Agent, Context, Delta, PendingCall, Tool, tool
-from holdfast.core.conversation.messages import Answer
-from holdfast.runtime.models.base import Request
-from holdfast.testing import ScriptedModel
+from perdure import Agent, Context, Delta, PendingCall, Tool, tool
+from perdure.core.conversation.messages import Answer
+from perdure.runtime.models.base import Request
+from perdure.testing import ScriptedModel
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class Place:
             return named.read_text()
         if self.store == "files":
             return f"files:{self.folder / 'files'}"
-        return f"sqlite:///{self.folder / 'holdfast.db'}"
+        return f"sqlite:///{self.folder / 'perdure.db'}"
 
     def point(self, name: str) -> None:
         """Where a process may be killed; it says where it was before it dies."""

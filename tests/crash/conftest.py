@@ -36,8 +36,8 @@ def places(request: pytest.FixtureRequest, tmp_path: Path) -> MakePlace:
 @pytest.fixture
 def place(places: MakePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     """A folder, also for a runtime of the test itself."""
-    monkeypatch.setenv("HOLDFAST_LEASE", "2s")
-    monkeypatch.setenv("HOLDFAST_SCRIPT_LOG", str(tmp_path / "requests"))
+    monkeypatch.setenv("PERDURE_LEASE", "2s")
+    monkeypatch.setenv("PERDURE_SCRIPT_LOG", str(tmp_path / "requests"))
     return places()
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import anyio
 
-from holdfast import Agent, Runtime, tool
-from holdfast.core.webhooks.deliveries import Answer
-from holdfast.runtime.webhooks.addresses import Screen
-from holdfast.runtime.webhooks.outbox import Target
-from holdfast.runtime.webhooks.post import Post
-from holdfast.runtime.worker.sender import Courier
-from holdfast.testing import ScriptedModel
+from perdure import Agent, Runtime, tool
+from perdure.core.webhooks.deliveries import Answer
+from perdure.runtime.webhooks.addresses import Screen
+from perdure.runtime.webhooks.outbox import Target
+from perdure.runtime.webhooks.post import Post
+from perdure.runtime.worker.sender import Courier
+from perdure.testing import ScriptedModel
 
 SESSIONS = 3
 FACTS = 3 * SESSIONS  # each asks, is decided, and completes

@@ -11,8 +11,8 @@ from typing import Any
 from tests.crash.agents import Place, make_agent
 from tests.crash.program import SESSION
 
-from holdfast import Runtime, Session
-from holdfast.store.base import Clock
+from perdure import Runtime, Session
+from perdure.store.base import Clock
 
 ROOT = Path(__file__).parents[2]
 KILLED = -9

@@ -17,12 +17,12 @@ import asyncpg  # noqa: F401 - loaded before the forks
 from anyio import to_thread
 from tests.crash.agents import Place, make_agent
 
-import holdfast.store.files.store
-import holdfast.store.postgres.store
-import holdfast.store.sqlite.store  # noqa: F401
-from holdfast import Conflict, PendingCall, Result, Runtime, Session
-from holdfast.app import around_store
-from holdfast.store.base import Check, Lease, Put, Store, Write
+import perdure.store.files.store
+import perdure.store.postgres.store
+import perdure.store.sqlite.store  # noqa: F401
+from perdure import Conflict, PendingCall, Result, Runtime, Session
+from perdure.app import around_store
+from perdure.store.base import Check, Lease, Put, Store, Write
 
 SESSION = "order-1"
 LEASE = "1s"
@@ -149,8 +149,8 @@ async def do(job: dict[str, Any]) -> None:
         store=job.get("store", "sqlite"),
         die_at_call=job.get("die_at_call"),
     )
-    os.environ["HOLDFAST_LEASE"] = job.get("lease", LEASE)
-    os.environ["HOLDFAST_SCRIPT_LOG"] = str(place.folder / "requests")
+    os.environ["PERDURE_LEASE"] = job.get("lease", LEASE)
+    os.environ["PERDURE_SCRIPT_LOG"] = str(place.folder / "requests")
     around_store.set(lambda store: cast("Store", KillingStore(store, place)))
     time.sleep(max(0.0, job.get("at", 0.0) - time.monotonic()))  # noqa: ASYNC251 - a barrier
     with anyio.fail_after(LONGEST_S):
@@ -223,8 +223,8 @@ async def drive() -> None:
             await to_thread.run_sync(sys.stdin.readline)
 
     place = Place(Path(job["folder"]), hold=hold)
-    os.environ["HOLDFAST_LEASE"] = job["lease"]
-    os.environ["HOLDFAST_SCRIPT_LOG"] = str(place.folder / "requests")
+    os.environ["PERDURE_LEASE"] = job["lease"]
+    os.environ["PERDURE_SCRIPT_LOG"] = str(place.folder / "requests")
     agent = make_agent(place, job["turns"])
     async with Runtime(place.url, agents=[agent], deps=place) as rt:
         result = await rt.session(SESSION, agent=agent).run("Refund order 1", key="start")

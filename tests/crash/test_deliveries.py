@@ -10,8 +10,8 @@ from tests.crash.delivering import FACTS, runtime
 from tests.crash.harness import KILLED, ROOT
 from tests.runtime.receiver import Receiver, receiving
 
-from holdfast.core.webhooks.signatures import verify
-from holdfast.runtime.webhooks.deliveries import Deliveries
+from perdure.core.webhooks.signatures import verify
+from perdure.runtime.webhooks.deliveries import Deliveries
 
 
 async def carried(place: Place, receiver: Receiver) -> list[str]:
@@ -30,7 +30,7 @@ async def test_a_kill_between_the_commit_and_the_delivery_loses_none_and_doubles
     place: Place, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     """S0.60 G1: a receiver that knows ids sees each once, however often it was sent."""
-    monkeypatch.setenv("HOLDFAST_LEASE", "500ms")
+    monkeypatch.setenv("PERDURE_LEASE", "500ms")
     with receiving() as receiver:
         command = [sys.executable, "-m", "tests.crash.delivering", place.url, receiver.url]
         killed = await anyio.run_process([*command, point], cwd=ROOT, check=False)

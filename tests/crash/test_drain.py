@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tests.serve.process import CLI, around
 
-from holdfast import Runtime
-from holdfast.app import service_of
+from perdure import Runtime
+from perdure.app import service_of
 
 APP = '''
 import os
@@ -21,8 +21,8 @@ from pathlib import Path
 
 import anyio
 
-from holdfast import Agent, Runtime, tool
-from holdfast.testing import ScriptedModel
+from perdure import Agent, Runtime, tool
+from perdure.testing import ScriptedModel
 
 SHORT = float(os.environ["SHORT"])
 
@@ -72,7 +72,7 @@ class Fleet:
         self.started: list[Process] = []
 
     def worker(self) -> Process:
-        env = around(HOLDFAST_LEASE=LEASE, SHORT=str(SHORT))
+        env = around(PERDURE_LEASE=LEASE, SHORT=str(SHORT))
         command = [*CLI, "worker", "--app", "app:rt"]
         with (self.folder / "workers.log").open("ab") as log:
             self.started.append(subprocess.Popen(command, cwd=self.folder, env=env, stderr=log))

@@ -6,7 +6,7 @@ import pytest
 from tests.crash.agents import Place
 from tests.crash.harness import KILLED, Forker, MakePlace, successor
 
-from holdfast import Conflict, NotFound
+from perdure import Conflict, NotFound
 
 
 @pytest.mark.parametrize("point, there", [("commit:1", False), ("write:1", True)])

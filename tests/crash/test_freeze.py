@@ -8,7 +8,7 @@ from anyio import to_thread
 from tests.crash.agents import Place
 from tests.crash.harness import StartChild, successor
 
-from holdfast.store.shared.file_lock import WriteLock
+from perdure.store.shared.file_lock import WriteLock
 
 
 def freeze(pid: int, place: Place) -> None:
@@ -20,7 +20,7 @@ def freeze(pid: int, place: Place) -> None:
         os.kill(pid, signal.SIGSTOP)
         os.waitpid(pid, os.WUNTRACED)
         return
-    lock = WriteLock(f"{place.folder / 'holdfast.db'}.lock")
+    lock = WriteLock(f"{place.folder / 'perdure.db'}.lock")
     lock.open()
     try:
         for _ in range(500):

@@ -8,7 +8,7 @@ import pytest
 from tests.crash.agents import Place, make_agent
 from tests.crash.harness import Child
 
-from holdfast import Agent, PendingCall, Runtime, tool
+from perdure import Agent, PendingCall, Runtime, tool
 
 PROCESSES = 8
 AHEAD_S = 0.02  # enough to tell all of them before the moment comes

@@ -20,8 +20,8 @@ from tests.crash.harness import (
 )
 from tests.crash.program import answer
 
-from holdfast import Conflict
-from holdfast.testing import ManualClock
+from perdure import Conflict
+from perdure.testing import ManualClock
 
 LATER = timedelta(hours=2)
 

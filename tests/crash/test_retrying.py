@@ -8,7 +8,7 @@ import pytest
 from tests.crash.agents import Place
 from tests.crash.harness import Forker, ended, of, successor
 
-from holdfast.testing import ManualClock
+from perdure.testing import ManualClock
 
 TURNS = "look !!look"
 

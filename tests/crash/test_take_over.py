@@ -8,7 +8,7 @@ from anyio import to_thread
 from tests.crash.agents import Place
 from tests.crash.harness import Child, StartChild, successor
 
-from holdfast.runtime.engine.leases import LEASE_MS
+from perdure.runtime.engine.leases import LEASE_MS
 
 TURNS = "hold look"
 
@@ -42,8 +42,8 @@ async def test_without_anything_but_plain_sql_they_are_taken_over_after_a_short_
     tmp_path: Path, postgres_url: str, start: StartChild, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SX.4: nobody says how long the lease is; it is 2 s where only its end tells of a death."""
-    monkeypatch.delenv("HOLDFAST_LEASE", raising=False)
-    monkeypatch.setenv("HOLDFAST_SCRIPT_LOG", str(tmp_path / "requests"))
+    monkeypatch.delenv("PERDURE_LEASE", raising=False)
+    monkeypatch.setenv("PERDURE_SCRIPT_LOG", str(tmp_path / "requests"))
     (tmp_path / "url").write_text(f"{postgres_url}?listen=off&advisory=off")
     place = Place(tmp_path)
     child = await begun(start, place, "")

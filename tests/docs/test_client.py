@@ -12,8 +12,8 @@ import pytest
 from tests.serve.process import Server
 from tests.serve.project import OPS, make_project
 
-from holdfast.client import Client
-from holdfast.core.webhooks import signatures as webhooks
+from perdure.client import Client
+from perdure.core.webhooks import signatures as webhooks
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "client.md").read_text()
@@ -73,8 +73,8 @@ def test_the_program_on_the_page_runs(server: Server, capsys: pytest.CaptureFixt
 
 def test_the_commands_on_the_page_work(server: Server) -> None:
     said = [shell(server, block, TOKEN=OPS) for block in blocks("sh")][-1]
-    assert "holdfast_open_calls" in said
-    named = set(re.findall(r"`(holdfast_[a-z_]+)", PAGE))
+    assert "perdure_open_calls" in said
+    named = set(re.findall(r"`(perdure_[a-z_]+)", PAGE))
     assert len(named) >= 7
     assert {name for name in named if name not in said} == set()
 

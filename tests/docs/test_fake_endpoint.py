@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.endpoint.failures import BROKEN, REFUSED
-from holdfast.testing.endpoint.script import _KEYS
+from perdure.testing.endpoint.failures import BROKEN, REFUSED
+from perdure.testing.endpoint.script import _KEYS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "fake-endpoint.md").read_text("utf-8")
 

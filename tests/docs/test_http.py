@@ -15,9 +15,9 @@ import pytest
 from tests.serve.process import ROOT, Server, run, shop_server
 from tests.serve.shop import TURNS
 
-from holdfast.config.loading import parse
-from holdfast.core.access import ROLES
-from holdfast.serve.http.app import ROUTERS
+from perdure.config.loading import parse
+from perdure.core.access import ROLES
+from perdure.serve.http.app import ROUTERS
 
 PAGE = (ROOT / "docs" / "http.md").read_text()
 SECURITY = (ROOT / "docs" / "security.md").read_text()
@@ -58,7 +58,7 @@ def test_the_commands_of_the_page_work(server: Server) -> None:
     ids, ci = parked(server, "one"), parked(server, "two")
     names = {"CALL": ids["tool"], "APPROVAL": ids["approval"], "QUESTION": ids["question"]}
     start, complete, from_ci, decide = blocks(PAGE, "sh")
-    assert start == "holdfast serve --app shop:rt\n"
+    assert start == "perdure serve --app shop:rt\n"
     for command in (complete + decide).splitlines():
         told = json.loads(shell(server, command, **names))
         assert "error" not in told or told["error"] is None, (command, told)
@@ -106,8 +106,8 @@ def test_the_configurations_of_the_pages_are_right(tmp_path: Path) -> None:
     secrets = {f"{name}_TOKEN": f"{name}-0451" for name in ("OPS", "CI", "SLACK")}
     (in_http,), (in_security,) = blocks(PAGE, "yaml"), blocks(SECURITY, "yaml")
     for text in (in_http, in_security):
-        (tmp_path / "holdfast.yaml").write_text(text)
-        config, missing = parse(tmp_path / "holdfast.yaml", secrets)
+        (tmp_path / "perdure.yaml").write_text(text)
+        config, missing = parse(tmp_path / "perdure.yaml", secrets)
         assert not missing
         assert config.server.tokens
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from tests.runtime.shop import agent, ran, refunds
 
-from holdfast import Agent, Runtime, tool
-from holdfast.config import describe, load
-from holdfast.config.modes import waits_of
-from holdfast.config.settings import StoreConfig
-from holdfast.config.table import TABLE
-from holdfast.testing import ScriptedModel
+from perdure import Agent, Runtime, tool
+from perdure.config import describe, load
+from perdure.config.modes import waits_of
+from perdure.config.settings import StoreConfig
+from perdure.config.table import TABLE
+from perdure.testing import ScriptedModel
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "human-in-the-loop.md").read_text("utf-8")
@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def loaded(folder: Path, text: str) -> Any:
-    file = folder / "holdfast.yaml"
+    file = folder / "perdure.yaml"
     file.write_text(text, "utf-8")
     return load(file)
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Agent, Runtime
-from holdfast.config import load
-from holdfast.mcp import MCPServer, MCPTools
-from holdfast.testing import ScriptedModel
+from perdure import Agent, Runtime
+from perdure.config import load
+from perdure.mcp import MCPServer, MCPTools
+from perdure.testing import ScriptedModel
 
 PAGE = (Path(__file__).parents[2] / "docs" / "mcp-tools.md").read_text()
 
@@ -23,9 +23,9 @@ def test_the_configuration_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("GITHUB_TOKEN", "a")
     monkeypatch.setenv("CRM_TOKEN", "b")
     (tmp_path / "turns.json").write_text("[]")
-    (tmp_path / "holdfast.yaml").write_text(code("yaml"))
-    assert set(load(tmp_path / "holdfast.yaml").mcp_servers) == {"github", "crm"}
-    Runtime.from_config(tmp_path / "holdfast.yaml", store="memory:")
+    (tmp_path / "perdure.yaml").write_text(code("yaml"))
+    assert set(load(tmp_path / "perdure.yaml").mcp_servers) == {"github", "crm"}
+    Runtime.from_config(tmp_path / "perdure.yaml", store="memory:")
 
 
 def test_the_program_is_right() -> None:

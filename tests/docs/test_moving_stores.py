@@ -11,8 +11,8 @@ PAGE = (ROOT / "docs" / "moving-stores.md").read_text()
 
 
 def test_a_copy_says_what_it_compared(tmp_path: Path) -> None:
-    (tmp_path / "shop.py").write_text(SHOP.replace("shop.db", "holdfast.db"))
-    shell(tmp_path, "holdfast run support Refund -s s1 --app shop:rt", code=8)
+    (tmp_path / "shop.py").write_text(SHOP.replace("shop.db", "perdure.db"))
+    shell(tmp_path, "perdure run support Refund -s s1 --app shop:rt", code=8)
     command = PAGE.split("```sh\n")[1].splitlines()[0]
     said = shell(tmp_path, command)
     shown = re.search(r"```\n(✓ .*?)\n```", PAGE)

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 from tests.cli.shop import SHOP
 
-from holdfast.cli.root import cli
-from holdfast.runtime.doctor import database as checkup
+from perdure.cli.root import cli
+from perdure.runtime.doctor import database as checkup
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "operating.md").read_text()
@@ -25,9 +25,9 @@ def blocks(language: str) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where a session waits in `holdfast.db`."""
-    (tmp_path / "shop.py").write_text(SHOP.replace("shop.db", "holdfast.db"))
-    shell(tmp_path, "holdfast run support Refund -s s1 --app shop:rt", code=8)
+    """Where a session waits in `perdure.db`."""
+    (tmp_path / "shop.py").write_text(SHOP.replace("shop.db", "perdure.db"))
+    shell(tmp_path, "perdure run support Refund -s s1 --app shop:rt", code=8)
     return tmp_path
 
 
@@ -49,14 +49,14 @@ def test_every_command_of_the_page_works(folder: Path) -> None:
     commands = [line for block in blocks("sh") for line in block.splitlines()]
     assert len(commands) == 9
     said = {command: shell(folder, command) for command in commands}
-    assert said["holdfast doctor"].endswith("All is well.\n")
-    assert shell(folder, "holdfast approve @last --store sqlite:///other.db --no-run")
-    assert shell(folder, "holdfast sessions show s1 --store sqlite:///backup.db")
+    assert said["perdure doctor"].endswith("All is well.\n")
+    assert shell(folder, "perdure approve @last --store sqlite:///other.db --no-run")
+    assert shell(folder, "perdure sessions show s1 --store sqlite:///backup.db")
 
 
 def test_the_query_of_the_page_works(folder: Path) -> None:
     (query,) = blocks("sql")
-    with closing(sqlite3.connect(folder / "holdfast.db")) as raw:
+    with closing(sqlite3.connect(folder / "perdure.db")) as raw:
         assert raw.execute(query).fetchall() == [("refund", "waiting", 1)]
 
 
@@ -72,7 +72,7 @@ def test_every_command_about_the_database_is_on_the_page() -> None:
     for group in ("db", "doctor"):
         shown = CliRunner().invoke(cli, [group, "--help"]).output
         for command in re.findall(r"^  ([a-z]+)  ", shown.partition("Commands:")[2], re.MULTILINE):
-            assert f"holdfast {group} {command}" in PAGE
+            assert f"perdure {group} {command}" in PAGE
 
 
 def test_every_link_of_the_page_leads_somewhere_and_the_readme_leads_to_it() -> None:

@@ -50,7 +50,7 @@ def test_the_commands_in_the_readme_lead_from_waiting_to_completed(examples: Pat
         ids = {}
         if {"APPROVAL_ID", "PARCEL_ID"} & set(words):
             listed = json.loads(
-                run(examples, *["holdfast", "--app", "refund:rt", "pending", "list", "--json"])
+                run(examples, *["perdure", "--app", "refund:rt", "pending", "list", "--json"])
             )
             ids = {call["kind"]: call["id"] for call in listed["pending"]}
         named = {"APPROVAL_ID": ids.get("approval"), "PARCEL_ID": ids.get("tool")}
@@ -72,7 +72,7 @@ trap 'kill -9 $(jobs -p)' EXIT
 
 def test_the_story_over_http_survives_its_kill(examples: Path) -> None:
     """G11"""
-    (block,) = re.findall(r"```sh\n(holdfast --app refund:rt serve.*?)```", README, re.DOTALL)
+    (block,) = re.findall(r"```sh\n(perdure --app refund:rt serve.*?)```", README, re.DOTALL)
     port = str(free_port())
     script = [SHELL]
     for line in block.replace(" serve &", f" serve --port {port} > log.txt 2>&1 &").splitlines():

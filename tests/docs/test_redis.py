@@ -7,8 +7,8 @@ from pathlib import Path
 from redis.asyncio import Redis
 from tests.runtime.shop import clerk, paused
 
-from holdfast import Runtime, config
-from holdfast.core.pending.record import PendingStatus
+from perdure import Runtime, config
+from perdure.core.pending.record import PendingStatus
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "redis.md").read_text()
@@ -17,7 +17,7 @@ PAGE = (ROOT / "docs" / "redis.md").read_text()
 
 def test_its_yaml_is_understood(tmp_path: Path) -> None:
     (tmp_path / "turns.json").write_text(json.dumps([]))
-    file = tmp_path / "holdfast.yaml"
+    file = tmp_path / "perdure.yaml"
     file.write_text(f"{YAML}\nagents: {{a: {{llm: 'scripted:turns.json'}}}}\n")
     assert config.load(file).store.index == "redis://localhost:6379/0"
 
@@ -26,7 +26,7 @@ async def test_its_keys_are_there(tmp_path: Path, redis_url: str) -> None:
     for status in PendingStatus:
         assert f"`{status}`" in PAGE
     one = clerk()
-    store = f"sqlite:///{tmp_path / 'holdfast.db'}"
+    store = f"sqlite:///{tmp_path / 'perdure.db'}"
     async with Runtime(store, agents=[one], index=redis_url) as rt:
         await paused(rt, one)
         assert len([call async for call in rt.pending(session="s")]) == 1

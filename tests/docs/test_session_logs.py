@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from holdfast.cli.root import cli
+from perdure.cli.root import cli
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "session-logs.md").read_text()

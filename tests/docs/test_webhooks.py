@@ -13,17 +13,17 @@ import pytest
 from tests.runtime.receiver import Receiver, receiving
 from tests.serve.process import ROOT, Server
 
-from holdfast.core.durations import format_ms
-from holdfast.core.webhooks.deliveries import BACK_OFF_S, FEW, LIMIT_MS, TYPES
-from holdfast.core.webhooks.signatures import derive, verify
+from perdure.core.durations import format_ms
+from perdure.core.webhooks.deliveries import BACK_OFF_S, FEW, LIMIT_MS, TYPES
+from perdure.core.webhooks.signatures import derive, verify
 
 PAGE = (ROOT / "docs" / "webhooks.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
 (YAML,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-SECRETS = {"HOLDFAST_WEBHOOK_SECRET": "the-server-s", "OPS_SECRET": "the-receiver-s"}
+SECRETS = {"PERDURE_WEBHOOK_SECRET": "the-server-s", "OPS_SECRET": "the-receiver-s"}
 
 SHOP = '''
-from holdfast import PendingCall, tool
+from perdure import PendingCall, tool
 
 @tool(deferred=True)
 def deploy(branch: str, call: PendingCall) -> str:
@@ -71,7 +71,7 @@ def received(receiver: Receiver, kind: str) -> list[Any]:
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "shop.py").write_text(SHOP)
     (tmp_path / "turns.json").write_text(json.dumps([{"calls": CALLS}, {"text": "Done."}]))
-    (tmp_path / "holdfast.yaml").write_text(YAML + AGENTS)
+    (tmp_path / "perdure.yaml").write_text(YAML + AGENTS)
     return tmp_path
 
 
@@ -81,7 +81,7 @@ def test_every_command_of_the_page_works(folder: Path) -> None:
     signing, plain, standard, checking, listing = BLOCKS
     with receiving() as receiver:
         options = {**SECRETS, "OPS_URL": receiver.url}
-        with Server(folder, "--config", "holdfast.yaml", **options) as server:
+        with Server(folder, "--config", "perdure.yaml", **options) as server:
             client = server.http()
             client.post("/sessions", json={"agent": "shop", "message": "Go", "sessionID": "s"})
             deadline = time.monotonic() + 20
@@ -89,7 +89,7 @@ def test_every_command_of_the_page_works(folder: Path) -> None:
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
             ids = dict(zip(("FIRST", "SECOND", "THIRD"), (c["id"] for c in calls), strict=True))
-            own = derive(SECRETS["HOLDFAST_WEBHOOK_SECRET"], ids["SECOND"])
+            own = derive(SECRETS["PERDURE_WEBHOOK_SECRET"], ids["SECOND"])
             more = {"SERVER": server.url, "CALLBACK_SECRET": own, **options, **ids}
             for block in (signing, plain, standard):
                 assert json.loads(shell(folder, block, **more))["success"] is True

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from holdfast.cli.root import cli
-from holdfast.config import load
-from holdfast.errors import ConfigError
+from perdure.cli.root import cli
+from perdure.config import load
+from perdure.errors import ConfigError
 
-STORE = "session_stores: {main-db: {backend: sql, sql: {driver: sqlite, database: ./holdfast.db}}}"
+STORE = "session_stores: {main-db: {backend: sql, sql: {driver: sqlite, database: ./perdure.db}}}"
 TOOLS = '''
 from pathlib import Path
-from holdfast import tool
+from perdure import tool
 
 @tool(requires_approval=True)
 def refund(cents: int) -> str:
@@ -43,15 +43,15 @@ class Project:
         keys += [f"task: {{hitl: {{mode: {mode}}}}}"] * (mode is not None)
         agent = "\n    ".join(keys)
         text = f"{STORE if store else ''}\nagents:\n  shop:\n    {agent}\n"
-        (self.folder / "holdfast.yaml").write_text(text, "utf-8")
+        (self.folder / "perdure.yaml").write_text(text, "utf-8")
         (self.folder / "shop.py").write_text(TOOLS, "utf-8")
         (self.folder / "turns.json").write_text(json.dumps(TURNS), "utf-8")
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "holdfast.cli", *words],
+            [sys.executable, "-m", "perdure.cli", *words],
             cwd=self.folder,
-            env={**os.environ, "PYTHONUTF8": "1", "HOLDFAST_LEASE": "2s"},
+            env={**os.environ, "PYTHONUTF8": "1", "PERDURE_LEASE": "2s"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -159,13 +159,13 @@ def test_async_without_a_store_is_refused_at_load(project: Project) -> None:
     assert code == 2
     assert "agents.shop.task.hitl.mode: async HITL requires session_store to be configured" in told
     with pytest.raises(ConfigError, match="async HITL requires session_store to be configured"):
-        load(project.folder / "holdfast.yaml")
+        load(project.folder / "perdure.yaml")
 
 
 def test_from_blocking_to_async_takes_one_line(project: Project) -> None:
     """S4.45: and `config validate` prints it."""
     project.write(store=True, mode="blocking")
-    file = project.folder / "holdfast.yaml"
+    file = project.folder / "perdure.yaml"
     text = file.read_text("utf-8").replace("    session_store: main-db\n", "")
     file.write_text(text.replace("    task: {hitl: {mode: blocking}}\n", ""), "utf-8")
     code, told = project.run("config", "validate")

@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 from tests.runtime.shop import agent, refunds
 
-from holdfast import Runtime, hitl
+from perdure import Runtime, hitl
 
 RUNS = 10_000
 AT_ONCE = 200

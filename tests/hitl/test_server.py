@@ -25,7 +25,7 @@ def project(tmp_path: Path) -> Path:
     ]
     (tmp_path / "turns.json").write_text(json.dumps([*turns, {"text": "All done."}]), "utf-8")
     (tmp_path / "shop.py").write_text(TOOLS, "utf-8")
-    (tmp_path / "holdfast.yaml").write_text(YAML, "utf-8")
+    (tmp_path / "perdure.yaml").write_text(YAML, "utf-8")
     return tmp_path
 
 
@@ -46,9 +46,9 @@ def test_three_pauses_of_one_run_survive_a_server_that_is_killed_between_all(
     """S4.30 S4.51: the state is visible in storage, and the task id stays the same."""
     if store == "postgres":
         sql = f'driver: postgres, database: "{request.getfixturevalue("postgres_url")}"'
-        text = YAML.replace("driver: sqlite, database: ./holdfast.db", sql)
-        (project / "holdfast.yaml").write_text(text, "utf-8")
-    with Server(project, "--config", "holdfast.yaml", HOLDFAST_LEASE="2s") as server:
+        text = YAML.replace("driver: sqlite, database: ./perdure.db", sql)
+        (project / "perdure.yaml").write_text(text, "utf-8")
+    with Server(project, "--config", "perdure.yaml", PERDURE_LEASE="2s") as server:
         body = {"agent": "shop", "sessionID": "s", "message": "Go"}
         first = server.http().post("/sessions", json=body).json()
         task = first["taskID"]
@@ -74,7 +74,7 @@ HOSTILE = ["do not approve", "disapprove", "approve?", "", "approve " * 130_000,
 
 def test_hostile_decision_texts_never_approve(project: Path) -> None:
     """S4.23"""
-    with Server(project, "--config", "holdfast.yaml") as server:
+    with Server(project, "--config", "perdure.yaml") as server:
         client = server.http()
         body = {"agent": "shop", "sessionID": "s", "message": "Go"}
         client.post("/sessions", json=body)

@@ -4,7 +4,7 @@ import pytest
 from tests.runtime.conftest import MakeRuntime
 from tests.runtime.shop import agent, refunds
 
-from holdfast import Refused, hitl
+from perdure import Refused, hitl
 
 PAUSES = 20
 

@@ -10,7 +10,7 @@ from tests.hitl.test_modes import STORE, Project
 TOOLS = '''
 import os, time
 from pathlib import Path
-from holdfast import tool
+from perdure import tool
 
 @tool
 def slow() -> str:
@@ -37,7 +37,7 @@ def project(folder: Path, recovery: str, tool: str) -> Project:
     (folder / "shop.py").write_text(TOOLS, "utf-8")
     agent = f'{{llm: "scripted:turns.json", session_store: main-db, tools: [shop:{tool}]}}'
     text = f"{STORE}\nagents: {{shop: {agent}}}\n{recovery}\n"
-    (folder / "holdfast.yaml").write_text(text, "utf-8")
+    (folder / "perdure.yaml").write_text(text, "utf-8")
     return Project(folder)
 
 

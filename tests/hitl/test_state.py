@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.errors import Refused
-from holdfast.hitl import (
+from perdure.errors import Refused
+from perdure.hitl import (
     ExecutionState,
     ReasoningStateSnapshot,
     ToolCall,

@@ -15,7 +15,7 @@ def test_a_blocking_run_asks_at_its_terminal(tmp_path: Path) -> None:
     project.write(store=False, mode=None)
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast.cli", "run", "shop", "Go"],
+        [sys.executable, "-m", "perdure.cli", "run", "shop", "Go"],
         cwd=project.folder,
         env={**os.environ, "PYTHONUTF8": "1", "NO_COLOR": "1"},
         stdin=theirs,

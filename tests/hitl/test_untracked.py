@@ -3,7 +3,7 @@
 import pytest
 from tests.runtime.shop import agent, ran, refunds
 
-from holdfast.sessions import AgentSystemBuilder, InMemoryStorage, NoOpStorage, SessionStorage
+from perdure.sessions import AgentSystemBuilder, InMemoryStorage, NoOpStorage, SessionStorage
 
 
 @pytest.mark.parametrize("storage", [NoOpStorage(), InMemoryStorage()])

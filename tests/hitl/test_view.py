@@ -8,9 +8,9 @@ import pytest
 from tests.runtime.conftest import MakeRuntime
 from tests.runtime.shop import agent, clerk, paused, ran, refunds
 
-from holdfast import Agent, File, NotFound, Refused, Runtime, hitl, tool
-from holdfast.errors import Conflict, StoreError
-from holdfast.hitl import (
+from perdure import Agent, File, NotFound, Refused, Runtime, hitl, tool
+from perdure.errors import Conflict, StoreError
+from perdure.hitl import (
     ExecutionState,
     clear_execution_state_from_session,
     get_session_metadata,
@@ -19,7 +19,7 @@ from holdfast.hitl import (
     save_execution_state_to_session,
     update_session_metadata,
 )
-from holdfast.testing import ScriptedModel
+from perdure.testing import ScriptedModel
 
 ON_EVERY_STORE = pytest.mark.parametrize("runtime", ["memory", "sqlite", "postgres"], indirect=True)
 
@@ -488,7 +488,7 @@ async def test_waiting_tasks_are_listed_and_resumed_by_nobody(
     async with in_memory(one) as rt:
         await paused(rt, one)
         before = (await rt.session("s").get()).seq
-        caplog.set_level("INFO", "holdfast")
+        caplog.set_level("INFO", "perdure")
         assert len(await hitl.recover_waiting_tasks(rt)) == 1
         assert "Found 1 tasks waiting for input" in caplog.text
         assert (await rt.session("s").get()).seq == before

@@ -7,7 +7,7 @@ import pytest
 from tests.hanging import nothing_hangs
 from tests.mcp.world import World
 
-from holdfast.mcp import MCPServer
+from perdure.mcp import MCPServer
 
 __all__ = ["nothing_hangs"]
 

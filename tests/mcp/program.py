@@ -7,8 +7,8 @@ from typing import Any
 import anyio
 from tests.mcp.world import World
 
-from holdfast import Agent, Runtime
-from holdfast.testing import ScriptedModel
+from perdure import Agent, Runtime
+from perdure.testing import ScriptedModel
 
 SESSION = "s"
 

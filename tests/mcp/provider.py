@@ -26,7 +26,7 @@ server = MCPServer("provider", log_level="CRITICAL")
 async def done(tool: str, ctx: Context[Any, Any]) -> None:
     """Write down that a tool did something in the world; wait, where the test wants that."""
     meta = dict(ctx.request_context.meta or {})
-    line = {"tool": tool, "effect": meta.get("holdfast/effectID"), "pid": os.getpid()}
+    line = {"tool": tool, "effect": meta.get("perdure/effectID"), "pid": os.getpid()}
     if "traceparent" in meta:
         line["traceparent"] = meta["traceparent"]
     with (WORLD / "done").open("a") as file:

@@ -10,9 +10,9 @@ import pytest
 from tests.mcp.test_tools import results
 from tests.mcp.world import PROGRAM, ROOT, SECRET, World
 
-from holdfast import Runtime
-from holdfast.errors import ConfigError
-from holdfast.mcp import MCPTools
+from perdure import Runtime
+from perdure.errors import ConfigError
+from perdure.mcp import MCPTools
 
 YAML = """
 session_stores:
@@ -36,12 +36,12 @@ def config(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     said = YAML.format(command=json.dumps(PROGRAM), cwd=json.dumps(str(ROOT)), env=json.dumps(env))
     calls = [{"tool": "s_look", "args": {"what": "x"}}, {"tool": "s_charge", "args": {"cents": 12}}]
     (tmp_path / "turns.json").write_text(json.dumps([{"calls": calls}, {"text": "Done."}]))
-    (tmp_path / "holdfast.yaml").write_text(said)
-    return tmp_path / "holdfast.yaml"
+    (tmp_path / "perdure.yaml").write_text(said)
+    return tmp_path / "perdure.yaml"
 
 
-def holdfast(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    run = "from holdfast.cli import main; main()"
+def perdure(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    run = "from perdure.cli import main; main()"
     command = [sys.executable, "-c", run, *words, "--config", str(config)]
     around = {**os.environ, "SHOP_TOKEN": SECRET}
     return subprocess.run(command, capture_output=True, text=True, env=around, check=False)
@@ -58,7 +58,7 @@ async def test_a_configuration_names_servers_and_tools(config: Path, world: Worl
 
 
 def test_the_tools_are_shown_as_the_server_lists_them(config: Path) -> None:
-    shown = holdfast(config, "agents", "list")
+    shown = perdure(config, "agents", "list")
     assert shown.returncode == 0, shown.stderr
     assert "s_look  [idempotent]" in shown.stdout + shown.stderr
     assert "s_charge  [approval]" in shown.stdout + shown.stderr
@@ -68,7 +68,7 @@ def test_the_tools_are_shown_as_the_server_lists_them(config: Path) -> None:
 def test_a_server_that_is_down_is_one_line_where_the_tools_are_shown(config: Path) -> None:
     text = config.read_text().replace(json.dumps(PROGRAM), '["no-such-program"]')
     config.write_text(text)
-    shown = holdfast(config, "agents", "list", "--json")
+    shown = perdure(config, "agents", "list", "--json")
     (agent,) = json.loads(shown.stdout)["agents"]
     assert agent["problem"]["code"] == "MCP_SERVER_DOWN"
     assert "there is no program 'no-such-program'" in agent["problem"]["error"]
@@ -78,14 +78,14 @@ def test_a_server_that_is_down_is_one_line_where_the_tools_are_shown(config: Pat
 def test_a_session_whose_server_is_down_says_what_to_put_right(config: Path) -> None:
     text = config.read_text().replace(json.dumps(PROGRAM), '["no-such-program"]')
     config.write_text(text)
-    waits = holdfast(config, "run", "clerk", "Go", "-s", "s")
+    waits = perdure(config, "run", "clerk", "Go", "-s", "s")
     assert waits.returncode == 8
-    for shown in (waits, holdfast(config, "sessions", "show", "s")):
+    for shown in (waits, perdure(config, "sessions", "show", "s")):
         told = (shown.stdout + shown.stderr).strip().splitlines()
         first, put_right, resume, *_ = told
         assert first.endswith("(MCP_SERVER_DOWN).")
         assert "start it, or correct its entry" in put_right
-        assert "holdfast sessions resume s" in resume
+        assert "perdure sessions resume s" in resume
 
 
 def test_a_missing_library_is_one_line(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_a_missing_library_is_one_line(config: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(ConfigError) as told:
         Runtime.from_config(config)
     assert told.value.code == "EXTRA_MISSING"
-    assert told.value.hint == "pip install 'holdfast[mcp]'"
+    assert told.value.hint == "pip install 'perdure[mcp]'"
 
 
 def test_a_choice_of_tools_says_only_what_it_knows() -> None:

@@ -10,12 +10,12 @@ from tests.mcp.program import SESSION, caller
 from tests.mcp.test_lines import until
 from tests.mcp.world import ROOT, World, is_alive
 
-from holdfast import Runtime
+from perdure import Runtime
 
 
 def start(*arguments: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "tests.mcp.program", *arguments]
-    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "HOLDFAST_LEASE": "1s"})
+    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PERDURE_LEASE": "1s"})
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ import pytest
 from tests.mcp.test_tools import clerk, results
 from tests.mcp.world import SECRET, World, is_alive
 
-from holdfast import Agent, Runtime
-from holdfast.mcp import MCPServer
-from holdfast.runtime.mcp import pool as lines_module
-from holdfast.runtime.mcp.process import hidden
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ManualClock, ScriptedModel
+from perdure import Agent, Runtime
+from perdure.mcp import MCPServer
+from perdure.runtime.mcp import pool as lines_module
+from perdure.runtime.mcp.process import hidden
+from perdure.store.memory import MemoryStore
+from perdure.testing import ManualClock, ScriptedModel
 
 MakeServer = Callable[..., MCPServer]
 
@@ -185,7 +185,7 @@ async def test_a_worker_drives_others_while_a_server_is_down(world: World) -> No
 @pytest.mark.parametrize(
     "command, why",
     [
-        (["holdfast-no-such-program"], "there is no program 'holdfast-no-such-program'"),
+        (["perdure-no-such-program"], "there is no program 'perdure-no-such-program'"),
         (
             [sys.executable, "-c", "import os, sys; sys.exit('bad token ' + os.environ['TOKEN'])"],
             "bad token ***",

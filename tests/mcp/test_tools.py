@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from tests.mcp.world import SECRET, World
 
-from holdfast import Agent, Delta, Refused, Runtime, mcp, tool
-from holdfast.errors import ConfigError
-from holdfast.mcp import MCPServer, MCPTools
-from holdfast.runtime.mcp.pool import Lines
-from holdfast.runtime.mcp.servers import Listed
-from holdfast.runtime.mcp.tools import safe_name, tools_of
-from holdfast.testing import ScriptedModel
+from perdure import Agent, Delta, Refused, Runtime, mcp, tool
+from perdure.errors import ConfigError
+from perdure.mcp import MCPServer, MCPTools
+from perdure.runtime.mcp.pool import Lines
+from perdure.runtime.mcp.servers import Listed
+from perdure.runtime.mcp.tools import safe_name, tools_of
+from perdure.testing import ScriptedModel
 
 MakeServer = Callable[..., MCPServer]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.servers.ports import free_port
 
-from holdfast.mcp import MCPServer
+from perdure.mcp import MCPServer
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = (sys.executable, "-m", "tests.mcp.provider")

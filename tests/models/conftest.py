@@ -4,10 +4,10 @@ from typing import Any, Final
 
 import pytest
 
-from holdfast import Agent, tool
-from holdfast.runtime.models.named import NamedModel
-from holdfast.runtime.models.resolve import named_model
-from holdfast.testing.provider_rules import Format
+from perdure import Agent, tool
+from perdure.runtime.models.named import NamedModel
+from perdure.runtime.models.resolve import named_model
+from perdure.testing.provider_rules import Format
 
 NAMES: Final[dict[Format, str]] = {
     "anthropic": "anthropic:claude-sonnet-4-6",

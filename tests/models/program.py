@@ -11,16 +11,16 @@ from tests.crash.agents import Place
 from tests.crash.program import LEASE, LONGEST_S, SESSION, KillingStore, take_jobs, to_its_end
 from tests.models.conftest import model_at
 
-import holdfast.store.sqlite.store  # noqa: F401 - loaded before the forks
-from holdfast import Agent, Context, Delta, Runtime, tool
-from holdfast.app import around_store
-from holdfast.core.conversation.messages import Answer, UserMessage
-from holdfast.core.providers import rendered
-from holdfast.runtime.models.base import Model, Request, ToolSpec
-from holdfast.runtime.models.pydantic_ai import request as asking
-from holdfast.store.base import Store
-from holdfast.testing.endpoint import fake_endpoint
-from holdfast.testing.endpoint.samples import HARD
+import perdure.store.sqlite.store  # noqa: F401 - loaded before the forks
+from perdure import Agent, Context, Delta, Runtime, tool
+from perdure.app import around_store
+from perdure.core.conversation.messages import Answer, UserMessage
+from perdure.core.providers import rendered
+from perdure.runtime.models.base import Model, Request, ToolSpec
+from perdure.runtime.models.pydantic_ai import request as asking
+from perdure.store.base import Store
+from perdure.testing.endpoint import fake_endpoint
+from perdure.testing.endpoint.samples import HARD
 
 
 class MortalModel:
@@ -86,7 +86,7 @@ def lossy(*given: Any, **more: Any) -> dict[str, Any]:
 
 async def do(job: dict[str, Any]) -> None:
     place = Place(Path(job["folder"]), job.get("kill_at"))
-    os.environ["HOLDFAST_LEASE"] = LEASE
+    os.environ["PERDURE_LEASE"] = LEASE
     around_store.set(lambda store: cast("Store", KillingStore(store, place)))
     if job.get("lossy"):
         setattr(asking, "rendered", lossy)  # noqa: B010 - it is only imported there

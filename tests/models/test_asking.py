@@ -8,12 +8,12 @@ import pytest
 from pydantic import BaseModel
 from tests.models.conftest import FORMATS, agent_at, look, model_at
 
-from holdfast import Agent, Delta, File, Runtime
-from holdfast.core.conversation.messages import Answer, UserMessage
-from holdfast.runtime.models.base import Request, ToolSpec
-from holdfast.testing.endpoint import Endpoint, fake_endpoint
-from holdfast.testing.endpoint.samples import HARD
-from holdfast.testing.provider_rules import Format
+from perdure import Agent, Delta, File, Runtime
+from perdure.core.conversation.messages import Answer, UserMessage
+from perdure.runtime.models.base import Request, ToolSpec
+from perdure.testing.endpoint import Endpoint, fake_endpoint
+from perdure.testing.endpoint.samples import HARD
+from perdure.testing.provider_rules import Format
 
 
 class Order(BaseModel):

@@ -7,12 +7,12 @@ import pytest
 from pydantic import BaseModel
 from tests.models.conftest import FORMATS, agent_at
 
-from holdfast import Agent, Delta, Runtime, Session, tool
-from holdfast.core.conversation.messages import Answer
-from holdfast.runtime.models.base import Request
-from holdfast.testing import ScriptedModel
-from holdfast.testing.endpoint import fake_endpoint
-from holdfast.testing.provider_rules import Format
+from perdure import Agent, Delta, Runtime, Session, tool
+from perdure.core.conversation.messages import Answer
+from perdure.runtime.models.base import Request
+from perdure.testing import ScriptedModel
+from perdure.testing.endpoint import fake_endpoint
+from perdure.testing.provider_rules import Format
 
 LIMIT: Final[Mapping[Format, str]] = {
     "anthropic": "max_tokens",

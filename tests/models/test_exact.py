@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from tests.models.conftest import FORMATS, NAMES, agent_at, model_at
 
-from holdfast import Runtime, tool
-from holdfast.core.providers import rendered
-from holdfast.testing.endpoint import Endpoint, fake_endpoint
-from holdfast.testing.endpoint.samples import CHAT_REASONING, HARD, LAST, LOOKS
-from holdfast.testing.provider_rules import Format
+from perdure import Runtime, tool
+from perdure.core.providers import rendered
+from perdure.testing.endpoint import Endpoint, fake_endpoint
+from perdure.testing.endpoint.samples import CHAT_REASONING, HARD, LAST, LOOKS
+from perdure.testing.provider_rules import Format
 
 
 async def run(endpoint: Endpoint, format_: Format, **more: Any) -> list[dict[str, Any]]:
@@ -80,7 +80,7 @@ async def test_a_changed_answer_is_refused(
         body = rendered(*args, **kwargs)
         return json.loads(json.dumps(body, ensure_ascii=False).replace("Zoë", "Zoe"))  # type: ignore[no-any-return]
 
-    monkeypatch.setattr("holdfast.runtime.models.pydantic_ai.request.rendered", changed)
+    monkeypatch.setattr("perdure.runtime.models.pydantic_ai.request.rendered", changed)
     with fake_endpoint(HARD[format_]) as endpoint:
         agent = agent_at(endpoint.url, format_)
         async with Runtime("memory:", agents=[agent]) as rt:

@@ -11,12 +11,12 @@ import pytest
 from pydantic_ai.exceptions import ModelAPIError
 from tests.models.conftest import FORMATS, KEY, model_at
 
-from holdfast.core.conversation.messages import Answer, UserMessage
-from holdfast.errors import ModelError, ModelUnavailable
-from holdfast.runtime.models.base import Request
-from holdfast.runtime.models.pydantic_ai.failures import failure
-from holdfast.testing.endpoint import fake_endpoint
-from holdfast.testing.provider_rules import Format
+from perdure.core.conversation.messages import Answer, UserMessage
+from perdure.errors import ModelError, ModelUnavailable
+from perdure.runtime.models.base import Request
+from perdure.runtime.models.pydantic_ai.failures import failure
+from perdure.testing.endpoint import fake_endpoint
+from perdure.testing.provider_rules import Format
 
 REQUEST = Request("s1", "a", 1, "Be brief.", [UserMessage("hello")])
 
@@ -134,7 +134,7 @@ async def test_what_lasts_has_a_code_and_says_what_to_do(
     assert not isinstance(error, ModelUnavailable)
     assert error.code == code
     assert error.hint is not None
-    assert error.hint.endswith("; then: holdfast sessions resume s1")
+    assert error.hint.endswith("; then: perdure sessions resume s1")
     assert "\n" not in error.message
 
 

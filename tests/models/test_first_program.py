@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from holdfast.testing.endpoint import fake_endpoint
+from perdure.testing.endpoint import fake_endpoint
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
-PROGRAM = re.findall(
-    r"```python\n(from holdfast import.*?)```", PAGE.read_text("utf-8"), re.DOTALL
-)[0]
+PROGRAM = re.findall(r"```python\n(from perdure import.*?)```", PAGE.read_text("utf-8"), re.DOTALL)[
+    0
+]
 ANSWER: dict[str, Any] = {"text": "A clamp."}
 
 
@@ -40,7 +40,7 @@ def test_what_is_wrong_is_said_with_what_to_do(tmp_path: Path) -> None:
     error, advice = done.stderr.splitlines()[-2:]
     assert "anthropic:claude-sonnet-4-6: the model is not known there" in error
     assert advice.startswith("hint: check its name")
-    assert advice.endswith("then: holdfast sessions resume first")
+    assert advice.endswith("then: perdure sessions resume first")
 
 
 def test_without_a_key_it_says_which_one(tmp_path: Path) -> None:

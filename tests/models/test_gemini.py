@@ -11,9 +11,9 @@ import pytest
 from tests.models.conftest import KEY, look
 from tests.models.gemini import fake_gemini
 
-from holdfast import Agent, Delta, Runtime
-from holdfast.runtime.models.pydantic_ai.translation import kept
-from holdfast.runtime.models.resolve import named_model
+from perdure import Agent, Delta, Runtime
+from perdure.runtime.models.pydantic_ai.translation import kept
+from perdure.runtime.models.resolve import named_model
 
 SIGNED: Final = [b64encode(bytes([0, 255, 251, n])).decode() for n in (1, 2)]
 ARGS: Final = {"name": "Zoë 東京", "zeal": 1.0, "deep": {"b": [], "a": None}}
@@ -36,8 +36,8 @@ PROGRAM: Final = """
 import os, signal, sys
 from pathlib import Path
 import anyio
-from holdfast import Agent, Runtime, tool
-from holdfast.runtime.models.resolve import named_model
+from perdure import Agent, Runtime, tool
+from perdure.runtime.models.resolve import named_model
 
 @tool(idempotent=True)
 def look(name: str = "", zeal: float = 0, deep: dict | None = None) -> str:
@@ -83,7 +83,7 @@ async def test_what_gemini_sent_goes_back_with_its_signatures() -> None:
 def test_a_session_with_gemini_goes_on_after_a_kill(tmp_path: Path) -> None:
     """G2, G6"""
     (tmp_path / "program.py").write_text(PROGRAM)
-    env = {**os.environ, "PYTHONPATH": ":".join(sys.path), "HOLDFAST_LEASE": "1s"}
+    env = {**os.environ, "PYTHONPATH": ":".join(sys.path), "PERDURE_LEASE": "1s"}
     with fake_gemini(TURNS) as gemini:
         command = [sys.executable, "program.py", gemini.url]
         ended = [
@@ -99,7 +99,7 @@ def test_a_session_with_gemini_goes_on_after_a_kill(tmp_path: Path) -> None:
 
 async def test_a_signature_that_was_changed_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the fake can fail."""
-    from holdfast.runtime.models.pydantic_ai import request as asking
+    from perdure.runtime.models.pydantic_ai import request as asking
 
     def changed(response: Any) -> bytes:
         return kept(response).replace(SIGNED[0].encode(), SIGNED[1].encode())

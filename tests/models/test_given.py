@@ -20,10 +20,10 @@ from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 from tests.models.conftest import FORMATS, KEY, look
 
-from holdfast import Agent, File, Runtime
-from holdfast.testing.endpoint import fake_endpoint
-from holdfast.testing.endpoint.samples import HARD, LAST
-from holdfast.testing.provider_rules import Format
+from perdure import Agent, File, Runtime
+from perdure.testing.endpoint import fake_endpoint
+from perdure.testing.endpoint.samples import HARD, LAST
+from perdure.testing.provider_rules import Format
 
 
 def model_object(format_: Format, url: str) -> tuple[Model[Any], Any]:

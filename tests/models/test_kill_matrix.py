@@ -13,10 +13,10 @@ import pytest
 from tests.crash.harness import Forker, ended, of
 from tests.models.conftest import FORMATS
 
-from holdfast.core.providers.target import CLOSED
-from holdfast.testing.endpoint import Endpoint, fake_endpoint
-from holdfast.testing.endpoint.samples import HARD, LAST, PAUSED
-from holdfast.testing.provider_rules import Format
+from perdure.core.providers.target import CLOSED
+from perdure.testing.endpoint import Endpoint, fake_endpoint
+from perdure.testing.endpoint.samples import HARD, LAST, PAUSED
+from perdure.testing.provider_rules import Format
 
 AT_ONCE = 2
 OTHERS: dict[Format, str] = {
@@ -178,6 +178,6 @@ def test_a_paused_turn_goes_on_after_a_kill(tmp_path: Path, forkers: list[Forker
             forkers[0].kill(folder, "story", at=point, **job)
             assert forkers[0].run(folder, "story", **job) == 0, (folder / "log").read_text()
         assert endpoint.refused == []
-        assert ended(folder)["output"] == "Let me look.Holdfast is a clamp."
+        assert ended(folder)["output"] == "Let me look.Perdure is a clamp."
         recorded = [one["turn"] for one in of(ended(folder), "assistant")]
         assert recorded == [1, 2]

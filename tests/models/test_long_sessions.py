@@ -6,10 +6,10 @@ from typing import Any, Final
 import pytest
 from tests.models.conftest import FORMATS, NAMES, agent_at
 
-from holdfast import Runtime
-from holdfast.runtime.agents.prices import Prices
-from holdfast.testing.endpoint import fake_endpoint
-from holdfast.testing.provider_rules import Format
+from perdure import Runtime
+from perdure.runtime.agents.prices import Prices
+from perdure.testing.endpoint import fake_endpoint
+from perdure.testing.provider_rules import Format
 
 TEXT: Final = "Noted."
 THOUGHT: Final = {"type": "thinking", "thinking": "hm", "signature": "c2lnbmVk"}

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from tests.models.conftest import KEY, NAMES, look
 
-from holdfast import Agent, Runtime
-from holdfast.core.providers.catalog import PROVIDERS
-from holdfast.errors import ConfigError
-from holdfast.runtime.models.resolve import named_model
-from holdfast.testing.endpoint import fake_endpoint
+from perdure import Agent, Runtime
+from perdure.core.providers.catalog import PROVIDERS
+from perdure.errors import ConfigError
+from perdure.runtime.models.resolve import named_model
+from perdure.testing.endpoint import fake_endpoint
 
 YAML = """\
 llms:
@@ -65,12 +65,12 @@ def test_a_key_that_no_request_could_carry_is_told_and_not_shown(
 def test_a_missing_library_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     here = util.find_spec
     monkeypatch.setattr(
-        "holdfast.runtime.models.resolve.find_spec",
+        "perdure.runtime.models.resolve.find_spec",
         lambda name: None if name == "anthropic" else here(name),
     )
     error = refusal("anthropic:claude-x")
     assert error.message == "agent 'support': the provider anthropic needs its library"
-    assert error.hint == "pip install 'holdfast[anthropic]'"
+    assert error.hint == "pip install 'perdure[anthropic]'"
 
 
 @pytest.mark.parametrize("model", ["antropic:claude", "claude-x", "openai:", 7])
@@ -83,7 +83,7 @@ def test_what_is_no_model_is_told_in_one_line(model: Any) -> None:
 def test_naming_a_model_imports_no_library(tmp_path: Path) -> None:
     program = (
         "import sys\n"
-        "from holdfast import Agent, Runtime\n"
+        "from perdure import Agent, Runtime\n"
         "Runtime('memory:', agents=[Agent('a', model='anthropic:claude-x')])\n"
         "print([n for n in ('pydantic_ai', 'anthropic', 'openai', 'httpx2') if n in sys.modules])"
     )
@@ -208,8 +208,8 @@ async def test_a_configuration_names_address_key_and_settings(
     with fake_endpoint([{"text": "Hello."}], key=KEY) as endpoint:
         url = endpoint.url if provider == "anthropic" else f"{endpoint.url}/v1"
         text = YAML.format(provider=provider, model=model, url=url)
-        (tmp_path / "holdfast.yaml").write_text(text, "utf-8")
-        async with Runtime.from_config(tmp_path / "holdfast.yaml", store="memory:") as rt:
+        (tmp_path / "perdure.yaml").write_text(text, "utf-8")
+        async with Runtime.from_config(tmp_path / "perdure.yaml", store="memory:") as rt:
             result = await rt.session("s", agent="a").run("hi")
         assert result.output == "Hello."
         assert endpoint.requests[0].model == model
@@ -227,11 +227,11 @@ def test_a_configuration_without_a_key_is_told_where_it_belongs(
     llm: str, hint: str, tmp_path: Path
 ) -> None:
     text = f"llms:\n  main: {{provider: anthropic, model: m}}\nagents:\n  a:\n    llm: {llm}\n"
-    (tmp_path / "holdfast.yaml").write_text(text, "utf-8")
+    (tmp_path / "perdure.yaml").write_text(text, "utf-8")
     with pytest.raises(ConfigError) as caught:
-        Runtime.from_config(tmp_path / "holdfast.yaml", store="memory:")
+        Runtime.from_config(tmp_path / "perdure.yaml", store="memory:")
     where = "2: llms.main.model" if llm == "main" else "5: agents.a.llm"
-    assert f"holdfast.yaml:{where}: agent 'a': the provider anthropic needs a key" in str(
+    assert f"perdure.yaml:{where}: agent 'a': the provider anthropic needs a key" in str(
         caught.value
     )
     assert caught.value.hint == hint

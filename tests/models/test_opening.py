@@ -7,11 +7,11 @@ import anyio
 import pytest
 from tests.models.conftest import FORMATS, model_at
 
-from holdfast.core.conversation.messages import Answer, UserMessage
-from holdfast.runtime.models.base import Request
-from holdfast.runtime.models.pydantic_ai import connect as connecting
-from holdfast.testing.endpoint import fake_endpoint
-from holdfast.testing.provider_rules import Format
+from perdure.core.conversation.messages import Answer, UserMessage
+from perdure.runtime.models.base import Request
+from perdure.runtime.models.pydantic_ai import connect as connecting
+from perdure.testing.endpoint import fake_endpoint
+from perdure.testing.provider_rules import Format
 
 
 @FORMATS

@@ -6,15 +6,15 @@ from typing import Any, Final
 from anyio import to_thread
 from tests.models.conftest import agent_at
 
-from holdfast import Runtime
-from holdfast.core.conversation.messages import AssistantMessage, UserMessage
-from holdfast.core.driver.model_failures import MAX_PAUSES
-from holdfast.core.providers import render
-from holdfast.testing.endpoint import fake_endpoint
-from holdfast.testing.endpoint.samples import ANTHROPIC, PAUSED
-from holdfast.testing.provider_rules import check
+from perdure import Runtime
+from perdure.core.conversation.messages import AssistantMessage, UserMessage
+from perdure.core.driver.model_failures import MAX_PAUSES
+from perdure.core.providers import render
+from perdure.testing.endpoint import fake_endpoint
+from perdure.testing.endpoint.samples import ANTHROPIC, PAUSED
+from perdure.testing.provider_rules import check
 
-CITED: Final = "Holdfast is a clamp."
+CITED: Final = "Perdure is a clamp."
 
 
 async def test_it_goes_on_where_it_paused_and_comes_back_as_one_answer() -> None:
@@ -23,7 +23,7 @@ async def test_it_goes_on_where_it_paused_and_comes_back_as_one_answer() -> None
         one = agent_at(endpoint.url, "anthropic")
         async with Runtime("memory:", agents=[one]) as rt:
             session = rt.session("s", agent=one)
-            result = await session.run("What is a holdfast?")
+            result = await session.run("What is a perdure?")
             last = await session.run("Thank you.")
             stops = [e.data["stop"] for e in await session.events() if e.type == "assistant"]
         assert endpoint.refused == []
@@ -39,7 +39,7 @@ async def test_it_is_not_asked_for_ever() -> None:
     with fake_endpoint([again] * (MAX_PAUSES + 5)) as endpoint:
         one = agent_at(endpoint.url, "anthropic")
         async with Runtime("memory:", agents=[one]) as rt:
-            result = await rt.session("s", agent=one).run("What is a holdfast?")
+            result = await rt.session("s", agent=one).run("What is a perdure?")
         assert endpoint.refused == []
     assert len(endpoint.requests) == MAX_PAUSES + 1
     assert (result.state, result.stop) == ("completed", "pause_turn")
@@ -53,7 +53,7 @@ async def test_what_somebody_says_meanwhile_comes_after_what_was_said_so_far() -
         one = agent_at(endpoint.url, "anthropic")
         async with Runtime("memory:", agents=[one], worker=True) as rt:
             session = rt.session("s", agent=one)
-            await session.send("What is a holdfast?")
+            await session.send("What is a perdure?")
             await to_thread.run_sync(endpoint.wait_for_stall)
             await session.send("Never mind.")
             endpoint.go_on()

@@ -9,18 +9,18 @@ import httpx2
 import pytest
 from tests.models.conftest import KEY, NAMES, look
 
-from holdfast import Delta
-from holdfast.core.conversation.messages import Answer, UserMessage
-from holdfast.core.providers.catalog import PROVIDERS
-from holdfast.core.providers.streams import Broken, reader_of
-from holdfast.errors import ModelError
-from holdfast.runtime.models.base import Request, ToolSpec
-from holdfast.runtime.models.pydantic_ai.connect import connect
-from holdfast.runtime.models.pydantic_ai.failures import failure
-from holdfast.runtime.models.pydantic_ai.transport import Ear, listen_to, listening
-from holdfast.testing.endpoint import fake_endpoint
-from holdfast.testing.endpoint.samples import HARD
-from holdfast.testing.provider_rules import Format
+from perdure import Delta
+from perdure.core.conversation.messages import Answer, UserMessage
+from perdure.core.providers.catalog import PROVIDERS
+from perdure.core.providers.streams import Broken, reader_of
+from perdure.errors import ModelError
+from perdure.runtime.models.base import Request, ToolSpec
+from perdure.runtime.models.pydantic_ai.connect import connect
+from perdure.runtime.models.pydantic_ai.failures import failure
+from perdure.runtime.models.pydantic_ai.transport import Ear, listen_to, listening
+from perdure.testing.endpoint import fake_endpoint
+from perdure.testing.endpoint.samples import HARD
+from perdure.testing.provider_rules import Format
 
 READ_HERE = pytest.mark.parametrize("format_", ["anthropic", "openai-responses"])
 SPECS = [ToolSpec("look", "Look.", look.parameters)]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.models.conftest import FORMATS, model_at
 
-from holdfast import Runtime
-from holdfast.testing.endpoint import fake_endpoint
-from holdfast.testing.provider_rules import Format
+from perdure import Runtime
+from perdure.testing.endpoint import fake_endpoint
+from perdure.testing.provider_rules import Format
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

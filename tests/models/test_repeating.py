@@ -8,15 +8,15 @@ import httpx2
 import pytest
 from tests.models.conftest import KEY, NAMES, look, model_at
 
-from holdfast.core.conversation.messages import Answer, AssistantMessage, UserMessage
-from holdfast.core.providers.catalog import PROVIDERS
-from holdfast.errors import ModelError, ModelUnavailable
-from holdfast.runtime.models.base import Request, ToolSpec
-from holdfast.runtime.models.pydantic_ai.connect import connect
-from holdfast.runtime.models.pydantic_ai.request import Asking
-from holdfast.runtime.models.pydantic_ai.transport import Repeats
-from holdfast.testing.endpoint import Endpoint, fake_endpoint
-from holdfast.testing.provider_rules import Format
+from perdure.core.conversation.messages import Answer, AssistantMessage, UserMessage
+from perdure.core.providers.catalog import PROVIDERS
+from perdure.errors import ModelError, ModelUnavailable
+from perdure.runtime.models.base import Request, ToolSpec
+from perdure.runtime.models.pydantic_ai.connect import connect
+from perdure.runtime.models.pydantic_ai.request import Asking
+from perdure.runtime.models.pydantic_ai.transport import Repeats
+from perdure.testing.endpoint import Endpoint, fake_endpoint
+from perdure.testing.provider_rules import Format
 
 REPEATED = pytest.mark.parametrize("format_", ["anthropic", "openai-responses"])
 SPECS = [ToolSpec("look", "Look.", look.parameters)]

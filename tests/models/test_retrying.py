@@ -6,13 +6,13 @@ import pytest
 from tests.models.conftest import FORMATS, agent_at, model_at
 from tests.runtime.test_retrying import time_passes
 
-from holdfast import Delta, Event, Runtime
-from holdfast.runtime.engine import driver as engine
-from holdfast.runtime.sessions import service
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ManualClock
-from holdfast.testing.endpoint import fake_endpoint
-from holdfast.testing.provider_rules import Format
+from perdure import Delta, Event, Runtime
+from perdure.runtime.engine import driver as engine
+from perdure.runtime.sessions import service
+from perdure.store.memory import MemoryStore
+from perdure.testing import ManualClock
+from perdure.testing.endpoint import fake_endpoint
+from perdure.testing.provider_rules import Format
 
 CALL = {"tool": "look", "args": {"zeal": 1.0, "name": "ü"}, "id": "call_1"}
 

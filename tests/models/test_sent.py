@@ -8,9 +8,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from holdfast.core.providers.catalog import Format
-from holdfast.core.providers.native import Sent, sent_in
-from holdfast.runtime.models.pydantic_ai.transport import Ear, listen_to, listening
+from perdure.core.providers.catalog import Format
+from perdure.core.providers.native import Sent, sent_in
+from perdure.runtime.models.pydantic_ai.transport import Ear, listen_to, listening
 
 
 def sent(format_: Format, *events: Any) -> Sent:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Runtime, tool
-from holdfast.app import service_of
-from holdfast.runtime.webhooks.addresses import Screen
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ManualClock, ScriptedModel
+from perdure import Agent, Runtime, tool
+from perdure.app import service_of
+from perdure.runtime.webhooks.addresses import Screen
+from perdure.store.memory import MemoryStore
+from perdure.testing import ManualClock, ScriptedModel
 
 
 @tool(deferred=True, timeout="24h")

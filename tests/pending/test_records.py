@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Conflict, NotFound, Refused, Runtime
-from holdfast.app import service_of
-from holdfast.pending import PendingToolCall
-from holdfast.runtime.webhooks.deliveries import Deliveries
-from holdfast.testing import ManualClock
+from perdure import Conflict, NotFound, Refused, Runtime
+from perdure.app import service_of
+from perdure.pending import PendingToolCall
+from perdure.runtime.webhooks.deliveries import Deliveries
+from perdure.testing import ManualClock
 
 DAY = 86_400_000
 

@@ -5,11 +5,11 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast import Agent, NotFound, Refused, Runtime, tool
-from holdfast.pending import PendingToolCall, SessionResumer, recover_pending_sessions
-from holdfast.store.base import Put, Write
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ManualClock, ScriptedModel
+from perdure import Agent, NotFound, Refused, Runtime, tool
+from perdure.pending import PendingToolCall, SessionResumer, recover_pending_sessions
+from perdure.store.base import Put, Write
+from perdure.store.memory import MemoryStore
+from perdure.testing import ManualClock, ScriptedModel
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast import Conflict, Context, NotFound, PendingCall, Refused, Runtime, ToolError, tool
-from holdfast.app import service_of
-from holdfast.errors import ConfigError
-from holdfast.pending import AsyncTool, AsyncToolRegistry, PendingToolCall, SessionResumer
-from holdfast.runtime.webhooks.deliveries import Deliveries
-from holdfast.testing import ManualClock
+from perdure import Conflict, Context, NotFound, PendingCall, Refused, Runtime, ToolError, tool
+from perdure.app import service_of
+from perdure.errors import ConfigError
+from perdure.pending import AsyncTool, AsyncToolRegistry, PendingToolCall, SessionResumer
+from perdure.runtime.webhooks.deliveries import Deliveries
+from perdure.testing import ManualClock
 
 SCHEMA = {"type": "object", "properties": {"branch": {"type": "string"}}, "required": ["branch"]}
 

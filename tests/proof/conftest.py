@@ -11,4 +11,4 @@ def shared_store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgres":
         url: str = request.getfixturevalue("postgres_url")
         return url
-    return f"sqlite:///{tmp_path / 'holdfast.db'}"
+    return f"sqlite:///{tmp_path / 'perdure.db'}"

@@ -21,13 +21,13 @@ from typing import Any, cast
 
 import anyio
 
-import holdfast.store.postgres.store  # loaded before the forks
-import holdfast.store.sqlite.store  # noqa: F401
-from holdfast import Agent, Context, PendingCall, Runtime, tool
-from holdfast.app import around_store
-from holdfast.store.base import Check, Put, Store, Write
-from holdfast.store.shared.file_lock import WriteLock
-from holdfast.testing import ScriptedModel
+import perdure.store.postgres.store  # loaded before the forks
+import perdure.store.sqlite.store  # noqa: F401
+from perdure import Agent, Context, PendingCall, Runtime, tool
+from perdure.app import around_store
+from perdure.store.base import Check, Put, Store, Write
+from perdure.store.shared.file_lock import WriteLock
+from perdure.testing import ScriptedModel
 
 PROCESSES = 10
 SESSIONS = 10  # of each

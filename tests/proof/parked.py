@@ -12,10 +12,10 @@ from typing import Any
 
 import anyio
 
-from holdfast import Agent, Runtime, tool
-from holdfast.store.sqlite.open import python_connect
-from holdfast.store.sqlite.store import SqliteStore
-from holdfast.testing import ScriptedModel
+from perdure import Agent, Runtime, tool
+from perdure.store.sqlite.open import python_connect
+from perdure.store.sqlite.store import SqliteStore
+from perdure.testing import ScriptedModel
 
 PARKED, PENDING = "parked-{:06}", "p_{:026}"  # ids of the sessions that wait, and of their calls
 

@@ -16,12 +16,12 @@ import anyio
 from tests.proof.apsw_connection import Connection
 from tests.proof.disk import Disk, DiskVfs, Image
 
-from holdfast.errors import HoldfastError
-from holdfast.store.base import Entry, Lease, NoStream, Put, Record, Write
-from holdfast.store.sqlite.store import SqliteStore
-from holdfast.testing import ManualClock
+from perdure.errors import PerdureError
+from perdure.store.base import Entry, Lease, NoStream, Put, Record, Write
+from perdure.store.sqlite.store import SqliteStore
+from perdure.testing import ManualClock
 
-DATABASE = "holdfast.db"
+DATABASE = "perdure.db"
 WRITERS = 4
 DRIVER = 0  # this writer holds a lease; the others come from outside
 LEASE_MS = 3_600_000
@@ -184,7 +184,7 @@ async def examine(folder: Path, cut: Cut, records: Mapping[int, int]) -> Finding
         finally:
             await store.close()
         wrong = _integrity(folder / DATABASE)
-    except (HoldfastError, sqlite3.DatabaseError, ValueError, LookupError) as error:
+    except (PerdureError, sqlite3.DatabaseError, ValueError, LookupError) as error:
         return Finding(wrong=(f"{type(error).__name__}: {error}",))
     return Finding(finding.present, finding.lost, (*finding.wrong, *wrong))
 

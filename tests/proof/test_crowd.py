@@ -14,7 +14,7 @@ from anyio import to_thread
 from tests.crash.harness import ROOT
 from tests.proof.crowd import LONGEST_S, PROCESSES, SESSIONS, TOOLS, TURNS
 
-from holdfast import Event, Runtime
+from perdure import Event, Runtime
 
 
 def play(folder: Path, store: str, seconds: float) -> list[dict[str, Any]]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Agent, Runtime, tool
-from holdfast.testing import ScriptedModel
+from perdure import Agent, Runtime, tool
+from perdure.testing import ScriptedModel
 
 CONTENT = 2000  # bytes of each turn: text, arguments and result
 OF_JSON, OF_CONTENT = 1.3, 1.45  # the file's bytes; a fifth of the latter are names and ids

@@ -11,10 +11,10 @@ from anyio import to_thread
 from tests.crash.harness import ROOT
 from tests.proof.parked import PARKED, PENDING, make_agent
 
-from holdfast import Runtime
-from holdfast.core.session import naming as index
-from holdfast.store.base import Entry, Put, Record, Write
-from holdfast.store.sqlite.store import SqliteStore
+from perdure import Runtime
+from perdure.core.session import naming as index
+from perdure.store.base import Entry, Put, Record, Write
+from perdure.store.sqlite.store import SqliteStore
 
 FEW, MANY = 100, 100_000
 AT_ONCE = 500  # sessions in one commit

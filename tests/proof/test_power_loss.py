@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.proof.power import WAL_LIMIT, Cut, Finding, Life, examine
 
-from holdfast.store.sqlite import writer as sqlite_writer
+from perdure.store.sqlite import writer as sqlite_writer
 
 COMMITS = 60
 RATE = 0.02  # of some 500 operations in each life; more often before a sync

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tests.hanging import nothing_hangs
 
-from holdfast import Agent, Runtime
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ManualClock
+from perdure import Agent, Runtime
+from perdure.store.memory import MemoryStore
+from perdure.testing import ManualClock
 
 __all__ = ["nothing_hangs"]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import anyio
 
-from holdfast import Tool, tool
+from perdure import Tool, tool
 
 
 def endless_tool() -> tuple[Tool[..., Any], anyio.Event, anyio.Event]:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast import Agent, Result, Runtime, tool
-from holdfast.testing import ScriptedModel
+from perdure import Agent, Result, Runtime, tool
+from perdure.testing import ScriptedModel
 
 ran: list[Any] = []
 

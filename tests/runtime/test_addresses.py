@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from holdfast.errors import Refused
-from holdfast.runtime.webhooks.addresses import Place, Screen, parse
+from perdure.errors import Refused
+from perdure.runtime.webhooks.addresses import Place, Screen, parse
 
 PUBLIC = "93.184.215.14"
 

@@ -18,10 +18,10 @@ from tests.runtime.shop import (
     tool_results,
 )
 
-from holdfast import Conflict, Context, Refused, Runtime, tool
-from holdfast.store.base import Put, Write
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ManualClock
+from perdure import Conflict, Context, Refused, Runtime, tool
+from perdure.store.base import Put, Write
+from perdure.store.memory import MemoryStore
+from perdure.testing import ManualClock
 
 MakeRuntime = Callable[..., Runtime]
 

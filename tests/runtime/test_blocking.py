@@ -9,8 +9,8 @@ import pytest
 from tests.runtime.conftest import MakeRuntime
 from tests.runtime.shop import agent, ran, refunds
 
-from holdfast import Agent, Conflict, PendingCall, Result, Runtime
-from holdfast.testing import ManualClock
+from perdure import Agent, Conflict, PendingCall, Result, Runtime
+from perdure.testing import ManualClock
 
 ASK: dict[str, Any] = {"calls": [{"tool": "ask_user", "args": {"question": "Which?"}}]}
 

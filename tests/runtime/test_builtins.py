@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ConfigError, Refused, ToolError
-from holdfast.runtime.tools.builtin import ASK_USER, TODO_WRITE, WAIT, resolve_tool, wait_ms
-from holdfast.runtime.tools.invoke import invoke
-from holdfast.runtime.values import Context
+from perdure.errors import ConfigError, Refused, ToolError
+from perdure.runtime.tools.builtin import ASK_USER, TODO_WRITE, WAIT, resolve_tool, wait_ms
+from perdure.runtime.tools.invoke import invoke
+from perdure.runtime.values import Context
 
 
 def test_built_ins_are_found_by_name() -> None:

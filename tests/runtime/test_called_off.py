@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.driver.effects import Idle
-from holdfast.runtime.engine.driver import Driver
+from perdure.core.driver.effects import Idle
+from perdure.runtime.engine.driver import Driver
 
 
 async def test_a_drive_that_is_called_off_as_news_comes_ends() -> None:

@@ -6,10 +6,10 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast import Agent, Conflict, Delta, Refused, Runtime, tool
-from holdfast.core.conversation.messages import Answer
-from holdfast.runtime.models import Request
-from holdfast.testing import ScriptedModel
+from perdure import Agent, Conflict, Delta, Refused, Runtime, tool
+from perdure.core.conversation.messages import Answer
+from perdure.runtime.models import Request
+from perdure.testing import ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import anyio
 from anyio.lowlevel import checkpoint
 
-from holdfast import Agent, Runtime, tool
-from holdfast.testing import ScriptedModel
+from perdure import Agent, Runtime, tool
+from perdure.testing import ScriptedModel
 
 
 async def test_a_worker_that_is_closed_in_a_call_begins_nothing_and_leaves_nothing_behind(
@@ -23,7 +23,7 @@ async def test_a_worker_that_is_closed_in_a_call_begins_nothing_and_leaves_nothi
         return "done"
 
     agent = Agent("a", model=ScriptedModel([{"calls": [{"tool": "slow"}]}]), tools=[slow])
-    url = f"sqlite:///{tmp_path / 'holdfast.db'}"
+    url = f"sqlite:///{tmp_path / 'perdure.db'}"
     worker = await Runtime(url, agents=[agent], worker=True).__aenter__()
     with anyio.fail_after(20):
         await worker.session("first", agent=agent).send("go")

@@ -9,10 +9,10 @@ from tests.runtime.test_compaction import BOOK, facts, model_of, reader, reads
 from tests.runtime.test_retrying import time_passes
 from tests.runtime.windows import WindowModel, texts
 
-from holdfast import Agent, Conflict, NotFound, Refused, Runtime, tool
-from holdfast.errors import ModelError, ModelUnavailable
-from holdfast.runtime.sessions import service
-from holdfast.testing import ManualClock, ScriptedModel, survives
+from perdure import Agent, Conflict, NotFound, Refused, Runtime, tool
+from perdure.errors import ModelError, ModelUnavailable
+from perdure.runtime.sessions import service
+from perdure.testing import ManualClock, ScriptedModel, survives
 
 TALK = [{"text": f"Answer {n}."} for n in range(1, 9)]
 

@@ -10,19 +10,19 @@ from tests.runtime.conftest import MakeRuntime
 from tests.runtime.test_retrying import time_passes
 from tests.runtime.windows import WindowModel, texts
 
-from holdfast import Agent, Delta, Result, Runtime, tool
-from holdfast.core.conversation.messages import (
+from perdure import Agent, Delta, Result, Runtime, tool
+from perdure.core.conversation.messages import (
     Answer,
     AssistantMessage,
     ToolMessage,
     UserMessage,
 )
-from holdfast.core.providers import Format, render
-from holdfast.errors import ModelError, ModelUnavailable
-from holdfast.runtime.models.base import Request
-from holdfast.runtime.sessions import service
-from holdfast.testing import ManualClock, ScriptedModel, survives
-from holdfast.testing.provider_rules import check
+from perdure.core.providers import Format, render
+from perdure.errors import ModelError, ModelUnavailable
+from perdure.runtime.models.base import Request
+from perdure.runtime.sessions import service
+from perdure.testing import ManualClock, ScriptedModel, survives
+from perdure.testing.provider_rules import check
 
 PAGE = "page " * 200  # 250 tokens
 TOOLS = [{"name": "read", "input_schema": {"type": "object"}}]
@@ -301,7 +301,7 @@ async def test_without_a_summary_it_goes_on_as_long_as_it_can(
     model = Mute(BOOK)
     model.why = why
     one = Agent("reader", model=model, tools=[read], compaction=SHORT)
-    with caplog.at_level(logging.WARNING, "holdfast"):
+    with caplog.at_level(logging.WARNING, "perdure"):
         async with runtime(one) as rt:
             result = await rt.session("s", agent=one).run("Read the book.")
             assert await facts(rt, "compacted") == []

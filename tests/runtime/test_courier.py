@@ -12,16 +12,16 @@ import pytest
 from tests.runtime.shop import agent, paused
 from tests.runtime.test_outbox import OPS, SHOP, made, outbox_of, start
 
-from holdfast import NotFound, Runtime
-from holdfast.core.webhooks.deliveries import BACK_OFF_S, FEW, Answer, Delivery, Status
-from holdfast.core.webhooks.signatures import verify
-from holdfast.runtime.records.retention import Retention
-from holdfast.runtime.webhooks.deliveries import Deliveries
-from holdfast.runtime.webhooks.outbox import Target, notify_secret
-from holdfast.runtime.worker.sender import Courier
-from holdfast.store.base import Lease
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ManualClock
+from perdure import NotFound, Runtime
+from perdure.core.webhooks.deliveries import BACK_OFF_S, FEW, Answer, Delivery, Status
+from perdure.core.webhooks.signatures import verify
+from perdure.runtime.records.retention import Retention
+from perdure.runtime.webhooks.deliveries import Deliveries
+from perdure.runtime.webhooks.outbox import Target, notify_secret
+from perdure.runtime.worker.sender import Courier
+from perdure.store.base import Lease
+from perdure.store.memory import MemoryStore
+from perdure.testing import ManualClock
 
 MakeRuntime = Callable[..., Runtime]
 ENDS = Target(OPS.url, "hush", frozenset({"completed"}))
@@ -207,7 +207,7 @@ async def test_a_delivery_whose_session_was_deleted_is_withdrawn(
 async def test_a_process_without_the_server_s_list_makes_its_deliveries_and_leaves_them(
     runtime: MakeRuntime, clock: ManualClock
 ) -> None:
-    """S0.60: `holdfast approve --store …` is told too."""
+    """S0.60: `perdure approve --store …` is told too."""
     async with runtime(SHOP) as rt:
         wired(rt, clock, ENDS, OPS)
         await rt._service.desk.outbox.publish()

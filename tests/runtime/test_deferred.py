@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Context, PendingCall, Refused, Runtime, tool
-from holdfast.core.conversation.messages import Answer, AskedCall
-from holdfast.runtime.models import Request
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ManualClock, ScriptedModel
+from perdure import Agent, Context, PendingCall, Refused, Runtime, tool
+from perdure.core.conversation.messages import Answer, AskedCall
+from perdure.runtime.models import Request
+from perdure.store.memory import MemoryStore
+from perdure.testing import ManualClock, ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, NotFound, Runtime
-from holdfast.store.base import Check, Put, Write
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ScriptedModel
+from perdure import Agent, NotFound, Runtime
+from perdure.store.base import Check, Put, Write
+from perdure.store.memory import MemoryStore
+from perdure.testing import ScriptedModel
 
 
 class Deleted(MemoryStore):
@@ -49,7 +49,7 @@ async def test_a_run_that_was_over_is_not_turned_into_a_failed_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else `run()` without a message would start again what somebody has cancelled."""
-    from holdfast.runtime.engine import driver as engine
+    from perdure.runtime.engine import driver as engine
 
     one = Agent("a", model=ScriptedModel([{"text": "Hello."}]))
     async with Runtime(MemoryStore(), agents=[one]) as rt:

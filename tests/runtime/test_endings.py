@@ -9,8 +9,8 @@ import anyio
 import pydantic
 import pytest
 
-from holdfast import Agent, Context, HoldfastError, Refused, Runtime, tool
-from holdfast.testing import ScriptedModel
+from perdure import Agent, Context, PerdureError, Refused, Runtime, tool
+from perdure.testing import ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]
 
@@ -55,7 +55,7 @@ async def test_a_model_error_fails_the_run_and_the_next_goes_on_from_there(
         assert failed.state == "failed"
         assert failed.error is not None
         assert failed.error.code == "MODEL_ERROR"
-        with pytest.raises(HoldfastError, match="overloaded"):
+        with pytest.raises(PerdureError, match="overloaded"):
             failed.unwrap()
     model_of(one).turns[1] = {"text": "Done."}
     async with runtime(one) as rt:

@@ -7,8 +7,8 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast import Agent, Conflict, PendingCall, Runtime, tool
-from holdfast.testing import ManualClock, ScriptedModel
+from perdure import Agent, Conflict, PendingCall, Runtime, tool
+from perdure.testing import ManualClock, ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]
 

@@ -5,16 +5,16 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import anyio
 import pytest
 
-from holdfast import Agent, Delta, Runtime
-from holdfast.core.conversation.messages import Answer
-from holdfast.core.log import events
-from holdfast.core.session import naming as index
-from holdfast.core.session.naming import SessionRecord
-from holdfast.runtime.models.base import Request
-from holdfast.runtime.records.entries import Known
-from holdfast.runtime.records.log import as_record
-from holdfast.store.base import Write
-from holdfast.testing import ManualClock, ScriptedModel
+from perdure import Agent, Delta, Runtime
+from perdure.core.conversation.messages import Answer
+from perdure.core.log import events
+from perdure.core.session import naming as index
+from perdure.core.session.naming import SessionRecord
+from perdure.runtime.models.base import Request
+from perdure.runtime.records.entries import Known
+from perdure.runtime.records.log import as_record
+from perdure.store.base import Write
+from perdure.testing import ManualClock, ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]
 

@@ -8,13 +8,13 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast import Agent, Runtime, tool
-from holdfast.errors import StoreError
-from holdfast.runtime.engine import driver as engine
-from holdfast.runtime.engine import writer as ledger
-from holdfast.store.base import DELETE, Check, Feed, Put, Record, Slice, Unavailable, Write
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ManualClock, ScriptedModel
+from perdure import Agent, Runtime, tool
+from perdure.errors import StoreError
+from perdure.runtime.engine import driver as engine
+from perdure.runtime.engine import writer as ledger
+from perdure.store.base import DELETE, Check, Feed, Put, Record, Slice, Unavailable, Write
+from perdure.store.memory import MemoryStore
+from perdure.testing import ManualClock, ScriptedModel
 
 
 def agent(*turns: dict[str, Any], tools: Sequence[Any] = ()) -> Agent[str]:

@@ -4,10 +4,10 @@ import pytest
 from tests.runtime.conftest import MakeRuntime
 from tests.runtime.shop import agent, model_of, paused, ran, refunds
 
-from holdfast import Conflict, File, NotFound, Refused, Runtime
-from holdfast.runtime.records.content import read_bytes
-from holdfast.testing import crash_after
-from holdfast.testing.crash import Crashed
+from perdure import Conflict, File, NotFound, Refused, Runtime
+from perdure.runtime.records.content import read_bytes
+from perdure.testing import crash_after
+from perdure.testing.crash import Crashed
 
 LOOKS = {"text": "I look.", "calls": [{"tool": "look"}]}
 TURNS = (LOOKS, refunds(5), {"text": "Done."})

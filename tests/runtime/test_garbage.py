@@ -4,8 +4,8 @@ import gc
 from pathlib import Path
 from typing import Any
 
-from holdfast import Agent, Runtime, tool
-from holdfast.testing import ScriptedModel
+from perdure import Agent, Runtime, tool
+from perdure.testing import ScriptedModel
 
 
 @tool(deferred=True)
@@ -38,4 +38,4 @@ async def test_a_drive_is_gone_when_it_has_ended(tmp_path: Path) -> None:
         finally:
             gc.set_debug(0)
             gc.garbage.clear()
-    assert not {one for one in left if one.__module__.startswith(("holdfast.", "asyncio"))}
+    assert not {one for one in left if one.__module__.startswith(("perdure.", "asyncio"))}

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.runtime.streaming import AGAIN, LOST, Attempt, Hearing, Piece
+from perdure.runtime.streaming import AGAIN, LOST, Attempt, Hearing, Piece
 
 WORDS = ["I ", "look ", "into ", "the ", "order."]
 WHOLE = "".join(WORDS)

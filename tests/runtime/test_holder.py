@@ -2,9 +2,9 @@
 
 import anyio
 
-from holdfast import Agent, Runtime
-from holdfast.runtime.models.scripted import ScriptedModel
-from holdfast.store.memory import MemoryStore
+from perdure import Agent, Runtime
+from perdure.runtime.models.scripted import ScriptedModel
+from perdure.store.memory import MemoryStore
 
 
 class Slow(MemoryStore):

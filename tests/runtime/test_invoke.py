@@ -10,11 +10,11 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast.errors import Refused, ToolError
-from holdfast.runtime.tools.builtin import ASK_USER
-from holdfast.runtime.tools.invoke import accepts_result, invoke, needs_approval, prompt_for
-from holdfast.runtime.tools.tool import Tool, as_tool, tool
-from holdfast.runtime.values import Context, PendingCall
+from perdure.errors import Refused, ToolError
+from perdure.runtime.tools.builtin import ASK_USER
+from perdure.runtime.tools.invoke import accepts_result, invoke, needs_approval, prompt_for
+from perdure.runtime.tools.tool import Tool, as_tool, tool
+from perdure.runtime.values import Context, PendingCall
 
 
 def context(**args: Any) -> Context[str]:

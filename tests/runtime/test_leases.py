@@ -10,15 +10,15 @@ import pytest
 from anyio.lowlevel import checkpoint
 from tests.runtime.endless import endless_tool
 
-from holdfast import Agent, Delta, Runtime, tool
-from holdfast.core.conversation.messages import Answer
-from holdfast.errors import Corrupt
-from holdfast.runtime.engine import leases as holder
-from holdfast.runtime.models.base import Request
-from holdfast.runtime.records.entries import Address
-from holdfast.store.base import Check, Lease, Put, Record, Unknown, Write
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ManualClock, ScriptedModel
+from perdure import Agent, Delta, Runtime, tool
+from perdure.core.conversation.messages import Answer
+from perdure.errors import Corrupt
+from perdure.runtime.engine import leases as holder
+from perdure.runtime.models.base import Request
+from perdure.runtime.records.entries import Address
+from perdure.store.base import Check, Lease, Put, Record, Unknown, Write
+from perdure.store.memory import MemoryStore
+from perdure.testing import ManualClock, ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]
 
@@ -74,7 +74,7 @@ async def test_a_claim_whose_answer_was_lost_leaves_no_session_held(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """E8: whatever was claimed under that name, only letting the name end frees it."""
-    monkeypatch.setenv("HOLDFAST_LEASE", "0.3s")
+    monkeypatch.setenv("PERDURE_LEASE", "0.3s")
 
     class Forgetful(MemoryStore):
         forgets = True
@@ -112,7 +112,7 @@ async def test_a_lease_that_ran_out_before_an_effect_is_not_kept_alive_undriven(
     """Nobody else was there to take it, so the heartbeat of the same name comes through again."""
     local, ran = Stopped(), []
     monkeypatch.setattr(holder, "time", local)
-    monkeypatch.setenv("HOLDFAST_LEASE", "0.3s")
+    monkeypatch.setenv("PERDURE_LEASE", "0.3s")
 
     class Blocked(MemoryStore):
         async def commit(
@@ -218,7 +218,7 @@ async def test_a_claim_that_the_store_has_forgotten_is_not_driven_twice_in_one_p
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """G5: the second claim has the epoch and the holder of the first, so no fence parts them."""
-    monkeypatch.setenv("HOLDFAST_LEASE", "0.3s")
+    monkeypatch.setenv("PERDURE_LEASE", "0.3s")
     store, ran, asked = Crashed(), list[str](), list[anyio.Event]()
 
     class Slow(ScriptedModel):

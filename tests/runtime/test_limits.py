@@ -7,9 +7,9 @@ import pytest
 from tests.runtime.conftest import MakeRuntime
 from tests.runtime.shop import agent, refunds
 
-from holdfast import Agent, tool
-from holdfast.errors import ConfigError
-from holdfast.testing import ManualClock, ScriptedModel
+from perdure import Agent, tool
+from perdure.errors import ConfigError
+from perdure.testing import ManualClock, ScriptedModel
 
 running = 0
 most = 0

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from holdfast import Agent, Runtime, tool
-from holdfast.store.base import Check, Put, Unknown, Write
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ScriptedModel
+from perdure import Agent, Runtime, tool
+from perdure.store.base import Check, Put, Unknown, Write
+from perdure.store.memory import MemoryStore
+from perdure.testing import ScriptedModel
 
 
 class Forgetful(MemoryStore):

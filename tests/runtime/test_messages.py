@@ -6,8 +6,8 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast import Agent, Conflict, NotFound, Refused, Runtime, tool
-from holdfast.testing import ScriptedModel
+from perdure import Agent, Conflict, NotFound, Refused, Runtime, tool
+from perdure.testing import ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Conflict, File, PendingCall, Refused, Runtime, tool
-from holdfast.core.pending.record import PendingRecord
-from holdfast.runtime.transfer.archive import ImportReport, export_lines, import_lines
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ManualClock, ScriptedModel, crash_after
-from holdfast.testing.crash import Crashed
+from perdure import Agent, Conflict, File, PendingCall, Refused, Runtime, tool
+from perdure.core.pending.record import PendingRecord
+from perdure.runtime.transfer.archive import ImportReport, export_lines, import_lines
+from perdure.store.memory import MemoryStore
+from perdure.testing import ManualClock, ScriptedModel, crash_after
+from perdure.testing.crash import Crashed
 
 ran: list[str] = []
 
@@ -111,7 +111,7 @@ async def test_an_export_imports_back_equal(source: Runtime, clock: ManualClock)
 async def test_the_first_line_names_the_session(source: Runtime) -> None:
     first, second, *_ = await exported(source)
     assert json.loads(first) == {
-        "holdfast": 1,
+        "perdure": 1,
         "sessionID": "s",
         "tenant": "",
         "agent": "helper",
@@ -311,20 +311,20 @@ async def test_tenants_stay_apart(source: Runtime, clock: ManualClock) -> None:
         (['{"seq":1,"type":"user","timestamp":1,"data":{}}'], "line 1: no session was named"),
         (["{"], "line 1: "),
         (["5"], "line 1: "),
-        (['{"holdfast":2,"sessionID":"s","agent":"a"}'], "line 1: format 2 is not known"),
-        (['{"holdfast":1,"agent":"a"}'], "line 1: None cannot be a session id"),
-        (['{"holdfast":1,"sessionID":"s"}'], "line 1: None cannot be a agent name"),
-        (['{"holdfast":1,"sessionID":"s","agent":"a","more":1}'], "line 1: "),
-        (['{"holdfast":1,"sessionID":"s","agent":"a"}'] * 2, "line 2: session 's' is in the file"),
+        (['{"perdure":2,"sessionID":"s","agent":"a"}'], "line 1: format 2 is not known"),
+        (['{"perdure":1,"agent":"a"}'], "line 1: None cannot be a session id"),
+        (['{"perdure":1,"sessionID":"s"}'], "line 1: None cannot be a agent name"),
+        (['{"perdure":1,"sessionID":"s","agent":"a","more":1}'], "line 1: "),
+        (['{"perdure":1,"sessionID":"s","agent":"a"}'] * 2, "line 2: session 's' is in the file"),
         (
-            ['{"holdfast":1,"sessionID":"s","agent":"a"}', '{"end":"s","events":0}'],
+            ['{"perdure":1,"sessionID":"s","agent":"a"}', '{"end":"s","events":0}'],
             "has no events",
         ),
         ([], "there is no session in the file"),
-        (['{"holdfast":1,"sessionID":"s","agent":"a"}', '{"end":"s","events":3}'], "line 2: 3 "),
+        (['{"perdure":1,"sessionID":"s","agent":"a"}', '{"end":"s","events":3}'], "line 2: 3 "),
         (
             [
-                '{"holdfast":1,"sessionID":"s","agent":"a"}',
+                '{"perdure":1,"sessionID":"s","agent":"a"}',
                 "",
                 '{"seq":2,"type":"user","timestamp":1,"data":{"role":"user","content":"x"}}',
             ],
@@ -332,14 +332,14 @@ async def test_tenants_stay_apart(source: Runtime, clock: ManualClock) -> None:
         ),
         (
             [
-                '{"holdfast":1,"sessionID":"s","agent":"a"}',
+                '{"perdure":1,"sessionID":"s","agent":"a"}',
                 '{"seq":1,"type":"user","timestamp":1,"data":{"role":5}}',
             ],
             "line 2: an event of type 'user' cannot be read",
         ),
         (
             [
-                '{"holdfast":1,"sessionID":"s","agent":"a"}',
+                '{"perdure":1,"sessionID":"s","agent":"a"}',
                 '{"seq":1,"type":"mystery","timestamp":1,"data":[]}',
             ],
             "line 2: ",

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Conflict, Event, NotFound, Runtime, tool
-from holdfast.core.session.naming import SessionRecord
-from holdfast.runtime.records import cache as near
-from holdfast.runtime.records.cache import Near, Rested
-from holdfast.runtime.records.entries import Known, Waiting
-from holdfast.runtime.records.log import Log
-from holdfast.store.base import Check, Entry, Page, Put, Slice, Write
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ManualClock, ScriptedModel
+from perdure import Agent, Conflict, Event, NotFound, Runtime, tool
+from perdure.core.session.naming import SessionRecord
+from perdure.runtime.records import cache as near
+from perdure.runtime.records.cache import Near, Rested
+from perdure.runtime.records.entries import Known, Waiting
+from perdure.runtime.records.log import Log
+from perdure.store.base import Check, Entry, Page, Put, Slice, Write
+from perdure.store.memory import MemoryStore
+from perdure.testing import ManualClock, ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]
 

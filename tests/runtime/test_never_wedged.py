@@ -7,9 +7,9 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast import Agent, Conflict, PendingCall, Refused, Result, Runtime, Tool, tool
-from holdfast.runtime.models.scripted import ScriptedModel
-from holdfast.store.memory import MemoryStore
+from perdure import Agent, Conflict, PendingCall, Refused, Result, Runtime, Tool, tool
+from perdure.runtime.models.scripted import ScriptedModel
+from perdure.store.memory import MemoryStore
 
 ran: list[tuple[str, dict[str, Any]]] = []
 

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import anyio
 import pytest
 
-from holdfast import Agent, Context, Refused, Runtime, tool
-from holdfast.errors import ConfigError
-from holdfast.testing import ScriptedModel
+from perdure import Agent, Context, Refused, Runtime, tool
+from perdure.errors import ConfigError
+from perdure.testing import ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]
 

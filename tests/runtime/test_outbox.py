@@ -8,13 +8,13 @@ import msgspec
 import pytest
 from tests.runtime.shop import agent, clerk, paused, refund
 
-from holdfast import PendingCall, Refused, Runtime, tool
-from holdfast.core.webhooks import deliveries
-from holdfast.core.webhooks.deliveries import Delivery
-from holdfast.runtime.webhooks.addresses import Screen
-from holdfast.runtime.webhooks.outbox import Outbox, Target, notify_secret
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ManualClock
+from perdure import PendingCall, Refused, Runtime, tool
+from perdure.core.webhooks import deliveries
+from perdure.core.webhooks.deliveries import Delivery
+from perdure.runtime.webhooks.addresses import Screen
+from perdure.runtime.webhooks.outbox import Outbox, Target, notify_secret
+from perdure.store.memory import MemoryStore
+from perdure.testing import ManualClock
 
 MakeRuntime = Callable[..., Runtime]
 PUBLIC = "93.184.215.14"

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from holdfast.errors import ToolError
-from holdfast.runtime.tools.outputs import Deferred, parse_deferred, render_result
-from holdfast.runtime.values import File
+from perdure.errors import ToolError
+from perdure.runtime.tools.outputs import Deferred, parse_deferred, render_result
+from perdure.runtime.values import File
 
 PNG = File("image/png", data=b"\x89PNG", name="chart.png")
 

@@ -14,7 +14,7 @@ from tests.runtime.shop import (
     tool_results,
 )
 
-from holdfast import Conflict, PendingCall, Runtime, tool
+from perdure import Conflict, PendingCall, Runtime, tool
 
 MakeRuntime = Callable[..., Runtime]
 

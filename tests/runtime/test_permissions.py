@@ -7,9 +7,9 @@ import pytest
 from tests.runtime.conftest import MakeRuntime
 from tests.runtime.shop import agent, ran, refunds, tool_results
 
-from holdfast import Agent, NotFound, Refused, Runtime, tool
-from holdfast.errors import ConfigError
-from holdfast.testing import ScriptedModel
+from perdure import Agent, NotFound, Refused, Runtime, tool
+from perdure.errors import ConfigError
+from perdure.testing import ScriptedModel
 
 
 @tool(requires_approval=True)

@@ -6,8 +6,8 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast import Agent, NotFound, PendingCall, Runtime, tool
-from holdfast.testing import ManualClock, ScriptedModel
+from perdure import Agent, NotFound, PendingCall, Runtime, tool
+from perdure.testing import ManualClock, ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from tests.runtime.receiver import receiving
 
-from holdfast.core.webhooks.deliveries import FORBIDDEN, Answer
-from holdfast.runtime.webhooks.addresses import Screen
-from holdfast.runtime.webhooks.post import Post
+from perdure.core.webhooks.deliveries import FORBIDDEN, Answer
+from perdure.runtime.webhooks.addresses import Screen
+from perdure.runtime.webhooks.post import Post
 
 LOOPBACK = ["127.0.0.0/8"]
 NOW = 1_700_000_000_000
@@ -41,7 +41,7 @@ async def test_the_body_arrives_under_the_name_at_the_address_that_was_looked_at
     assert (got.path, got.body, got.id) == ("/hook?key=1", b"{}", "d_1")
     assert got.headers["host"] == f"ops.example:{receiver.port}"
     assert got.headers["content-type"] == "application/json"
-    assert got.headers["user-agent"].startswith("holdfast/")
+    assert got.headers["user-agent"].startswith("perdure/")
     assert names.asked == ["ops.example"]  # once: nobody resolves it again behind our back
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ConfigError
-from holdfast.runtime.agents import prices
-from holdfast.runtime.agents.prices import Prices, window
+from perdure.errors import ConfigError
+from perdure.runtime.agents import prices
+from perdure.runtime.agents.prices import Prices, window
 
 USED = {"inputTokens": 1_000_000, "outputTokens": 100_000}
 CACHED = {**USED, "cacheReadTokens": 500_000, "cacheWriteTokens": 100_000}

@@ -6,9 +6,9 @@ from typing import Any
 import anyio
 from tests.servers.plug import Loss, plugged
 
-from holdfast import Agent, Context, Result, Runtime, tool
-from holdfast.errors import StoreError
-from holdfast.testing import ScriptedModel
+from perdure import Agent, Context, Result, Runtime, tool
+from perdure.errors import StoreError
+from perdure.testing import ScriptedModel
 
 TURNS: list[dict[str, Any]] = [
     {"calls": [{"tool": "pay"}]},

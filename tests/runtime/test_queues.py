@@ -6,11 +6,11 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast import Agent, Refused, Runtime, tool
-from holdfast.errors import ConfigError
-from holdfast.runtime.records.entries import Address
-from holdfast.runtime.transfer.archive import export_lines, import_lines
-from holdfast.testing import ScriptedModel
+from perdure import Agent, Refused, Runtime, tool
+from perdure.errors import ConfigError
+from perdure.runtime.records.entries import Address
+from perdure.runtime.transfer.archive import export_lines, import_lines
+from perdure.testing import ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]
 
@@ -106,7 +106,7 @@ async def test_a_session_whose_queue_nobody_serves_says_so(
         await rt.session("s", agent=one, queue="gpu").send("Go")
         problem = (await rt.session("s").get()).problem
         assert problem is not None
-        assert (problem.code, problem.hint) == ("NO_WORKER", "holdfast worker --queue gpu")
+        assert (problem.code, problem.hint) == ("NO_WORKER", "perdure worker --queue gpu")
         assert problem.message == "it is due, and no worker serves its queue gpu"
         await rt.session("busy", agent=busy).send("Go")
         tasks.start_soon(lambda: rt.work(queues=["gpu"], agents=["busy"]))

@@ -9,17 +9,17 @@ import pytest
 from pydantic import BaseModel, SecretStr
 from tests.runtime.test_outbox import OPS, body_of, made, outbox_of
 
-from holdfast import Agent, Conflict, PendingCall, Refused, Runtime, tool
-from holdfast.app import service_of
-from holdfast.core.conversation.display import shown_messages
-from holdfast.core.log.redaction import secret_arguments
-from holdfast.errors import ConfigError
-from holdfast.pending import AsyncToolRegistry, PendingToolCall
-from holdfast.runtime.records.entries import Address
-from holdfast.runtime.records.log import Log
-from holdfast.runtime.transfer.archive import export_lines, import_lines
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ScriptedModel
+from perdure import Agent, Conflict, PendingCall, Refused, Runtime, tool
+from perdure.app import service_of
+from perdure.core.conversation.display import shown_messages
+from perdure.core.log.redaction import secret_arguments
+from perdure.errors import ConfigError
+from perdure.pending import AsyncToolRegistry, PendingToolCall
+from perdure.runtime.records.entries import Address
+from perdure.runtime.records.log import Log
+from perdure.runtime.transfer.archive import export_lines, import_lines
+from perdure.store.memory import MemoryStore
+from perdure.testing import ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]
 CARD, PIN, NEW = "4111-1111", "0451", "4222-2222"

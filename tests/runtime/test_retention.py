@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, NotFound, PendingCall, Runtime, tool
-from holdfast.runtime.records import retention
-from holdfast.runtime.records.retention import Retention
-from holdfast.store.base import Page, Put, Write
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ManualClock, ScriptedModel
+from perdure import Agent, NotFound, PendingCall, Runtime, tool
+from perdure.runtime.records import retention
+from perdure.runtime.records.retention import Retention
+from perdure.store.base import Page, Put, Write
+from perdure.store.memory import MemoryStore
+from perdure.testing import ManualClock, ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]
 
@@ -149,7 +149,7 @@ async def test_one_entry_that_moved_meanwhile_stops_no_other(clock: ManualClock)
 async def test_the_configuration_says_how_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "holdfast.yaml").write_text("retention: {settled_calls: 36h}")
-    runtime = Runtime.from_config(tmp_path / "holdfast.yaml")
+    (tmp_path / "perdure.yaml").write_text("retention: {settled_calls: 36h}")
+    runtime = Runtime.from_config(tmp_path / "perdure.yaml")
     assert runtime._service.keep_settled_ms == 36 * 3_600_000
     assert Runtime("memory:")._service.keep_settled_ms == 7 * 86_400_000

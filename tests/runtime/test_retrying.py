@@ -7,12 +7,12 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast import Agent, Delta, Event, Result, Runtime, tool
-from holdfast.core.driver.plan import IN_PLACE_MS
-from holdfast.errors import ConfigError
-from holdfast.runtime.engine import driver as engine
-from holdfast.runtime.sessions import service
-from holdfast.testing import ManualClock, ScriptedModel
+from perdure import Agent, Delta, Event, Result, Runtime, tool
+from perdure.core.driver.plan import IN_PLACE_MS
+from perdure.errors import ConfigError
+from perdure.runtime.engine import driver as engine
+from perdure.runtime.sessions import service
+from perdure.testing import ManualClock, ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]
 BUSY = {"text": "overloaded", "transient": True}

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Conflict, Context, File, NotFound, Refused, Runtime, tool
-from holdfast.runtime.agents.agents import Agents
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ScriptedModel
+from perdure import Agent, Conflict, Context, File, NotFound, Refused, Runtime, tool
+from perdure.runtime.agents.agents import Agents
+from perdure.store.memory import MemoryStore
+from perdure.testing import ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]
 

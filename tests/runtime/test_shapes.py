@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, HoldfastError, Runtime, tool
-from holdfast.core.log.events import Retry, Stamped, User
-from holdfast.core.session.naming import SessionRecord
-from holdfast.core.session.state import fold
-from holdfast.runtime.views import Sight, session_status
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ManualClock, ScriptedModel
+from perdure import Agent, PerdureError, Runtime, tool
+from perdure.core.log.events import Retry, Stamped, User
+from perdure.core.session.naming import SessionRecord
+from perdure.core.session.state import fold
+from perdure.runtime.views import Sight, session_status
+from perdure.store.memory import MemoryStore
+from perdure.testing import ManualClock, ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]
 
@@ -242,7 +242,7 @@ async def test_a_result_says_what_its_json_says(in_memory: MakeRuntime) -> None:
 
 @pytest.mark.parametrize("hint", [None, "do this"])
 def test_an_error_is_shown_with_its_code_and_hint(hint: str | None) -> None:
-    error = HoldfastError("text", code="X", hint=hint, details={"a": 1})
+    error = PerdureError("text", code="X", hint=hint, details={"a": 1})
     assert error.to_json() == {
         "error": "text",
         "code": "X",

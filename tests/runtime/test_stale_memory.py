@@ -4,9 +4,9 @@ from typing import Any
 
 import anyio
 
-from holdfast import Agent, Runtime, tool
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ManualClock, ScriptedModel
+from perdure import Agent, Runtime, tool
+from perdure.store.memory import MemoryStore
+from perdure.testing import ManualClock, ScriptedModel
 
 
 @tool(deferred=True)

@@ -11,13 +11,13 @@ import anyio
 import pytest
 from tests.servers.fixtures import StartPostgres
 
-from holdfast import Agent, Context, PendingCall, Runtime, tool
-from holdfast.app import service_of
-from holdfast.errors import Corrupt, StoreError
-from holdfast.runtime.engine import writer as ledger
-from holdfast.store.base import Check, Put, Store, Unavailable, Write
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import Crashed, ManualClock, ScriptedModel, crash_after
+from perdure import Agent, Context, PendingCall, Runtime, tool
+from perdure.app import service_of
+from perdure.errors import Corrupt, StoreError
+from perdure.runtime.engine import writer as ledger
+from perdure.store.base import Check, Put, Store, Unavailable, Write
+from perdure.store.memory import MemoryStore
+from perdure.testing import Crashed, ManualClock, ScriptedModel, crash_after
 
 MakeRuntime = Callable[..., Runtime]
 
@@ -132,7 +132,7 @@ async def test_what_a_tool_did_while_postgres_was_restarted_is_kept(
     start_postgres: StartPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G2"""
-    monkeypatch.setenv("HOLDFAST_LEASE", "60s")
+    monkeypatch.setenv("PERDURE_LEASE", "60s")
     monkeypatch.setattr(ledger, "PATIENT_S", 60.0)
     server = start_postgres()
 

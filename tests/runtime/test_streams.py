@@ -7,8 +7,8 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast import Agent, Context, Delta, Event, Result, Runtime, tool
-from holdfast.testing import ScriptedModel
+from perdure import Agent, Context, Delta, Event, Result, Runtime, tool
+from perdure.testing import ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]
 

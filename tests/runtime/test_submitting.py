@@ -6,8 +6,8 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast import Agent, Conflict, NotFound, PendingCall, Refused, Runtime, tool
-from holdfast.testing import ManualClock, ScriptedModel
+from perdure import Agent, Conflict, NotFound, PendingCall, Refused, Runtime, tool
+from perdure.testing import ManualClock, ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]
 

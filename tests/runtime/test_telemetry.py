@@ -14,9 +14,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from pydantic import SecretStr
 from tests.mcp.world import World
 
-from holdfast import Agent, File, Runtime, ToolError, tool
-from holdfast.errors import ConfigError
-from holdfast.testing import ScriptedModel
+from perdure import Agent, File, Runtime, ToolError, tool
+from perdure.errors import ConfigError
+from perdure.testing import ScriptedModel
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ async def test_a_drive_is_a_trace_with_its_model_and_tool_calls(
     said = dict(drive.attributes or {})
     assert said["gen_ai.operation.name"] == "invoke_agent"
     assert (said["gen_ai.agent.name"], said["gen_ai.conversation.id"]) == ("clerk", "s")
-    assert said["holdfast.state"] == "completed"
+    assert said["perdure.state"] == "completed"
     called = dict(named(spans)["execute_tool look"].attributes or {})
     assert called["gen_ai.operation.name"] == "execute_tool"
     assert called["gen_ai.tool.name"] == "look"
@@ -216,8 +216,8 @@ def test_a_word_that_telemetry_does_not_have_is_told() -> None:
 def test_a_program_without_a_collector_loads_no_telemetry() -> None:
     program = (
         "import anyio, sys\n"
-        "from holdfast import Agent, Runtime\n"
-        "from holdfast.testing import ScriptedModel\n"
+        "from perdure import Agent, Runtime\n"
+        "from perdure.testing import ScriptedModel\n"
         "async def main():\n"
         "    one = Agent('a', model=ScriptedModel([{'text': 'hi'}]))\n"
         "    async with Runtime('memory:', agents=[one]) as rt:\n"

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field, SecretStr
 
-from holdfast.errors import ConfigError, Refused
-from holdfast.runtime.tools.tool import ASYNCHRONOUS, Tool, as_tool, tool
-from holdfast.runtime.values import Context, PendingCall
+from perdure.errors import ConfigError, Refused
+from perdure.runtime.tools.tool import ASYNCHRONOUS, Tool, as_tool, tool
+from perdure.runtime.values import Context, PendingCall
 
 
 class Colour(Enum):

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, Field
 
-from holdfast.runtime.tools.invoke import invoke
-from holdfast.runtime.tools.tool import as_tool, tool
-from holdfast.runtime.values import Context as Ctx
+from perdure.runtime.tools.invoke import invoke
+from perdure.runtime.tools.tool import as_tool, tool
+from perdure.runtime.values import Context as Ctx
 
 if TYPE_CHECKING:
     from decimal import Decimal
 
-    from holdfast.runtime.values import Context, PendingCall
+    from perdure.runtime.values import Context, PendingCall
 
 
 class Order(BaseModel):

@@ -8,8 +8,8 @@ import anyio
 import pydantic
 import pytest
 
-from holdfast import Agent, Context, Runtime, ToolError, tool
-from holdfast.testing import ScriptedModel
+from perdure import Agent, Context, Runtime, ToolError, tool
+from perdure.testing import ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]
 

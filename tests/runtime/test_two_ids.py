@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Conflict, Runtime, tool
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import Crashed, ScriptedModel, crash_after
+from perdure import Agent, Conflict, Runtime, tool
+from perdure.store.memory import MemoryStore
+from perdure.testing import Crashed, ScriptedModel, crash_after
 
 TURNS: list[dict[str, Any]] = [{"calls": [{"tool": "job"}]}, {"text": "Fine."}]
 

@@ -6,11 +6,11 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast import Agent, Context, Runtime, tool
-from holdfast.app import around_store
-from holdfast.store.base import Store
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ManualClock, ScriptedModel
+from perdure import Agent, Context, Runtime, tool
+from perdure.app import around_store
+from perdure.store.base import Store
+from perdure.store.memory import MemoryStore
+from perdure.testing import ManualClock, ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]
 

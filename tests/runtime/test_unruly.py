@@ -7,10 +7,10 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast import Agent, Context, Delta, HoldfastError, Runtime, tool
-from holdfast.core.conversation.messages import Answer
-from holdfast.runtime.models.base import Request
-from holdfast.testing import ScriptedModel
+from perdure import Agent, Context, Delta, PerdureError, Runtime, tool
+from perdure.core.conversation.messages import Answer
+from perdure.runtime.models.base import Request
+from perdure.testing import ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]
 
@@ -71,7 +71,7 @@ async def test_a_tool_that_cancels_its_task_is_told_as_interrupted(
     async with in_memory(one) as rt:
         session = rt.session("s", agent=one)
         with anyio.fail_after(5):
-            with pytest.raises(HoldfastError, match="cut off"):
+            with pytest.raises(PerdureError, match="cut off"):
                 await session.run("Go")
             assert (await session.run()).output == "Done."
         (told,) = [e.data for e in await session.events() if e.type == "tool_result"]

@@ -6,12 +6,12 @@ import pytest
 from tests.runtime.conftest import MakeRuntime
 from tests.runtime.shop import look
 
-from holdfast import Agent, Runtime
-from holdfast.core.log import events
-from holdfast.runtime.records.entries import Address
-from holdfast.runtime.records.log import as_record
-from holdfast.store.base import Write
-from holdfast.testing import ScriptedModel
+from perdure import Agent, Runtime
+from perdure.core.log import events
+from perdure.runtime.records.entries import Address
+from perdure.runtime.records.log import as_record
+from perdure.store.base import Write
+from perdure.testing import ScriptedModel
 
 PRICES = {"acme:large": {"input": 1_000_000, "output": 0}}  # a dollar a token
 

@@ -5,10 +5,10 @@ from typing import Any, get_args
 from tests.runtime.conftest import MakeRuntime
 from tests.runtime.shop import agent
 
-from holdfast.core.conversation.messages import AssistantMessage, ToolMessage
-from holdfast.core.providers import Format, render
-from holdfast.testing import ScriptedModel
-from holdfast.testing.provider_rules import check
+from perdure.core.conversation.messages import AssistantMessage, ToolMessage
+from perdure.core.providers import Format, render
+from perdure.testing import ScriptedModel
+from perdure.testing.provider_rules import check
 
 TOOLS = [{"name": "look", "input_schema": {"type": "object"}}]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import Refused
-from holdfast.runtime.values import Context, Decision, File, PendingCall, parse_duration
+from perdure.errors import Refused
+from perdure.runtime.values import Context, Decision, File, PendingCall, parse_duration
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 

@@ -6,9 +6,9 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast import Agent, PendingCall, Runtime, ToolError, tool
-from holdfast.core.conversation.messages import ToolMessage
-from holdfast.testing import ManualClock, ScriptedModel
+from perdure import Agent, PendingCall, Runtime, ToolError, tool
+from perdure.core.conversation.messages import ToolMessage
+from perdure.testing import ManualClock, ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]
 

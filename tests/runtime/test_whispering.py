@@ -8,13 +8,13 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast import Agent, Delta, Event, Result, Runtime, tool
-from holdfast.core.conversation.messages import Answer
-from holdfast.runtime import streaming as bus
-from holdfast.runtime.models.base import Request
-from holdfast.store.base import WHISPER_BYTES
-from holdfast.store.memory import MemoryStore
-from holdfast.store.sqlite.store import SqliteStore
+from perdure import Agent, Delta, Event, Result, Runtime, tool
+from perdure.core.conversation.messages import Answer
+from perdure.runtime import streaming as bus
+from perdure.runtime.models.base import Request
+from perdure.store.base import WHISPER_BYTES
+from perdure.store.memory import MemoryStore
+from perdure.store.sqlite.store import SqliteStore
 
 MakeRuntime = Callable[..., Runtime]
 

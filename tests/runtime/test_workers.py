@@ -10,12 +10,12 @@ import pytest
 from anyio.lowlevel import checkpoint
 from tests.runtime.endless import endless_tool
 
-from holdfast import Agent, Runtime, tool
-from holdfast.errors import ConfigError
-from holdfast.runtime.engine import host
-from holdfast.runtime.engine.feed import Watch
-from holdfast.runtime.worker import worker
-from holdfast.store.base import (
+from perdure import Agent, Runtime, tool
+from perdure.errors import ConfigError
+from perdure.runtime.engine import host
+from perdure.runtime.engine.feed import Watch
+from perdure.runtime.worker import worker
+from perdure.store.base import (
     Check,
     Entry,
     Feed,
@@ -26,8 +26,8 @@ from holdfast.store.base import (
     Unavailable,
     Write,
 )
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ManualClock, ScriptedModel
+from perdure.store.memory import MemoryStore
+from perdure.testing import ManualClock, ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]
 

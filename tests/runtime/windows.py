@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from holdfast import Delta
-from holdfast.core.conversation.messages import Answer, AssistantMessage, Message, UserMessage
-from holdfast.errors import ModelError
-from holdfast.runtime.models.base import Request
-from holdfast.testing import ScriptedModel
+from perdure import Delta
+from perdure.core.conversation.messages import Answer, AssistantMessage, Message, UserMessage
+from perdure.errors import ModelError
+from perdure.runtime.models.base import Request
+from perdure.testing import ScriptedModel
 
 
 class WindowModel(ScriptedModel):

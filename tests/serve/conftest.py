@@ -8,9 +8,9 @@ import pytest
 from tests.hanging import nothing_hangs
 from tests.serve.shop import TOKENS, agent
 
-from holdfast import Runtime, asgi
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ManualClock
+from perdure import Runtime, asgi
+from perdure.store.memory import MemoryStore
+from perdure.testing import ManualClock
 
 __all__ = ["nothing_hangs"]
 
@@ -40,7 +40,7 @@ def client_of() -> MakeClient:
         headers = {} if as_ is None else {"Authorization": f"Bearer {as_}-token"}
         transport = httpx2.ASGITransport(app=app, **options.pop("transport", {}))
         headers |= options.pop("headers", {})
-        return Client(transport=transport, base_url="http://holdfast", headers=headers, **options)
+        return Client(transport=transport, base_url="http://perdure", headers=headers, **options)
 
     return make
 

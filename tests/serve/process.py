@@ -10,15 +10,15 @@ from typing import Any, Final, Self
 import httpx2
 from tests.servers.ports import free_port
 
-from holdfast.client import Client
+from perdure.client import Client
 
 APP: Final = """
 from tests.serve.shop import agent
-from holdfast import Runtime
+from perdure import Runtime
 rt = Runtime("sqlite:///h.db", agents=[agent()])
 """
 ROOT: Final = Path(__file__).parents[2]
-CLI: Final = (sys.executable, "-m", "holdfast.cli")
+CLI: Final = (sys.executable, "-m", "perdure.cli")
 
 
 def around(**more: str) -> dict[str, str]:
@@ -27,7 +27,7 @@ def around(**more: str) -> dict[str, str]:
 
 
 class Server:
-    """`holdfast serve` in a folder, on a port that stays its own over restarts."""
+    """`perdure serve` in a folder, on a port that stays its own over restarts."""
 
     def __init__(self, folder: Path, *options: str, **env: str) -> None:
         self.port = free_port()

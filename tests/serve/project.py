@@ -8,7 +8,7 @@ MANY: Final = 50  # calls of one session of the agent `many`
 
 TOOLS: Final = '''
 import os
-from holdfast import PendingCall, tool
+from perdure import PendingCall, tool
 
 
 def note(line):
@@ -66,7 +66,7 @@ def make_project(folder: Path, store: str, **server: Any) -> None:
     """
     sql = {"driver": "postgres", "database": store}
     if store == "sqlite":
-        sql = {"driver": "sqlite", "database": "holdfast.db"}
+        sql = {"driver": "sqlite", "database": "perdure.db"}
     (folder / "tools.py").write_text(TOOLS)
     for name, script in SCRIPTS.items():
         (folder / f"{name}.json").write_text(json.dumps(script))
@@ -86,7 +86,7 @@ def make_project(folder: Path, store: str, **server: Any) -> None:
             **server,
         },
     }
-    (folder / "holdfast.yaml").write_text(json.dumps(config))  # JSON is YAML
+    (folder / "perdure.yaml").write_text(json.dumps(config))  # JSON is YAML
 
 
 def effects(folder: Path) -> list[str]:

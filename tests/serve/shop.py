@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from holdfast import Agent, PendingCall, Principal, Result, Runtime, tool
-from holdfast.testing import ScriptedModel
+from perdure import Agent, PendingCall, Principal, Result, Runtime, tool
+from perdure.testing import ScriptedModel
 
 ROLES = ("viewer", "submitter", "approver", "operator", "admin")
 TOKENS = {

@@ -86,7 +86,7 @@ async def reading(
     reader = Reader(room)
     where, _, query = path.partition("?")
     given = {
-        "host": "holdfast",
+        "host": "perdure",
         "accept": "text/event-stream",
         "authorization": f"Bearer {as_}-token",
         **{name.replace("_", "-"): value for name, value in headers.items()},
@@ -102,7 +102,7 @@ async def reading(
         "query_string": query.encode(),
         "headers": [(k.lower().encode(), v.encode()) for k, v in given.items()],
         "client": ("127.0.0.1", 5),
-        "server": ("holdfast", 80),
+        "server": ("perdure", 80),
         "root_path": "",
     }
     asked = False

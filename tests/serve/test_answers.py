@@ -7,10 +7,10 @@ import pytest
 from tests.serve.conftest import Client, MakeClient
 from tests.serve.shop import TOKENS, agent, parked, ran, refund
 
-from holdfast import Agent, Runtime, asgi
-from holdfast.store.base import Record, Write
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ManualClock, ScriptedModel
+from perdure import Agent, Runtime, asgi
+from perdure.store.base import Record, Write
+from perdure.store.memory import MemoryStore
+from perdure.testing import ManualClock, ScriptedModel
 
 REFUND = {"calls": [{"tool": "refund", "args": {"order": 1, "cents": 5}}]}
 ASKS = {"calls": [{"tool": "ask_user", "args": {"question": "Colour?"}}]}

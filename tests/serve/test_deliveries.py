@@ -7,10 +7,10 @@ from tests.serve.conftest import Client, MakeClient
 from tests.serve.shop import TOKENS, parked
 from tests.serve.test_frame import refusal
 
-from holdfast import Runtime, asgi
-from holdfast.runtime.webhooks.addresses import Screen
-from holdfast.runtime.webhooks.outbox import Target
-from holdfast.testing import ManualClock
+from perdure import Runtime, asgi
+from perdure.runtime.webhooks.addresses import Screen
+from perdure.runtime.webhooks.outbox import Target
+from perdure.testing import ManualClock
 
 
 @pytest.fixture(autouse=True)

@@ -11,16 +11,16 @@ from tests.serve.conftest import Client, MakeClient
 from tests.serve.shop import TOKENS, agent, parked, ran, refund
 from tests.serve.sse import Reader, reading
 
-from holdfast import Agent, Runtime, asgi
-from holdfast.serve.http import event_streams as following
-from holdfast.serve.http import sse
-from holdfast.serve.http.app import application
-from holdfast.serve.http.auth import by_tokens
-from holdfast.serve.http.middleware import Rules
-from holdfast.store.base import Feed, Record, Slice, Unavailable, Write
-from holdfast.store.memory import MemoryStore
-from holdfast.store.shared.paging import END
-from holdfast.testing import ManualClock, ScriptedModel
+from perdure import Agent, Runtime, asgi
+from perdure.serve.http import event_streams as following
+from perdure.serve.http import sse
+from perdure.serve.http.app import application
+from perdure.serve.http.auth import by_tokens
+from perdure.serve.http.middleware import Rules
+from perdure.store.base import Feed, Record, Slice, Unavailable, Write
+from perdure.store.memory import MemoryStore
+from perdure.store.shared.paging import END
+from perdure.testing import ManualClock, ScriptedModel
 
 GREETS = Agent("greets", model=ScriptedModel([{"text": f"Hello {n}."} for n in range(400)]))
 

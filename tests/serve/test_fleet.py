@@ -15,8 +15,8 @@ from pathlib import Path
 
 import anyio
 
-from holdfast import Agent, Delta, PendingCall, Runtime, tool
-from holdfast.testing import ScriptedModel
+from perdure import Agent, Delta, PendingCall, Runtime, tool
+from perdure.testing import ScriptedModel
 
 
 class Slow(ScriptedModel):

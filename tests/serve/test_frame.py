@@ -7,13 +7,13 @@ from fastapi import APIRouter
 from tests.serve.conftest import Client, MakeClient
 from tests.serve.shop import TOKENS, parked
 
-from holdfast import HoldfastError, Principal, Refused, Runtime, asgi
-from holdfast.core.access import ROLES, Permit, may
-from holdfast.core.webhooks import signatures as webhooks
-from holdfast.serve.http import app as http
-from holdfast.serve.http.auth import by_tokens
-from holdfast.serve.http.middleware import Rules
-from holdfast.serve.http.responses import answers, reply
+from perdure import PerdureError, Principal, Refused, Runtime, asgi
+from perdure.core.access import ROLES, Permit, may
+from perdure.core.webhooks import signatures as webhooks
+from perdure.serve.http import app as http
+from perdure.serve.http.auth import by_tokens
+from perdure.serve.http.middleware import Rules
+from perdure.serve.http.responses import answers, reply
 
 SHAPE = {"error", "code", "hint", "details"}
 
@@ -107,7 +107,7 @@ async def test_what_nobody_foresaw_is_answered_without_internals(
     async def broken(code: int = 0) -> Any:
         if code == 1:
             raise Refused("too long", code="TOO_LARGE")
-        raise (RuntimeError, HoldfastError)[code // 2]("the password is hunter2")
+        raise (RuntimeError, PerdureError)[code // 2]("the password is hunter2")
 
     @router.get("/fine")
     async def fine(n: int) -> Any:
@@ -132,11 +132,11 @@ async def test_a_mounted_application_serves_under_its_prefix(
     from fastapi import FastAPI
 
     outer = FastAPI()
-    outer.mount("/holdfast", asgi(rt, auth=TOKENS))
+    outer.mount("/perdure", asgi(rt, auth=TOKENS))
     one = client_of(outer)
-    assert (await one.get("/holdfast/agents")).is_success
-    assert (await one.get("/holdfast/")).json()["links"]["agents"] == "/holdfast/agents"
-    refusal(await one.get("/holdfast/nowhere"), 404, "ROUTE_NOT_FOUND")
+    assert (await one.get("/perdure/agents")).is_success
+    assert (await one.get("/perdure/")).json()["links"]["agents"] == "/perdure/agents"
+    refusal(await one.get("/perdure/nowhere"), 404, "ROUTE_NOT_FOUND")
 
 
 async def test_every_answer_says_that_it_is_not_to_be_kept(client: Client) -> None:
@@ -163,7 +163,7 @@ async def test_only_known_hosts_and_our_own_pages_may_ask(
     rt: Runtime, client_of: MakeClient
 ) -> None:
     """G11"""
-    rules = Rules(hosts=frozenset({"holdfast", "localhost"}))
+    rules = Rules(hosts=frozenset({"perdure", "localhost"}))
     app = http.application(rt, by_tokens(TOKENS), rules)
 
     async def asked(**headers: str) -> Any:
@@ -173,8 +173,8 @@ async def test_only_known_hosts_and_our_own_pages_may_ask(
     assert (await asked()).is_success
     assert (await asked(Host="localhost:4747")).is_success
     refusal(await asked(Host="evil.example"), 403, "HOST_NOT_ALLOWED")
-    assert (await asked(Origin="http://holdfast")).is_success
+    assert (await asked(Origin="http://perdure")).is_success
     assert (await asked(Origin="https://agents.example")).is_success
-    for foreign in ("https://evil.example", "null", "http://holdfast.evil.example", "http://["):
+    for foreign in ("https://evil.example", "null", "http://perdure.evil.example", "http://["):
         refusal(await asked(Origin=foreign), 403, "ORIGIN_NOT_ALLOWED")
     refusal(await asked(Sec_Fetch_Site="cross-site"), 403, "ORIGIN_NOT_ALLOWED")

@@ -9,11 +9,11 @@ from tests.serve.conftest import Client, MakeClient
 from tests.serve.shop import TOKENS, parked
 from tests.serve.test_frame import refusal
 
-from holdfast import Runtime
-from holdfast.serve.http.app import application
-from holdfast.serve.http.auth import by_tokens
-from holdfast.serve.http.middleware import Limit, Rate, Rules, source_of
-from holdfast.testing import ManualClock
+from perdure import Runtime
+from perdure.serve.http.app import application
+from perdure.serve.http.auth import by_tokens
+from perdure.serve.http.middleware import Limit, Rate, Rules, source_of
+from perdure.testing import ManualClock
 
 
 def served(rt: Runtime, client_of: MakeClient, peer: str = "1.2.3.4", **rules: Any) -> Client:

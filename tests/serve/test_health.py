@@ -8,13 +8,13 @@ from anyio.lowlevel import checkpoint
 from tests.serve.conftest import Client, MakeClient
 from tests.serve.shop import TOKENS, agent, parked
 
-from holdfast import Runtime, asgi
-from holdfast.app import service_of
-from holdfast.errors import StoreError
-from holdfast.serve.http.app import application
-from holdfast.serve.http.auth import by_tokens
-from holdfast.serve.http.middleware import Rules
-from holdfast.store.memory import MemoryStore
+from perdure import Runtime, asgi
+from perdure.app import service_of
+from perdure.errors import StoreError
+from perdure.serve.http.app import application
+from perdure.serve.http.auth import by_tokens
+from perdure.serve.http.middleware import Rules
+from perdure.store.memory import MemoryStore
 
 
 async def test_whoever_asks_is_told_that_the_process_lives(
@@ -75,11 +75,11 @@ async def test_metrics_count_sessions_calls_and_leases(rt: Runtime, client: Clie
     answer = await client.get("/metrics")
     assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
     for line in (
-        'holdfast_sessions{state="waiting"} 1',
-        'holdfast_pending_calls{kind="approval"} 1',
-        'holdfast_pending_calls{kind="question"} 1',
-        "holdfast_open_calls 3",
-        "holdfast_leases 0",
+        'perdure_sessions{state="waiting"} 1',
+        'perdure_pending_calls{kind="approval"} 1',
+        'perdure_pending_calls{kind="question"} 1',
+        "perdure_open_calls 3",
+        "perdure_leases 0",
     ):
         assert f"{line}\n" in answer.text
 

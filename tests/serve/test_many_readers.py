@@ -101,13 +101,13 @@ async def places(client: httpx2.AsyncClient, path: str, place: str) -> list[str]
 
 async def test_every_reader_sees_every_event_once(tmp_path: Path) -> None:
     """E12: 200 of them, over a kill of the server, with the driver in another process."""
-    (tmp_path / "holdfast.yaml").write_text(YAML)
+    (tmp_path / "perdure.yaml").write_text(YAML)
     (tmp_path / "turns.json").write_text(json.dumps([{"text": f"Hello {n}."} for n in range(9)]))
     readers = [
         Reader("/events" if n % 2 else f"/sessions/{SESSIONS[0]}/events") for n in range(READERS)
     ]
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
-    with Server(tmp_path, "--no-worker", "--config", "holdfast.yaml") as server, worker(tmp_path):
+    with Server(tmp_path, "--no-worker", "--config", "perdure.yaml") as server, worker(tmp_path):
         async with (
             httpx2.AsyncClient(base_url=server.url, limits=limits, timeout=30) as client,
             anyio.create_task_group() as tasks,

@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.serve.http.metrics import Metric, Numbers, Waits, metrics_of, render
-from holdfast.store.base import Census, Page, Put, Write
-from holdfast.store.memory import MemoryStore
+from perdure.serve.http.metrics import Metric, Numbers, Waits, metrics_of, render
+from perdure.store.base import Census, Page, Put, Write
+from perdure.store.memory import MemoryStore
 
 CALL = {"id": "p", "kind": "approval", "time": {"created": 5_000}, "input": {"a": ["deep", {}]}}
 
@@ -25,20 +25,20 @@ def test_label_values_are_escaped() -> None:
 def test_what_there_is_none_of_is_told_as_nought() -> None:
     text = render(metrics_of(Census({}, {}, 0, 0, (), 0, 0), Waits({}, None), 1))
     for line in (
-        'holdfast_sessions{state="waiting"} 0',
-        'holdfast_sessions{state="stuck"} 0',
-        'holdfast_pending_calls{kind="approval"} 0',
-        "holdfast_oldest_wait_seconds 0",
-        "# TYPE holdfast_commits_total counter",
+        'perdure_sessions{state="waiting"} 0',
+        'perdure_sessions{state="stuck"} 0',
+        'perdure_pending_calls{kind="approval"} 0',
+        "perdure_oldest_wait_seconds 0",
+        "# TYPE perdure_commits_total counter",
     ):
         assert f"{line}\n" in text
-    assert "holdfast_build_info{version=" in text
+    assert "perdure_build_info{version=" in text
 
 
 def test_large_numbers_are_told_to_their_last_digit() -> None:
     census = Census({("session", "waiting"): 123_456_789}, {}, 0, 0, (), 0, 0)
     text = render(metrics_of(census, Waits({}, None), 1))
-    assert 'holdfast_sessions{state="waiting"} 123456789\n' in text
+    assert 'perdure_sessions{state="waiting"} 123456789\n' in text
 
 
 class Watched(MemoryStore):
@@ -75,9 +75,9 @@ async def store_with(calls: int) -> Watched:
 async def test_calls_are_counted_by_kind_with_the_oldest_wait() -> None:
     store = await store_with(calls=1_200)
     text = await Numbers(store).text()
-    assert 'holdfast_pending_calls{kind="approval"} 1200\n' in text
-    assert "holdfast_open_calls 1200\n" in text
-    assert "holdfast_oldest_wait_seconds 60.0\n" in text
+    assert 'perdure_pending_calls{kind="approval"} 1200\n' in text
+    assert "perdure_open_calls 1200\n" in text
+    assert "perdure_oldest_wait_seconds 60.0\n" in text
 
 
 async def test_scrapes_in_a_row_count_once() -> None:
@@ -116,4 +116,4 @@ async def test_a_walk_that_took_long_is_repeated_seldom() -> None:
 async def test_a_call_that_cannot_be_read_hides_no_other() -> None:
     store = await store_with(calls=2)
     await store.commit([Write("s")], [Put("pending", "bad", 0, "s", "open", None, b"{")])
-    assert 'holdfast_pending_calls{kind="approval"} 2\n' in await Numbers(store).text()
+    assert 'perdure_pending_calls{kind="approval"} 2\n' in await Numbers(store).text()

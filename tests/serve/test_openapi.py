@@ -13,7 +13,7 @@ from tests.serve.conftest import Client
 from tests.serve.process import Server
 from tests.serve.shop import TURNS
 
-from holdfast.serve.http.responses import ANYWHERE
+from perdure.serve.http.responses import ANYWHERE
 
 YAML = """
 session_stores: {main: {backend: sql, sql: {driver: sqlite, database: ./h.db}}}
@@ -78,10 +78,10 @@ async def test_the_page_shows_every_route_and_loads_nothing(client: Client) -> N
 def test_a_running_server_answers_only_what_it_documents(tmp_path: Path, examples: int) -> None:
     """All checks of schemathesis, with a fixed seed; streams that never end are left out."""
     signal.alarm(240)  # it asks two thousand questions
-    (tmp_path / "holdfast.yaml").write_text(YAML)
+    (tmp_path / "perdure.yaml").write_text(YAML)
     (tmp_path / "turns.json").write_text(json.dumps(TURNS))
     (tmp_path / "schemathesis.toml").write_text(LIMITS)
-    with Server(tmp_path, "--config", "holdfast.yaml") as server:
+    with Server(tmp_path, "--config", "perdure.yaml") as server:
         options = {
             "--checks": "all",
             "--phases": "coverage,fuzzing",

@@ -9,9 +9,9 @@ from tests.serve.conftest import Client, MakeClient
 from tests.serve.shop import TOKENS
 from tests.serve.test_frame import refusal
 
-from holdfast import Agent, Runtime, asgi, tool
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ScriptedModel
+from perdure import Agent, Runtime, asgi, tool
+from perdure.store.memory import MemoryStore
+from perdure.testing import ScriptedModel
 
 CARD = "4111-1111"
 ran: list[int] = []

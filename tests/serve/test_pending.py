@@ -7,9 +7,9 @@ from tests.serve.conftest import Client, MakeClient
 from tests.serve.shop import TOKENS, parked
 from tests.serve.test_frame import refusal
 
-from holdfast import Agent, Runtime, asgi, tool
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ManualClock, ScriptedModel
+from perdure import Agent, Runtime, asgi, tool
+from perdure.store.memory import MemoryStore
+from perdure.testing import ManualClock, ScriptedModel
 
 SEED_KEYS = {
     *("id", "sessionID", "messageID", "callID", "tool", "input", "status", "externalRef"),
@@ -214,7 +214,7 @@ async def test_a_submitter_sees_only_the_calls_of_tools(rt: Runtime, client_of: 
 
 
 async def test_an_id_may_hold_a_slash_and_a_percent_sign(rt: Runtime, client: Client) -> None:
-    from holdfast.pending import PendingToolCall
+    from perdure.pending import PendingToolCall
 
     await parked(rt)
     odd = "a/b%2Fc é?"

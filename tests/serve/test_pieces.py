@@ -27,10 +27,10 @@ async def blocks(response: httpx2.Response) -> "list[tuple[str, Any]]":
 
 
 async def test_a_server_shows_the_pieces_of_what_another_process_drives(tmp_path: Path) -> None:
-    (tmp_path / "holdfast.yaml").write_text(YAML)
+    (tmp_path / "perdure.yaml").write_text(YAML)
     (tmp_path / "turns.json").write_text(json.dumps([{"text": "Hello."}, {"text": SAID}]))
     path, headers = "/sessions/s/events?deltas=1", {"Accept": "text/event-stream"}
-    with Server(tmp_path, "--no-worker", "--config", "holdfast.yaml") as server, worker(tmp_path):
+    with Server(tmp_path, "--no-worker", "--config", "perdure.yaml") as server, worker(tmp_path):
         async with httpx2.AsyncClient(base_url=server.url, timeout=30) as client:
             with anyio.fail_after(50):
                 await say(client, "s", "one")

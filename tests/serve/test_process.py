@@ -1,4 +1,4 @@
-"""`holdfast serve` as a process: where it listens, how it stops, and that it survives."""
+"""`perdure serve` as a process: where it listens, how it stops, and that it survives."""
 
 import json
 import signal
@@ -53,7 +53,7 @@ def test_it_says_in_one_line_where_it_listens_and_what_protects_it(tmp_path: Pat
         )
         assert server.http().get("/agents").is_success
         assert server.http(headers={"Host": "evil.example"}).get("/agents").status_code == 403
-    with shop_server(tmp_path, "--no-worker", "--json", HOLDFAST_TOKEN="sesame") as server:  # noqa: S106
+    with shop_server(tmp_path, "--no-worker", "--json", PERDURE_TOKEN="sesame") as server:  # noqa: S106
         told = json.loads(server.said)
         assert told["principals"] == [{"name": "admin", "role": "admin", "tenant": None}]
         assert (told["url"], told["worker"]) == (server.url, False)
@@ -67,7 +67,7 @@ def test_without_a_token_it_serves_this_machine_only(tmp_path: Path, host: str) 
     """S0.61 G11"""
     done = run(tmp_path, "serve", "--host", host, "--store", "sqlite:///h.db")
     assert done.returncode == 2
-    assert "HOLDFAST_TOKEN" in done.stderr
+    assert "PERDURE_TOKEN" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -82,8 +82,8 @@ def test_an_address_that_is_taken_is_named(tmp_path: Path) -> None:
 
 
 def test_it_is_configured_by_yaml(tmp_path: Path) -> None:
-    (tmp_path / "holdfast.yaml").write_text(YAML)
-    server = Server(tmp_path, "--config", "holdfast.yaml", OPS_TOKEN="ops-token")  # noqa: S106
+    (tmp_path / "perdure.yaml").write_text(YAML)
+    server = Server(tmp_path, "--config", "perdure.yaml", OPS_TOKEN="ops-token")  # noqa: S106
     with server:
         assert "tokens: ops (admin), see (viewer)" in server.said
         assert "ops-token" not in server.said
@@ -177,9 +177,9 @@ def test_sigterm_does_not_wait_for_a_reader_that_takes_nothing(tmp_path: Path) -
 
 def test_no_secret_is_in_what_the_server_says_or_keeps(tmp_path: Path) -> None:
     """SX.7 G11"""
-    secrets = {"OPS_TOKEN": "ops-0451-token", "HOLDFAST_WEBHOOK_SECRET": "hook-0451-secret"}
-    (tmp_path / "holdfast.yaml").write_text(YAML.replace("5/s", "500/s"))
-    with Server(tmp_path, "--config", "holdfast.yaml", "-v", **secrets) as server:
+    secrets = {"OPS_TOKEN": "ops-0451-token", "PERDURE_WEBHOOK_SECRET": "hook-0451-secret"}
+    (tmp_path / "perdure.yaml").write_text(YAML.replace("5/s", "500/s"))
+    with Server(tmp_path, "--config", "perdure.yaml", "-v", **secrets) as server:
         for token in ("ops-0451-token", "wrong-0451-token", "see-token"):
             client = server.http(token)
             said = [client.get(path) for path in ("/", "/agents", "/pending/p_1", "/metrics")]

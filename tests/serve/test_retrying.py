@@ -7,9 +7,9 @@ import httpx2
 import pytest
 from tests.serve.shop import TOKENS
 
-from holdfast import Agent, Runtime, asgi
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ManualClock, ScriptedModel
+from perdure import Agent, Runtime, asgi
+from perdure.store.memory import MemoryStore
+from perdure.testing import ManualClock, ScriptedModel
 
 BUSY = {"text": "too many requests", "transient": True, "retry_after_ms": 3_600_000, "times": 1}
 

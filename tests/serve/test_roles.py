@@ -13,14 +13,14 @@ from fastapi.routing import APIRoute
 from tests.serve.conftest import MakeClient
 from tests.serve.shop import ROLES, TOKENS, TURNS, agent
 
-from holdfast import File, Runtime
-from holdfast.app import service_of
-from holdfast.runtime.webhooks.deliveries import Deliveries
-from holdfast.serve.http.app import ROUTERS, application
-from holdfast.serve.http.auth import by_tokens
-from holdfast.serve.http.middleware import Rules
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ManualClock
+from perdure import File, Runtime
+from perdure.app import service_of
+from perdure.runtime.webhooks.deliveries import Deliveries
+from perdure.serve.http.app import ROUTERS, application
+from perdure.serve.http.auth import by_tokens
+from perdure.serve.http.middleware import Rules
+from perdure.store.memory import MemoryStore
+from perdure.testing import ManualClock
 
 EVERYBODY = frozenset(ROLES)
 READERS = EVERYBODY - {"submitter"}

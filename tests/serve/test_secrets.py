@@ -15,8 +15,8 @@ import pytest
 from tests.serve.process import Server, run
 from tests.serve.project import CI, OPS, make_project
 
-from holdfast.client import Client
-from holdfast.errors import NotAllowed
+from perdure.client import Client
+from perdure.errors import NotAllowed
 
 HOOK, OUT = "hook-secret-b7d1f0", "out-secret-9e42aa"
 PASSWORD, PIN = "hunter2-3f8e11c0", "4711-90aa-77ef"
@@ -25,7 +25,7 @@ SECRETS = (OPS, CI, HOOK, OUT, PASSWORD, PIN, WRONG)
 
 LOGIN = '''
 from pydantic import SecretStr
-from holdfast import tool
+from perdure import tool
 
 
 @tool(requires_approval=True, redact=["pin"])
@@ -72,9 +72,9 @@ def server(tmp_path: Path) -> Iterator[Server]:
     make_project(tmp_path, "sqlite", webhook_secret=HOOK, **hooks)
     (tmp_path / "vault.py").write_text(LOGIN)
     (tmp_path / "shop.json").write_text(json.dumps(SCRIPT))
-    config = json.loads((tmp_path / "holdfast.yaml").read_text())
+    config = json.loads((tmp_path / "perdure.yaml").read_text())
     config["agents"]["shop"]["tools"] = ["vault:login", "tools:deploy"]
-    (tmp_path / "holdfast.yaml").write_text(json.dumps(config))
+    (tmp_path / "perdure.yaml").write_text(json.dumps(config))
     with Server(tmp_path, "--verbose") as one:
         yield one
     http.shutdown()
@@ -156,7 +156,7 @@ COMMANDS = (
 
 def typed(server: Server, command: str, token: str, code: int = 0) -> str:
     words = command.replace("URL", server.url).split()
-    done = run(server.folder, *words, HOLDFAST_TOKEN=token)
+    done = run(server.folder, *words, PERDURE_TOKEN=token)
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
 
@@ -179,7 +179,7 @@ async def test_the_store_keeps_what_must_run_and_no_token(server: Server) -> Non
     """G7, SX.7"""
     await told(server)
     server.stop()
-    with closing(sqlite3.connect(server.folder / "holdfast.db")) as raw:
+    with closing(sqlite3.connect(server.folder / "perdure.db")) as raw:
         kept = b"\n".join(bytes(data) for (data,) in raw.execute("SELECT data FROM record"))
         kept += b"\n".join(bytes(data) for (data,) in raw.execute("SELECT data FROM entry"))
     assert PASSWORD.encode() in kept

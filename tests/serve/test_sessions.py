@@ -7,11 +7,11 @@ import pytest
 from tests.serve.conftest import Client, MakeClient
 from tests.serve.shop import TOKENS, agent, parked, ran
 
-from holdfast import Agent, File, Runtime, asgi
-from holdfast.app import service_of
-from holdfast.runtime.webhooks.deliveries import Deliveries
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ManualClock, ScriptedModel
+from perdure import Agent, File, Runtime, asgi
+from perdure.app import service_of
+from perdure.runtime.webhooks.deliveries import Deliveries
+from perdure.store.memory import MemoryStore
+from perdure.testing import ManualClock, ScriptedModel
 
 GREETS = Agent("greets", model=ScriptedModel([{"text": "Hello."}, {"text": "Again."}]))
 BREAKS = Agent("breaks", model=ScriptedModel([{"error": "no credit"}]))

@@ -3,14 +3,14 @@
 import pytest
 from tests.serve.conftest import MakeClient
 
-from holdfast import Runtime
-from holdfast.config import ServerConfig
-from holdfast.config.settings import TokenConfig
-from holdfast.core.access import Principal
-from holdfast.errors import ConfigError
-from holdfast.serve.http.app import application
-from holdfast.serve.http.middleware import Rate
-from holdfast.serve.http.setup import is_loopback, setup
+from perdure import Runtime
+from perdure.config import ServerConfig
+from perdure.config.settings import TokenConfig
+from perdure.core.access import Principal
+from perdure.errors import ConfigError
+from perdure.serve.http.app import application
+from perdure.serve.http.middleware import Rate
+from perdure.serve.http.setup import is_loopback, setup
 
 OPS = TokenConfig(name="ops", token="t0", role="operator", tenant="acme", on_behalf=True)  # noqa: S106
 
@@ -28,7 +28,7 @@ def test_nobody_but_this_machine_reaches_a_server_without_a_token(host: str) -> 
     with pytest.raises(ConfigError) as caught:
         setup(ServerConfig(host=host), None, None)
     assert caught.value.code == "TOKEN_NEEDED"
-    assert "HOLDFAST_TOKEN" in (caught.value.hint or "")
+    assert "PERDURE_TOKEN" in (caught.value.hint or "")
     assert setup(ServerConfig(host=host), "env", None).principals
 
 

@@ -8,10 +8,10 @@ from tests.serve.conftest import Client, MakeClient
 from tests.serve.shop import TOKENS, parked
 from tests.serve.test_frame import refusal
 
-from holdfast import Runtime, asgi
-from holdfast.core.webhooks import signatures as webhooks
-from holdfast.pending import PendingToolCall
-from holdfast.testing import ManualClock
+from perdure import Runtime, asgi
+from perdure.core.webhooks import signatures as webhooks
+from perdure.pending import PendingToolCall
+from perdure.testing import ManualClock
 
 SECRET = "hush"  # noqa: S105 - the fixture's
 

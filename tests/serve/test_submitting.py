@@ -8,8 +8,8 @@ from tests.serve.conftest import Client, MakeClient
 from tests.serve.shop import TOKENS, parked, ran
 from tests.serve.test_frame import refusal
 
-from holdfast import Runtime, asgi
-from holdfast.testing import ManualClock
+from perdure import Runtime, asgi
+from perdure.testing import ManualClock
 
 RESULT = {"title": "Deployed", "output": "https://preview", "metadata": {"url": "x"}}
 

@@ -12,8 +12,8 @@ import pytest
 from tests.serve.process import Server
 from tests.serve.project import MANY, OPS, effects, make_project
 
-from holdfast.client import Client
-from holdfast.errors import StoreError
+from perdure.client import Client
+from perdure.errors import StoreError
 
 SESSIONS = 20
 CALLS = SESSIONS * MANY

@@ -43,7 +43,7 @@ class Server:
     process: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix=f"holdfast-{self.told['name']}-"))
+        self.folder = Path(tempfile.mkdtemp(prefix=f"perdure-{self.told['name']}-"))
         self._own(self.folder)
 
     def start(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.servers.components import postgres_home
 from tests.servers.kept import Kept, Place
 
-USER = "holdfast"
+USER = "perdure"
 
 
 class PostgresServer:

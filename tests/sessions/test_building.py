@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from tests.sessions.samples import LINES, call, event, user
 
-from holdfast import Agent, tool
-from holdfast.core.conversation.messages import ToolMessage, UserMessage
-from holdfast.errors import ConfigError, NotFound
-from holdfast.sessions import (
+from perdure import Agent, tool
+from perdure.core.conversation.messages import ToolMessage, UserMessage
+from perdure.errors import ConfigError, NotFound
+from perdure.sessions import (
     AgentSystemBuilder,
     EventLogger,
     FilesystemStorage,
@@ -23,7 +23,7 @@ from holdfast.sessions import (
     SessionStorage,
     StoreStorage,
 )
-from holdfast.testing import ScriptedModel
+from perdure.testing import ScriptedModel
 
 
 @tool
@@ -220,7 +220,7 @@ async def test_the_log_of_a_session_is_readable_by_all(tmp_path: Path) -> None:
     builder = AgentSystemBuilder.default().with_storage(storage).with_session_id("s")
     await (await builder.with_agents(agent).build()).executor.execute("digger", "Dig here")
     events = {one["type"]: one for one in await storage.read_events("s")}
-    assert all(set(one) == {"type", "timestamp", "data", "holdfast"} for one in events.values())
+    assert all(set(one) == {"type", "timestamp", "data", "perdure"} for one in events.values())
     assert events["tool_call"]["data"].keys() >= {"id", "tool", "params", "agent"}
     assert events["tool_result"]["data"].keys() >= {"toolCallId", "result"}
 
@@ -270,9 +270,9 @@ async def test_todos_are_there_again_if_the_tool_is(storage: SessionStorage) -> 
 
 _PROGRAM = """
 import os, signal, sys, anyio
-from holdfast import Agent, tool
-from holdfast.sessions import AgentSystemBuilder, FilesystemStorage
-from holdfast.testing import ScriptedModel
+from perdure import Agent, tool
+from perdure.sessions import AgentSystemBuilder, FilesystemStorage
+from perdure.testing import ScriptedModel
 @tool
 def dig(where: str) -> str:
     if len(sys.argv) > 2:

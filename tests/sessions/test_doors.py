@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-import holdfast.sessions
+import perdure.sessions
 
-ROOM = Path(str(holdfast.sessions.__file__)).parent
+ROOM = Path(str(perdure.sessions.__file__)).parent
 OPENS = {"open", "read_text", "read_bytes", "write_text", "write_bytes", "mkdir", "unlink"}
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.sessions import EventLogger, InMemoryStorage
-from holdfast.testing import ManualClock
+from perdure.sessions import EventLogger, InMemoryStorage
+from perdure.testing import ManualClock
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ async def test_what_cannot_be_written_is_told_to_the_error_log_alone(
             await super().append_event(session_id, event)
 
     log = EventLogger(Broken(), "s")
-    with caplog.at_level(logging.ERROR, "holdfast"):
+    with caplog.at_level(logging.ERROR, "perdure"):
         log.log_user_message("bad")
         log.log_user_message("good")
         events = await written(log)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.sessions.samples import LINES, assistant, call, event, result, user
 
-from holdfast.sessions import InMemoryStorage, SimpleSessionManager, validate_message_structure
+from perdure.sessions import InMemoryStorage, SimpleSessionManager, validate_message_structure
 
 CORPUS = Path(__file__).parents[1] / "data" / "corpus"
 Manager = SimpleSessionManager
@@ -64,7 +64,7 @@ async def test_what_was_mended_is_logged_in_one_line(
     manager: Manager, caplog: pytest.LogCaptureFixture
 ) -> None:
     """S2.35, SX.6"""
-    with caplog.at_level(logging.WARNING, "holdfast"):
+    with caplog.at_level(logging.WARNING, "perdure"):
         await recovered(manager, user("x"), call("call_abc123"))
     (line,) = caplog.messages
     assert line == (
@@ -77,7 +77,7 @@ async def test_nothing_is_logged_about_what_is_whole(
     manager: Manager, caplog: pytest.LogCaptureFixture
 ) -> None:
     """S2.35"""
-    with caplog.at_level(logging.WARNING, "holdfast"):
+    with caplog.at_level(logging.WARNING, "perdure"):
         await recovered(manager, user("x"), assistant("y"))
     assert not caplog.messages
 
@@ -87,7 +87,7 @@ async def test_what_is_no_event_is_ignored_with_a_warning(
 ) -> None:
     """S2.27, S2.28"""
     odd: list[Any] = [None, 5, "x", [], {}, {"type": "user"}, event("from_the_future", x=1)]
-    with caplog.at_level(logging.WARNING, "holdfast"):
+    with caplog.at_level(logging.WARNING, "perdure"):
         assert await recovered(manager, *odd, user("x")) == [{"role": "user", "content": "x"}]
     assert len(caplog.messages) == 6
     assert len(await manager.storage.read_events("s")) == 8

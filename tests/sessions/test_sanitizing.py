@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.sessions import (
+from perdure.sessions import (
     SanitizationIssue,
     format_sanitization_issues,
     sanitize_recovered_messages,
     validate_message_structure,
 )
-from holdfast.sessions.sanitizing import fall_back
+from perdure.sessions.sanitizing import fall_back
 
 HI = {"role": "user", "content": "hi"}
 HELLO = {"role": "assistant", "content": "hello"}

@@ -13,8 +13,8 @@ import anyio
 import pytest
 from tests.sessions.samples import LINES, user
 
-from holdfast.errors import Refused, StoreError
-from holdfast.sessions import (
+from perdure.errors import Refused, StoreError
+from perdure.sessions import (
     FilesystemStorage,
     InMemoryStorage,
     NoOpStorage,
@@ -191,7 +191,7 @@ async def test_a_malformed_line_is_skipped_and_told(
 ) -> None:
     """S2.9"""
     put(log, f"{LINES[0]}\n{{oops\n{LINES[1]}\n")
-    with caplog.at_level(logging.WARNING, "holdfast"):
+    with caplog.at_level(logging.WARNING, "perdure"):
         read = await storage.read_events("s")
     assert read == [json.loads(line) for line in LINES[:2]]
     assert "events.jsonl: line 2 is skipped" in caplog.text
@@ -231,7 +231,7 @@ async def test_a_full_disk_is_told_and_leaves_no_half_line(
 
 _WRITE = """
 import sys, anyio
-from holdfast.sessions import FilesystemStorage
+from perdure.sessions import FilesystemStorage
 async def main(base, name):
     storage = FilesystemStorage(base)
     for n in range(40):

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import Refused
-from holdfast.sessions import TodoManager
+from perdure.errors import Refused
+from perdure.sessions import TodoManager
 
 DIG = {"content": "Dig", "status": "pending"}
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import anyio
 
-from holdfast import Agent, Context, Delta, PendingCall, Tool, tool
-from holdfast.core.conversation.messages import Answer, AskedCall, AssistantMessage
-from holdfast.runtime.models.base import Request
+from perdure import Agent, Context, Delta, PendingCall, Tool, tool
+from perdure.core.conversation.messages import Answer, AskedCall, AssistantMessage
+from perdure.runtime.models.base import Request
 
 AGENT = "soaked"
 MOMENTS = (0.0, 0.01, 0.2)  # seconds
@@ -63,7 +63,7 @@ class World:
 
     @property
     def database(self) -> Path:
-        return self.folder / "holdfast.db"
+        return self.folder / "perdure.db"
 
     @property
     def effects_file(self) -> Path:

@@ -9,7 +9,7 @@ from tests.soak.agents import World
 from tests.soak.director import Director
 from tests.soak.workers import Nap
 
-from holdfast import Runtime
+from perdure import Runtime
 
 
 async def check_all(world: World, rt: Runtime, director: Director) -> None:

@@ -12,8 +12,8 @@ from tests.soak.agents import AGENT, World
 from tests.soak.oracle import Answer, Oracle
 from tests.soak.workers import Nap, Workers
 
-from holdfast import Conflict, PendingCall, Runtime
-from holdfast.errors import StoreError
+from perdure import Conflict, PendingCall, Runtime
+from perdure.errors import StoreError
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.soak.agents import call_id, plan
 
-from holdfast import Event
+from perdure import Event
 
 ONCE = frozenset({"look", "refund", "deploy", "brief"})  # tools that never run twice for a call
 DECISIONS = frozenset({"approve", "deny", "respond"})

@@ -14,11 +14,11 @@ import anyio
 from tests.soak.agents import World, make_agent
 from tests.soak.versions import NEWER, newer_store
 
-import holdfast.store.postgres.store
-import holdfast.store.sqlite.store  # noqa: F401 - loaded before the forks
-from holdfast import Runtime
-from holdfast.store import judge
-from holdfast.store.base import StoreRefusal, Write
+import perdure.store.postgres.store
+import perdure.store.sqlite.store  # noqa: F401 - loaded before the forks
+from perdure import Runtime
+from perdure.store import judge
+from perdure.store.base import StoreRefusal, Write
 
 LEASE = "1s"
 
@@ -75,7 +75,7 @@ def run(world: World, program: str) -> None:
 
 def main() -> None:
     world = World(Path(sys.argv[1]), sys.argv[2])
-    os.environ["HOLDFAST_LEASE"] = LEASE
+    os.environ["PERDURE_LEASE"] = LEASE
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the dead need no funeral
     for _ in sys.stdin:
         child = os.fork()

@@ -15,7 +15,7 @@ from tests.soak.checks import check_all
 from tests.soak.director import Director
 from tests.soak.workers import Workers
 
-from holdfast import Runtime
+from perdure import Runtime
 
 MINUTES = float(os.environ.get("SOAK_MINUTES", "5"))
 LONGEST_END_S = 120.0
@@ -62,7 +62,7 @@ async def test_many_sessions_lose_nothing_to_workers_that_die_and_sleep(
     database = url.rpartition("/")[2]
     of_database = f"FROM pg_stat_database WHERE datname = '{database}'"
     assert postgres.psql(f"SELECT deadlocks {of_database}") == "0"
-    left = "SELECT count(*) FROM holdfast.stream WHERE due IS NOT NULL OR holder IS NOT NULL"
+    left = "SELECT count(*) FROM perdure.stream WHERE due IS NOT NULL OR holder IS NOT NULL"
     with anyio.fail_after(LONGEST_END_S):  # a wake-up may have come with the last answer
         while postgres.psql(left, database) != "0":  # noqa: ASYNC110 - the database is asked
             await anyio.sleep(0.2)

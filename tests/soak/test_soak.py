@@ -16,7 +16,7 @@ from tests.soak.checks import check_all
 from tests.soak.director import Director
 from tests.soak.workers import Workers
 
-from holdfast import Runtime
+from perdure import Runtime
 
 SHORT_S = 8.0
 MINUTES = float(os.environ.get("SOAK_MINUTES", "5"))

@@ -14,14 +14,14 @@ from tests.soak.director import Director
 from tests.soak.versions import CONTRACT, NEWER, NEWEST_OF_OLD, OLD, contract, newer_store
 from tests.soak.workers import Workers
 
-from holdfast import Conflict, Runtime
-from holdfast.core.session import naming as index
-from holdfast.errors import SchemaNewer
-from holdfast.store.base import Record, Write
+from perdure import Conflict, Runtime
+from perdure.core.session import naming as index
+from perdure.errors import SchemaNewer
+from perdure.store.base import Record, Write
 
 SECONDS = 6.0
 LONGEST_END_S = 120.0
-OLD_ALIVE = f"SELECT count(*) FROM holdfast.holder WHERE program = {NEWEST_OF_OLD}"  # noqa: S608
+OLD_ALIVE = f"SELECT count(*) FROM perdure.holder WHERE program = {NEWEST_OF_OLD}"  # noqa: S608
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
-"""A newer holdfast, as far as the database sees it: one step of the schema more, and one less."""
+"""A newer perdure, as far as the database sees it: one step of the schema more, and one less."""
 
-from holdfast.store.postgres.schema import Step, known_steps
-from holdfast.store.postgres.store import PostgresStore
+from perdure.store.postgres.schema import Step, known_steps
+from perdure.store.postgres.store import PostgresStore
 
 OLD, NEWER = "", "newer"
 NEWEST_OF_OLD = known_steps()[-1].number
@@ -23,5 +23,5 @@ def newer_store(url: str) -> PostgresStore:
 
 
 async def contract(url: str) -> list[str]:
-    """What `holdfast db migrate` of the newest does."""
+    """What `perdure db migrate` of the newest does."""
     return await PostgresStore(url, steps=[*known_steps(), EXPAND, CONTRACT]).migrate()

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.crash.harness import ROOT
 from tests.soak.agents import World
 
-from holdfast.store.shared.file_lock import WriteLock
+from perdure.store.shared.file_lock import WriteLock
 
 
 @dataclass(frozen=True, slots=True)

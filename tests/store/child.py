@@ -10,11 +10,11 @@ from pathlib import Path
 import anyio
 from anyio import to_thread
 
-from holdfast.errors import HoldfastError
-from holdfast.store.base import Fenced, Put, Record, VersionMoved, Write
-from holdfast.store.shared.file_lock import WriteLock
-from holdfast.store.sqlite.open import migrations
-from holdfast.store.sqlite.store import SqliteStore
+from perdure.errors import PerdureError
+from perdure.store.base import Fenced, Put, Record, VersionMoved, Write
+from perdure.store.shared.file_lock import WriteLock
+from perdure.store.sqlite.open import migrations
+from perdure.store.sqlite.store import SqliteStore
 
 NOBODY = 65534
 
@@ -120,7 +120,7 @@ async def open_as_nobody(path: str) -> None:
     try:
         await SqliteStore(path).open()
         say("opened")
-    except HoldfastError as error:
+    except PerdureError as error:
         say(f"{type(error).__name__}: {error} / {error.hint}")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.store.sqlite.store import SqliteStore
+from perdure.store.sqlite.store import SqliteStore
 
 CHILD = Path(__file__).with_name("child.py")
 
@@ -45,7 +45,7 @@ StartChild = Callable[[str, Path], Child]
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
-    return tmp_path / "holdfast.db"
+    return tmp_path / "perdure.db"
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 import anyio
 
-from holdfast.store.base import NoStream, Record, Unavailable, Unknown, Write
-from holdfast.store.postgres.store import PostgresStore
+from perdure.store.base import NoStream, Record, Unavailable, Unknown, Write
+from perdure.store.postgres.store import PostgresStore
 
 
 async def write_once(store: PostgresStore, stream: str, number: int) -> None:

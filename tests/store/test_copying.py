@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import Conflict
-from holdfast.store import copy as copying
-from holdfast.store.base import Check, Put, Record, Release, Store, Write
-from holdfast.store.copy import Copied, content_of, copy
-from holdfast.store.files.store import FilesStore
-from holdfast.store.memory import MemoryStore
-from holdfast.store.sqlite.store import SqliteStore
-from holdfast.testing.contract import HandClock
+from perdure.errors import Conflict
+from perdure.store import copy as copying
+from perdure.store.base import Check, Put, Record, Release, Store, Write
+from perdure.store.copy import Copied, content_of, copy
+from perdure.store.files.store import FilesStore
+from perdure.store.memory import MemoryStore
+from perdure.store.sqlite.store import SqliteStore
+from perdure.testing.contract import HandClock
 
 
 def silent(done: int, total: int) -> None: ...
@@ -35,7 +35,7 @@ def store_of(backend: str, folder: Path) -> Store:
         return MemoryStore()
     if backend == "files":
         return FilesStore(folder / "files")
-    return SqliteStore(folder / "holdfast.db")
+    return SqliteStore(folder / "perdure.db")
 
 
 @pytest.fixture

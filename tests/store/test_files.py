@@ -18,14 +18,14 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from holdfast.app.layouts import SessionFiles
-from holdfast.core.session.naming import stream_of
-from holdfast.errors import Corrupt, Refused
-from holdfast.store.base import DELETE, Put, Record, Slice, Unavailable, Unknown, Write
-from holdfast.store.files.folder import Folder
-from holdfast.store.files.store import FilesStore
-from holdfast.store.shared import line_files as files_logs
-from holdfast.store.shared.names import id_of, name_of, reversible_name
+from perdure.app.layouts import SessionFiles
+from perdure.core.session.naming import stream_of
+from perdure.errors import Corrupt, Refused
+from perdure.store.base import DELETE, Put, Record, Slice, Unavailable, Unknown, Write
+from perdure.store.files.folder import Folder
+from perdure.store.files.store import FilesStore
+from perdure.store.shared import line_files as files_logs
+from perdure.store.shared.names import id_of, name_of, reversible_name
 
 S = stream_of("", "s1")
 USER = Record("user", b'{"role":"user","content":"Hello"}', 1701234567890)
@@ -86,12 +86,12 @@ async def test_a_session_is_a_folder_of_documented_lines_with_one_key_more(tmp_p
     await fill(tmp_path)
     lines = (tmp_path / "s1" / "events.jsonl").read_text().splitlines()
     assert lines[0].startswith(
-        '{"type":"user","timestamp":1701234567890,"data":{"role":"user","content":"Hello"},"holdfast":'
+        '{"type":"user","timestamp":1701234567890,"data":{"role":"user","content":"Hello"},"perdure":'
     )
     events = [json.loads(line) for line in lines]
-    assert [list(event) for event in events] == [["type", "timestamp", "data", "holdfast"]] * 2
-    assert [event["holdfast"]["seq"] for event in events] == [1, 2]
-    assert [entry["key"] for entry in events[1]["holdfast"]["entries"]] == ["/s1", "p_1"]
+    assert [list(event) for event in events] == [["type", "timestamp", "data", "perdure"]] * 2
+    assert [event["perdure"]["seq"] for event in events] == [1, 2]
+    assert [entry["key"] for entry in events[1]["perdure"]["entries"]] == ["/s1", "p_1"]
 
 
 async def test_calls_and_sessions_are_files_and_an_index_of_them(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def _failing(real: Any, after: int) -> Any:
 
 _OPEN = """
 import anyio, sys
-from holdfast.store.files.store import FilesStore
+from perdure.store.files.store import FilesStore
 async def main():
     store = FilesStore(sys.argv[1])
     await store.open()
@@ -200,7 +200,7 @@ async def test_a_dead_process_holds_nothing(tmp_path: Path) -> None:
         await store.commit([Write(S, [USER], create="session:shop", head=0, wake=0)])
         await store.renew("worker", 3_600_000, join=True)
         (lease,) = await store.claim("worker", "session:shop", 9)
-    journal = tmp_path / ".holdfast" / "journal.jsonl"
+    journal = tmp_path / ".perdure" / "journal.jsonl"
     _rewrite(journal, f",{os.getpid()}]", ",1]")  # as another process would have written it
     async with opened(tmp_path) as store:
         at = await store.read(S, limit=0)
@@ -229,7 +229,7 @@ async def test_a_journal_cut_anywhere_holds_every_commit_before_the_cut(tmp_path
     """S2.9, S2.42, G1: the torn tail goes, and the next line starts on a fresh one."""
     base = tmp_path / "whole"
     await fill(base)
-    journal = base / ".holdfast" / "journal.jsonl"
+    journal = base / ".perdure" / "journal.jsonl"
     whole = journal.read_bytes()
     ends = [n + 1 for n, byte in enumerate(whole) if byte == 10]
     heads = {ends[-4]: 0, ends[-3]: 1, ends[-2]: 2, ends[-1]: 2}
@@ -256,7 +256,7 @@ def _log_at_heads(base: Path) -> list[bytes]:
 
 def _copy(base: Path, copy: Path, journal: bytes, log: bytes) -> None:
     shutil.copytree(base, copy)
-    (copy / ".holdfast" / "journal.jsonl").write_bytes(journal)
+    (copy / ".perdure" / "journal.jsonl").write_bytes(journal)
     (copy / "s1" / "events.jsonl").write_bytes(log)
 
 
@@ -277,7 +277,7 @@ async def test_a_log_cut_anywhere_is_brought_up_to_the_journal(tmp_path: Path) -
 async def test_without_its_journal_everything_is_made_from_the_logs(tmp_path: Path) -> None:
     """S0.75"""
     whole = await fill(tmp_path)
-    (tmp_path / ".holdfast" / "journal.jsonl").unlink()
+    (tmp_path / ".perdure" / "journal.jsonl").unlink()
     async with opened(tmp_path) as store:
         assert (await store.read(S)).records == whole.records
         assert [e.key for e in (await store.find("pending")).entries] == ["p_1"]
@@ -291,12 +291,12 @@ async def test_without_its_journal_everything_is_made_from_the_logs(tmp_path: Pa
 
 async def test_a_damaged_journal_is_kept_and_made_again(tmp_path: Path) -> None:
     whole = await fill(tmp_path)
-    journal = tmp_path / ".holdfast" / "journal.jsonl"
+    journal = tmp_path / ".perdure" / "journal.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join([lines[0], lines[1].replace(b"shop", b"shpo"), *lines[2:]]))
     async with opened(tmp_path) as store:
         assert (await store.read(S)).records == whole.records
-    assert (tmp_path / ".holdfast" / "journal.damaged.jsonl").exists()
+    assert (tmp_path / ".perdure" / "journal.damaged.jsonl").exists()
 
 
 async def test_a_last_line_that_was_damaged_later_is_not_taken_for_a_torn_one(
@@ -304,7 +304,7 @@ async def test_a_last_line_that_was_damaged_later_is_not_taken_for_a_torn_one(
 ) -> None:
     """What the logs have was acknowledged once."""
     whole = await fill(tmp_path)
-    journal = tmp_path / ".holdfast" / "journal.jsonl"
+    journal = tmp_path / ".perdure" / "journal.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(lines[:-2]) + b"\x00" * len(lines[-2]))
     async with opened(tmp_path) as store:
@@ -315,13 +315,13 @@ async def test_a_last_line_that_was_damaged_later_is_not_taken_for_a_torn_one(
 async def test_a_last_line_of_garbage_is_cut_also_if_it_has_an_end(tmp_path: Path) -> None:
     """S2.9"""
     whole = await fill(tmp_path)
-    journal = tmp_path / ".holdfast" / "journal.jsonl"
+    journal = tmp_path / ".perdure" / "journal.jsonl"
     journal.write_bytes(journal.read_bytes() + b"\x00\x00{oops\n")
     for head in (whole.head, whole.head + 1):
         async with opened(tmp_path) as store:
             assert (await store.read(S)).head == head
             await store.commit([Write(S, [REPLY], head=head)])
-    assert not (tmp_path / ".holdfast" / "journal.damaged.jsonl").exists()
+    assert not (tmp_path / ".perdure" / "journal.damaged.jsonl").exists()
 
 
 async def test_a_disk_that_stays_full_is_unavailable_until_it_is_not(
@@ -434,7 +434,7 @@ async def test_the_journal_stays_short(tmp_path: Path, monkeypatch: pytest.Monke
         await store.commit([Write(S, [USER], create="session:shop", head=0)], [session_put()])
         for _ in range(300):
             await store.commit([Write(S, [REPLY])])
-        assert (tmp_path / ".holdfast" / "journal.jsonl").stat().st_size < 25_000
+        assert (tmp_path / ".perdure" / "journal.jsonl").stat().st_size < 25_000
         assert len((await store.read(S)).records) == 301
     async with opened(tmp_path) as store:
         assert len((await store.tail("", 1000)).records) == 301
@@ -471,7 +471,7 @@ async def test_the_log_of_another_program_is_kept_beside_ours(tmp_path: Path) ->
     "given",
     [
         *("..", ".", "../x", "a/b", "a\\b", "\0", "con", "NUL.txt", "storage", "session"),
-        *("index.json", ".holdfast", "a b", "é", "\u2028", "a%2Fb", "x.", "~", "order:991"),
+        *("index.json", ".perdure", "a b", "é", "\u2028", "a%2Fb", "x.", "~", "order:991"),
         *("*?", "-rf", "A", "a"),
     ],
 )
@@ -497,7 +497,7 @@ def test_ids_that_are_too_long_have_names_of_their_own() -> None:
 async def test_a_session_of_any_id_stays_in_the_folder(tmp_path: Path) -> None:
     """S2.8: also one of a tenant, and one that begins like the folder of another."""
     base = tmp_path / "base"
-    ids = [("", "../../x"), ("", "acme@x"), ("acme", "x"), ("", "ü" * 200), ("", ".holdfast")]
+    ids = [("", "../../x"), ("", "acme@x"), ("acme", "x"), ("", "ü" * 200), ("", ".perdure")]
     async with opened(base) as store:
         for tenant, session in ids:
             stream = stream_of(tenant, session)

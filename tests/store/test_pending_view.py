@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Runtime, tool
-from holdfast.testing import ManualClock, ScriptedModel
+from perdure import Agent, Runtime, tool
+from perdure.testing import ManualClock, ScriptedModel
 
 COLUMNS = [
     "id",

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.store.base import Put, Record, Write
-from holdfast.store.postgres.sql import texts
-from holdfast.store.postgres.store import PostgresStore
+from perdure.store.base import Put, Record, Write
+from perdure.store.postgres.sql import texts
+from perdure.store.postgres.store import PostgresStore
 
 NAMES = ["plain", '"', "\\", '\\"', "{a,b}", "NULL", " ", "a\nb", "é😀", "\0", "\1", "','", '","']
 

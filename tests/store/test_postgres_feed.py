@@ -8,13 +8,13 @@ import anyio
 import asyncpg
 import pytest
 
-from holdfast.store.base import Unavailable, Write
-from holdfast.store.postgres import feed as postgres_feed
-from holdfast.store.postgres.connection import Line
-from holdfast.store.postgres.feed import Follower
-from holdfast.store.postgres.sql import statement
-from holdfast.store.postgres.store import PostgresStore
-from holdfast.testing.contract.steps import make, record
+from perdure.store.base import Unavailable, Write
+from perdure.store.postgres import feed as postgres_feed
+from perdure.store.postgres.connection import Line
+from perdure.store.postgres.feed import Follower
+from perdure.store.postgres.sql import statement
+from perdure.store.postgres.store import PostgresStore
+from perdure.testing.contract.steps import make, record
 
 Other = Any  # a connection of asyncpg, which has no types
 
@@ -35,7 +35,7 @@ async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
 @pytest.fixture
 async def other(postgres_url: str) -> AsyncIterator[Other]:
     """A connection that is in no hurry."""
-    connection = await asyncpg.connect(postgres_url, server_settings={"search_path": "holdfast"})
+    connection = await asyncpg.connect(postgres_url, server_settings={"search_path": "perdure"})
     yield connection
     await connection.close()
 

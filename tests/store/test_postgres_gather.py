@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from asyncpg.connection import Connection
 
-from holdfast.errors import StoreError
-from holdfast.store.base import Lost, Put, Record, Unavailable, Write
-from holdfast.store.postgres.gather import Gather
-from holdfast.store.postgres.sql import statement
-from holdfast.store.postgres.store import PostgresStore
-from holdfast.testing import ManualClock
-from holdfast.testing.contract.steps import join, make, put
+from perdure.errors import StoreError
+from perdure.store.base import Lost, Put, Record, Unavailable, Write
+from perdure.store.postgres.gather import Gather
+from perdure.store.postgres.sql import statement
+from perdure.store.postgres.store import PostgresStore
+from perdure.testing import ManualClock
+from perdure.testing.contract.steps import join, make, put
 
 STREAMS = [f"s{number}" for number in range(40)]
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.store.postgres import reads
-from holdfast.store.postgres.sql import statement
-from holdfast.store.postgres.store import PostgresStore
-from holdfast.testing.contract.steps import join, make
+from perdure.store.postgres import reads
+from perdure.store.postgres.sql import statement
+from perdure.store.postgres.store import PostgresStore
+from perdure.testing.contract.steps import join, make
 
 FEW, MANY = 100, 50_000
 NOW = 1_700_000_000_000

@@ -18,10 +18,10 @@ from tests.servers.plug import Loss, Plug, plugged
 from tests.servers.postgres import PostgresServer
 from tests.store.steady import write_once
 
-from holdfast.store.base import Unavailable, Unknown, Write
-from holdfast.store.postgres import connection as postgres_link
-from holdfast.store.postgres.store import PostgresStore
-from holdfast.testing.contract.steps import drive, join, make, record, take, texts
+from perdure.store.base import Unavailable, Unknown, Write
+from perdure.store.postgres import connection as postgres_link
+from perdure.store.postgres.store import PostgresStore
+from perdure.testing.contract.steps import drive, join, make, record, take, texts
 
 _CUT_ONE = """
     SELECT pg_terminate_backend(pid) FROM (
@@ -212,7 +212,7 @@ async def test_a_server_without_a_connection_left_is_told_and_waited_for(
 @pytest.fixture
 def small_disk() -> Iterator[Path]:
     """A file system of four megabytes that PostgreSQL may use."""
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-disk-"))
+    folder = Path(tempfile.mkdtemp(prefix="perdure-disk-"))
     mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
     try:
         done = subprocess.run(mount, capture_output=True, check=False)
@@ -237,7 +237,7 @@ async def test_a_full_disk_loses_nothing_and_is_told_until_there_is_room(
     database = url.rpartition("/")[2]
     postgres.psql(f"CREATE TABLESPACE {database} LOCATION '{small_disk}'")
     async with opened(url) as store:
-        postgres.psql(f"ALTER TABLE holdfast.record SET TABLESPACE {database}", database)
+        postgres.psql(f"ALTER TABLE perdure.record SET TABLESPACE {database}", database)
         await make(store, "s")
         written = ["first"]
 
@@ -255,4 +255,4 @@ async def test_a_full_disk_loses_nothing_and_is_told_until_there_is_room(
         await store.commit([Write("s", [record("room")])])
         assert await texts(store, "s") == [*written, "room"]
     # The empty tablespace stays: to drop it the server would first write what all tests have left.
-    postgres.psql("DROP SCHEMA holdfast CASCADE", database)
+    postgres.psql("DROP SCHEMA perdure CASCADE", database)

@@ -10,14 +10,14 @@ import pytest
 from tests.serve.process import around
 from tests.servers.postgres import PostgresServer
 
-from holdfast import Agent, Runtime
-from holdfast.errors import Conflict, SchemaNewer, StoreError
-from holdfast.store.base import Lost, Record, Release, Unavailable, Write
-from holdfast.store.postgres import connection as postgres_link
-from holdfast.store.postgres import schema as postgres_schema
-from holdfast.store.postgres.schema import Step, known_steps
-from holdfast.store.postgres.store import PostgresStore
-from holdfast.testing import ScriptedModel
+from perdure import Agent, Runtime
+from perdure.errors import Conflict, SchemaNewer, StoreError
+from perdure.store.base import Lost, Record, Release, Unavailable, Write
+from perdure.store.postgres import connection as postgres_link
+from perdure.store.postgres import schema as postgres_schema
+from perdure.store.postgres.schema import Step, known_steps
+from perdure.store.postgres.store import PostgresStore
+from perdure.testing import ScriptedModel
 
 NEWEST = known_steps()[-1].number
 EXPAND = Step(NEWEST + 1, "9001_note", "ALTER TABLE stream ADD COLUMN note text;")
@@ -77,7 +77,7 @@ async def test_a_step_that_takes_away_is_refused_while_an_older_worker_is_alive(
     await old.close()
     assert await PostgresStore(postgres_url, steps=steps).migrate() == [CONTRACT.name]
     assert await PostgresStore(postgres_url, steps=steps).migrate() == []
-    with pytest.raises(SchemaNewer, match=f"this holdfast knows {NEWEST}"):
+    with pytest.raises(SchemaNewer, match=f"this perdure knows {NEWEST}"):
         await old.open()
     await new.close()
 
@@ -133,7 +133,7 @@ async def test_a_table_that_others_use_for_long_is_told_with_who(
     monkeypatch.setattr(postgres_schema, "_TRIES", 2)
     monkeypatch.setitem(postgres_link._SETTINGS, "lock_timeout", "100ms")
     other = await asyncpg.connect(postgres_url)
-    await other.execute("BEGIN; SELECT FROM holdfast.stream")
+    await other.execute("BEGIN; SELECT FROM perdure.stream")
     with pytest.raises(Unavailable, match=f"in use: process {other.get_server_pid()}") as error:
         await opened(postgres_url, [*known_steps(), EXPAND])
     assert error.value.code == "SCHEMA_BUSY"
@@ -147,8 +147,8 @@ async def test_a_migration_that_is_killed_leaves_nothing_and_is_begun_again(
     old = await opened(postgres_url)
     program = f"""if True:
         import asyncio
-        from holdfast.store.postgres.store import PostgresStore
-        from holdfast.store.postgres.schema import Step, known_steps
+        from perdure.store.postgres.store import PostgresStore
+        from perdure.store.postgres.schema import Step, known_steps
         sql = "ALTER TABLE holder ADD COLUMN half text; SELECT pg_sleep(600)"
         step = Step({NEWEST + 1}, "9001_note", sql)
         asyncio.run(PostgresStore({postgres_url!r}, steps=[*known_steps(), step]).open())

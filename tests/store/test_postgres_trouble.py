@@ -11,11 +11,11 @@ import asyncpg
 import pytest
 from tests.servers.fixtures import StartPostgres
 
-from holdfast.store.base import Fenced, Record, Unavailable, Unknown, VersionMoved, Write
-from holdfast.store.postgres import writer as postgres_writer
-from holdfast.store.postgres.connection import Line
-from holdfast.store.postgres.store import PostgresStore
-from holdfast.testing.contract.steps import drive, join, make, put, record, take, texts
+from perdure.store.base import Fenced, Record, Unavailable, Unknown, VersionMoved, Write
+from perdure.store.postgres import writer as postgres_writer
+from perdure.store.postgres.connection import Line
+from perdure.store.postgres.store import PostgresStore
+from perdure.testing.contract.steps import drive, join, make, put, record, take, texts
 
 _WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
 
@@ -235,7 +235,7 @@ async def test_a_client_that_was_stopped_inside_a_statement_loses_its_locks(
     """Nothing of the server's own ends it: it is not idle, and no statement runs."""
     await make(store, "s")
     stopped = await asyncpg.connect(postgres_url)
-    await stopped.execute("SET idle_in_transaction_session_timeout = 0; SET search_path = holdfast")
+    await stopped.execute("SET idle_in_transaction_session_timeout = 0; SET search_path = perdure")
     await stopped.execute("BEGIN; UPDATE stream SET tries = 9 WHERE id = 's'")
     with anyio.fail_after(15):
         assert await store.commit([Write("s", [record("b")])]) == {"s": 2}

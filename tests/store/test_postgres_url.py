@@ -6,11 +6,11 @@ import sys
 import pytest
 from tests.servers.pgbouncer import Pgbouncer
 
-from holdfast import Runtime
-from holdfast.errors import ConfigError, StoreError
-from holdfast.store.postgres.sql import packed, unpacked
-from holdfast.store.postgres.store import PostgresStore
-from holdfast.store.postgres.url import address_of
+from perdure import Runtime
+from perdure.errors import ConfigError, StoreError
+from perdure.store.postgres.sql import packed, unpacked
+from perdure.store.postgres.store import PostgresStore
+from perdure.store.postgres.url import address_of
 
 
 def test_what_is_ours_is_taken_out_and_the_rest_is_left_to_postgresql() -> None:
@@ -55,7 +55,7 @@ async def test_without_its_driver_one_line_says_what_to_install(
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     with pytest.raises(ConfigError, match="asyncpg") as error:
         await PostgresStore("postgresql://h/d").open()
-    assert error.value.hint == "pip install 'holdfast[postgres]'"
+    assert error.value.hint == "pip install 'perdure[postgres]'"
 
 
 async def test_a_server_that_is_not_there_is_told_in_one_line_without_the_password() -> None:

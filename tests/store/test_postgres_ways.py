@@ -13,10 +13,10 @@ from tests.servers.fixtures import StartPostgres, wanted
 from tests.servers.postgres import USER, PostgresServer
 from tests.store.steady import write_once
 
-from holdfast.errors import StoreError
-from holdfast.store.base import Unavailable, Write
-from holdfast.store.postgres.store import PostgresStore
-from holdfast.testing.contract.steps import make, record, texts
+from perdure.errors import StoreError
+from perdure.store.base import Unavailable, Write
+from perdure.store.postgres.store import PostgresStore
+from perdure.testing.contract.steps import make, record, texts
 
 
 async def used(url: str) -> None:
@@ -39,11 +39,11 @@ async def test_a_socket_of_the_machine_is_a_way(postgres: PostgresServer) -> Non
 def certificate() -> Iterator[Path]:
     """A certificate for 127.0.0.1 that signs itself; its key is in `key` beside it."""
     openssl = wanted(lambda: program("openssl", "openssl"))
-    with tempfile.TemporaryDirectory(prefix="holdfast-tls-") as name:
+    with tempfile.TemporaryDirectory(prefix="perdure-tls-") as name:
         folder = Path(name)
         subprocess.run(
             [
-                *(openssl, "req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=holdfast test"),
+                *(openssl, "req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=perdure test"),
                 *("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
                 *("-addext", "subjectAltName=IP:127.0.0.1"),
                 *("-keyout", str(folder / "key"), "-out", str(folder / "certificate")),

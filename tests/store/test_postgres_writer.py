@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.store.base import Record, Write
-from holdfast.store.judge import Commit
-from holdfast.store.postgres import writer as postgres_writer
-from holdfast.store.postgres.batch import Batches
-from holdfast.store.postgres.store import PostgresStore
-from holdfast.testing.contract.steps import put, texts
+from perdure.store.base import Record, Write
+from perdure.store.judge import Commit
+from perdure.store.postgres import writer as postgres_writer
+from perdure.store.postgres.batch import Batches
+from perdure.store.postgres.store import PostgresStore
+from perdure.testing.contract.steps import put, texts
 
 
 @pytest.fixture

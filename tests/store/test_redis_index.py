@@ -15,12 +15,12 @@ from redis.asyncio import Redis
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 
-from holdfast.app.layouts import PendingNames
-from holdfast.store.base import DELETE, Put, Record, Store, Write
-from holdfast.store.postgres.store import PostgresStore
-from holdfast.store.redis.index import Anchor, RedisIndex
-from holdfast.store.redis.store import IndexedStore
-from holdfast.store.sqlite.store import SqliteStore
+from perdure.app.layouts import PendingNames
+from perdure.store.base import DELETE, Put, Record, Store, Write
+from perdure.store.postgres.store import PostgresStore
+from perdure.store.redis.index import Anchor, RedisIndex
+from perdure.store.redis.store import IndexedStore
+from perdure.store.sqlite.store import SqliteStore
 
 SESSIONS, CALLS = 4, 5
 
@@ -107,7 +107,7 @@ async def bench(
     if request.param == "postgres":
         plain = PostgresStore(next(request.getfixturevalue("schemas")))
     else:
-        plain = SqliteStore(tmp_path / "holdfast.db")
+        plain = SqliteStore(tmp_path / "perdure.db")
     store = IndexedStore(plain, redis_url, PendingNames())
     await store.open()
     await fill(store)
@@ -218,7 +218,7 @@ async def test_redis_away_means_slower_only(
     await bench.answers_alike()
     redis_server.kill()
     try:
-        with caplog.at_level(logging.WARNING, "holdfast"):
+        with caplog.at_level(logging.WARNING, "perdure"):
             asked = await bench.answers_alike()
         assert asked["find"] == len(QUESTIONS)
         assert [record.message for record in caplog.records] == [
@@ -261,7 +261,7 @@ async def test_a_store_that_was_put_back_in_time_has_its_index_made_anew(
 async def test_too_many_are_left_to_the_store(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.store.redis.index.MOST", 3)
+    monkeypatch.setattr("perdure.store.redis.index.MOST", 3)
     await bench.answers_alike()
     assert (await bench.answers_alike())["find"] > 0
 

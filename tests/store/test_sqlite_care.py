@@ -8,11 +8,11 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast.errors import Corrupt, Refused, SchemaNewer, StoreError
-from holdfast.store.base import Put, Record, Write
-from holdfast.store.memory import MemoryStore
-from holdfast.store.sqlite import inspect as care
-from holdfast.store.sqlite.store import SqliteStore
+from perdure.errors import Corrupt, Refused, SchemaNewer, StoreError
+from perdure.store.base import Put, Record, Write
+from perdure.store.memory import MemoryStore
+from perdure.store.sqlite import inspect as care
+from perdure.store.sqlite.store import SqliteStore
 
 
 async def fill(store: SqliteStore, streams: int = 3) -> None:
@@ -125,7 +125,7 @@ def test_a_backup_overwrites_nothing_and_leaves_nothing(database: Path, tmp_path
         care.backup(tmp_path / "none.db", tmp_path / "other.db")
     foreign = tmp_path / "foreign.db"
     _edit(foreign, "CREATE TABLE t (a)")
-    with pytest.raises(StoreError, match="not a holdfast database"):
+    with pytest.raises(StoreError, match="not a perdure database"):
         care.backup(foreign, tmp_path / "other.db")
     assert not [file for file in tmp_path.iterdir() if file.name.startswith(".")]
 

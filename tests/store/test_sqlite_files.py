@@ -9,10 +9,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from holdfast.store.base import Record, Write
-from holdfast.store.shared.file_lock import WriteLock
-from holdfast.store.sqlite.side_files import Doorbell
-from holdfast.store.sqlite.store import SqliteStore
+from perdure.store.base import Record, Write
+from perdure.store.shared.file_lock import WriteLock
+from perdure.store.sqlite.side_files import Doorbell
+from perdure.store.sqlite.store import SqliteStore
 
 
 @pytest.mark.parametrize("depth", [0, 12])
@@ -69,7 +69,7 @@ def test_a_wait_ends_when_it_is_told_to(tmp_path: Path) -> None:
 
 @pytest.fixture
 def no_bell(database: Path) -> None:
-    database.with_name("holdfast.db.bell").touch()  # where the directory of bells should be
+    database.with_name("perdure.db.bell").touch()  # where the directory of bells should be
 
 
 @pytest.mark.usefixtures("no_bell")
@@ -88,7 +88,7 @@ async def test_without_bells_changes_are_found_by_polling(database: Path) -> Non
 
 
 async def test_a_commit_rings_the_bells_of_others(store: SqliteStore, database: Path) -> None:
-    bell = Doorbell(database.with_name("holdfast.db.bell"))
+    bell = Doorbell(database.with_name("perdure.db.bell"))
     bell.open()
     await store.commit([Write("s", create="session")])
     assert bell.wait(5)

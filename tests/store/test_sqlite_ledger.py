@@ -9,8 +9,8 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from holdfast.errors import StoreError
-from holdfast.store.base import (
+from perdure.errors import StoreError
+from perdure.store.base import (
     DELETE,
     Fenced,
     HeadMoved,
@@ -22,11 +22,11 @@ from holdfast.store.base import (
     VersionMoved,
     Write,
 )
-from holdfast.store.memory import MemoryStore
-from holdfast.store.shared.file_lock import WriteLock
-from holdfast.store.sqlite import row_cache as sqlite_ledger
-from holdfast.store.sqlite.store import SqliteStore
-from holdfast.testing.contract import HandClock
+from perdure.store.memory import MemoryStore
+from perdure.store.shared.file_lock import WriteLock
+from perdure.store.sqlite import row_cache as sqlite_ledger
+from perdure.store.sqlite.store import SqliteStore
+from perdure.testing.contract import HandClock
 
 Ask = Callable[[Store], Any]
 LINE = [Record("t", b"")]

@@ -9,8 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast.store.base import Record, Unavailable, Write
-from holdfast.store.sqlite.store import SqliteStore
+from perdure.store.base import Record, Unavailable, Write
+from perdure.store.sqlite.store import SqliteStore
 
 WRITE = Write("a", [Record("x", b"{}")], create="k")
 

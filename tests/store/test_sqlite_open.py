@@ -11,10 +11,10 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast.errors import Corrupt, SchemaNewer, StoreError
-from holdfast.store.base import Put, Record, Unavailable, Unknown, Write
-from holdfast.store.sqlite.open import APPLICATION_ID, migrations, python_connect, settled
-from holdfast.store.sqlite.store import SqliteStore
+from perdure.errors import Corrupt, SchemaNewer, StoreError
+from perdure.store.base import Put, Record, Unavailable, Unknown, Write
+from perdure.store.sqlite.open import APPLICATION_ID, migrations, python_connect, settled
+from perdure.store.sqlite.store import SqliteStore
 
 StartChild = Callable[[str, Path], Any]
 
@@ -81,7 +81,7 @@ def test_every_connection_is_durable_and_leaves_checkpoints_to_the_writer(
 
 
 async def test_a_missing_directory_is_named_and_not_made(tmp_path: Path) -> None:
-    error = await refusal(tmp_path / "not" / "here" / "holdfast.db")
+    error = await refusal(tmp_path / "not" / "here" / "perdure.db")
     assert str(tmp_path / "not" / "here") in str(error)
     assert not (tmp_path / "not").exists()
 
@@ -99,10 +99,10 @@ def test_a_store_without_a_file_is_another_store(name: str) -> None:
 async def test_another_program_s_database_is_not_written_into(database: Path) -> None:
     edit(database, "CREATE TABLE theirs (x)")
     before = content(database)
-    assert "not a holdfast database" in str(await refusal(database))
+    assert "not a perdure database" in str(await refusal(database))
     assert content(database) == before
     edit(database, "DROP TABLE theirs", "PRAGMA application_id = 77")
-    assert "not a holdfast database" in str(await refusal(database))
+    assert "not a perdure database" in str(await refusal(database))
 
 
 async def test_a_newer_database_is_left_alone(database: Path) -> None:
@@ -190,7 +190,7 @@ async def test_a_database_replaced_under_the_store_is_noticed_when_it_connects_a
     assert store._running is not None
     store._running._writer.disconnect()
     remove(database)
-    with pytest.raises(StoreError, match="not a holdfast database"):
+    with pytest.raises(StoreError, match="not a perdure database"):
         await store.commit([Write("s", create="session")])
     await store.close()
 
@@ -249,7 +249,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 async def test_a_full_disk_is_named_and_costs_nothing_that_was_acknowledged(
     small_disk: Path,
 ) -> None:
-    store = SqliteStore(small_disk / "holdfast.db")
+    store = SqliteStore(small_disk / "perdure.db")
     await store.open()
     await store.commit([Write("s", [Record("t", b"kept")], create="session")])
     with pytest.raises((Unavailable, Unknown), match="disk") as caught:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import StoreError
-from holdfast.store.sqlite.open import check_file_system, check_place, file_system, judged
+from perdure.errors import StoreError
+from perdure.store.sqlite.open import check_file_system, check_place, file_system, judged
 
 TABLE = r"""
 /dev/vda / ext4 rw,relatime 0 0
@@ -28,13 +28,13 @@ def mounts(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "path,kind,place",
     [
-        ("/srv/holdfast.db", "ext4", "local"),
-        ("/mnt/nfs/holdfast.db", "nfs4", "network"),
-        ("/mnt/nfs/local/holdfast.db", "xfs", "local"),
-        ("/mnt/nfsx/holdfast.db", "ext4", "local"),
-        ("/mnt/two words/holdfast.db", "cifs", "network"),
-        ("/mnt/host/holdfast.db", "virtiofs", "doubtful"),
-        ("/mnt/over/holdfast.db", "fuse.sshfs", "network"),
+        ("/srv/perdure.db", "ext4", "local"),
+        ("/mnt/nfs/perdure.db", "nfs4", "network"),
+        ("/mnt/nfs/local/perdure.db", "xfs", "local"),
+        ("/mnt/nfsx/perdure.db", "ext4", "local"),
+        ("/mnt/two words/perdure.db", "cifs", "network"),
+        ("/mnt/host/perdure.db", "virtiofs", "doubtful"),
+        ("/mnt/over/perdure.db", "fuse.sshfs", "network"),
     ],
 )
 def test_the_nearest_mount_says_what_a_place_is(
@@ -46,19 +46,19 @@ def test_the_nearest_mount_says_what_a_place_is(
 
 def test_a_network_file_system_is_refused_with_its_name(mounts: Path) -> None:
     with pytest.raises(StoreError, match=r"network file system \(nfs4\)") as caught:
-        check_file_system(Path("/mnt/nfs/holdfast.db"), mounts)
+        check_file_system(Path("/mnt/nfs/perdure.db"), mounts)
     assert caught.value.code == "NETWORK_FILE_SYSTEM"
     assert caught.value.hint == "put the database on a local disk"
-    check_file_system(Path("/srv/holdfast.db"), mounts)
+    check_file_system(Path("/srv/perdure.db"), mounts)
 
 
 def test_opening_asks_for_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     where = tmp_path / "mounts"
     where.write_text(f"server:/x {tmp_path} nfs rw 0 0")
-    monkeypatch.setattr("holdfast.store.sqlite.open.MOUNTS", where)
+    monkeypatch.setattr("perdure.store.sqlite.open.MOUNTS", where)
     monkeypatch.setattr(check_file_system, "__defaults__", (where,))
     with pytest.raises(StoreError, match="network file system"):
-        check_place(tmp_path / "holdfast.db")
+        check_place(tmp_path / "perdure.db")
 
 
 def test_a_system_that_does_not_say_is_not_held_against_it(tmp_path: Path) -> None:

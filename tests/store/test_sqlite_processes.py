@@ -11,8 +11,8 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from holdfast.store.base import Put, Record, Unavailable, Write
-from holdfast.store.sqlite.store import SqliteStore
+from perdure.store.base import Put, Record, Unavailable, Write
+from perdure.store.sqlite.store import SqliteStore
 
 StartChild = Callable[[str, Path], Any]
 
@@ -167,6 +167,6 @@ async def test_a_closed_store_leaves_only_the_database_and_its_lock(
     await store.renew("me", 60_000, join=True)
     await store.close()
     assert sorted(path.name for path in database.parent.iterdir()) == [
-        "holdfast.db",
-        "holdfast.db.lock",
+        "perdure.db",
+        "perdure.db.lock",
     ]

@@ -9,9 +9,9 @@ import pytest
 from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
-from holdfast.store.base import Gone, NoStream, Put, Record, Write
-from holdfast.store.sqlite.reads import SMALL
-from holdfast.store.sqlite.store import SqliteStore
+from perdure.store.base import Gone, NoStream, Put, Record, Write
+from perdure.store.sqlite.reads import SMALL
+from perdure.store.sqlite.store import SqliteStore
 
 MANY = SMALL.rows + 1
 LARGE = bytes(SMALL.bytes + 1)
@@ -166,6 +166,6 @@ async def test_a_store_can_be_closed_while_it_is_read(database: Path) -> None:
         await store.close()
     assert slices == [5000] * 10
     assert sorted(path.name for path in database.parent.iterdir()) == [
-        "holdfast.db",
-        "holdfast.db.lock",
+        "perdure.db",
+        "perdure.db.lock",
     ]

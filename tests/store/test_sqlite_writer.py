@@ -10,13 +10,13 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from holdfast.errors import StoreError
-from holdfast.store.base import Put, Record, Release, Unavailable, Unknown, Write
-from holdfast.store.shared.file_lock import WriteLock
-from holdfast.store.sqlite.commands import _CLAIM_OLDEST, _NOTHING_TO_CLAIM
-from holdfast.store.sqlite.open import BUSY_S, WAL_LIMIT_BYTES
-from holdfast.store.sqlite.reads import ANY, SMALL, find
-from holdfast.store.sqlite.store import SqliteStore
+from perdure.errors import StoreError
+from perdure.store.base import Put, Record, Release, Unavailable, Unknown, Write
+from perdure.store.shared.file_lock import WriteLock
+from perdure.store.sqlite.commands import _CLAIM_OLDEST, _NOTHING_TO_CLAIM
+from perdure.store.sqlite.open import BUSY_S, WAL_LIMIT_BYTES
+from perdure.store.sqlite.reads import ANY, SMALL, find
+from perdure.store.sqlite.store import SqliteStore
 
 
 class Wire:
@@ -268,7 +268,7 @@ async def test_closing_finishes_what_was_asked_for(database: Path) -> None:
 
 async def test_the_write_ahead_log_stays_bounded(store: SqliteStore, database: Path) -> None:
     await store.commit([Write("s", create="session")])
-    wal = database.with_name("holdfast.db-wal")
+    wal = database.with_name("perdure.db-wal")
     largest = 0
     for _ in range(60):
         await store.commit([Write("s", [Record("blob", bytes(1_000_000))])])

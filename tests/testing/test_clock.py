@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from holdfast import Agent, PendingCall, Runtime, tool
-from holdfast.testing import ManualClock, ScriptedModel
+from perdure import Agent, PendingCall, Runtime, tool
+from perdure.testing import ManualClock, ScriptedModel
 
 
 def test_it_stands_still_until_it_is_moved() -> None:

@@ -1,7 +1,7 @@
 """make_context: a tool alone, without a runtime."""
 
-from holdfast import Context, tool
-from holdfast.testing import make_context
+from perdure import Context, tool
+from perdure.testing import make_context
 
 
 @tool

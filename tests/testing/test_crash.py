@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Runtime, tool
-from holdfast.store.base import Store
-from holdfast.store.memory import MemoryStore
-from holdfast.store.sqlite.store import SqliteStore
-from holdfast.testing import Crashed, ScriptedModel, crash_after
+from perdure import Agent, Runtime, tool
+from perdure.store.base import Store
+from perdure.store.memory import MemoryStore
+from perdure.store.sqlite.store import SqliteStore
+from perdure.testing import Crashed, ScriptedModel, crash_after
 
 TURNS: list[dict[str, Any]] = [{"calls": [{"tool": "pay"}]}, {"text": "paid"}]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-import holdfast.testing.provider_rules as there
-from holdfast.testing.provider_rules import RULES, SAMPLES, check
+import perdure.testing.provider_rules as there
+from perdure.testing.provider_rules import RULES, SAMPLES, check
 
 # What the providers are known to refuse, by the ids under which it was collected.
 KNOWN = list(
@@ -94,5 +94,5 @@ def test_the_rules_know_nothing_of_what_they_judge() -> None:
             named = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             named += [name.name for name in node.names] if isinstance(node, ast.Import) else []
             for module in named:
-                ours = module.startswith("holdfast")
-                assert not ours or module.startswith("holdfast.testing.provider_rules"), path
+                ours = module.startswith("perdure")
+                assert not ours or module.startswith("perdure.testing.provider_rules"), path

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Context, PendingCall, Runtime, tool
-from holdfast.core.driver import drafts as turns
-from holdfast.core.session.calls import Call
-from holdfast.store.base import Slice
-from holdfast.store.memory import MemoryStore
-from holdfast.testing import ScriptedModel, survives
+from perdure import Agent, Context, PendingCall, Runtime, tool
+from perdure.core.driver import drafts as turns
+from perdure.core.session.calls import Call
+from perdure.store.base import Slice
+from perdure.store.memory import MemoryStore
+from perdure.testing import ScriptedModel, survives
 
 
 @tool

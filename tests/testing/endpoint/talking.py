@@ -8,8 +8,8 @@ from typing import Any
 import anthropic
 import openai
 
-from holdfast.testing.endpoint.samples import LOOK_SCHEMA
-from holdfast.testing.provider_rules import Format
+from perdure.testing.endpoint.samples import LOOK_SCHEMA
+from perdure.testing.provider_rules import Format
 
 Body = dict[str, Any]
 FORMATS: tuple[Format, ...] = ("anthropic", "openai-chat", "openai-responses")

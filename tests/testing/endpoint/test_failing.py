@@ -14,8 +14,8 @@ import openai
 import pytest
 from tests.testing.endpoint.talking import FORMATS, talking
 
-from holdfast.testing.endpoint import fake_endpoint
-from holdfast.testing.provider_rules import Format
+from perdure.testing.endpoint import fake_endpoint
+from perdure.testing.provider_rules import Format
 
 TURN = {"text": "one two three four five six"}
 ANTHROPIC: dict[Any, tuple[type[Exception], int]] = {
@@ -149,7 +149,7 @@ def test_another_key_is_refused_and_no_key_is_written_down(tmp_path: Path) -> No
 def test_as_a_process_it_says_its_address_and_logs_each_request(tmp_path: Path) -> None:
     script, log = tmp_path / "script.json", tmp_path / "log"
     script.write_text(json.dumps([TURN]))
-    command = [sys.executable, "-m", "holdfast.testing.endpoint", str(script), "--log", str(log)]
+    command = [sys.executable, "-m", "perdure.testing.endpoint", str(script), "--log", str(log)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         url = process.stdout.readline().strip()
@@ -163,7 +163,7 @@ def test_as_a_process_it_says_its_address_and_logs_each_request(tmp_path: Path) 
 
 
 def test_as_a_process_it_says_what_is_wrong_with_its_script(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "holdfast.testing.endpoint", str(tmp_path / "none.json")]
+    command = [sys.executable, "-m", "perdure.testing.endpoint", str(tmp_path / "none.json")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "none.json cannot be read" in done.stderr

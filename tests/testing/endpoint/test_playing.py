@@ -10,10 +10,10 @@ import openai
 import pytest
 from tests.testing.endpoint.talking import FORMATS, Talk, talking
 
-from holdfast.errors import ConfigError
-from holdfast.testing.endpoint import fake_endpoint
-from holdfast.testing.endpoint.samples import CHAT_REASONING, HARD, LAST, LOOKS
-from holdfast.testing.provider_rules import Format
+from perdure.errors import ConfigError
+from perdure.testing.endpoint import fake_endpoint
+from perdure.testing.endpoint.samples import CHAT_REASONING, HARD, LAST, LOOKS
+from perdure.testing.provider_rules import Format
 
 NATIVE = {"anthropic": "content", "openai-chat": "message", "openai-responses": "output"}
 CLOSED = "[The results were received.]"

@@ -1,1 +1,0 @@
-"""`holdfast demo`: a story that anybody can watch, with real processes that are really killed."""

@@ -1,1 +1,0 @@
-"""What holdfast decides, as pure functions: no await, no clock, no randomness, no I/O."""

@@ -1,5 +1,0 @@
-"""What answers: the protocol that models follow, and the models that come with holdfast."""
-
-from holdfast.runtime.models.base import Delta, Model, Request, ToolSpec
-
-__all__ = ["Delta", "Model", "Request", "ToolSpec"]

@@ -1,5 +1,0 @@
-"""The PostgreSQL backend."""
-
-from holdfast.store.postgres.store import PostgresStore
-
-__all__ = ["PostgresStore"]

@@ -1,5 +1,0 @@
-"""The SQLite backend."""
-
-from holdfast.store.sqlite.store import SqliteStore
-
-__all__ = ["SqliteStore"]

@@ -1,0 +1,79 @@
+"""perdure: a durable runtime for AI agents.
+
+A session survives shutdown, crash and power loss while a tool, a person or a sub-agent takes
+minutes or days, and continues exactly where it stopped.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perdure.app import Runtime
+    from perdure.core.access import Principal
+    from perdure.errors import Conflict, NotFound, PerdureError, Refused, ToolError
+    from perdure.runtime.agents.agents import Agent
+    from perdure.runtime.models.base import Delta
+    from perdure.runtime.sessions.handle import Session
+    from perdure.runtime.tools.tool import Tool, tool
+    from perdure.runtime.values import Context, Decision, File, PendingCall
+    from perdure.runtime.views import Event, Result
+    from perdure.serve.http.app import asgi
+
+_HOMES = {
+    "Agent": "perdure.runtime.agents.agents",
+    "Conflict": "perdure.errors",
+    "Context": "perdure.runtime.values",
+    "Decision": "perdure.runtime.values",
+    "Delta": "perdure.runtime.models.base",
+    "Event": "perdure.runtime.views",
+    "File": "perdure.runtime.values",
+    "PerdureError": "perdure.errors",
+    "NotFound": "perdure.errors",
+    "PendingCall": "perdure.runtime.values",
+    "Principal": "perdure.core.access",
+    "Refused": "perdure.errors",
+    "Result": "perdure.runtime.views",
+    "Runtime": "perdure.app",
+    "Session": "perdure.runtime.sessions.handle",
+    "Tool": "perdure.runtime.tools.tool",
+    "ToolError": "perdure.errors",
+    "asgi": "perdure.serve.http.app",
+    "tool": "perdure.runtime.tools.tool",
+}
+
+__all__ = [
+    "Agent",
+    "Conflict",
+    "Context",
+    "Decision",
+    "Delta",
+    "Event",
+    "File",
+    "NotFound",
+    "PendingCall",
+    "PerdureError",
+    "Principal",
+    "Refused",
+    "Result",
+    "Runtime",
+    "Session",
+    "Tool",
+    "ToolError",
+    "asgi",
+    "tool",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used: `import perdure` itself loads nothing."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'perdure' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,89 @@
+"""Which store a URL means."""
+
+from collections.abc import Callable
+from contextvars import ContextVar
+
+from perdure.errors import ConfigError
+from perdure.store.base import Clock, Store
+
+around_store: ContextVar[Callable[[Store], Store]] = ContextVar(
+    "around_store", default=lambda plain: plain
+)
+"""A seam for tests: what a Runtime made in this context puts around its store."""
+
+
+def open_store(store: str | Store, clock: Clock | None = None) -> Store:
+    """The store behind a URL: `sqlite:///…`, `postgresql://…`, `files:./folder` or `memory:`."""
+    if not isinstance(store, str):
+        return store
+    scheme, _, rest = store.partition(":")
+    if scheme == "memory" and not rest:
+        from perdure.store.memory import MemoryStore
+
+        return MemoryStore(clock)
+    if scheme == "sqlite" and rest.startswith("///") and len(rest) > 3:
+        from perdure.store.sqlite.store import SqliteStore
+
+        return SqliteStore(rest[3:], clock=clock)
+    if scheme == "files" and rest:
+        from perdure.app.layouts import SessionFiles
+        from perdure.store.files.store import FilesStore
+
+        return FilesStore(rest.removeprefix("//"), SessionFiles(), clock=clock)
+    if scheme in {"postgresql", "postgres"}:
+        from perdure.store.postgres.store import PostgresStore
+
+        return PostgresStore(store, clock=clock)
+    raise ConfigError(
+        f"the store {_without_password(store)!r} is not known",
+        code="STORE_UNKNOWN",
+        hint="use sqlite:///perdure.db, postgresql://HOST/DATABASE, files:./folder or memory:",
+    )
+
+
+def indexed(store: Store, url: str | None) -> Store:
+    """The store with an index of its pending calls before it; without a URL, the store itself."""
+    if url is None:
+        return store
+    if not url.startswith(("redis://", "rediss://", "unix://")):
+        raise ConfigError(
+            f"the index {_without_password(url)!r} is not known",
+            code="INDEX_UNKNOWN",
+            hint="use redis://localhost:6379/0",
+        )
+    try:
+        from perdure.store.redis.store import IndexedStore
+    except ImportError as error:
+        raise ConfigError(
+            "an index in Redis needs the redis library, which is not installed",
+            code="NOT_INSTALLED",
+            hint="pip install 'perdure[redis]'",
+        ) from error
+    from perdure.app.layouts import PendingNames
+
+    return IndexedStore(store, url, PendingNames())
+
+
+def without_index(store: Store) -> Store:
+    """The store itself, behind its index if it has one."""
+    primary: Store = getattr(store, "primary", store)
+    return primary
+
+
+def is_in_memory(store: str | Store) -> bool:
+    """Whether what a store keeps ends with the process."""
+    if isinstance(store, str):
+        return store == "memory:"
+    from perdure.store.memory import MemoryStore
+
+    return isinstance(store, MemoryStore)
+
+
+def sees_death(store: Store) -> bool:
+    """Whether the store notices that a process has died before its lease is over."""
+    return bool(getattr(store, "sees_death", True))
+
+
+def _without_password(url: str) -> str:
+    head, at, tail = url.rpartition("@")
+    return f"{head.split('//')[0]}//…@{tail}" if at else url

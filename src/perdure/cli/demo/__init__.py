@@ -1,0 +1,1 @@
+"""`perdure demo`: a story that anybody can watch, with real processes that are really killed."""

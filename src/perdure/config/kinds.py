@@ -1,0 +1,284 @@
+"""The kinds of values that a configuration is made of: how each is read, and its JSON schema."""
+
+import ipaddress
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from math import inf
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from perdure.config.problems import did_you_mean, listed
+from perdure.core.durations import duration_ms
+from perdure.core.session.permissions import rule_of
+from perdure.errors import Refused
+
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+MODEL_NAME: Final = re.compile(r"[^\s:]+:\S+")  # provider:model
+_OBJECT: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+_SIZE: Final = re.compile(r"([0-9]+)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?")
+_HOST: Final = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9][A-Za-z0-9.-]*")
+_RATE: Final = re.compile(r"([0-9]+)\s*/\s*(s|m|h)")
+_UNITS: Final = {"k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20}
+_BYTES: Final = {**{f"{unit}B": size for unit, size in _UNITS.items()}, "GiB": 2**30, "B": 1}
+
+
+class Wrong(Exception):
+    """A value is not what it must be; the text is the sentence after the key."""
+
+    def __init__(self, text: str, hint: str | None = None) -> None:
+        super().__init__(text)
+        self.text = text
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """One value of the file: its text, and what YAML makes of it."""
+
+    text: str
+    value: str | float | bool | None
+    expanded: bool = False  # it came from the environment, and is not shown
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A single value."""
+
+    parse: Callable[[Scalar], Any]
+    schema: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """A list."""
+
+    item: "Spec"
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Things under names that the user chooses; `names` is None where any text is a name."""
+
+    item: "Spec"
+    names: re.Pattern[str] | None = NAME
+    hint: str = "letters, digits, '_', '-' and '.' are allowed, 64 at most"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Known keys. Of the keys in `either` at most one may be there."""
+
+    keys: Mapping[str, "Spec"]
+    required: tuple[str, ...] = ()
+    either: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """A single value, or a list, or one of the blocks: the one whose key is there, or `block`."""
+
+    plain: Plain
+    many: Many | None = None
+    blocks: Mapping[str, Block] = field(default_factory=dict)
+    block: Block | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """Any block of JSON values, handed on as it is."""
+
+
+Spec = Plain | Many | Named | Block | Either | Free
+
+
+def choice(label: str, *words: str, empty: str | None = None) -> Plain:
+    """One of the words; `empty`, if given, is what an empty value means."""
+
+    def parse(scalar: Scalar) -> str:
+        if empty is not None and not scalar.text:
+            return empty
+        if scalar.text in words:
+            return scalar.text
+        shown = "" if scalar.expanded else f": {scalar.text}"
+        near = "" if scalar.expanded else did_you_mean(scalar.text, words)
+        text = f"invalid {label}{shown} (must be {listed(words)})"
+        raise Wrong(text, hint=near.removeprefix("; ") or None)
+
+    return Plain(parse, {"enum": list(words)})
+
+
+def integer(low: int, high: int | None = None) -> Plain:
+    """A whole number within bounds."""
+    bounds = f"{low} or more" if high is None else f"from {low} to {high}"
+
+    def parse(scalar: Scalar) -> int:
+        value = scalar.value
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if not whole or value < low or (high is not None and value > high):  # type: ignore[operator]
+            raise Wrong(f"must be a whole number, {bounds}")
+        return value  # type: ignore[return-value]
+
+    limits = {"minimum": low} if high is None else {"minimum": low, "maximum": high}
+    return Plain(parse, {"type": "integer", **limits})
+
+
+def _text(scalar: Scalar) -> str:
+    if not scalar.text or (scalar.value is None and not scalar.expanded):
+        raise Wrong("is empty")
+    if not isinstance(scalar.value, str) and not scalar.expanded:
+        raise Wrong("must be text", hint="put it in quotes")
+    return scalar.text
+
+
+def _flag(scalar: Scalar) -> bool:
+    if not isinstance(scalar.value, bool):
+        raise Wrong("must be true or false")
+    return scalar.value
+
+
+def _positive(scalar: Scalar) -> float:
+    value = scalar.value
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise Wrong("must be a number above 0")
+    return value
+
+
+def _amount(scalar: Scalar) -> float:
+    value = scalar.value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
+        raise Wrong("must be a number, 0 or more")
+    return value
+
+
+def _duration(scalar: Scalar) -> timedelta:
+    value = scalar.value
+    try:
+        if value is None or isinstance(value, bool):
+            raise Wrong("must be a duration", hint='such as 90, "90s", "1h30m" or "7d"')
+        return timedelta(milliseconds=duration_ms(value))
+    except Refused as error:
+        raise Wrong("must be a duration", hint=error.hint) from error
+
+
+def _duration_or_none(scalar: Scalar) -> timedelta | None:
+    return None if scalar.value is None else _duration(scalar)
+
+
+def _redis_url(scalar: Scalar) -> str:
+    text = _text(scalar)
+    if not text.startswith(("redis://", "rediss://", "unix://")):
+        raise Wrong("must be a URL that begins with redis://, rediss:// or unix://")
+    return text
+
+
+def _url(scalar: Scalar) -> str:
+    text = _text(scalar)
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme in ("http", "https") and parts.hostname and not parts.fragment
+        _ = parts.port
+    except ValueError:
+        good = False
+    if not good or re.search(r"\s", text):
+        raise Wrong("must be a URL that begins with http:// or https://")
+    return text.rstrip("/")
+
+
+def _open_url(scalar: Scalar) -> str:
+    text = _url(scalar)
+    if "@" in urlsplit(text).netloc:
+        raise Wrong("must be a URL without user and password: it is shown to people")
+    return text
+
+
+def _network(scalar: Scalar) -> str:
+    try:
+        return str(ipaddress.ip_network(_text(scalar), strict=False))
+    except ValueError as error:
+        raise Wrong("must be an IP address or network, such as 10.0.0.0/8") from error
+
+
+def _host_or_network(scalar: Scalar) -> str:
+    text = _text(scalar)
+    if _HOST.fullmatch(text):
+        return text.lower()
+    return _network(scalar)
+
+
+def _share(scalar: Scalar) -> float:
+    value = scalar.value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
+        raise Wrong("must be a number between 0 and 1, such as 0.8")
+    return value
+
+
+def _size(scalar: Scalar) -> int:
+    found = _SIZE.fullmatch(scalar.text.strip())
+    if found is None:
+        raise Wrong("must be a size, such as 500kB or 10MiB")
+    return int(found[1]) * _BYTES[found[2] or "B"]
+
+
+def _rate(scalar: Scalar) -> float:
+    found = _RATE.fullmatch(scalar.text.strip())
+    if found is None or int(found[1]) == 0:
+        raise Wrong("must be a rate, such as 100/s, 20/m or 500/h")
+    return int(found[1]) / {"s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+def _object(scalar: Scalar) -> str:
+    text = _text(scalar)
+    if not _OBJECT.fullmatch(text):
+        raise Wrong("must be module:name", hint="such as shop:refund, for refund in shop.py")
+    return text
+
+
+def built_in_or_object(words: tuple[str, ...]) -> Plain:
+    """`module:name`, or one of the words."""
+
+    def parse(scalar: Scalar) -> str:
+        text = _text(scalar)
+        if text in words or _OBJECT.fullmatch(text):
+            return text
+        near = "" if scalar.expanded else did_you_mean(text, words)
+        raise Wrong(f"must be module:name or a built-in tool{near}")
+
+    return Plain(parse, {"type": "string"})
+
+
+def _output(scalar: Scalar) -> str:
+    text = _text(scalar)
+    if not text.endswith(".json") and not _OBJECT.fullmatch(text):
+        raise Wrong("must be module:Class, or a file with a JSON schema whose name ends in .json")
+    return text
+
+
+def _rule(scalar: Scalar) -> str:
+    text = _text(scalar)
+    try:
+        return rule_of(text).text
+    except Refused as error:
+        raise Wrong(error.message, hint=error.hint) from error
+
+
+_TEXT: Final = {"type": "string"}
+_NUMBER_OR_TEXT: Final = {"type": ["number", "string"]}
+TEXT: Final = Plain(_text, _TEXT)
+FLAG: Final = Plain(_flag, {"type": "boolean"})
+AMOUNT: Final = Plain(_amount, {"type": "number", "minimum": 0})
+POSITIVE: Final = Plain(_positive, {"type": "number", "exclusiveMinimum": 0})
+DURATION: Final = Plain(_duration, _NUMBER_OR_TEXT)
+DURATION_OR_NONE: Final = Plain(_duration_or_none, {"type": ["number", "string", "null"]})
+URL: Final = Plain(_url, {"type": "string", "format": "uri"})
+OPEN_URL: Final = Plain(_open_url, URL.schema)
+REDIS_URL: Final = Plain(_redis_url, _TEXT)
+NETWORK: Final = Plain(_network, _TEXT)
+HOST_OR_NETWORK: Final = Plain(_host_or_network, _TEXT)
+SHARE: Final = Plain(_share, {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1})
+SIZE: Final = Plain(_size, _NUMBER_OR_TEXT)
+RATE: Final = Plain(_rate, _TEXT)
+OBJECT: Final = Plain(_object, {"type": "string", "pattern": f"^{_OBJECT.pattern}$"})
+OUTPUT: Final = Plain(_output, _TEXT)
+RULE: Final = Plain(_rule, _TEXT)

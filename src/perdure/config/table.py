@@ -1,0 +1,197 @@
+"""Every key of the configuration, in one table: what reads it, and what describes it, follows."""
+
+from typing import Final
+
+from perdure.config.kinds import (
+    AMOUNT,
+    DURATION,
+    DURATION_OR_NONE,
+    FLAG,
+    HOST_OR_NETWORK,
+    MODEL_NAME,
+    NETWORK,
+    OBJECT,
+    OPEN_URL,
+    OUTPUT,
+    POSITIVE,
+    RATE,
+    REDIS_URL,
+    RULE,
+    SHARE,
+    SIZE,
+    TEXT,
+    URL,
+    Block,
+    Either,
+    Free,
+    Many,
+    Named,
+    built_in_or_object,
+    choice,
+    integer,
+)
+from perdure.core.providers import catalog as providers
+from perdure.core.session.permissions import EFFECTS
+
+BUILT_IN: Final = ("ask_user", "wait", "todo_write", "execute_command")
+PROVIDERS: Final = ("scripted", *providers.PROVIDERS)
+ROLES: Final = ("viewer", "submitter", "approver", "operator", "admin")
+OCCASIONS: Final = ("pending", "expiring", "decided", "expired", "completed", "failed")
+
+_COUNT: Final = integer(1)
+_SQL: Final = Block(
+    {"driver": choice("driver", "sqlite", "postgres"), "database": TEXT},
+    required=("driver", "database"),
+)
+_STORE: Final = Block(
+    {
+        "backend": choice("backend", "sql", "memory", "files"),
+        "sql": _SQL,
+        "files": Block({"path": TEXT}, required=("path",)),
+        "index": REDIS_URL,
+    },
+    required=("backend",),
+)
+_LLM: Final = Block(
+    {
+        "provider": choice("provider", *PROVIDERS),
+        "model": TEXT,
+        "script": TEXT,
+        "base_url": OPEN_URL,
+        "api_key": TEXT,
+        "settings": Free(),
+    },
+    required=("provider",),
+)
+_PRICE: Final = Block(  # US dollars for a million tokens
+    {"input": AMOUNT, "output": AMOUNT, "cache_read": AMOUNT, "cache_write": AMOUNT},
+    required=("input", "output"),
+)
+_MCP_SERVER: Final = Block(
+    {
+        "command": Many(TEXT),
+        "env": Named(TEXT, names=None),
+        "cwd": TEXT,
+        "url": URL,
+        "headers": Named(TEXT, names=None),
+        "idle_timeout": DURATION,
+        "connect_timeout": DURATION,
+    },
+    either=("command", "url"),
+)
+_TASK: Final = Block(
+    {
+        "backend": choice("backend", "memory", "sql"),
+        "worker_pool": _COUNT,
+        "sql": _SQL,
+        "input_timeout": DURATION,
+        "timeout": DURATION,
+        "hitl": Block({"mode": choice("hitl.mode", "auto", "blocking", "async", empty="auto")}),
+        "on_expire": choice("on_expire", "fail", "cancel", "keep"),
+        "expire_grace": DURATION,
+    }
+)
+_USE: Final = Block(
+    {
+        "use": OBJECT,
+        "name": TEXT,
+        "description": TEXT,
+        "requires_approval": FLAG,
+        "approval_prompt": TEXT,
+        "approval_timeout": DURATION_OR_NONE,
+        "deferred": FLAG,
+        "timeout": DURATION_OR_NONE,
+        "idempotent": FLAG,
+        "on_crash": choice("on_crash", "tell", "retry", "ask"),
+        "aliases": Many(TEXT),
+        "redact": Many(TEXT),
+    }
+)
+_MCP_TOOLS: Final = Block(
+    {
+        "mcp": TEXT,
+        "only": Many(TEXT),
+        "requires_approval": Either(FLAG, Many(TEXT)),
+        "approval_timeout": DURATION_OR_NONE,
+        "idempotent": Either(FLAG, Many(TEXT)),
+        "on_crash": choice("on_crash", "tell", "ask"),
+        "timeout": DURATION_OR_NONE,
+        "prefix": TEXT,
+    }
+)
+_COMPACTION: Final = Block(
+    {"at": POSITIVE, "keep": _COUNT, "window": _COUNT, "first": FLAG, "instructions": TEXT}
+)
+_AGENT: Final = Block(
+    {
+        "llm": TEXT,
+        "fallback": Either(TEXT, Many(TEXT)),
+        "retries": integer(0),
+        "description": TEXT,
+        "instructions": TEXT,
+        "instructions_file": TEXT,
+        "session_store": TEXT,
+        "task": _TASK,
+        "permissions": Block({effect: Many(RULE) for effect in EFFECTS}),
+        "tools": Many(
+            Either(built_in_or_object(BUILT_IN), blocks={"use": _USE, "mcp": _MCP_TOOLS})
+        ),
+        "sub_agents": Many(TEXT),
+        "max_turns": _COUNT,
+        "queue": TEXT,
+        "show_thinking": FLAG,
+        "budget": Block(
+            {"turns": _COUNT, "tokens": _COUNT, "seconds": POSITIVE, "children": _COUNT}
+        ),
+        "compaction": Either(FLAG, block=_COMPACTION),
+        "output_type": OUTPUT,
+        "while_waiting": choice("while_waiting", "queue", "reject", "cancel_calls"),
+        "aliases": Many(TEXT),
+    },
+    required=("llm",),
+    either=("instructions", "instructions_file"),
+)
+_TOKEN: Final = Block(
+    {
+        "name": TEXT,
+        "token": TEXT,
+        "role": choice("role", *ROLES),
+        "on_behalf": FLAG,
+        "tenant": TEXT,
+    },
+    required=("name", "token"),
+)
+_WEBHOOK: Final = Block(
+    {"url": URL, "secret": TEXT, "on": Many(choice("occasion", *OCCASIONS))},
+    required=("url",),
+)
+_SERVER: Final = Block(
+    {
+        "host": TEXT,
+        "port": integer(0, 65535),
+        "trusted_proxies": Many(NETWORK),
+        "rate_limit": Block({"per_source": RATE, "per_id": RATE}),
+        "max_body": SIZE,
+        "public_url": OPEN_URL,
+        "webhook_secret": Either(TEXT, Many(TEXT)),  # the first signs, all are good for checking
+        "tokens": Many(_TOKEN),
+        "webhooks": Many(_WEBHOOK),
+        "webhook_allow": Many(HOST_OR_NETWORK),
+        "expiring_after": SHARE,
+    }
+)
+
+TABLE: Final = Block(
+    {
+        "session_stores": Named(_STORE),
+        "llms": Named(_LLM),
+        "prices": Named(_PRICE, MODEL_NAME, hint="name a model as agents do: provider:model"),
+        "mcp_servers": Named(_MCP_SERVER),
+        "deps": OBJECT,
+        "agents": Named(_AGENT),
+        "server": _SERVER,
+        "retention": Block({"settled_calls": DURATION}),
+        "telemetry": Block({"enabled": FLAG, "content": FLAG}),
+        "recovery": Block({"running": choice("recovery.running", "resume", "fail")}),
+    }
+)

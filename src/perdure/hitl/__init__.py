@@ -1,0 +1,53 @@
+"""Human-in-the-loop by its first names: the state of paused runs, and tasks that wait for people.
+
+Doors onto the same sessions and log as everything else, with a Runtime that is open. The state of
+a paused run is read from its log; nothing is stored for it:
+
+    state = await load_execution_state_from_session(rt, "order-991", result.task_id)
+    elsewhere = deserialize_execution_state(serialize_execution_state(state))
+    session = await restore_reasoning_state(other_rt, elsewhere)
+"""
+
+from perdure.hitl.restoring import restore_reasoning_state
+from perdure.hitl.saving import (
+    clear_execution_state_from_session,
+    get_session_metadata,
+    load_execution_state_from_session,
+    save_execution_state_to_session,
+    update_session_metadata,
+)
+from perdure.hitl.state import (
+    ExecutionState,
+    ReasoningStateSnapshot,
+    ToolCall,
+    capture_execution_state,
+    deserialize_execution_state,
+    serialize_execution_state,
+)
+from perdure.hitl.tasks import (
+    InputRequired,
+    TaskStatus,
+    approval_request,
+    get_tasks_by_state,
+    recover_waiting_tasks,
+)
+
+__all__ = [
+    "ExecutionState",
+    "InputRequired",
+    "ReasoningStateSnapshot",
+    "TaskStatus",
+    "ToolCall",
+    "approval_request",
+    "capture_execution_state",
+    "clear_execution_state_from_session",
+    "deserialize_execution_state",
+    "get_session_metadata",
+    "get_tasks_by_state",
+    "load_execution_state_from_session",
+    "recover_waiting_tasks",
+    "restore_reasoning_state",
+    "save_execution_state_to_session",
+    "serialize_execution_state",
+    "update_session_metadata",
+]

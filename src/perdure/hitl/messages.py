@@ -1,0 +1,135 @@
+"""Messages of an execution state: from a conversation to JSON objects, and back to events.
+
+{"role": "user", "parts": [{"type": "text", "text": …} | {"type": "file", …} | …]}
+{"role": "assistant", "parts": [thinking | text | {"type": "tool_use", id, name, input}, …]}
+{"role": "tool", "parts": [{"type": "tool_result", tool_call_id, name, content, is_error}]}
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from perdure.core.conversation.messages import (
+    AssistantMessage,
+    Message,
+    ToolMessage,
+    UserMessage,
+)
+from perdure.core.log import events
+from perdure.core.log.events import Content, Event
+from perdure.errors import Refused
+
+Said = dict[str, Any]
+
+
+def message_json(message: Message, redact: Mapping[str, tuple[str, ...]]) -> Said:
+    """A message of a conversation, with everything that it takes to say it again.
+
+    `redact` has the names of arguments that are shown to nobody, by call.
+    """
+    match message:
+        case UserMessage():
+            return {"role": "user", "parts": _parts(message.content)}
+        case AssistantMessage():
+            return _answer(message, redact)
+        case ToolMessage():
+            part: Said = {
+                "type": "tool_result",
+                "tool_call_id": message.call_id,
+                "name": message.tool,
+                "content": message.content,
+                "is_error": message.is_error,
+            }
+            return {"role": "tool", "parts": [part]}
+
+
+def _parts(content: Content) -> list[Said]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
+
+
+def _answer(message: AssistantMessage, redact: Mapping[str, tuple[str, ...]]) -> Said:
+    parts: list[Said] = []
+    if message.thinking is not None:
+        parts.append({"type": "thinking", "thinking": message.thinking})
+    if message.text:
+        parts.append({"type": "text", "text": message.text})
+    for call in message.calls:
+        part = {"type": "tool_use", "id": call.id, "name": call.tool, "input": dict(call.params)}
+        parts.append({**part, "redact": list(redact[call.id])} if redact.get(call.id) else part)
+    said: Said = {"role": "assistant", "parts": parts}
+    for name in ("provider", "model"):
+        if (value := getattr(message, name)) is not None:
+            said[name] = value
+    for name in ("native", "output"):
+        if (value := getattr(message, name)) is not None:
+            said[name] = msgspec.json.decode(value)
+    return said
+
+
+def events_of(said: Mapping[str, Any], agent: str, task: str | None) -> Iterator[Event]:
+    """The events that make such a message again. Raises Refused."""
+    role, parts = said.get("role"), said.get("parts")
+    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+        raise Refused(
+            "failed to load execution state: a message has no parts", code="STATE_CORRUPT"
+        )
+    match role:
+        case "user":
+            yield events.User(role="user", content=_content(parts), task_id=task)
+        case "assistant" | "agent":
+            yield from _answer_events(said, parts, agent, task)
+        case "tool":
+            for part in parts:
+                yield _result(part, task)
+        case _:
+            raise Refused(
+                f"failed to load execution state: a message of role {role!r}", code="STATE_CORRUPT"
+            )
+
+
+def _content(parts: list[Said]) -> Content:
+    is_text = len(parts) == 1 and set(parts[0]) == {"type", "text"}
+    return str(parts[0]["text"]) if is_text else parts
+
+
+def _answer_events(
+    said: Mapping[str, Any], parts: list[Said], agent: str, task: str | None
+) -> Iterator[Event]:
+    thinking = [part.get("thinking", "") for part in parts if part.get("type") == "thinking"]
+    yield events.Assistant(
+        role="assistant",
+        content="".join(str(part.get("text", "")) for part in parts if part.get("type") == "text"),
+        agent=agent,
+        task_id=task,
+        thinking="".join(thinking) if thinking else None,
+        provider=said.get("provider"),
+        model=said.get("model"),
+        native=_raw(said, "native"),
+        output=_raw(said, "output"),
+        redact=any(part.get("redact") for part in parts),
+    )
+    for part in parts:
+        if part.get("type") == "tool_use":
+            yield events.ToolCall(
+                id=str(part.get("id")),
+                tool=str(part.get("name")),
+                params=dict(part.get("input") or {}),
+                agent=agent,
+                task_id=task,
+                redact=tuple(map(str, part.get("redact") or ())),
+            )
+
+
+def _raw(said: Mapping[str, Any], name: str) -> Raw | Any:
+    return UNSET if name not in said else events.raw(said[name])
+
+
+def _result(part: Said, task: str | None) -> events.ToolResult:
+    return events.ToolResult(
+        tool_call_id=str(part.get("tool_call_id")),
+        result=part.get("content") or "",
+        is_error=bool(part.get("is_error")),
+        task_id=task,
+    )

@@ -1,0 +1,90 @@
+"""What the last turn of a run must give: text, or a value of the agent's output type."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Final
+
+import msgspec
+
+from perdure.core.conversation.messages import Answer
+from perdure.core.driver.model_failures import cut_off
+from perdure.core.driver.verdicts import Correct, Ending, Finish, GiveUp
+from perdure.core.json_values import problems
+from perdure.core.log.stop_reasons import is_cut
+from perdure.errors import ConfigError, Refused
+
+MAX_CORRECTIONS: Final = 2
+
+
+class OutputShape:
+    """Checks and loads outputs; a type is understood at first use."""
+
+    def __init__(self, output_type: Any, agent: str) -> None:
+        self._type = output_type
+        self._agent = agent
+
+    @property
+    def is_text(self) -> bool:
+        return self._type is str
+
+    @cached_property
+    def schema(self) -> Mapping[str, Any] | None:
+        """The JSON schema that the model is shown; None for text."""
+        if self.is_text:
+            return None
+        if isinstance(self._type, Mapping):
+            return self._type
+        return self._adapter.json_schema()  # type: ignore[no-any-return]
+
+    @cached_property
+    def _adapter(self) -> Any:
+        from pydantic import TypeAdapter  # late: loads slowly
+        from pydantic.errors import PydanticUserError
+
+        try:
+            return TypeAdapter(self._type)
+        except (PydanticUserError, TypeError) as error:
+            raise ConfigError(
+                f"agent {self._agent!r}: {self._type!r} cannot be an output type",
+                code="AGENT_INVALID",
+                hint="use a pydantic model, a dataclass or a JSON type",
+            ) from error
+
+    def ending(self, answer: Answer, corrections: int) -> Ending:
+        """How an answer without calls ends the run."""
+        if self.is_text:
+            return Finish(msgspec.json.encode(answer.text))
+        given = answer.output if answer.output is not None else answer.text.strip().encode()
+        try:
+            value = msgspec.json.decode(given)
+            self.load(value)
+            return Finish(msgspec.json.encode(value))
+        except (msgspec.MsgspecError, Refused) as error:
+            why = error.message if isinstance(error, Refused) else f"not JSON: {error}"
+        if is_cut(answer.stop):
+            return cut_off(answer, "before the required output was complete")
+        if corrections < MAX_CORRECTIONS:
+            return Correct(f"Your answer does not fit the required output: {why}. Give it again.")
+        return GiveUp(
+            f"the model did not give the required output: {why}",
+            "OUTPUT_INVALID",
+            "resume the session to ask it once more",
+        )
+
+    def load(self, value: Any) -> Any:
+        """A JSON value as the output type. Raises Refused."""
+        if self.is_text:
+            return value
+        if isinstance(self._type, Mapping):
+            wrong = problems(value, self._type)
+            if wrong:
+                raise Refused("; ".join(f"{where}: {what}" for where, what in wrong))
+            return value
+        from pydantic import ValidationError
+
+        try:
+            return self._adapter.validate_python(value)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(str(part) for part in first["loc"]) or "the output"
+            raise Refused(f"{where}: {first['msg']}", code="OUTPUT_INVALID") from error

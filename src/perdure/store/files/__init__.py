@@ -1,0 +1,5 @@
+"""The JSONL files backend."""
+
+from perdure.store.files.store import FilesStore
+
+__all__ = ["FilesStore"]

@@ -1,0 +1,321 @@
+"""The one place that decides whether a commit holds and what it changes, for every backend.
+
+A backend loads the rows that a commit names under a lock, asks `judge`, and writes the changes.
+Nothing here waits, reads a clock or knows a database.
+"""
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from perdure.errors import Refused
+from perdure.store.base import (
+    Check,
+    Entry,
+    Fenced,
+    Gone,
+    HeadMoved,
+    NoStream,
+    Put,
+    Record,
+    Release,
+    StoreRefusal,
+    VersionMoved,
+    Write,
+)
+
+BACK_OFF_FROM_TRY = 3
+LONGEST_BACK_OFF_MS = 300_000
+NAME_BYTES = 2_500  # of a stream's id and kind, and of an entry's kind, key and state together
+_INT_LIMIT = 2**63  # what the databases call an integer
+_LEAST = -_INT_LIMIT
+_ALWAYS_SHORT = NAME_BYTES // 4  # characters
+
+
+class StreamRow(NamedTuple):
+    """Where one stream stands."""
+
+    kind: str
+    head: int = 0
+    epoch: int = 0
+    holder: str | None = None
+    due: int | None = None
+    tries: int = 0
+    gone: bool = False
+
+
+class Commit(Struct, frozen=True, gc=False):
+    """A commit whose form has been checked; `checked` makes it."""
+
+    writes: Sequence[Write]
+    puts: Sequence[Put]
+    checks: Sequence[Check]
+
+    def conditions(self) -> list[Put | Check]:
+        """Everything that names an entry and the version it must have."""
+        return [*self.puts, *self.checks]
+
+
+class Rows(NamedTuple):
+    """What a commit's streams and entries are now; those that do not exist are None or left out."""
+
+    streams: Mapping[str, StreamRow | None]
+    entries: Mapping[tuple[str, str], Entry | None]
+
+
+class Changes(Struct, frozen=True, gc=False):
+    """What an accepted commit makes of the rows it named."""
+
+    streams: Mapping[str, StreamRow]  # every stream it named, as it is afterwards
+    records: Sequence[tuple[str, int, int, Record]]  # stream, seq, at, the record as given
+    entries: Mapping[tuple[str, str], Entry | None]  # None: deleted
+    erased: Sequence[str]  # streams whose records and entries go
+
+    def heads(self) -> dict[str, int]:
+        """The answer to the caller: where each stream ends now."""
+        return {stream: row.head for stream, row in self.streams.items()}
+
+
+def checked(writes: Sequence[Write], puts: Sequence[Put], checks: Sequence[Check]) -> Commit:
+    """The commit, if its form makes sense whatever the rows are.
+
+    Raises ValueError, or Refused for a name that is longer than every backend can index.
+    """
+    if len(writes) > 1 and len({write.stream for write in writes}) != len(writes):
+        raise ValueError("a stream may appear only once in the writes of a commit")
+    for write in writes:
+        _check_write(write)
+    commit = Commit(writes, puts, checks)
+    if puts or checks:
+        _check_entries(commit)
+    return commit
+
+
+def judge(commit: Commit, rows: Rows, now: int) -> Changes | StoreRefusal:
+    """What the commit changes, or the first condition that does not hold."""
+    refusal = _refusal(commit, rows)
+    return _changes(commit, rows, now) if refusal is None else refusal
+
+
+def claimed(row: StreamRow, holder: str) -> StreamRow:
+    """The stream as its new driver gets it."""
+    return row._replace(holder=holder, epoch=row.epoch + 1, due=None, tries=row.tries + 1)
+
+
+def reaped(row: StreamRow, now: int) -> StreamRow:
+    """The stream after its driver died: due again, and fenced against that driver."""
+    return row._replace(holder=None, epoch=row.epoch + 1, due=due_after_reaping(row.tries, now))
+
+
+def due_after_reaping(tries: int, now: int) -> int:
+    """At once, but later and later once drivers keep dying on the stream."""
+    if tries < BACK_OFF_FROM_TRY:
+        return now
+    # The exponent is bounded first: tries has no bound, and 2**tries would be a huge number.
+    return now + min(1000 << min(tries, 20), LONGEST_BACK_OFF_MS)
+
+
+def _check_write(write: Write) -> None:
+    _check_text(write.stream, "a stream's id")
+    if len(write.stream) + len(write.create or "") > _ALWAYS_SHORT:
+        _check_length(write.stream, write.create or "")
+    _check_records(write.records)
+    if write.fence is not None and write.fence.stream != write.stream:
+        raise ValueError("a fence is the lease of the stream it guards")
+    if write.wake is not None:
+        _check_int(write.wake)
+    if write.release is not None:
+        _check_release(write, write.release)
+    if write.erase and (write.records or write.create or write.release or write.wake is not None):
+        raise ValueError("an erased stream takes nothing else")
+
+
+def _check_records(records: Sequence[Record]) -> None:
+    for record in records:
+        if not isinstance(record.data, bytes):
+            raise ValueError(f"the data of a record is bytes, not {type(record.data).__name__}")  # noqa: TRY004
+        _check_word(record.type, "a record's type")
+        if not _LEAST <= record.at < _INT_LIMIT:
+            _check_int(record.at)
+
+
+def _check_release(write: Write, release: Release) -> None:
+    if release.due is not None:
+        _check_int(release.due)
+    if write.fence is None or write.head is None:
+        raise ValueError("a release needs fence and head: one parks at a head one has seen")
+
+
+def _check_entries(commit: Commit) -> None:
+    puts = commit.puts
+    if len(puts) > 1 and len({(put.kind, put.key) for put in puts}) != len(puts):
+        raise ValueError("an entry may appear only once in the puts of a commit")
+    erased = {write.stream: write.erase for write in commit.writes}
+    for item in commit.conditions():
+        if item.stream not in erased:
+            raise ValueError("the stream of every put and check must be among the writes")
+        _check_word(item.kind, "an entry's kind")
+        _check_text(item.key, "an entry's key")
+    for put in puts:
+        if erased[put.stream]:
+            raise ValueError("an erased stream takes nothing else")
+        _check_put(put)
+
+
+def _check_put(put: Put) -> None:
+    if isinstance(put.data, str):
+        raise ValueError("the data of an entry is bytes, not str")  # noqa: TRY004
+    _check_word(put.state or " ", "an entry's state")
+    if len(put.kind) + len(put.key) + len(put.state) > _ALWAYS_SHORT:
+        _check_length(put.kind, put.key, put.state)
+    if put.due is not None:
+        _check_int(put.due)
+
+
+def _check_text(text: str, what: str) -> None:
+    if not text:
+        raise ValueError(f"{what} must not be empty")
+    if not text.isascii():
+        text.encode()  # a lone surrogate is a UnicodeEncodeError, hence a ValueError
+
+
+_check_word = lru_cache(1_000)(_check_text)  # types, kinds and states: always the same few
+
+
+def _check_length(*names: str) -> None:
+    # PostgreSQL keeps the first two characters as two each.
+    text = "".join(names)
+    size = len(text.encode()) + text.count("\0") + text.count("\1")
+    if size > NAME_BYTES:
+        raise Refused(
+            f"a name of {size} bytes is too long ({text[:40]!a}…)",
+            code="ID_INVALID",
+            hint=f"use at most {NAME_BYTES} bytes",
+        )
+
+
+def _check_int(number: int) -> None:
+    if not _LEAST <= number < _INT_LIMIT:
+        raise ValueError(f"{number} is no instant: it does not fit into 64 bits")
+
+
+def _refusal(commit: Commit, rows: Rows) -> StoreRefusal | None:
+    found = [(write, rows.streams.get(write.stream)) for write in commit.writes]
+    for write, row in found:
+        if not _holds(write, row):
+            return _first_refusal(found) or _entries_refusal(commit, rows)
+    return _entries_refusal(commit, rows)
+
+
+def _holds(write: Write, row: StreamRow | None) -> bool:
+    """Whether what most commits ask for is so; else it is looked at condition by condition."""
+    lease, head = write.fence, write.head
+    if row is None or row.gone or write.create is not None:
+        return False
+    if lease is not None and (row.epoch != lease.epoch or row.holder != lease.holder):
+        return False
+    return head is None or row.head == head
+
+
+def _first_refusal(found: Sequence[tuple[Write, StreamRow | None]]) -> StoreRefusal | None:
+    for condition in (_missing, _gone, _fenced, _head_moved):
+        for write, row in found:
+            refusal = condition(write, row)
+            if refusal is not None:
+                return refusal
+    return None
+
+
+def _entries_refusal(commit: Commit, rows: Rows) -> StoreRefusal | None:
+    if not commit.puts and not commit.checks:
+        return None
+    erased = {write.stream for write in commit.writes if write.erase}
+    return _version_moved(commit.conditions(), rows, erased)
+
+
+def _missing(write: Write, row: StreamRow | None) -> StoreRefusal | None:
+    if row is None and write.create is None:
+        return NoStream(f"there is no stream {write.stream}", stream=write.stream)
+    return None
+
+
+def _gone(write: Write, row: StreamRow | None) -> StoreRefusal | None:
+    if row is not None and row.gone:
+        return Gone(f"the stream {write.stream} was erased", stream=write.stream)
+    return None
+
+
+def _fenced(write: Write, row: StreamRow | None) -> StoreRefusal | None:
+    lease = write.fence
+    # The name is compared too: a restored backup can bring an old epoch back.
+    if lease is None or (row and row.epoch == lease.epoch and row.holder == lease.holder):
+        return None
+    holder = (row and row.holder) or "nobody"
+    return Fenced(f"{lease.holder} lost {write.stream}; now {holder} holds it", stream=write.stream)
+
+
+def _head_moved(write: Write, row: StreamRow | None) -> StoreRefusal | None:
+    if write.head is None:
+        return None
+    head = row.head if row is not None else 0
+    must_be_new = write.create is not None and write.head == 0
+    if head == write.head and not (must_be_new and row is not None):
+        return None
+    return HeadMoved(
+        f"{write.stream} ends at {head}, not at {write.head}", stream=write.stream, head=head
+    )
+
+
+def _version_moved(
+    items: Iterable[Put | Check], rows: Rows, erased: Container[str]
+) -> StoreRefusal | None:
+    for item in items:
+        entry = rows.entries.get((item.kind, item.key))
+        if entry is not None and entry.stream in erased:
+            entry = None  # it goes first, and its name is free for another stream
+        version = entry.version if entry is not None else 0
+        if version != item.expect or (entry is not None and entry.stream != item.stream):
+            return VersionMoved(
+                f"{item.kind} {item.key} is at version {version}, not at {item.expect}",
+                stream=item.stream,
+                entry=entry,
+            )
+    return None
+
+
+def _changes(commit: Commit, rows: Rows, now: int) -> Changes:
+    streams: dict[str, StreamRow] = {}
+    records: list[tuple[str, int, int, Record]] = []
+    for write in commit.writes:
+        row = rows.streams.get(write.stream) or StreamRow(write.create or "", epoch=write.epoch)
+        for seq, record in enumerate(write.records, row.head + 1):
+            records.append((write.stream, seq, record.at or now, record))
+        streams[write.stream] = _after(write, row)
+    return Changes(
+        streams,
+        records,
+        {(put.kind, put.key): _entry_after(put) for put in commit.puts},
+        [write.stream for write in commit.writes if write.erase],
+    )
+
+
+def _after(write: Write, row: StreamRow) -> StreamRow:
+    kind, head, epoch, holder, due, tries, gone = row
+    if write.erase:
+        return StreamRow(kind, head, epoch + 1, None, None, tries, gone=True)
+    if write.fence is not None:
+        tries = 0
+    if write.release is not None:
+        holder, due = None, write.release.due
+    if write.wake is not None and holder is None:
+        due = write.wake if due is None else min(due, write.wake)
+    return StreamRow(kind, head + len(write.records), epoch, holder, due, tries, gone)
+
+
+def _entry_after(put: Put) -> Entry | None:
+    if not isinstance(put.data, bytes):
+        return None
+    # The version was just compared with `expect`, so the next one is known.
+    return Entry(put.kind, put.key, put.stream, put.expect + 1, put.state, put.due, put.data)

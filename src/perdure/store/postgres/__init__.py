@@ -1,0 +1,5 @@
+"""The PostgreSQL backend."""
+
+from perdure.store.postgres.store import PostgresStore
+
+__all__ = ["PostgresStore"]

@@ -1,0 +1,5 @@
+"""The optional Redis index in front of a store."""
+
+from perdure.store.redis.store import IndexedStore
+
+__all__ = ["IndexedStore"]

@@ -1,0 +1,222 @@
+"""Opening a SQLite file: is it ours, is it new enough, and what went wrong in plain words."""
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Final, Literal
+
+from perdure.errors import Corrupt, SchemaNewer, StoreError
+from perdure.store.base import Unavailable
+
+MOUNTS: Final = Path("/proc/self/mounts")
+
+# A write-ahead log is shared memory: it cannot span machines, and such a file system does.
+# fmt: off
+_NETWORK: Final = frozenset({
+    "nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "ncpfs", "afs", "ceph", "glusterfs", "lustre",
+    "beegfs", "gpfs", "pvfs2", "orangefs", "fuse.sshfs", "fuse.glusterfs", "fuse.ceph",
+    "fuse.davfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone", "fuse.juicefs", "fuse.blobfuse",
+    "fuse.blobfuse2",
+})
+# Folders of the host's, seen from inside a virtual machine: locks and shared memory often fail.
+_DOUBTFUL: Final = frozenset({"9p", "virtiofs", "vboxsf", "fuse.vmhgfs-fuse", "fuse.grpcfuse"})
+# fmt: on
+
+Place = Literal["local", "doubtful", "network"]
+
+
+def file_system(path: Path, mounts: Path = MOUNTS) -> str | None:
+    """The type of the file system under a path; None where the system does not say."""
+    try:
+        table = mounts.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return None
+    where = os.path.realpath(path)
+    best, found = -1, None
+    for row in table.splitlines():
+        _, point, kind, *_ = [*row.split(" "), "", "", ""]
+        point = _plain(point)
+        # The last one wins among equals: it lies over the others.
+        if len(point) >= best and _is_under(where, point):
+            best, found = len(point), kind
+    return found
+
+
+def judged(kind: str | None) -> Place:
+    """What a file system of that type means for a database."""
+    if kind in _NETWORK:
+        return "network"
+    return "doubtful" if kind in _DOUBTFUL else "local"
+
+
+def check_file_system(path: Path, mounts: Path = MOUNTS) -> None:
+    """Raise StoreError where a write-ahead log cannot work."""
+    kind = file_system(path, mounts)
+    if judged(kind) == "network":
+        raise StoreError(
+            f"{path} is on a network file system ({kind}), where SQLite's write-ahead log "
+            "does not work",
+            code="NETWORK_FILE_SYSTEM",
+            hint="put the database on a local disk",
+        )
+
+
+def _plain(point: str) -> str:
+    """A mount point as a path: spaces and the like are written as octal numbers there."""
+    for mark, letter in ((r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", "\\")):
+        point = point.replace(mark, letter)
+    return point
+
+
+def _is_under(path: str, point: str) -> bool:
+    return bool(point) and (point in ("/", path) or path.startswith(f"{point}/"))
+
+
+Connect = Callable[[str], sqlite3.Connection]
+
+APPLICATION_ID = 0x686F6C64  # "hold": what makes a SQLite file ours
+BUSY_S = 10.0  # for programs that write the file without our lock
+WAL_LIMIT_BYTES = 16 * 1024 * 1024
+PAGE_BYTES = 8192  # of new files: events of some hundred bytes leave less of a page unused
+
+# NORMAL would lose acknowledged commits at power loss. Checkpoints are the writer's, under the
+# lock: concurrent ones can corrupt the file in SQLite before 3.51.3.
+_SETTINGS = (
+    f"PRAGMA busy_timeout = {int(BUSY_S * 1000)}",
+    "PRAGMA synchronous = FULL",
+    "PRAGMA fullfsync = ON",
+    "PRAGMA wal_autocheckpoint = 0",
+    f"PRAGMA journal_size_limit = {WAL_LIMIT_BYTES}",
+)
+
+# By SQLite's primary result code: what it means here, the sentence, and what to do.
+_MEANINGS: dict[int, tuple[type[StoreError], str, str]] = {
+    3: (Unavailable, "{path} may not be used", "check who may read and write the file"),
+    5: (Unavailable, "another program keeps {path} locked", "end it, or try again later"),
+    6: (Unavailable, "another program keeps {path} locked", "end it, or try again later"),
+    8: (Unavailable, "{path} cannot be written", "check who may write the file and its directory"),
+    10: (Unavailable, "the disk under {path} failed", "check the disk, then try again"),
+    11: (Corrupt, "{path} is damaged", "restore a backup, or try `sqlite3 FILE .recover`"),
+    13: (Unavailable, "the disk under {path} is full", "make room, then try again"),
+    14: (Unavailable, "{path} cannot be opened", "check who may write the file and its directory"),
+    26: (Corrupt, "{path} is not a SQLite database", "name another file, or restore a backup"),
+}
+
+
+def python_connect(path: str) -> sqlite3.Connection:
+    """A connection of Python's own SQLite, for use by one thread at a time."""
+    return sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+
+
+def settled(connection: sqlite3.Connection, *, reader: bool = False) -> sqlite3.Connection:
+    """The connection with our settings; a reader's refuses to write."""
+    for setting in _SETTINGS:
+        connection.execute(setting)
+    if reader:
+        connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def check_file(path: Path) -> None:
+    """Raise StoreError if a directory is in the place of the file."""
+    if path.is_dir():
+        raise StoreError(f"{path} is a directory", hint=f"name a file in it: {path}/perdure.db")
+
+
+def check_place(path: Path) -> None:
+    """Raise StoreError if no database file can be at this path."""
+    check_file(path)
+    if not path.parent.is_dir():
+        raise StoreError(
+            f"there is no directory {path.parent}", hint=f"make it first: mkdir -p {path.parent}"
+        )
+    # SQLite opens such a file all the same, and would refuse only the first commit.
+    if path.exists() and not os.access(path, os.W_OK):
+        raise StoreError(f"{path} cannot be written", hint="check who may write the file")
+    check_file_system(path)
+
+
+def check_ours(connection: sqlite3.Connection, path: Path, *, new: bool) -> int:
+    """The schema's number, 0 for an empty file where a new one is welcome.
+
+    Raises StoreError for another program's database, SchemaNewer for one from the future.
+    """
+    application, version = (
+        _number(connection, "application_id"),
+        _number(connection, "user_version"),
+    )
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    is_empty = application == 0 and version == 0 and tables == 0
+    if application != APPLICATION_ID and not (new and is_empty):
+        raise StoreError(
+            f"{path} is not a perdure database",
+            hint="it belongs to another program, or was replaced: name another file",
+        )
+    if version > len(migrations()):
+        raise SchemaNewer(
+            f"{path} has schema {version}; this perdure knows {len(migrations())}",
+            hint="a newer perdure wrote it: upgrade with pip install -U perdure",
+        )
+    return version
+
+
+def migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Bring the schema up to date, in one transaction; the caller holds the write lock."""
+    version = check_ours(connection, path, new=True)
+    if version == 0:
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise StoreError(f"{path} cannot have a write-ahead log", hint="put it on a local disk")
+    steps = migrations()
+    if version == len(steps):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for script in steps[version:]:
+            for statement in _statements(script):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {len(steps)}")
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def migrations() -> list[str]:
+    """All steps of the schema, oldest first; the schema's number is how many were taken."""
+    folder = files("perdure.store").joinpath("sql", "sqlite")
+    steps = sorted((f for f in folder.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
+    return [step.read_text(encoding="utf-8") for step in steps]
+
+
+def is_database_error(error: Exception) -> bool:
+    """Whether SQLite said it; each of its modules has an `Error` of its own (PEP 249)."""
+    return any(base.__name__ == "Error" for base in type(error).__mro__)
+
+
+def explained(error: Exception, path: Path) -> StoreError:
+    """What a database error means for the caller, in one line."""
+    code = getattr(error, "sqlite_errorcode", None)
+    if "decode to UTF-8" in str(error):
+        code = sqlite3.SQLITE_CORRUPT
+    if code is None or code & 0xFF not in _MEANINGS:
+        return StoreError(f"SQLite refused on {path}: {error}")
+    kind, text, hint = _MEANINGS[code & 0xFF]
+    return kind(f"{text.format(path=path)} ({error})", hint=hint)
+
+
+def _number(connection: sqlite3.Connection, pragma: str) -> int:
+    return int(connection.execute(f"PRAGMA {pragma}").fetchone()[0])
+
+
+def _statements(script: str) -> Iterator[str]:
+    statement = ""
+    for line in script.splitlines():
+        statement += line + "\n"
+        if sqlite3.complete_statement(statement):
+            yield statement.strip()
+            statement = ""

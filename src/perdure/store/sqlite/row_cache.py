@@ -1,0 +1,238 @@
+"""What the writer of a SQLite file knows of its rows, and the changes it has yet to write.
+
+A batch is judged in memory: a row is loaded once and then kept for as long as nobody else writes
+the file, and what a batch changes is written at its end, each row once and each table in a few
+statements.
+"""
+
+import sqlite3
+from itertools import chain
+from typing import Any
+
+from perdure.store.base import Entry, Lease, Write
+from perdure.store.judge import Changes, Commit, Rows, StreamRow, claimed
+
+_LOAD_STREAM = """
+    SELECT sid, kind, (SELECT max(seq) FROM record WHERE record.sid = stream.sid),
+           epoch, holder, due, tries, gone
+    FROM stream WHERE id = ?
+"""
+_LOAD_ENTRY = """
+    SELECT kind, key, (SELECT id FROM stream WHERE stream.sid = entry.sid),
+           version, state, due, CAST(data AS BLOB)
+    FROM entry WHERE kind = ? AND key = ?
+"""
+_ADD_STREAM = """
+    INSERT INTO stream (epoch, holder, due, tries, gone, sid, id, kind)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_SET_STREAM = """
+    UPDATE stream SET epoch = ?, holder = ?, due = ?, tries = ?, gone = ? WHERE sid = ?
+"""
+_ADD_RECORD = "INSERT INTO record (sid, seq, type, at, data) VALUES (?, ?, ?, ?, ?)"
+# Many rows to a statement: what AUTOINCREMENT notes down is noted once for all of them.
+_TOGETHER = 16
+_ADD_RECORDS = _ADD_RECORD + ", (?, ?, ?, ?, ?)" * (_TOGETHER - 1)
+_ADD_ENTRY = """
+    INSERT INTO entry (version, state, due, data, sid, kind, key) VALUES (?, ?, ?, ?, ?, ?, ?)
+"""
+_SET_ENTRY = """
+    UPDATE entry SET version = ?, state = ?, due = ?, data = ?, sid = ? WHERE kind = ? AND key = ?
+"""
+# Every index of the table is by state or due time: this touches none of them.
+_SET_DATA = "UPDATE entry SET version = ?, data = ? WHERE kind = ? AND key = ?"
+_DROP_ENTRY = "DELETE FROM entry WHERE kind = ? AND key = ?"
+
+_MOST_ROWS = 10_000
+_MOST_BYTES = 16 * 1024 * 1024
+
+_Key = tuple[str, str]
+
+
+class Ledger:
+    """The rows of one database as its only writer sees them; every call is inside a transaction."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._execute = connection.execute
+        self._executemany = connection.executemany
+        self._version: int | None = None
+        self.streams: dict[str, StreamRow | None] = {}
+        self.entries: dict[_Key, Entry | None] = {}
+        self._rows = Rows(self.streams, self.entries)
+        self._sids: dict[str, int] = {}
+        self._last_sid: int | None = None
+        self._bytes = 0  # of the entries' data
+        self._new_records: list[tuple[int, int, str, int, bytes]] = []
+        # What has changed, and what of it the database still has.
+        self._old_streams: dict[str, StreamRow | None] = {}
+        self._old_entries: dict[_Key, Entry | None] = {}
+
+    def begin(self) -> None:
+        """Forget what may no longer be so; the first thing in every transaction."""
+        # The number changes when another connection, of whatever process, has committed.
+        (version,) = self._execute("PRAGMA data_version").fetchone()
+        known = len(self.streams) + len(self.entries)
+        if version != self._version or known > _MOST_ROWS or self._bytes > _MOST_BYTES:
+            self.forget()
+            self._version = version
+
+    def forget(self) -> None:
+        """Know nothing any more, also nothing that has not been written."""
+        for known in (self.streams, self.entries, self._sids, self._new_records):
+            known.clear()
+        self._old_streams.clear()
+        self._old_entries.clear()
+        self._last_sid, self._version, self._bytes = None, None, 0
+
+    def forget_stream(self, stream: str) -> None:
+        """Somebody has changed this row, which had no change of ours left to be written."""
+        self.streams.pop(stream, None)
+
+    def append(self, write: Write, now: int) -> int | None:
+        """The new head, for what needs no judge: a driver's next records, and nothing else."""
+        row, lease = self.streams.get(write.stream), write.fence
+        if row is None or lease is None or not write.records:
+            return None
+        kind, head, epoch, holder, due, tries, gone = row
+        # A stream that is gone has no holder. The first commit under a lease resets `tries`.
+        if epoch != lease.epoch or holder != lease.holder or head != write.head or tries:
+            return None
+        # Who holds it needs no wake-up, and an erasure has no records.
+        if write.release is not None or write.create is not None:
+            return None
+        sid = self._sids[write.stream]
+        for record in write.records:
+            head += 1
+            self._new_records.append((sid, head, record.type, record.at or now, record.data))
+        self.streams[write.stream] = StreamRow(kind, head, epoch, holder, due, tries, gone)
+        return head
+
+    def claim(self, stream: str, kind: str, holder: str, now: int) -> Lease | None:
+        """The lease of a stream of that kind, if it is due and nobody has it."""
+        if stream not in self.streams:
+            self._load_stream(stream)
+        row = self.streams[stream]
+        if row is None or row.gone or row.kind != kind or row.holder is not None:
+            return None
+        if row.due is None or row.due > now:
+            return None
+        taken = claimed(row, holder)
+        self._old_streams.setdefault(stream, row)
+        self.streams[stream] = taken
+        return Lease(stream, taken.epoch, holder, taken.head, taken.tries, now)
+
+    def load(self, commit: Commit) -> Rows:
+        """Rows that have everything that the commit names, and perhaps more."""
+        for write in commit.writes:
+            if write.stream not in self.streams:
+                self._load_stream(write.stream)
+        for items in (commit.puts, commit.checks):
+            for item in items:
+                if (item.kind, item.key) not in self.entries:
+                    self._load_entry(item.kind, item.key)
+        return self._rows
+
+    def apply(self, changes: Changes) -> None:
+        """Take over what a commit changes; `flush` writes it."""
+        for stream, row in changes.streams.items():
+            before = self.streams[stream]
+            if before is None:
+                self._sids[stream] = self._new_sid()
+            if before is None or before[2:] != row[2:]:
+                self._old_streams.setdefault(stream, before)
+            self.streams[stream] = row
+        for stream, seq, at, record in changes.records:
+            self._new_records.append((self._sids[stream], seq, record.type, at, record.data))
+        for stream in changes.erased:
+            self._erase(stream)
+        for key, entry in changes.entries.items():
+            self._old_entries.setdefault(key, self.entries[key])
+            self._keep(key, entry)
+
+    def flush(self) -> None:
+        """Write what has changed since the last time."""
+        if self._old_streams:
+            self._flush_streams()
+        if self._new_records:
+            self._flush_records()
+        if self._old_entries:
+            self._flush_entries()
+
+    def _load_stream(self, stream: str) -> None:
+        row = self._execute(_LOAD_STREAM, (stream,)).fetchone()
+        if row is None:
+            self.streams[stream] = None
+            return
+        sid, kind, head, epoch, holder, due, tries, gone = row
+        self._sids[stream] = sid
+        self.streams[stream] = StreamRow(kind, head or 0, epoch, holder, due, tries, bool(gone))
+
+    def _load_entry(self, kind: str, key: str) -> None:
+        row = self._execute(_LOAD_ENTRY, (kind, key)).fetchone()
+        self._keep((kind, key), None if row is None else Entry(*row))
+
+    def _keep(self, key: _Key, entry: Entry | None) -> None:
+        self.entries[key] = entry
+        if entry is not None:
+            self._bytes += len(entry.data)
+
+    def _new_sid(self) -> int:
+        if self._last_sid is None:  # streams are never removed, so the highest was the last
+            (self._last_sid,) = self._execute("SELECT coalesce(max(sid), 0) FROM stream").fetchone()
+        self._last_sid += 1
+        return self._last_sid
+
+    def _erase(self, stream: str) -> None:
+        self.flush()
+        self._execute("DELETE FROM entry WHERE sid = ?", (self._sids[stream],))
+        self._execute("DELETE FROM record WHERE sid = ?", (self._sids[stream],))
+        for key, entry in self.entries.items():
+            if entry is not None and entry.stream == stream:
+                self.entries[key] = None
+
+    def _flush_streams(self) -> None:
+        changes: dict[str, list[tuple[Any, ...]]] = {_ADD_STREAM: [], _SET_STREAM: []}
+        for stream, before in self._old_streams.items():
+            row, sid = self.streams[stream], self._sids[stream]
+            if row is not None and before is None:
+                changes[_ADD_STREAM].append((*row[2:], sid, stream, row.kind))
+            elif row is not None:
+                changes[_SET_STREAM].append((*row[2:], sid))
+        self._old_streams.clear()
+        self._run(changes)
+
+    def _flush_records(self) -> None:
+        rows = self._new_records
+        first = len(rows) % _TOGETHER
+        if first:
+            self._executemany(_ADD_RECORD, rows[:first])
+        for start in range(first, len(rows), _TOGETHER):
+            together = chain.from_iterable(rows[start : start + _TOGETHER])
+            self._execute(_ADD_RECORDS, tuple(together))
+        rows.clear()
+
+    def _flush_entries(self) -> None:
+        changes: dict[str, list[tuple[Any, ...]]] = {}
+        for key, before in self._old_entries.items():
+            sql, values = self._difference(key, before, self.entries[key])
+            changes.setdefault(sql, []).append(values)
+        self._old_entries.clear()
+        self._run(changes)
+
+    def _difference(
+        self, key: _Key, before: Entry | None, entry: Entry | None
+    ) -> tuple[str, tuple[Any, ...]]:
+        if entry is None:
+            return _DROP_ENTRY, key
+        state, due, stream = entry.state, entry.due, entry.stream
+        if before is None:
+            sid = self._sids[stream]
+            return _ADD_ENTRY, (entry.version, state, due, entry.data, sid, *key)
+        if before.state == state and before.due == due and before.stream == stream:
+            return _SET_DATA, (entry.version, entry.data, *key)
+        return _SET_ENTRY, (entry.version, state, due, entry.data, self._sids[stream], *key)
+
+    def _run(self, changes: dict[str, list[tuple[Any, ...]]]) -> None:
+        for sql, values in changes.items():
+            if values:
+                self._executemany(sql, values)

@@ -1,0 +1,107 @@
+"""What a backend may have besides: it outlives its process, and several may use it at once."""
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from perdure.store.base import Fenced, Write
+from perdure.testing.contract.harness import Cases, Harness
+from perdure.testing.contract.steps import (
+    TTL_MS,
+    drive,
+    entry,
+    join,
+    make,
+    put,
+    record,
+    refused,
+    take,
+    texts,
+)
+
+cases = Cases()
+
+
+@cases.of("durable")
+async def everything_is_there_after_opening_again(harness: Harness) -> None:
+    """Records, entries, leases, heartbeats and the feed's place."""
+    store = await harness.open()
+    lease = await drive(store)
+    await make(store, "parked", wake=harness.clock.now() + 5)
+    await store.commit([Write("s", [record("more")], fence=lease, head=1)], [put("k", due=7)])
+    before = (await store.read("s"), await entry(store, "k"), (await store.tail("")).cursor)
+    await store.close()
+
+    store = await harness.open()
+    after = (await store.read("s"), await entry(store, "k"), (await store.tail("")).cursor)
+    assert after == before
+    assert await store.commit([Write("s", [record()], fence=lease, head=2)]) == {"s": 3}
+    await store.renew("worker", TTL_MS)
+    harness.clock.advance(5)
+    assert [x.stream for x in await store.claim("worker", "session", 9)] == ["parked"]
+
+
+@cases.of("durable")
+async def an_erased_id_stays_used_after_opening_again(harness: Harness) -> None:
+    """And the feed goes on behind what was erased."""
+    store = await harness.open()
+    await make(store, "s")
+    cursor = (await store.tail("")).cursor
+    await store.commit([Write("s", erase=True)])
+    await store.close()
+    store = await harness.open()
+    await make(store, "t")
+    assert [r.stream for r in (await store.tail(cursor)).records] == ["t"]
+
+
+@cases.of("shared")
+async def what_one_store_commits_another_sees_at_once(harness: Harness) -> None:
+    """Answered means visible everywhere."""
+    one, other = await harness.open(), await harness.open()
+    await make(one, "s")
+    assert await texts(other, "s") == ["first"]
+    assert await other.commit([Write("s", [record("b")], head=1)]) == {"s": 2}
+    assert (await one.read("s")).head == 2
+
+
+@cases.of("shared")
+async def a_commit_wakes_who_waits_in_another_store(harness: Harness) -> None:
+    """Long before the time is over."""
+    one, other = await harness.open(), await harness.open()
+    await make(one, "s")
+    await other.read("s")
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(other.changed, 60.0)
+            await checkpoint()
+            await one.commit([Write("s", [record()])])
+
+
+@cases.of("shared")
+async def a_take_over_by_another_store_fences_the_first(harness: Harness) -> None:
+    """Also a driver that has committed under its lease many times."""
+    one, other = await harness.open(), await harness.open()
+    lease = await drive(one)
+    for head in (1, 2, 3):
+        await one.commit([Write("s", [record()], fence=lease, head=head)])
+    harness.clock.advance(TTL_MS)
+    await join(other, "other")
+    taken = await take(other, "other", "s")
+    await refused(Fenced, one.commit([Write("s", [record()], fence=lease, head=4)]))
+    assert await other.commit([Write("s", [record()], fence=taken, head=4)]) == {"s": 5}
+
+
+@cases.of("shared")
+async def many_stores_write_without_getting_in_each_other_s_way(harness: Harness) -> None:
+    """Nobody is told that the data is locked; no hole, no double."""
+    stores = [await harness.open() for _ in range(3)]
+    await make(stores[0], "s")
+    heads: list[int] = []
+
+    async def write(number: int) -> None:
+        store = stores[number % 3]
+        heads.extend([(await store.commit([Write("s", [record()])]))["s"] for _ in range(10)])
+
+    async with anyio.create_task_group() as group:
+        for number in range(9):
+            group.start_soon(write, number)
+    assert sorted(heads) == list(range(2, 92))
