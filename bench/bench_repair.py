@@ -15,7 +15,7 @@ from perdure.core.conversation.messages import (
     ToolMessage,
     UserMessage,
 )
-from perdure.core.conversation.repair import OwnHistory
+from perdure.core.conversation.repair import IncrementalRepair
 from perdure.core.providers import Format, render
 from perdure.core.transfer.event_log import conversations
 
@@ -116,7 +116,7 @@ def _own(count: int) -> list[Message]:
 
 def _growing(own: list[Message]) -> Callable[[], Any]:
     """What one more turn of a long session costs."""
-    history = OwnHistory()
+    history = IncrementalRepair()
     history.repaired(own)
     return lambda: history.repaired(own)
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from perdure import Agent, Context, Runtime, tool
 from perdure.app import service_of
-from perdure.runtime.records.entries import Address
+from perdure.runtime.records.entries import SessionRef
 from perdure.runtime.transfer.archive import export_lines, import_lines
 from perdure.testing import ScriptedModel
 
@@ -84,7 +84,7 @@ class Router:
         ]
         service = service_of(source)
         for id_ in moved:
-            known = await service.desk.outside.find(Address("", id_))
+            known = await service.desk.outside.find(SessionRef("", id_))
             assert known is not None
             lines = [line async for line in export_lines(service, known, secrets=True)]
             await import_lines(service_of(self.runtimes[target]), lines)

@@ -9,7 +9,7 @@ from bench.peers.common import Story
 from bench.peers.perdure_peer import Perdure, agent_of
 
 from perdure import Runtime
-from perdure.store.postgres.connection import Dial
+from perdure.store.postgres.connection import Connector
 from perdure.store.postgres.url import address_of
 
 
@@ -19,7 +19,7 @@ async def opened(_: Path, story: Story, variant: str) -> AsyncIterator[Perdure]:
 
     async def durability() -> str:
         """Of a connection made as the store makes its own for commits."""
-        line = await Dial(address_of(variant)).line()
+        line = await Connector(address_of(variant)).line()
         try:
             shown = [await line.fetchrow(f"SHOW {name}") for name in common.POSTGRES_SETTINGS]
         finally:

@@ -10,7 +10,7 @@ import pytest
 from tests.cli.shop import Shop, until
 
 from perdure.cli.actions import doctor as doctoring
-from perdure.runtime.doctor.session import mend
+from perdure.runtime.doctor.session import rebuild_session
 from perdure.store.shared.lines import event_in
 from perdure.testing.crash import Crash
 
@@ -86,7 +86,7 @@ def test_a_session_is_mended_whole_or_not_at_all(
     call = waits.pending("refund")
     crash = Crash(1)
     with monkeypatch.context() as patch:
-        patch.setattr(doctoring, "mend", lambda store, *a: mend(crash.around(store), *a))
+        patch.setattr(doctoring, "mend", lambda store, *a: rebuild_session(crash.around(store), *a))
         assert "killed after commit 1" in waits.run("doctor", "s1", "--fix").stderr
     assert waits.pending("refund") == call
     assert look(waits, "s1")[0] != 7

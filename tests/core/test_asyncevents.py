@@ -2,7 +2,7 @@
 
 from perdure.core.log import events
 from perdure.core.log.events import Event, Stamped, raw
-from perdure.core.pending.notices import AsyncEvent, Followed, follow
+from perdure.core.pending.notices import Followed, PendingNotice, follow
 
 USER = events.User(role="user", content="go", task_id="task_1")
 DRIVEN = events.AgentStart(run="task_1", agent="a", worker="w")
@@ -28,7 +28,7 @@ def settled(name: str, status: str = "completed") -> list[Event]:
     ]
 
 
-def told(*log: Event) -> list[AsyncEvent]:
+def told(*log: Event) -> list[PendingNotice]:
     seen, news = Followed(), []
     for number, event in enumerate(log, 1):
         seen, more = follow(seen, Stamped(number, 1_000 + number, event))

@@ -18,7 +18,7 @@ from perdure.core.conversation.messages import (
     conversation,
     summary_message,
 )
-from perdure.core.conversation.repair import OwnHistory
+from perdure.core.conversation.repair import IncrementalRepair
 from perdure.core.log import events
 from perdure.core.log.events import Event, Stamped
 from perdure.core.providers import Format, render
@@ -307,18 +307,18 @@ def refused(messages: list[Message]) -> list[Any]:
 @given(logs())
 def test_every_provider_takes_the_conversation_before_and_after(log: list[Event]) -> None:
     """G6"""
-    told, history = Conversation(), OwnHistory()
+    told, history = Conversation(), IncrementalRepair()
     for one in stamped(*log):
         told.take(one)
         if isinstance(one.event, events.Compacted):
-            history = OwnHistory()
+            history = IncrementalRepair()
         if isinstance(one.event, events.Compacted | events.User):
             messages = history.repaired(told.messages())
             if isinstance(messages[-1], UserMessage):
                 assert refused(messages) == []
     whole = told.messages()
     for up_to in range(1, len(log)):
-        asked = [*OwnHistory().repaired(told.covered(up_to)), UserMessage("Summarise.")]
+        asked = [*IncrementalRepair().repaired(told.covered(up_to)), UserMessage("Summarise.")]
         assert refused(asked) == []
     assert conversation(stamped(*log)) == whole
 

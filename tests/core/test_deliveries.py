@@ -18,8 +18,8 @@ from perdure.core.webhooks.deliveries import (
     LIMIT_MS,
     MOVES,
     TYPES,
-    Answer,
     Delivery,
+    DeliveryResponse,
     Hook,
     Occasion,
     Status,
@@ -97,7 +97,7 @@ def test_only_a_request_leads_out_of_an_end() -> None:
     assert {step for (status, step) in MOVES if status is Status.WAITING} == set(Step)
 
 
-def story(answer: Answer, chance: float = 0.5) -> list[Delivery]:
+def story(answer: DeliveryResponse, chance: float = 0.5) -> list[Delivery]:
     """A delivery that always gets this answer, tried each time it is due."""
     told, now = [NEW], NOW
     while told[-1].status is Status.WAITING:
@@ -108,28 +108,44 @@ def story(answer: Answer, chance: float = 0.5) -> list[Delivery]:
 
 @pytest.mark.parametrize("status", [200, 201, 204, 299])
 def test_only_success_is_success(status: int) -> None:
-    (only,) = story(Answer(status))
+    (only,) = story(DeliveryResponse(status))
     assert (only.status, only.settled_at, only.last_status) == (Status.DELIVERED, NOW, status)
 
 
-@pytest.mark.parametrize("answer", [Answer(410)])
-def test_gone_ends_it_at_once(answer: Answer) -> None:
+@pytest.mark.parametrize("answer", [DeliveryResponse(410)])
+def test_gone_ends_it_at_once(answer: DeliveryResponse) -> None:
     (only,) = story(answer)
     assert only.status is Status.DEAD
 
 
 @pytest.mark.parametrize(
-    "answer", [Answer(400), Answer(404), Answer(302), Answer(101), Answer(error=FORBIDDEN)]
+    "answer",
+    [
+        DeliveryResponse(400),
+        DeliveryResponse(404),
+        DeliveryResponse(302),
+        DeliveryResponse(101),
+        DeliveryResponse(error=FORBIDDEN),
+    ],
 )
-def test_what_says_that_the_request_is_wrong_is_tried_a_few_times(answer: Answer) -> None:
+def test_what_says_that_the_request_is_wrong_is_tried_a_few_times(answer: DeliveryResponse) -> None:
     told = story(answer)
     assert (len(told), told[-1].status) == (FEW, Status.DEAD)
 
 
 @pytest.mark.parametrize(
-    "answer", [Answer(500), Answer(503), Answer(408), Answer(429), Answer(error="timeout")]
+    "answer",
+    [
+        DeliveryResponse(500),
+        DeliveryResponse(503),
+        DeliveryResponse(408),
+        DeliveryResponse(429),
+        DeliveryResponse(error="timeout"),
+    ],
 )
-def test_what_may_pass_is_tried_with_growing_pauses_for_a_bounded_time(answer: Answer) -> None:
+def test_what_may_pass_is_tried_with_growing_pauses_for_a_bounded_time(
+    answer: DeliveryResponse,
+) -> None:
     told = story(answer)
     assert len(told) == len(BACK_OFF_S) + 1
     assert told[-1].status is Status.DEAD
@@ -140,28 +156,28 @@ def test_what_may_pass_is_tried_with_growing_pauses_for_a_bounded_time(answer: A
 
 @given(chance=st.floats(0, 1))
 def test_those_that_failed_together_are_spread(chance: float) -> None:
-    one = attempted(NEW, Answer(500), NOW, chance)
+    one = attempted(NEW, DeliveryResponse(500), NOW, chance)
     assert one.next_at is not None
     assert NOW + 4000 <= one.next_at <= NOW + 6000
 
 
 def test_what_the_receiver_asks_for_is_honoured_within_a_day() -> None:
-    slow = attempted(NEW, Answer(503, retry_after_ms=60_000), NOW, 0.5)
+    slow = attempted(NEW, DeliveryResponse(503, retry_after_ms=60_000), NOW, 0.5)
     assert slow.next_at == NOW + 60_000
-    soon = attempted(NEW, Answer(503, retry_after_ms=1), NOW, 0.5)
+    soon = attempted(NEW, DeliveryResponse(503, retry_after_ms=1), NOW, 0.5)
     assert soon.next_at == NOW + 5_000
-    never = attempted(NEW, Answer(503, retry_after_ms=10**12), NOW, 0.5)
+    never = attempted(NEW, DeliveryResponse(503, retry_after_ms=10**12), NOW, 0.5)
     assert never.next_at == NOW + 86_400_000
 
 
 def test_a_delivery_that_is_asked_for_again_begins_anew() -> None:
-    dead = story(Answer(500))[-1]
+    dead = story(DeliveryResponse(500))[-1]
     again = requested(dead, NOW + 9)
     assert (again.status, again.attempts, again.next_at) == (Status.WAITING, 0, NOW + 9)
     assert again.begun_at == NOW + 9
     assert again.id == dead.id
     assert again.settled_at is None
-    assert attempted(again, Answer(200), NOW + 9, 0).status is Status.DELIVERED
+    assert attempted(again, DeliveryResponse(200), NOW + 9, 0).status is Status.DELIVERED
 
 
 def test_a_withdrawn_delivery_says_why() -> None:

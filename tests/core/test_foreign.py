@@ -14,7 +14,7 @@ from perdure.core.log import events
 from perdure.core.log.events import Stamped
 from perdure.core.providers import Format, render
 from perdure.core.session.state import State, fold
-from perdure.core.transfer.foreign import Foreign, Told, parse, told
+from perdure.core.transfer.foreign import ConvertedLog, Foreign, convert, parse
 from perdure.core.transfer.foreign.model import instant
 from perdure.errors import Refused
 from perdure.testing import provider_rules
@@ -27,19 +27,19 @@ def foreign(name: str) -> Foreign:
     return parse((DATA / "foreign" / name).read_bytes())
 
 
-def taken(name: str) -> Told:
-    return told(foreign(name), "coder", NOW)
+def taken(name: str) -> ConvertedLog:
+    return convert(foreign(name), "coder", NOW)
 
 
 def stamped(log: Iterable[tuple[int, events.Event]]) -> list[Stamped]:
     return [Stamped(seq, at, event) for seq, (at, event) in enumerate(log, 1)]
 
 
-def of(found: Told, kind: type[Any]) -> list[Any]:
+def of(found: ConvertedLog, kind: type[Any]) -> list[Any]:
     return [event for _, event in found.log if isinstance(event, kind)]
 
 
-def results(found: Told) -> dict[str, events.ToolResult]:
+def results(found: ConvertedLog) -> dict[str, events.ToolResult]:
     return {event.tool_call_id: event for event in of(found, events.ToolResult)}
 
 
@@ -171,13 +171,13 @@ def test_of_a_session_log_every_event_keeps_its_instant() -> None:
         json.dumps({"type": kind, "timestamp": start + 1_000 * number, "data": data})
         for number, (kind, data) in enumerate(lines)
     )
-    found = told(parse(text.encode()), "main", start + 60_000)
+    found = convert(parse(text.encode()), "main", start + 60_000)
     told_at = [at - start for at, _ in found.log[: len(lines)]]
     assert told_at == [1_000 * number for number in range(len(lines))]
-    late = told(parse(text.encode()), "main", start + 2_500)  # no instant is in the future
+    late = convert(parse(text.encode()), "main", start + 2_500)  # no instant is in the future
     assert max(at for at, _ in late.log) == start + 2_500
     odd = text.replace(str(start + 3_000), "NaN").replace(str(start + 4_000), "1e300")
-    times = [at for at, _ in told(parse(odd.encode()), "main", start + 60_000).log]
+    times = [at for at, _ in convert(parse(odd.encode()), "main", start + 60_000).log]
     assert times == sorted(times)
 
 
@@ -269,7 +269,7 @@ def test_noise_in_a_file_never_breaks_it(name: str, noise: Any, place: int) -> N
         listed = whole if isinstance(whole, list) else whole.get("messages") or whole["input"]
         listed.insert(min(place, len(listed)), noise)
         data = json.dumps(whole)
-    found = told(parse(data.encode()), "coder", NOW)
+    found = convert(parse(data.encode()), "coder", NOW)
     assert_acceptable(conversation(stamped(found.log)))
 
 

@@ -22,15 +22,15 @@ from msgspec.structs import replace
 from perdure.core.conversation.messages import Answer, AskedCall, UserMessage, conversation
 from perdure.core.driver import drafts as turns
 from perdure.core.driver import effects
-from perdure.core.driver.drafts import Draft, Scope, Turn
-from perdure.core.driver.plan import Seat, plan
+from perdure.core.driver.drafts import Draft, ModelTurn, SessionScope
+from perdure.core.driver.plan import DriveView, plan
 from perdure.core.driver.verdicts import (
     Defer,
     Finish,
-    Gate,
     GiveUp,
     OnCrash,
     Reject,
+    RequireApproval,
     Start,
     Verdict,
     Wait,
@@ -302,17 +302,17 @@ class Sessions(RuleBasedStateMachine):
             case _:
                 self.decide(lease, self.draft_of(lease, effect), dies=dies)
 
-    def seat(self, lease: Lease) -> Seat:
-        return Seat(
+    def seat(self, lease: Lease) -> DriveView:
+        return DriveView(
             lease.epoch,
             lease.tries,
             in_flight=frozenset(lease.in_flight),
             asking=lease.asking is not None,
         )
 
-    def scope(self, lease: Lease) -> Scope:
+    def scope(self, lease: Lease) -> SessionScope:
         on_expire = ["fail", "cancel", "keep"][lease.epoch % 3]
-        return Scope("s", "", "a", lease.epoch, on_expire)
+        return SessionScope("s", "", "a", lease.epoch, on_expire)
 
     def draft_of(self, lease: Lease, effect: effects.Effect) -> Draft:
         state = lease.seen
@@ -405,9 +405,9 @@ class Sessions(RuleBasedStateMachine):
 
     # --- the model ----------------------------------------------------------------------------
 
-    def gate(self, prompt: str) -> Gate:
+    def gate(self, prompt: str) -> RequireApproval:
         expires_at = self.now + 20 if self.ids % 2 else None
-        return Gate(self.name("p"), self.name("e"), prompt, expires_at)
+        return RequireApproval(self.name("p"), self.name("e"), prompt, expires_at)
 
     def begin_verdict(self, call_id: str) -> Verdict:
         if "defer" in self.kinds[call_id]:
@@ -444,7 +444,7 @@ class Sessions(RuleBasedStateMachine):
             self.kinds[name], self.policies[name] = kind, policy
         asked = tuple(AskedCall(name, self.kinds[name], {"n": 1}) for name in names)
         verdicts = tuple(self.verdict(name) for name in names)
-        said = Turn(Answer("so", asked), head, verdicts)
+        said = ModelTurn(Answer("so", asked), head, verdicts)
         draft = turns.record_turn(lease.seen, self.scope(lease), said, self.now)
         if not asked and lease.seen.input_head <= head:
             draft.facts += turns.end_run(lease.seen, Finish(b'"so"'), self.now)
@@ -546,7 +546,7 @@ class Sessions(RuleBasedStateMachine):
     def no_wake_up_is_lost(self) -> None:
         """S0.42 S0.69: whoever is parked without a time has nothing to do."""
         if self.lease is None and self.due is None:
-            assert plan(self.state, Seat(self.epoch + 1), self.now) == effects.Park()
+            assert plan(self.state, DriveView(self.epoch + 1), self.now) == effects.Park()
 
     @invariant()
     def every_open_record_has_an_open_call(self) -> None:

@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from perdure.core.driver import effects
 from perdure.core.driver.effects import AskModel, CloseCalls, Fail, Idle, Park, Summarise
-from perdure.core.driver.plan import IN_PLACE_MS, MAX_TRIES, SLOTS, Limits, Seat, plan
+from perdure.core.driver.plan import IN_PLACE_MS, MAX_TRIES, SLOTS, DriveView, Limits, plan
 from perdure.core.log import events
 from perdure.core.log.events import Event, Stamped
 from perdure.core.session.state import State, fold
 
 NOW = 1_000
-SEAT = Seat(epoch=2)
+SEAT = DriveView(epoch=2)
 
 
 def user(task: str = "task_1") -> events.User:
@@ -84,12 +84,12 @@ OVER = (user(), answer(), DONE)
 WANTED = events.CompactionRequested()
 SUMMARY = events.Compacted(up_to=2, summary="short")
 NO_SUMMARY = events.CompactionFailed(error="no")
-STUCK = Seat(2, stuck={"c1"})
+STUCK = DriveView(2, stuck={"c1"})
 
-SITUATIONS: list[tuple[str, tuple[Event, ...], Seat, object]] = [
+SITUATIONS: list[tuple[str, tuple[Event, ...], DriveView, object]] = [
     ("nothing was said", (), SEAT, Park()),
     ("somebody said something", (user(),), SEAT, AskModel(1)),
-    ("the model is being asked", (user(),), Seat(2, asking=True), Idle()),
+    ("the model is being asked", (user(),), DriveView(2, asking=True), Idle()),
     ("all calls are settled", (*TURN, told()), SEAT, AskModel(2)),
     ("a queued message after the last answer", (user(), user(), answer()), SEAT, AskModel(2)),
     ("the run ended", (user(), answer(), DONE), SEAT, Park()),
@@ -103,12 +103,17 @@ SITUATIONS: list[tuple[str, tuple[Event, ...], Seat, object]] = [
     ("a timer is open", (*TURN, waits("timer", until=NOW + 9)), SEAT, Park(NOW + 9)),
     ("an approval has its own deadline", (*TURN, waits("approval", until=NOW + 9)), SEAT, Park()),
     ("a deferred call was started", (*TURN, waits("tool"), started(), back()), SEAT, Park()),
-    ("my call runs", (*TURN, started()), Seat(2, in_flight={"c1"}), Idle()),
-    ("my deferred call starts", (*TURN, waits("tool"), started()), Seat(2, in_flight="c1"), Idle()),
+    ("my call runs", (*TURN, started()), DriveView(2, in_flight={"c1"}), Idle()),
+    (
+        "my deferred call starts",
+        (*TURN, waits("tool"), started()),
+        DriveView(2, in_flight="c1"),
+        Idle(),
+    ),
     (
         "a result came before its start returned",
         (*TURN, waits("tool"), started(), SETTLED, told()),
-        Seat(2, in_flight={"c1"}),
+        DriveView(2, in_flight={"c1"}),
         Idle(),
     ),
     ("a call cannot start here", (*TURN, waits("approval"), decided()), STUCK, Park()),
@@ -119,7 +124,7 @@ SITUATIONS: list[tuple[str, tuple[Event, ...], Seat, object]] = [
     ("cancelled and closed", (*TURN, started(), CANCEL, told()), SEAT, Park()),
     ("cancelled, closed, spoken to", (*TURN, CANCEL, told(), user("task_2")), SEAT, AskModel(2)),
     ("a summary is wanted", (*OVER, WANTED), SEAT, Summarise()),
-    ("a summary is being made", (*OVER, WANTED), Seat(2, asking=True), Idle()),
+    ("a summary is being made", (*OVER, WANTED), DriveView(2, asking=True), Idle()),
     ("a summary, and somebody spoke", (*OVER, WANTED, user("task_2")), SEAT, Summarise()),
     ("a summary, backing off", (*OVER, WANTED, RETRY), SEAT, Park(RETRY.next)),
     ("a summary was made", (*OVER, WANTED, SUMMARY), SEAT, Park()),
@@ -131,7 +136,7 @@ SITUATIONS: list[tuple[str, tuple[Event, ...], Seat, object]] = [
 @pytest.mark.parametrize(
     "log, seat, effect", [row[1:] for row in SITUATIONS], ids=[row[0] for row in SITUATIONS]
 )
-def test_what_a_driver_does_next(log: tuple[Event, ...], seat: Seat, effect: object) -> None:
+def test_what_a_driver_does_next(log: tuple[Event, ...], seat: DriveView, effect: object) -> None:
     """S0.31 S0.65 S0.69 E10"""
     assert plan(state_of(*log), seat, NOW) == effect
 
@@ -209,15 +214,15 @@ def test_only_so_many_calls_run_at_one_time() -> None:
     assert SLOTS == 16
     log += [started(f"c{n}") for n in range(SLOTS)]
     flying = {f"c{n}" for n in range(SLOTS)}
-    assert plan(state_of(*log), Seat(2, in_flight=flying), NOW) == Idle()
+    assert plan(state_of(*log), DriveView(2, in_flight=flying), NOW) == Idle()
     log.append(told("c3"))
-    assert names(plan(state_of(*log), Seat(2, in_flight=flying - {"c3"}), NOW)) == ["c16"]
+    assert names(plan(state_of(*log), DriveView(2, in_flight=flying - {"c3"}), NOW)) == ["c16"]
 
 
 def test_a_call_that_cannot_start_here_does_not_hold_up_the_others() -> None:
     """S4.33 S4.34"""
     state = state_of(user(), answer(), asked("c1"), asked("c2"))
-    assert names(plan(state, Seat(2, stuck={"c1"}), NOW)) == ["c2"]
+    assert names(plan(state, DriveView(2, stuck={"c1"}), NOW)) == ["c2"]
 
 
 @pytest.mark.parametrize(
@@ -231,34 +236,34 @@ def test_a_call_that_cannot_start_here_does_not_hold_up_the_others() -> None:
 def test_a_run_is_stopped_at_its_limits(limits: Limits, spent: tuple[str, float]) -> None:
     """S4.33"""
     log = (user(), answer(1, tokens=60), asked(), told(), answer(2, 4, tokens=60), asked(), told())
-    effect = plan(state_of(*log), Seat(2, limits=limits), NOW)
+    effect = plan(state_of(*log), DriveView(2, limits=limits), NOW)
     assert isinstance(effect, Fail)
     assert (effect.code, effect.limit, effect.value) == ("SAFETY_LIMIT", *spent)
     assert isinstance(plan(state_of(*log), SEAT, NOW), AskModel)
-    fresh = plan(state_of(*log, DONE, user("task_2")), Seat(2, limits=limits), NOW)
+    fresh = plan(state_of(*log, DONE, user("task_2")), DriveView(2, limits=limits), NOW)
     assert fresh == AskModel(3)
 
 
 def test_a_limit_is_looked_at_before_a_turn_and_not_while_calls_are_open() -> None:
     state = state_of(*TURN, waits("approval"))
-    assert plan(state, Seat(2, limits=Limits(max_turns=1)), NOW) == Park()
+    assert plan(state, DriveView(2, limits=Limits(max_turns=1)), NOW) == Park()
 
 
 @pytest.mark.parametrize("budget", [{"seconds": 0}, {"children": 0}, {"seconds": 5, "turns": 9}])
 def test_a_budget_that_is_not_measured_here_stops_nobody(budget: dict[str, float]) -> None:
-    assert plan(state_of(user()), Seat(2, limits=Limits(budget=budget)), NOW) == AskModel(1)
+    assert plan(state_of(user()), DriveView(2, limits=Limits(budget=budget)), NOW) == AskModel(1)
 
 
 def test_a_session_that_kills_its_drivers_fails() -> None:
     """E11 S4.32"""
-    assert plan(state_of(user()), Seat(2, tries=MAX_TRIES), NOW) == AskModel(1)
-    effect = plan(state_of(user()), Seat(2, tries=MAX_TRIES + 1), NOW)
+    assert plan(state_of(user()), DriveView(2, tries=MAX_TRIES), NOW) == AskModel(1)
+    effect = plan(state_of(user()), DriveView(2, tries=MAX_TRIES + 1), NOW)
     assert isinstance(effect, Fail)
     assert effect.code == "DRIVERS_KEEP_DYING"
     assert "drivers keep dying" in effect.error
     assert MAX_TRIES == 5
-    assert plan(state_of(user(), FAILED), Seat(2, tries=9), NOW) == Park()
-    assert plan(state_of(*TURN, started(), CANCEL), Seat(2, tries=9), NOW) == CloseCalls()
+    assert plan(state_of(user(), FAILED), DriveView(2, tries=9), NOW) == Park()
+    assert plan(state_of(*TURN, started(), CANCEL), DriveView(2, tries=9), NOW) == CloseCalls()
 
 
 @given(st.integers(0, 3), st.integers(0, 30), st.integers(0, 30))
@@ -296,7 +301,7 @@ def test_a_deadline_in_place_acts_after_its_grace_or_never(
     grace: int | None, at_once: Idle, at_last: int
 ) -> None:
     """S4.47 S4.66"""
-    seat = Seat(epoch=2, grace=grace)
+    seat = DriveView(epoch=2, grace=grace)
     assert plan(held(), seat, 5_000) == at_once
     if at_last:
         assert isinstance(plan(held(), seat, at_last), effects.GiveUpUnanswered)

@@ -15,8 +15,8 @@ from perdure.core.conversation.messages import (
 )
 from perdure.core.conversation.repair import (
     LOST_START,
-    Growing,
-    OwnHistory,
+    IncrementalCanonical,
+    IncrementalRepair,
     Repaired,
     canonical,
     repair,
@@ -275,7 +275,7 @@ DONE = [ToolMessage("a", "read", "A"), ToolMessage("b", "read", "B")]
 
 def test_our_own_messages_that_are_valid_are_the_same_ones() -> None:
     messages: list[Any] = [UserMessage("hi"), ASKED, *DONE, UserMessage("a"), UserMessage("b")]
-    assert OwnHistory().repaired(messages) is messages
+    assert IncrementalRepair().repaired(messages) is messages
     repaired = repair(messages)
     assert all(one is other for one, other in zip(repaired.messages, messages, strict=True))
 
@@ -291,7 +291,7 @@ def test_a_result_of_ours_with_a_file_comes_back_equal() -> None:
 
 def test_a_call_of_ours_that_was_cut_off_is_told_of() -> None:
     """S2.43"""
-    history = OwnHistory()
+    history = IncrementalRepair()
     lost = history.repaired([UserMessage("hi"), ASKED, DONE[1], UserMessage("well?")])
     assert lost == [
         UserMessage("hi"),
@@ -308,7 +308,7 @@ def test_a_reused_id_of_ours_is_told_apart() -> None:
     messages: list[Any] = [UserMessage("hi"), ASKED, *DONE, *said]
     messages += [again, ToolMessage("a", "read", "C")]
     for known in ([], [4], [4, 5], [4, 5, 6]):  # as far as it was looked at before
-        history = OwnHistory()
+        history = IncrementalRepair()
         for length in known:
             assert history.repaired(messages[:length]) == messages[:length]
         repaired = history.repaired(messages)
@@ -323,7 +323,7 @@ def test_a_reused_id_of_ours_is_told_apart() -> None:
     "nothing", [UserMessage(""), UserMessage([]), AssistantMessage(" "), AssistantMessage("")]
 )
 def test_a_turn_of_ours_keeps_its_place_with_nothing_in_it(nothing: Any) -> None:
-    repaired = OwnHistory().repaired([UserMessage("hi"), nothing, UserMessage("well?")])
+    repaired = IncrementalRepair().repaired([UserMessage("hi"), nothing, UserMessage("well?")])
     assert [type(one) for one in repaired] == [UserMessage, type(nothing), UserMessage]
     assert "[no text]" in str(repaired[1])
 
@@ -336,7 +336,7 @@ def test_what_stands_for_nothing_goes_where_something_is_said_beside_it() -> Non
 
 def test_an_answer_of_ours_with_only_an_output_is_its_output() -> None:
     messages: list[Any] = [UserMessage("hi"), AssistantMessage("", output=b'{"n":1}')]
-    assert OwnHistory().repaired(messages) is messages
+    assert IncrementalRepair().repaired(messages) is messages
     assert repair(messages).messages == messages
     told = render([*messages, UserMessage("and?")], "anthropic")["messages"]
     assert told[1] == {"role": "assistant", "content": '{"n":1}'}
@@ -358,7 +358,7 @@ ENDS = [1, 4, 5, 7, 8, 9, 10]  # of what is told at one time
 
 
 def test_a_history_that_grows_is_told_as_if_it_were_told_at_once() -> None:
-    growing = Growing()
+    growing = IncrementalCanonical()
     for end in ENDS:
         assert growing.canonical(GROWN[:end]) == canonical(GROWN[:end])
     assert growing.canonical(GROWN[:4]) == canonical(GROWN[:4])  # a fork, or a summary before it
@@ -367,7 +367,7 @@ def test_a_history_that_grows_is_told_as_if_it_were_told_at_once() -> None:
 
 
 def test_a_history_that_grows_may_be_broken_in_between() -> None:
-    growing = Growing()
+    growing = IncrementalCanonical()
     for end in (1, 3, 4, 6, 7, 10):  # results are missing at two of these
         assert growing.canonical(GROWN[:end]) == canonical(GROWN[:end])
     again = [*GROWN, AssistantMessage("again", (AskedCall("a", "read", {}),))]
@@ -385,7 +385,7 @@ def test_what_was_told_of_a_growing_history_is_not_taken_apart_again(
         return canonical(messages)
 
     monkeypatch.setattr("perdure.core.conversation.repair.incremental.canonical", count)
-    growing = Growing()
+    growing = IncrementalCanonical()
     for end in ENDS:
         growing.canonical(GROWN[:end])
     assert sum(read) == len(GROWN) + len(ENDS)  # each with what stands for the rest
@@ -401,7 +401,7 @@ def test_a_growing_history_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) ->
         return bool(text)
 
     monkeypatch.setattr("perdure.core.conversation.repair.incremental.is_said", count)
-    history, messages = OwnHistory(), list[Any]()
+    history, messages = IncrementalRepair(), list[Any]()
     for number in range(200):
         messages += [UserMessage(f"message {number}"), AssistantMessage(f"answer {number}")]
         assert history.repaired(messages) is messages

@@ -12,8 +12,8 @@ from perdure.core.driver.model_failures import (
     FIRST_MS,
     LONGEST_ASKED_MS,
     LONGEST_MS,
-    Patience,
-    Trouble,
+    ModelFailure,
+    RetryPolicy,
     after_trouble,
     delay_ms,
 )
@@ -23,8 +23,8 @@ from perdure.core.log.events import Event, Stamped
 from perdure.core.session.state import State, fold
 
 NOW = 1_000_000
-BUSY = Trouble("overloaded", "MODEL_UNAVAILABLE", may_pass=True)
-KEY = Trouble("no such key", "MODEL_KEY", "set ANTHROPIC_API_KEY")
+BUSY = ModelFailure("overloaded", "MODEL_UNAVAILABLE", may_pass=True)
+KEY = ModelFailure("no such key", "MODEL_KEY", "set ANTHROPIC_API_KEY")
 USER = events.User(role="user", content="hi", task_id="task_1")
 
 
@@ -32,7 +32,7 @@ def state_of(*log: Event) -> State:
     return fold([Stamped(n, n, event) for n, event in enumerate(log, 1)])
 
 
-def failing(state: State, trouble: Trouble, patience: Patience) -> list[Event]:
+def failing(state: State, trouble: ModelFailure, patience: RetryPolicy) -> list[Event]:
     """What is recorded while the model fails the same way again and again."""
     log: list[Event] = []
     while state.run is not None and state.run.end is None:
@@ -45,7 +45,7 @@ def failing(state: State, trouble: Trouble, patience: Patience) -> list[Event]:
 
 def test_a_passing_trouble_is_counted_and_ends_the_run_after_so_many_retries() -> None:
     """S0.25"""
-    *again, end = failing(state_of(USER), BUSY, Patience(retries=3))
+    *again, end = failing(state_of(USER), BUSY, RetryPolicy(retries=3))
     assert [one.attempt for one in again if isinstance(one, events.Retry)] == [1, 2, 3]
     assert isinstance(end, events.AgentError)
     assert (end.error, end.code) == ("overloaded (asked 4 times)", "MODEL_UNAVAILABLE")
@@ -53,7 +53,7 @@ def test_a_passing_trouble_is_counted_and_ends_the_run_after_so_many_retries() -
 
 
 def test_without_retries_the_first_failure_is_the_last() -> None:
-    (end,) = failing(state_of(USER), BUSY, Patience(retries=0))
+    (end,) = failing(state_of(USER), BUSY, RetryPolicy(retries=0))
     assert isinstance(end, events.AgentError)
     assert end.error == "overloaded (asked once)"
 
@@ -66,33 +66,33 @@ def test_an_answer_and_a_new_run_begin_to_count_anew() -> None:
     error = events.AgentError(run="task_1", error="overloaded")
     again = events.AgentStart(run="task_2", agent="a")
     for log in ((USER, retry, answer, call, result), (USER, retry, error, again)):
-        then = after_trouble(state_of(*log), BUSY, Patience(), NOW)
+        then = after_trouble(state_of(*log), BUSY, RetryPolicy(), NOW)
         assert isinstance(then, events.Retry)
         assert then.attempt == 1
 
 
 def test_a_permanent_trouble_ends_the_run_at_once_with_its_hint() -> None:
-    then = after_trouble(state_of(USER), KEY, Patience(), NOW)
+    then = after_trouble(state_of(USER), KEY, RetryPolicy(), NOW)
     assert then == GiveUp("no such key", "MODEL_KEY", "set ANTHROPIC_API_KEY")
 
 
 @pytest.mark.parametrize("code", sorted(ELSEWHERE - {"MODEL_UNAVAILABLE"}))
 def test_what_is_not_the_request_s_fault_goes_to_the_next_model(code: str) -> None:
-    trouble = Trouble("no", code)
-    then = after_trouble(state_of(USER), trouble, Patience(models=("a:1", "b:2")), NOW)
+    trouble = ModelFailure("no", code)
+    then = after_trouble(state_of(USER), trouble, RetryPolicy(models=("a:1", "b:2")), NOW)
     assert isinstance(then, events.Retry)
     assert (then.model, then.next, then.message) == ("b:2", NOW, "no")
 
 
 @pytest.mark.parametrize("code", ["MODEL_CONTEXT", "MODEL_REFUSED", "MODEL_ERROR", "INTERNAL"])
 def test_what_is_the_request_s_fault_does_not(code: str) -> None:
-    trouble = Trouble("no", code)
-    then = after_trouble(state_of(USER), trouble, Patience(models=("a:1", "b:2")), NOW)
+    trouble = ModelFailure("no", code)
+    then = after_trouble(state_of(USER), trouble, RetryPolicy(models=("a:1", "b:2")), NOW)
     assert isinstance(then, GiveUp)
 
 
 def test_each_model_has_its_own_count_and_the_last_one_ends_the_run() -> None:
-    patience = Patience(retries=1, models=("a:1", "b:2", "c:3"))
+    patience = RetryPolicy(retries=1, models=("a:1", "b:2", "c:3"))
     *again, end = failing(state_of(USER), BUSY, patience)
     seen = [(one.attempt, one.model) for one in again if isinstance(one, events.Retry)]
     assert seen == [(1, None), (2, "b:2"), (1, None), (2, "c:3"), (1, None)]
@@ -114,7 +114,7 @@ def test_the_model_that_stands_in_stays_for_the_run_and_no_longer() -> None:
 
 def test_a_model_that_is_no_longer_named_counts_as_the_first() -> None:
     switch = events.Retry(attempt=1, message="no", next=5, model="gone:1")
-    then = after_trouble(state_of(USER, switch), KEY, Patience(models=("a:1", "b:2")), NOW)
+    then = after_trouble(state_of(USER, switch), KEY, RetryPolicy(models=("a:1", "b:2")), NOW)
     assert isinstance(then, events.Retry)
     assert then.model == "b:2"
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from perdure.core.conversation.messages import AssistantMessage, ToolMessage, conversation
-from perdure.core.driver.plan import Seat, plan
+from perdure.core.driver.plan import DriveView, plan
 from perdure.core.log import codec, events
 from perdure.core.log.events import Event, Stamped
 from perdure.core.session.calls import CallStatus
@@ -172,7 +172,7 @@ def test_every_log_has_a_status_and_a_next_thing(log: list[Event], epoch: int, n
     """G9"""
     state = fold(stamped(log))
     assert state.status in {"pending", "running", "waiting", "completed", "failed", "cancelled"}
-    assert plan(state, Seat(epoch), now) is not None
+    assert plan(state, DriveView(epoch), now) is not None
 
 
 def test_a_state_cannot_be_changed() -> None:

@@ -8,16 +8,16 @@ from msgspec import Raw
 
 from perdure.core.conversation.messages import Answer, AskedCall
 from perdure.core.driver import drafts as turns
-from perdure.core.driver.drafts import Draft, Scope, Turn
-from perdure.core.driver.plan import SLOTS, Seat, plan
+from perdure.core.driver.drafts import Draft, ModelTurn, SessionScope
+from perdure.core.driver.plan import SLOTS, DriveView, plan
 from perdure.core.driver.verdicts import (
     Correct,
     Defer,
     Finish,
-    Gate,
     GiveUp,
     OnCrash,
     Reject,
+    RequireApproval,
     Start,
     Verdict,
     Wait,
@@ -31,8 +31,8 @@ from perdure.core.session.calls import CallStatus
 from perdure.core.session.state import CORRECTION, State, fold
 
 NOW = 5_000
-SCOPE = Scope("s_1", "acme", "shop", epoch=3, on_expire="keep")
-ASK = Gate("p_ask", "e_other", "Run it again?", expires_at=NOW + 60)
+SCOPE = SessionScope("s_1", "acme", "shop", epoch=3, on_expire="keep")
+ASK = RequireApproval("p_ask", "e_other", "Run it again?", expires_at=NOW + 60)
 
 
 def stamped(facts: list[Event], after: int = 0) -> list[Stamped]:
@@ -48,12 +48,12 @@ SAID = fold(stamped([events.User(role="user", content="hi", task_id="task_1")]))
 
 def turn_of(*verdicts: Verdict) -> Draft:
     asked = tuple(AskedCall(f"c{n}", f"t{n}", {"n": n}) for n in range(len(verdicts)))
-    return turns.record_turn(SAID, SCOPE, Turn(Answer("so", asked), 1, verdicts), NOW)
+    return turns.record_turn(SAID, SCOPE, ModelTurn(Answer("so", asked), 1, verdicts), NOW)
 
 
 ALL: tuple[Verdict, ...] = (
     Start("e_start"),
-    Gate("p_gate", "e_gate", "May I?", NOW + 1),
+    RequireApproval("p_gate", "e_gate", "May I?", NOW + 1),
     Defer("p_defer", "e_defer", NOW + 2),
     Wait("p_question", "e_question", "question", "Which?"),
     Wait("p_timer", "e_timer", "timer", until=NOW + 3),
@@ -103,7 +103,7 @@ def test_what_cannot_run_is_told_and_leaves_no_record() -> None:
 
 def test_a_pending_record_is_complete() -> None:
     """S0.1 S0.6 S4.6"""
-    (record,) = turn_of(Gate("p_gate", "e_gate", "May I?", NOW + 1)).opened
+    (record,) = turn_of(RequireApproval("p_gate", "e_gate", "May I?", NOW + 1)).opened
     assert record == PendingRecord(
         id="p_gate",
         session_id="s_1",
@@ -148,13 +148,13 @@ def test_parts_and_records_of_one_turn_are_told_apart() -> None:
 def test_calls_without_a_slot_get_no_intent() -> None:
     """E4: a crash must not throw doubt on calls that never began."""
     many = [Start(f"e{n}") if n % 2 else Defer(f"p{n}", f"e{n}") for n in range(SLOTS + 4)]
-    draft = turn_of(*many, Gate("p_gate", "e_gate", ""), Reject("no"))
+    draft = turn_of(*many, RequireApproval("p_gate", "e_gate", ""), Reject("no"))
     state = then(SAID, draft)
     statuses = [call.status for call in state.calls.values()]
     assert CallStatus.NEW not in statuses[:SLOTS]
     assert statuses[SLOTS:] == [CallStatus.NEW] * 4 + [CallStatus.GATED, CallStatus.SETTLED]
     assert len(draft.opened) == SLOTS // 2 + 1
-    successor = plan(state, Seat(epoch=4), NOW)
+    successor = plan(state, DriveView(epoch=4), NOW)
     assert [call.id for call in successor.calls] == [  # type: ignore[union-attr]
         f"c{n}" for n in range(SLOTS)
     ]
@@ -163,7 +163,7 @@ def test_calls_without_a_slot_get_no_intent() -> None:
 def test_what_a_provider_sent_is_recorded_byte_for_byte() -> None:
     native = b'[ {"b":1.0,"a":"\\u00e9"} ]'
     said = Answer("x", thinking="hm", native=native, output=b"{}", provider="p", model="m")
-    (fact,) = turns.record_turn(SAID, SCOPE, Turn(said, 1), NOW).facts
+    (fact,) = turns.record_turn(SAID, SCOPE, ModelTurn(said, 1), NOW).facts
     assert isinstance(fact, events.Assistant)
     assert fact.native == Raw(native)
     assert fact.output == Raw(b"{}")
@@ -186,7 +186,7 @@ def decided(pending_id: str, call_id: str = "c0", **fields: object) -> events.De
 
 def test_the_stored_call_starts_with_the_effect_id_it_was_gated_under() -> None:
     """S4.25 S4.27 G7"""
-    state = then(SAID, turn_of(Gate("p_gate", "e_gate", "")))
+    state = then(SAID, turn_of(RequireApproval("p_gate", "e_gate", "")))
     state = fold(stamped([decided("p_gate", args={"n": 7})], state.head), state)
     draft = turns.start_calls(state, SCOPE, {"c0": Start("e_new")}, NOW)
     assert draft.facts == [
@@ -197,7 +197,7 @@ def test_the_stored_call_starts_with_the_effect_id_it_was_gated_under() -> None:
 
 
 def test_a_tool_that_is_gated_and_deferred_waits_twice_with_one_effect_id() -> None:
-    state = then(SAID, turn_of(Gate("p_gate", "e_gate", "")))
+    state = then(SAID, turn_of(RequireApproval("p_gate", "e_gate", "")))
     state = fold(stamped([decided("p_gate", args={"n": 7})], state.head), state)
     draft = turns.start_calls(state, SCOPE, {"c0": Defer("p_new", "e_new", NOW + 9)}, NOW)
     (record,) = draft.opened
@@ -215,7 +215,7 @@ def cut_off(verdict: Verdict) -> State:
     return then(SAID, turn_of(verdict))
 
 
-SUCCESSOR = Scope("s_1", "acme", "shop", epoch=4)
+SUCCESSOR = SessionScope("s_1", "acme", "shop", epoch=4)
 
 
 def after_crash(verdict: Verdict, on_crash: OnCrash) -> tuple[State, Draft]:
@@ -335,7 +335,7 @@ def test_a_timer_fires_once_and_closes_its_record() -> None:
     assert (record.status, record.error, record.time.completed) == ("completed", None, NOW)
     after = then(state, draft)
     assert after.needs_model
-    assert plan(after, Seat(3), NOW) != plan(state, Seat(3), NOW)
+    assert plan(after, DriveView(3), NOW) != plan(state, DriveView(3), NOW)
 
 
 # --- cancelling -----------------------------------------------------------------------------------
@@ -368,7 +368,7 @@ def test_a_cancelled_run_closes_every_open_call_and_record() -> None:
 
 
 def test_a_call_that_never_began_is_told_so() -> None:
-    state = then(SAID, turn_of(Gate("p_gate", "e_gate", "")))
+    state = then(SAID, turn_of(RequireApproval("p_gate", "e_gate", "")))
     state = fold(stamped([decided("p_gate")], state.head), state)
     (result,) = turns.close(state, NOW).facts
     assert isinstance(result, events.ToolResult)

@@ -11,11 +11,11 @@ from typing import Any
 import anyio
 
 from perdure import Agent, Runtime, tool
-from perdure.core.webhooks.deliveries import Answer
+from perdure.core.webhooks.deliveries import DeliveryResponse
 from perdure.runtime.webhooks.addresses import Screen
 from perdure.runtime.webhooks.outbox import Target
 from perdure.runtime.webhooks.post import Post
-from perdure.runtime.worker.sender import Courier
+from perdure.runtime.worker.sender import DeliverySender
 from perdure.testing import ScriptedModel
 
 SESSIONS = 3
@@ -49,7 +49,7 @@ class Fragile(Post):
 
     point = ""
 
-    async def send(self, url: str, headers: Any, body: bytes, now: int) -> Answer:
+    async def send(self, url: str, headers: Any, body: bytes, now: int) -> DeliveryResponse:
         die(self.point, "sending")
         answer = await super().send(url, headers, body, now)
         die(self.point, "sent")
@@ -67,7 +67,7 @@ async def main(store: str, url: str, point: str) -> None:
         die(point, "made")
         post = Fragile(rt._service.desk.outbox.screen)
         post.point = point
-        courier = Courier(rt._service.desk.outbox, rt._service.host, post)
+        courier = DeliverySender(rt._service.desk.outbox, rt._service.host, post)
         await courier.begin()
         while courier.under_way:
             await rt._service.desk.store.changed(0.1)

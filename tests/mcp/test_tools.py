@@ -9,7 +9,7 @@ from tests.mcp.world import SECRET, World
 from perdure import Agent, Delta, Refused, Runtime, mcp, tool
 from perdure.errors import ConfigError
 from perdure.mcp import MCPServer, MCPTools
-from perdure.runtime.mcp.pool import Lines
+from perdure.runtime.mcp.pool import ServerPool
 from perdure.runtime.mcp.servers import Listed
 from perdure.runtime.mcp.tools import safe_name, tools_of
 from perdure.testing import ScriptedModel
@@ -147,13 +147,15 @@ HINTED = {  # approval, may be repeated
 def test_what_is_said_here_counts_more_than_what_the_server_hints(
     said: dict[str, Any], expected: dict[str, tuple[bool, bool]]
 ) -> None:
-    tools = tools_of(MCPTools("shop", **said), LISTED, Lines())
+    tools = tools_of(MCPTools("shop", **said), LISTED, ServerPool())
     assert {t.name: (t.requires_approval, t.idempotent) for t in tools} == expected
 
 
 def test_a_tool_that_no_model_could_call_is_left_out() -> None:
     strange = Listed("odd", "", {"type": "array"})
-    assert [t.name for t in tools_of(MCPTools("shop"), (*LISTED, strange), Lines())] == list(HINTED)
+    assert [t.name for t in tools_of(MCPTools("shop"), (*LISTED, strange), ServerPool())] == list(
+        HINTED
+    )
 
 
 async def test_a_tool_that_may_destroy_waits_for_a_person(server: MakeServer, world: World) -> None:

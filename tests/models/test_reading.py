@@ -17,7 +17,7 @@ from perdure.errors import ModelError
 from perdure.runtime.models.base import Request, ToolSpec
 from perdure.runtime.models.pydantic_ai.connect import connect
 from perdure.runtime.models.pydantic_ai.failures import failure
-from perdure.runtime.models.pydantic_ai.transport import Ear, listen_to, listening
+from perdure.runtime.models.pydantic_ai.transport import StreamTap, listen_to, tapped
 from perdure.testing.endpoint import fake_endpoint
 from perdure.testing.endpoint.samples import HARD
 from perdure.testing.provider_rules import Format
@@ -160,10 +160,10 @@ async def test_events_are_whole_however_they_are_cut(end: str) -> None:
             200, headers={"content-type": "text/event-stream"}, stream=Bytewise()
         )
 
-    ear = Ear(takes=True)
+    ear = StreamTap(takes=True)
     async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as client:
         listen_to(client)
-        with listening(ear):
+        with tapped(ear):
             got = await client.get("http://x")
         found = [json.loads(data) async for data in ear.taken()]
         await ear.close()

@@ -13,8 +13,8 @@ from perdure.core.providers.catalog import PROVIDERS
 from perdure.errors import ModelError, ModelUnavailable
 from perdure.runtime.models.base import Request, ToolSpec
 from perdure.runtime.models.pydantic_ai.connect import connect
-from perdure.runtime.models.pydantic_ai.request import Asking
-from perdure.runtime.models.pydantic_ai.transport import Repeats
+from perdure.runtime.models.pydantic_ai.request import PydanticAIRequest
+from perdure.runtime.models.pydantic_ai.transport import RequestTemplates
 from perdure.testing.endpoint import Endpoint, fake_endpoint
 from perdure.testing.provider_rules import Format
 
@@ -25,7 +25,7 @@ SECOND = replace(FIRST, messages=[*FIRST.messages, AssistantMessage("Hello"), Us
 SETTINGS: dict[str, Any] = {"max_tokens": 999, "extra_body": {"metadata": {"user_id": "u1"}}}
 
 
-async def answer(asking: Asking, request: Request) -> Answer:
+async def answer(asking: PydanticAIRequest, request: Request) -> Answer:
     *_, last = [piece async for piece in asking.answer(request)]
     assert isinstance(last, Answer)
     return last
@@ -62,13 +62,13 @@ async def test_the_library_makes_a_request_once(
     format_: Format, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = list[Request]()
-    keep = Repeats.keep
+    keep = RequestTemplates.keep
 
-    def noted(self: Repeats, request: Request, *more: Any) -> None:
+    def noted(self: RequestTemplates, request: Request, *more: Any) -> None:
         made.append(request)
         keep(self, request, *more)
 
-    monkeypatch.setattr(Repeats, "keep", noted)
+    monkeypatch.setattr(RequestTemplates, "keep", noted)
     with fake_endpoint([{"text": "Hello"}, {"text": "Well"}]) as endpoint:
         await posted(endpoint, format_, FIRST, SECOND, FIRST, again=True)
     assert made == [FIRST]
@@ -132,7 +132,7 @@ async def test_a_request_made_again_fails_as_any_other(
 
 
 def test_a_request_that_is_meant_once_is_not_made_again() -> None:
-    repeats = Repeats(httpx2.AsyncClient())
+    repeats = RequestTemplates(httpx2.AsyncClient())
     url, body = "http://x", {"messages": [], "model": "m"}
     repeats.keep(FIRST, {"messages": []}, httpx2.Request("POST", url, json=body))
     assert repeats.again(FIRST, {"messages": [1]}) is not None

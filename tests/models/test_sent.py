@@ -9,11 +9,11 @@ import httpx2
 import pytest
 
 from perdure.core.providers.catalog import Format
-from perdure.core.providers.native import Sent, sent_in
-from perdure.runtime.models.pydantic_ai.transport import Ear, listen_to, listening
+from perdure.core.providers.native import NativeResponse, sent_in
+from perdure.runtime.models.pydantic_ai.transport import StreamTap, listen_to, tapped
 
 
-def sent(format_: Format, *events: Any) -> Sent:
+def sent(format_: Format, *events: Any) -> NativeResponse:
     return sent_in([json.dumps(event).encode() for event in events], format_)
 
 
@@ -33,7 +33,7 @@ def test_a_block_of_an_unknown_kind_grows_as_any_other() -> None:
         delta(0, type="compaction_delta", content="of it"),
         {"type": "message_stop"},
     )
-    assert found == Sent([{"type": "compaction", "content": "all of it"}], whole=True)
+    assert found == NativeResponse([{"type": "compaction", "content": "all of it"}], whole=True)
 
 
 def test_arguments_keep_their_order_and_numbers() -> None:
@@ -130,7 +130,7 @@ def test_items_are_those_of_the_end_or_else_those_that_were_done(output: list[An
         {"type": "response.output_item.done", "output_index": 0, "item": item},
         {"type": "response.completed", "response": {"output": output}},
     )
-    assert found == Sent([item], whole=True)
+    assert found == NativeResponse([item], whole=True)
 
 
 def test_what_is_no_json_is_told() -> None:
@@ -149,10 +149,10 @@ async def test_an_answer_that_comes_packed_all_the_same_is_not_heard(packed: boo
         head = {"content-encoding": "gzip"} if packed else {}
         return httpx2.Response(200, headers=head, content=stream())
 
-    ear = Ear()
+    ear = StreamTap()
     async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as client:
         listen_to(client)
-        with listening(ear):
+        with tapped(ear):
             got = await client.get("http://x")
     assert got.content == said
     assert list(ear.events()) == ([] if packed else [b"{}"])

@@ -13,12 +13,12 @@ from tests.runtime.shop import agent, paused
 from tests.runtime.test_outbox import OPS, SHOP, made, outbox_of, start
 
 from perdure import NotFound, Runtime
-from perdure.core.webhooks.deliveries import BACK_OFF_S, FEW, Answer, Delivery, Status
+from perdure.core.webhooks.deliveries import BACK_OFF_S, FEW, Delivery, DeliveryResponse, Status
 from perdure.core.webhooks.signatures import verify
 from perdure.runtime.records.retention import Retention
 from perdure.runtime.webhooks.deliveries import Deliveries
 from perdure.runtime.webhooks.outbox import Target, notify_secret
-from perdure.runtime.worker.sender import Courier
+from perdure.runtime.worker.sender import DeliverySender
 from perdure.store.base import Lease
 from perdure.store.memory import MemoryStore
 from perdure.testing import ManualClock
@@ -33,17 +33,19 @@ class Wire:
 
     rt: Runtime
     clock: ManualClock
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[DeliveryResponse] = field(default_factory=list)
     sent: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
 
-    async def send(self, url: str, headers: dict[str, str], body: bytes, now: int) -> Answer:
+    async def send(
+        self, url: str, headers: dict[str, str], body: bytes, now: int
+    ) -> DeliveryResponse:
         self.sent.append((url, headers, body))
-        return self.answers.pop(0) if self.answers else Answer(200)
+        return self.answers.pop(0) if self.answers else DeliveryResponse(200)
 
     async def round(self) -> int:
         """Whatever is due goes out."""
         service = self.rt._service
-        courier = Courier(service.desk.outbox, service.host, self, lambda: 0.5)
+        courier = DeliverySender(service.desk.outbox, service.host, self, lambda: 0.5)
         begun = await courier.begin()
         while courier.under_way:
             await anyio.lowlevel.checkpoint()
@@ -112,7 +114,10 @@ async def test_what_fails_is_sent_again_later_under_the_same_id_until_it_is_give
     """S0.60"""
     async with runtime(SHOP) as rt:
         wire = wired(rt, clock, ENDS)
-        wire.answers = [Answer(503), Answer(error="it could not be reached")] * 20
+        wire.answers = [
+            DeliveryResponse(503),
+            DeliveryResponse(error="it could not be reached"),
+        ] * 20
         await completed(rt)
         begun = clock.now()
         dead = await wire.until_settled()
@@ -128,16 +133,16 @@ async def test_what_fails_is_sent_again_later_under_the_same_id_until_it_is_give
 @pytest.mark.parametrize(
     "answers, attempts, status",
     [
-        ([Answer(410)], 1, "dead"),
-        ([Answer(404)] * 9, FEW, "dead"),
-        ([Answer(301)] * 9, FEW, "dead"),
-        ([Answer(500), Answer(404), Answer(202)], 3, "delivered"),
+        ([DeliveryResponse(410)], 1, "dead"),
+        ([DeliveryResponse(404)] * 9, FEW, "dead"),
+        ([DeliveryResponse(301)] * 9, FEW, "dead"),
+        ([DeliveryResponse(500), DeliveryResponse(404), DeliveryResponse(202)], 3, "delivered"),
     ],
 )
 async def test_a_receiver_that_wants_it_not_or_later_is_obeyed(
     in_memory: MakeRuntime,
     clock: ManualClock,
-    answers: list[Answer],
+    answers: list[DeliveryResponse],
     attempts: int,
     status: str,
 ) -> None:
@@ -156,7 +161,7 @@ async def test_it_is_not_sent_before_the_time_that_the_receiver_asks_for(
     """S0.60"""
     async with in_memory(SHOP) as rt:
         wire = wired(rt, clock, ENDS)
-        wire.answers = [Answer(429, retry_after_ms=600_000)]
+        wire.answers = [DeliveryResponse(429, retry_after_ms=600_000)]
         await completed(rt)
         await wire.round()
         clock.advance(599)
@@ -243,7 +248,7 @@ async def test_a_delivery_can_be_asked_for_again_and_keeps_its_id(
     """S0.60"""
     async with runtime(SHOP) as rt:
         wire = wired(rt, clock, ENDS)
-        wire.answers = [Answer(410)]
+        wire.answers = [DeliveryResponse(410)]
         await completed(rt)
         dead = await wire.until_settled()
         door = Deliveries(rt._service.desk.outbox)
@@ -274,9 +279,9 @@ async def test_asked_for_again_while_it_is_on_its_way_it_is_sent_again(
         door = Deliveries(rt._service.desk.outbox)
 
         class Meddling(Wire):
-            async def send(self, url: str, headers: Any, body: bytes, now: int) -> Answer:
+            async def send(self, url: str, headers: Any, body: bytes, now: int) -> DeliveryResponse:
                 await door.redeliver(one.id)
-                return Answer(500)
+                return DeliveryResponse(500)
 
         await Meddling(rt, clock).round()
         (after,) = await made(rt)
@@ -294,7 +299,7 @@ async def test_a_courier_that_stumbles_gives_the_delivery_back(
         await completed(rt)
 
         class Broken(Wire):
-            async def send(self, url: str, headers: Any, body: bytes, now: int) -> Answer:
+            async def send(self, url: str, headers: Any, body: bytes, now: int) -> DeliveryResponse:
                 raise ZeroDivisionError
 
         await Broken(rt, clock).round()
@@ -311,7 +316,7 @@ async def test_no_log_line_shows_a_secret_or_an_address(
     caplog.set_level("DEBUG")
     async with in_memory(SHOP) as rt:
         wire = wired(rt, clock, Target("https://ops.example/T0ken", "hush-hush", ENDS.on))
-        wire.answers = [Answer(500), Answer(410)]
+        wire.answers = [DeliveryResponse(500), DeliveryResponse(410)]
         await completed(rt)
         await wire.until_settled()
         door = Deliveries(rt._service.desk.outbox)

@@ -11,7 +11,7 @@ from perdure.core.log import events
 from perdure.core.session import naming as index
 from perdure.core.session.naming import SessionRecord
 from perdure.runtime.models.base import Request
-from perdure.runtime.records.entries import Known
+from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.records.log import as_record
 from perdure.store.base import Write
 from perdure.testing import ManualClock, ScriptedModel
@@ -41,16 +41,16 @@ class Counting(ScriptedModel):
             yield piece
 
 
-def session(name: str, agent: str, tenant: str, queue: str, due: int) -> tuple[Write, Known]:
+def session(name: str, agent: str, tenant: str, queue: str, due: int) -> tuple[Write, SessionEntry]:
     """A session to which somebody has said something, due at an instant."""
     stream = index.stream_of(tenant, name)
     record = SessionRecord(id=name, tenant=tenant, agent=agent, queue=queue, task_id=f"task_{name}")
     said = as_record(events.User(role="user", content="Go", task_id=record.task_id), due)
     kind = index.stream_kind(agent, queue)
-    return Write(stream, [said], create=kind, head=0, wake=due), Known.new(record, stream)
+    return Write(stream, [said], create=kind, head=0, wake=due), SessionEntry.new(record, stream)
 
 
-async def begin(rt: Runtime, sessions: Sequence[tuple[Write, Known]]) -> None:
+async def begin(rt: Runtime, sessions: Sequence[tuple[Write, SessionEntry]]) -> None:
     for start in range(0, len(sessions), 1000):
         some = sessions[start : start + 1000]
         await rt._service.desk.store.commit(

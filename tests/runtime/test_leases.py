@@ -15,7 +15,7 @@ from perdure.core.conversation.messages import Answer
 from perdure.errors import Corrupt
 from perdure.runtime.engine import leases as holder
 from perdure.runtime.models.base import Request
-from perdure.runtime.records.entries import Address
+from perdure.runtime.records.entries import SessionRef
 from perdure.store.base import Check, Lease, Put, Record, Unknown, Write
 from perdure.store.memory import MemoryStore
 from perdure.testing import ManualClock, ScriptedModel
@@ -199,7 +199,7 @@ async def test_a_drive_that_fails_at_once_is_told_to_who_asked_for_it(
         await rt.session("s", agent=one).send("Hi")
         await memory.commit([Write("s//s", [Record("assistant", b"{")])])
         with anyio.fail_after(5), pytest.raises(Corrupt):
-            await rt._service.follow(await rt._service.desk.outside.known(Address("", "s")))
+            await rt._service.follow(await rt._service.desk.outside.known(SessionRef("", "s")))
 
 
 class Crashed(MemoryStore):

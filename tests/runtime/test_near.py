@@ -10,8 +10,8 @@ import pytest
 from perdure import Agent, Conflict, Event, NotFound, Runtime, tool
 from perdure.core.session.naming import SessionRecord
 from perdure.runtime.records import cache as near
-from perdure.runtime.records.cache import Near, Rested
-from perdure.runtime.records.entries import Known, Waiting
+from perdure.runtime.records.cache import CachedSession, SessionCache
+from perdure.runtime.records.entries import PendingEntry, SessionEntry
 from perdure.runtime.records.log import Log
 from perdure.store.base import Check, Entry, Page, Put, Slice, Write
 from perdure.store.memory import MemoryStore
@@ -177,17 +177,17 @@ async def test_a_store_that_is_opened_again_may_be_another_one(
 # --- how much ---------------------------------------------------------------------------------
 
 
-def rested(name: str, size: int = 100) -> Rested:
+def rested(name: str, size: int = 100) -> CachedSession:
     log = Log(MemoryStore(), f"s//{name}")
     log.size = size
-    known = Known.new(SessionRecord(id=name, agent="a"), log.stream)
+    known = SessionEntry.new(SessionRecord(id=name, agent="a"), log.stream)
     call: Any = None
-    return Rested(log, known, {f"p-{name}": Waiting(log.stream, 1, call)})
+    return CachedSession(log, known, {f"p-{name}": PendingEntry(log.stream, 1, call)})
 
 
 def test_only_so_many_sessions_are_kept() -> None:
     """G8"""
-    kept = Near()
+    kept = SessionCache()
     for n in range(near.MOST + 10):
         kept.keep(rested(str(n)))
     assert kept.resting("s//9") is None
@@ -198,7 +198,7 @@ def test_only_so_many_sessions_are_kept() -> None:
 
 def test_only_so_much_of_their_content_is_kept() -> None:
     """G8"""
-    kept, large = Near(), near.MOST_BYTES // 8
+    kept, large = SessionCache(), near.MOST_BYTES // 8
     for n in range(10):
         kept.keep(rested(str(n), large))
     kept.keep(rested("huge", large + 1))

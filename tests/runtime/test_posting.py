@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.runtime.receiver import receiving
 
-from perdure.core.webhooks.deliveries import FORBIDDEN, Answer
+from perdure.core.webhooks.deliveries import FORBIDDEN, DeliveryResponse
 from perdure.runtime.webhooks.addresses import Screen
 from perdure.runtime.webhooks.post import Post
 
@@ -36,7 +36,7 @@ async def test_the_body_arrives_under_the_name_at_the_address_that_was_looked_at
     with receiving() as receiver:
         post = Post(Screen.allowing(LOOPBACK, names))
         url = f"http://ops.example:{receiver.port}/hook?key=1"
-        assert await post.send(url, {"webhook-id": "d_1"}, b"{}", NOW) == Answer(204)
+        assert await post.send(url, {"webhook-id": "d_1"}, b"{}", NOW) == DeliveryResponse(204)
         (got,) = receiver.got
     assert (got.path, got.body, got.id) == ("/hook?key=1", b"{}", "d_1")
     assert got.headers["host"] == f"ops.example:{receiver.port}"
@@ -51,9 +51,11 @@ async def test_a_name_that_leads_home_is_not_called() -> None:
         for answer in (["127.0.0.1"], ["::ffff:127.0.0.1"], ["93.184.215.14", "127.0.0.1"]):
             post = Post(Screen.allowing([], Names(answer)))
             sent = await post.send(f"http://ops.example:{receiver.port}/", {}, b"{}", NOW)
-            assert sent == Answer(error=FORBIDDEN)
+            assert sent == DeliveryResponse(error=FORBIDDEN)
         for url in (receiver.url, f"http://0x7f000001:{receiver.port}/"):
-            assert await Post(Screen()).send(url, {}, b"{}", NOW) == Answer(error=FORBIDDEN)
+            assert await Post(Screen()).send(url, {}, b"{}", NOW) == DeliveryResponse(
+                error=FORBIDDEN
+            )
         assert receiver.got == []
 
 
@@ -62,7 +64,7 @@ async def test_a_redirect_is_not_followed() -> None:
     with receiving() as receiver:
         receiver.answer(307, Location=f"http://127.0.0.1:{receiver.port}/inner")
         sent = await Post(Screen.allowing(LOOPBACK)).send(receiver.url, {}, b"{}", NOW)
-        assert sent == Answer(307)
+        assert sent == DeliveryResponse(307)
         assert [one.path for one in receiver.got] == ["/hook"]
 
 
@@ -72,7 +74,7 @@ async def test_no_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     with receiving() as receiver:
         post = Post(Screen.allowing(LOOPBACK))
-        assert await post.send(receiver.url, {}, b"{}", NOW) == Answer(204)
+        assert await post.send(receiver.url, {}, b"{}", NOW) == DeliveryResponse(204)
 
 
 @pytest.mark.parametrize(
@@ -91,14 +93,14 @@ async def test_what_the_receiver_asks_for_is_read(said: str, wait: int | None) -
     with receiving() as receiver:
         receiver.answer(429, Retry_After=said)
         sent = await Post(Screen.allowing(LOOPBACK)).send(receiver.url, {}, b"{}", NOW)
-        assert sent == Answer(429, retry_after_ms=wait)
+        assert sent == DeliveryResponse(429, retry_after_ms=wait)
 
 
 async def test_another_address_of_the_name_is_tried_where_one_cannot_be_reached() -> None:
     with receiving() as receiver:
         post = Post(Screen.allowing(LOOPBACK, Names(["127.0.0.2", "127.0.0.1"])))
         sent = await post.send(f"http://ops.example:{receiver.port}/", {}, b"{}", NOW)
-        assert sent == Answer(204)
+        assert sent == DeliveryResponse(204)
 
 
 async def test_what_goes_wrong_on_the_way_is_an_answer() -> None:
@@ -106,16 +108,16 @@ async def test_what_goes_wrong_on_the_way_is_an_answer() -> None:
         port = listener.getsockname()[1]
         silent = Post(Screen.allowing(LOOPBACK), timeout_s=0.05)
         sent = await silent.send(f"http://127.0.0.1:{port}/", {}, b"{}", NOW)
-        assert sent == Answer(error="it did not answer in time")
+        assert sent == DeliveryResponse(error="it did not answer in time")
     post = Post(Screen.allowing(LOOPBACK))
     sent = await post.send(f"http://127.0.0.1:{port}/", {}, b"{}", NOW)
-    assert sent == Answer(error="it could not be reached")
+    assert sent == DeliveryResponse(error="it could not be reached")
 
     async def unknown(host: str, port: int) -> Sequence[str]:
         raise OSError
 
     sent = await Post(Screen.allowing([], unknown)).send("http://x.example/", {}, b"{}", NOW)
-    assert sent == Answer(error="its name could not be resolved")
+    assert sent == DeliveryResponse(error="its name could not be resolved")
 
 
 @pytest.fixture
@@ -144,11 +146,13 @@ async def test_the_certificate_must_be_that_of_the_name(certificate: tuple[Path,
     screen = Screen.allowing(LOOPBACK, Names(["127.0.0.1"]))
     with receiving(server) as receiver:
         for host, post, answer in (
-            ("ops.example", Post(screen, trusting), Answer(204)),
+            ("ops.example", Post(screen, trusting), DeliveryResponse(204)),
             ("other.example", Post(screen, trusting), None),
             ("ops.example", Post(screen), None),
         ):
             sent = await post.send(f"https://{host}:{receiver.port}/x", {}, b"{}", NOW)
-            assert sent == answer or sent == Answer(error="its certificate was not accepted")
+            assert sent == answer or sent == DeliveryResponse(
+                error="its certificate was not accepted"
+            )
             assert (sent.status == 204) == (answer is not None)
         assert [one.path for one in receiver.got] == ["/x"]

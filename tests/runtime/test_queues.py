@@ -8,7 +8,7 @@ import pytest
 
 from perdure import Agent, Refused, Runtime, tool
 from perdure.errors import ConfigError
-from perdure.runtime.records.entries import Address
+from perdure.runtime.records.entries import SessionRef
 from perdure.runtime.transfer.archive import export_lines, import_lines
 from perdure.testing import ScriptedModel
 
@@ -55,7 +55,7 @@ async def test_a_session_stays_in_its_queue(runtime: MakeRuntime) -> None:
         await rt.work(once=True, queues=["gpu"])
         copy = await rt.session("s").fork(id="copy")
         assert (await copy.get()).queue == "gpu"
-        known = await rt._service.desk.outside.known(Address("", "s"))
+        known = await rt._service.desk.outside.known(SessionRef("", "s"))
         lines = [line async for line in export_lines(rt._service, known)]
     async with Runtime("memory:", agents=[one]) as other:
         await import_lines(other._service, lines)

@@ -15,7 +15,7 @@ from perdure.core.conversation.display import shown_messages
 from perdure.core.log.redaction import secret_arguments
 from perdure.errors import ConfigError
 from perdure.pending import AsyncToolRegistry, PendingToolCall
-from perdure.runtime.records.entries import Address
+from perdure.runtime.records.entries import SessionRef
 from perdure.runtime.records.log import Log
 from perdure.runtime.transfer.archive import export_lines, import_lines
 from perdure.store.memory import MemoryStore
@@ -67,7 +67,7 @@ def hides(*shown: Any) -> None:
 async def surfaces(rt: Runtime) -> list[Any]:
     """Everything that a session is seen through."""
     result = await rt.session("s").get()
-    known = await service_of(rt).desk.outside.known(Address("", "s"))
+    known = await service_of(rt).desk.outside.known(SessionRef("", "s"))
     log = Log(service_of(rt).desk.store, known.stream)
     await log.catch_up()
     calls = [one async for one in rt.pending(status="all")]
@@ -158,7 +158,7 @@ async def test_an_export_is_without_secrets_and_says_so_when_it_is_imported(
     """G11"""
     async with in_memory(clerk()) as rt:
         await rt.session("s", agent="clerk").run("Go")
-        known = await service_of(rt).desk.outside.known(Address("", "s"))
+        known = await service_of(rt).desk.outside.known(SessionRef("", "s"))
         without = [line async for line in export_lines(service_of(rt), known)]
         whole = [line async for line in export_lines(service_of(rt), known, secrets=True)]
     hides(without)
@@ -168,7 +168,7 @@ async def test_an_export_is_without_secrets_and_says_so_when_it_is_imported(
             await import_lines(service_of(other), without)
         assert caught.value.hint == "export it with --secrets"
         await import_lines(service_of(other), whole)
-        again = await service_of(other).desk.outside.known(Address("", "s"))
+        again = await service_of(other).desk.outside.known(SessionRef("", "s"))
         made_anew = export_lines(service_of(other), again, secrets=True)
         assert [line async for line in made_anew] == whole
         hides(*await surfaces(other))
@@ -186,7 +186,7 @@ async def test_what_a_program_starts_without_a_model_is_hidden_too(in_memory: Ma
         hides(record)
         session = rt.session(record["sessionID"])
         hides([event.to_json() for event in await session.events()])
-        known = await service_of(rt).desk.outside.known(Address("", session.id))
+        known = await service_of(rt).desk.outside.known(SessionRef("", session.id))
         hides(known.record.title)
 
 

@@ -10,7 +10,7 @@ from perdure import Agent, PerdureError, Runtime, tool
 from perdure.core.log.events import Retry, Stamped, User
 from perdure.core.session.naming import SessionRecord
 from perdure.core.session.state import fold
-from perdure.runtime.views import Sight, session_status
+from perdure.runtime.views import Snapshot, session_status
 from perdure.store.memory import MemoryStore
 from perdure.testing import ManualClock, ScriptedModel
 
@@ -163,7 +163,7 @@ def test_a_session_that_backs_off_says_until_when() -> None:
         Stamped(2, 6, Retry(attempt=2, message="overloaded", next=99)),
     ]
     folded = fold(log)
-    sight = Sight(SessionRecord(id="s", agent="a"), folded, holder="w")
+    sight = Snapshot(SessionRecord(id="s", agent="a"), folded, holder="w")
     assert session_status(sight) == {
         "type": "retry",
         "attempt": 2,

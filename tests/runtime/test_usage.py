@@ -8,7 +8,7 @@ from tests.runtime.shop import look
 
 from perdure import Agent, Runtime
 from perdure.core.log import events
-from perdure.runtime.records.entries import Address
+from perdure.runtime.records.entries import SessionRef
 from perdure.runtime.records.log import as_record
 from perdure.store.base import Write
 from perdure.testing import ScriptedModel
@@ -60,8 +60,8 @@ async def test_turns_without_a_price_are_told_apart(runtime: MakeRuntime) -> Non
 async def delegated(rt: Runtime, parent: str, child: str, *, really: bool = True) -> None:
     """Let a session be the child of another, as background agents will do."""
     desk = rt._service.desk
-    above = await desk.outside.known(Address("", parent))
-    below = await desk.outside.known(Address("", child))
+    above = await desk.outside.known(SessionRef("", parent))
+    below = await desk.outside.known(SessionRef("", child))
     fact = events.Delegation(task_id="bg_1", session_id=child, agent="a")
     puts = [below.changed(parent=parent).as_put] if really else []
     writes = [Write(above.stream, [as_record(fact, 1)]), Write(below.stream, [])]

@@ -105,7 +105,7 @@ async def test_nothing_is_whispered_of_a_session_to_which_nobody_listens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    right = SqliteStore.whisper
+    right = SqliteStore.broadcast
 
     def whisper(self: SqliteStore, topic: str, data: bytes) -> None:
         told.append(topic)
@@ -131,7 +131,7 @@ async def test_arguments_of_an_agent_with_secret_ones_are_not_whispered(
     model = Slow("4111", "1111", "1111", kind="args")
     one = Agent("helper", model=model, tools=[pay])
     whispered: list[bytes] = []
-    with memory.overhear(lambda _, data: whispered.append(data)):
+    with memory.subscribe(lambda _, data: whispered.append(data)):
         async with Runtime(memory, agents=[one]) as driver, Runtime(memory, agents=[one]) as other:
             items = Items()
             with anyio.fail_after(10):
@@ -153,7 +153,7 @@ async def test_a_whisper_that_makes_no_sense_is_ignored(memory: MemoryStore) -> 
         await rt.session("s", agent=one).run("Go")
         for topic in ("piece", "listen", "other"):
             for data in (b"", b"[]", b'{"a": 1}', b"\xff", b'["x", ["", "s"], [1, [1, 1], 0]]'):
-                memory.whisper(topic, data)
+                memory.broadcast(topic, data)
         assert (await rt.session("s", agent=one).run("Go")).output == "Hi."
 
 
@@ -162,7 +162,7 @@ async def test_who_has_stopped_listening_is_forgotten(
 ) -> None:
     monkeypatch.setattr(bus, "WANTED_S", 0.0)
     here, there = bus.Bus(memory), bus.Bus(memory)
-    heard: list[bus.Piece] = []
+    heard: list[bus.DeltaChunk] = []
     with here.overhearing(), there.overhearing(), there.listening("", "s", heard.append):
         here.say_alone("", Delta("s", 1, "progress", "half"))
     assert heard == []
@@ -170,11 +170,11 @@ async def test_who_has_stopped_listening_is_forgotten(
 
 async def test_a_long_piece_is_whispered_in_parts(memory: MemoryStore) -> None:
     here, there = bus.Bus(memory), bus.Bus(memory)
-    heard: list[bus.Piece] = []
+    heard: list[bus.DeltaChunk] = []
     sizes: list[int] = []
     long = "\x01ü😀'\"\\" * 5_000
     with (
-        memory.overhear(lambda _, data: sizes.append(len(data))),
+        memory.subscribe(lambda _, data: sizes.append(len(data))),
         here.overhearing(),
         there.overhearing(),
         there.listening("", "s", heard.append),

@@ -13,7 +13,7 @@ from tests.runtime.endless import endless_tool
 from perdure import Agent, Runtime, tool
 from perdure.errors import ConfigError
 from perdure.runtime.engine import host
-from perdure.runtime.engine.feed import Watch
+from perdure.runtime.engine.feed import FeedReader
 from perdure.runtime.worker import worker
 from perdure.store.base import (
     Check,
@@ -175,7 +175,7 @@ async def test_nothing_is_missed_while_the_feed_cannot_be_read() -> None:
             return await super().tail(cursor, limit)
 
     store, heard = Away(), anyio.Event()
-    watch = Watch(store)
+    watch = FeedReader(store)
     with watch.listening("a", lambda _: heard.set()), anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
 

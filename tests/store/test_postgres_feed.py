@@ -10,7 +10,7 @@ import pytest
 
 from perdure.store.base import Unavailable, Write
 from perdure.store.postgres import feed as postgres_feed
-from perdure.store.postgres.connection import Line
+from perdure.store.postgres.connection import PooledConnection
 from perdure.store.postgres.feed import Follower
 from perdure.store.postgres.sql import statement
 from perdure.store.postgres.store import PostgresStore
@@ -139,9 +139,9 @@ async def test_records_that_came_late_are_not_shown_by_what_was_learned_after_th
     store: PostgresStore, postgres_url: str, other: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, asked, may_come = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    real, answers = Line.fetch, iter([may_come])
+    real, answers = PooledConnection.fetch, iter([may_come])
 
-    async def late(line: Line, sql: str, *args: Any) -> Sequence[Any]:
+    async def late(line: PooledConnection, sql: str, *args: Any) -> Sequence[Any]:
         answer = await real(line, sql, *args)
         if sql == statement("appending"):
             asked.set()
@@ -157,7 +157,7 @@ async def test_records_that_came_late_are_not_shown_by_what_was_learned_after_th
     await other.execute(APPEND)
     await store._ready().readers.ask(lambda line: line.fetch("SELECT nextval('record_pos_seq')"))
     await store.commit([Write("s", [record("b")])])
-    monkeypatch.setattr(Line, "fetch", late)
+    monkeypatch.setattr(PooledConnection, "fetch", late)
     first = asyncio.create_task(store.tail("2"))
     await read.wait()
     second = asyncio.create_task(store.tail("2"))

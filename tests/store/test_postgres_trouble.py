@@ -13,7 +13,7 @@ from tests.servers.fixtures import StartPostgres
 
 from perdure.store.base import Fenced, Record, Unavailable, Unknown, VersionMoved, Write
 from perdure.store.postgres import writer as postgres_writer
-from perdure.store.postgres.connection import Line
+from perdure.store.postgres.connection import PooledConnection
 from perdure.store.postgres.store import PostgresStore
 from perdure.testing.contract.steps import drive, join, make, put, record, take, texts
 
@@ -104,13 +104,13 @@ async def test_a_commit_whose_answer_is_lost_is_unknown_and_not_repeated(
 ) -> None:
     """E8: the caller reads before it writes again."""
     await make(store, "s")
-    real = Line.commit
+    real = PooledConnection.commit
 
-    async def lost(line: Line) -> str:
+    async def lost(line: PooledConnection) -> str:
         await real(line)
         raise ConnectionResetError("the answer was lost")
 
-    monkeypatch.setattr(Line, "commit", lost)
+    monkeypatch.setattr(PooledConnection, "commit", lost)
     with pytest.raises(Unknown):
         await store.commit([Write("s", [record("once")])])
     monkeypatch.undo()
@@ -331,7 +331,7 @@ def test_a_program_that_ends_right_after_a_commit_ends(postgres_url: str) -> Non
         store = PostgresStore(postgres_url)
         await store.open()
         await make(store, "s")
-        store.whisper("\ud800", b"never raises")
+        store.broadcast("\ud800", b"never raises")
         await anyio.sleep(0.1)  # until it rests
         await store.commit([Write("s", [record("b")])])
 

@@ -11,7 +11,7 @@ import pytest
 
 from perdure.store.base import Record, Write
 from perdure.store.shared.file_lock import WriteLock
-from perdure.store.sqlite.side_files import Doorbell
+from perdure.store.sqlite.side_files import WakeSocket
 from perdure.store.sqlite.store import SqliteStore
 
 
@@ -19,7 +19,7 @@ from perdure.store.sqlite.store import SqliteStore
 def test_a_bell_rings_however_deep_its_directory_is(tmp_path: Path, depth: int) -> None:
     folder = tmp_path.joinpath(*["a-directory-with-a-name"] * depth, "x.bell")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    here, there = Doorbell(folder), Doorbell(folder)
+    here, there = WakeSocket(folder), WakeSocket(folder)
     here.open()
     there.open()
     here.ring()
@@ -33,7 +33,7 @@ def test_a_bell_rings_however_deep_its_directory_is(tmp_path: Path, depth: int) 
 
 
 def test_the_bell_of_a_dead_process_is_taken_down(tmp_path: Path) -> None:
-    bell = Doorbell(tmp_path / "x.bell")
+    bell = WakeSocket(tmp_path / "x.bell")
     bell.open()
     dead = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     dead.bind(str(tmp_path / "x.bell" / "dead"))
@@ -44,7 +44,7 @@ def test_the_bell_of_a_dead_process_is_taken_down(tmp_path: Path) -> None:
 
 
 def test_a_full_bell_does_not_hold_up_who_rings(tmp_path: Path) -> None:
-    here, there = Doorbell(tmp_path / "x.bell"), Doorbell(tmp_path / "x.bell")
+    here, there = WakeSocket(tmp_path / "x.bell"), WakeSocket(tmp_path / "x.bell")
     here.open()
     there.open()
     for _ in range(1000):
@@ -57,7 +57,7 @@ def test_a_full_bell_does_not_hold_up_who_rings(tmp_path: Path) -> None:
 def test_a_wait_ends_when_it_is_told_to(tmp_path: Path) -> None:
     (tmp_path / "blocked.bell").touch()
     for folder in (tmp_path / "x.bell", tmp_path / "blocked.bell"):
-        bell = Doorbell(folder)
+        bell = WakeSocket(folder)
         bell.open()
         waiter = threading.Thread(target=bell.wait, args=(60,))
         waiter.start()
@@ -88,7 +88,7 @@ async def test_without_bells_changes_are_found_by_polling(database: Path) -> Non
 
 
 async def test_a_commit_rings_the_bells_of_others(store: SqliteStore, database: Path) -> None:
-    bell = Doorbell(database.with_name("perdure.db.bell"))
+    bell = WakeSocket(database.with_name("perdure.db.bell"))
     bell.open()
     await store.commit([Write("s", create="session")])
     assert bell.wait(5)

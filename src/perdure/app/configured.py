@@ -13,7 +13,7 @@ from perdure.errors import ConfigError
 from perdure.runtime.agents.agents import Agent, two_tools
 from perdure.runtime.mcp.servers import MCPServer, MCPTools
 from perdure.runtime.models.base import Model
-from perdure.runtime.models.resolve import Tuned, named_model
+from perdure.runtime.models.resolve import ModelWithSettings, named_model
 from perdure.runtime.models.scripted import ScriptedModel
 from perdure.runtime.tools.tool import Tool, as_tool
 from perdure.runtime.webhooks.addresses import Screen
@@ -55,7 +55,10 @@ def _agent(said: AgentConfig, config: Config) -> Agent[Any]:
             output_type=output,
             sub_agents=said.sub_agents,
             model_settings=said.model.settings,
-            fallback=[Tuned(_model(one, config, said.name), one.settings) for one in said.fallback],
+            fallback=[
+                ModelWithSettings(_model(one, config, said.name), one.settings)
+                for one in said.fallback
+            ],
             retries=said.retries,
             max_turns=said.max_turns,
             show_thinking=said.show_thinking,

@@ -29,13 +29,13 @@ from perdure.runtime.agents.prices import Prices
 from perdure.runtime.engine.host import Host
 from perdure.runtime.engine.leases import BLIND_LEASE_MS, LEASE_MS
 from perdure.runtime.ids import new_id
-from perdure.runtime.inbox.pending import Settling
-from perdure.runtime.inbox.sessions import Outside
-from perdure.runtime.mcp.pool import Lines
+from perdure.runtime.inbox.pending import PendingInbox
+from perdure.runtime.inbox.sessions import SessionInbox
+from perdure.runtime.mcp.pool import ServerPool
 from perdure.runtime.mcp.servers import MCPServer
-from perdure.runtime.records.cache import Near
-from perdure.runtime.records.entries import Address
-from perdure.runtime.resources import Desk
+from perdure.runtime.records.cache import SessionCache
+from perdure.runtime.records.entries import SessionRef
+from perdure.runtime.resources import Resources
 from perdure.runtime.sessions.handle import Session
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.streaming import Bus
@@ -43,7 +43,7 @@ from perdure.runtime.telemetry import Telemetry
 from perdure.runtime.values import PendingCall, parse_duration
 from perdure.runtime.views import Event, Result, event_of
 from perdure.runtime.webhooks.outbox import Outbox
-from perdure.runtime.worker.worker import Kind, Recovery, Share, Worker
+from perdure.runtime.worker.worker import Kind, StartReport, Worker, WorkerScope
 from perdure.store.base import Clock, Store
 from perdure.store.shared.paging import END
 
@@ -78,11 +78,11 @@ class Runtime:
         if os.environ.get(LEASE):
             lease_ms = parse_duration(os.environ[LEASE])
         outbox = Outbox(opened, public_url=public_url, webhook_secret=webhook_secret)
-        near = Near()
-        desk = Desk(
+        near = SessionCache()
+        desk = Resources(
             opened,
-            Outside(opened, outbox, near),
-            Settling(opened, outbox, near),
+            SessionInbox(opened, outbox, near),
+            PendingInbox(opened, outbox, near),
             Bus(opened),
             outbox,
             None,
@@ -92,7 +92,7 @@ class Runtime:
             telemetry=Telemetry.of(telemetry or {}),
             prices=Prices(prices),
         )
-        known = Agents(agents, Lines(mcp_servers))
+        known = Agents(agents, ServerPool(mcp_servers))
         for agent in agents:
             _check_mode(agent, store)
         self._service = Service(desk, known, Host(desk, known, lease_ms))
@@ -287,7 +287,7 @@ class Runtime:
         """Calls that wait; `status` may also be an end state, or "all"."""
         stream: str | None = None
         if session is not None:
-            address = Address(self._tenant or "", session)
+            address = SessionRef(self._tenant or "", session)
             stream = (await self._service.desk.outside.known(address)).stream
         async for record in self._service.pending(self._tenant, status=status, stream=stream):
             if kind in (None, record.kind) and tool in (None, record.tool):
@@ -362,10 +362,10 @@ class Runtime:
         """
         mine = None if agents is None else frozenset(agents)
         served = None if queues is None else frozenset(queues)
-        share = Share(mine, served, only, concurrency)
+        share = WorkerScope(mine, served, only, concurrency)
         await Worker(self._service, share).run(once=once)
 
-    async def recover(self) -> Recovery:
+    async def recover(self) -> StartReport:
         """What waits and what had expired: the report of a worker's start."""
         return await Worker(self._service).recover()
 

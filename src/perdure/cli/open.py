@@ -16,7 +16,7 @@ from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import clean
 from perdure.config.load_object import load_object
 from perdure.errors import ConfigError
-from perdure.runtime.records.entries import Known
+from perdure.runtime.records.entries import SessionEntry
 
 R = TypeVar("R")
 Need = Literal["any", "existing"]
@@ -56,7 +56,7 @@ def opened(
     return anyio.run(inside)
 
 
-async def known_session(runtime: Runtime, given: str) -> Known:
+async def known_session(runtime: Runtime, given: str) -> SessionEntry:
     """The entry of the session that is meant. NotFound, or Refused AMBIGUOUS_ID."""
     return await known_of(runtime, await finding.session(Local(runtime), given))
 

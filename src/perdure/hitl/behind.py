@@ -3,7 +3,7 @@
 from perdure.app import Runtime, is_open, service_of, tenant_of
 from perdure.errors import StoreError
 from perdure.hitl.state import checked_session
-from perdure.runtime.records.entries import Address, Known, still_there
+from perdure.runtime.records.entries import SessionEntry, SessionRef, erased_as_not_found
 from perdure.runtime.records.log import Log
 from perdure.runtime.sessions.service import Service
 
@@ -15,14 +15,14 @@ def service_at(rt: Runtime | None) -> Service:
     return service_of(rt)
 
 
-def address_of(rt: Runtime, session_id: str) -> Address:
+def address_of(rt: Runtime, session_id: str) -> SessionRef:
     """Which session is meant."""
-    return Address(tenant_of(rt) or "", checked_session(session_id))
+    return SessionRef(tenant_of(rt) or "", checked_session(session_id))
 
 
-async def log_of(service: Service, known: Known) -> Log:
+async def log_of(service: Service, known: SessionEntry) -> Log:
     """The whole log of a session."""
     log = Log(service.desk.store, known.stream)
-    with still_there(known.record.id):
+    with erased_as_not_found(known.record.id):
         await log.catch_up()
     return log

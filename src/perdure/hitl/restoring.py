@@ -16,12 +16,12 @@ from perdure.hitl.secrets import check_whole, without_secrets
 from perdure.hitl.state import ExecutionState, ToolCall
 from perdure.runtime.agents.agents import ReadyAgent
 from perdure.runtime.ids import secret_id
-from perdure.runtime.records.entries import Address, Known
+from perdure.runtime.records.entries import SessionEntry, SessionRef
 from perdure.runtime.records.log import as_record
 from perdure.runtime.sessions.handle import Session
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.tools.invoke import prompt_for
-from perdure.runtime.transfer.create import Making, Names, listed, make
+from perdure.runtime.transfer.create import NewSession, SessionNames, listed, make
 from perdure.store.base import HeadMoved, VersionMoved, Write
 
 
@@ -56,7 +56,7 @@ def _check_settings(state: ExecutionState, agent: ReadyAgent) -> None:
         )
 
 
-async def _recounted(service: Service, known: Known, state: ExecutionState) -> None:
+async def _recounted(service: Service, known: SessionEntry, state: ExecutionState) -> None:
     log = await log_of(service, known)
     run = log.state.run
     if run is None or run.id != state.task_id or log.state.status != "waiting":
@@ -71,19 +71,19 @@ async def _recounted(service: Service, known: Known, state: ExecutionState) -> N
 
 
 async def _made(
-    service: Service, address: Address, state: ExecutionState, agent: ReadyAgent | None
+    service: Service, address: SessionRef, state: ExecutionState, agent: ReadyAgent | None
 ) -> None:
     store = service.desk.store
     now, name = store.now(), state.reasoning_state.agent_name
     said = _said(state)
     facts = [*said, *_waiting(said, state, agent), _counts(state)]
     log = [Stamped(seq, now, fact) for seq, fact in enumerate(facts, 1)]
-    names = Names(address.tenant, address.session_id, name, service.agents.queue_of(name))
+    names = SessionNames(address.tenant, address.session_id, name, service.agents.queue_of(name))
     record = listed(names, log, fold(log))
     calls = open_records(log, address.session_id, address.tenant, name)
     records = [as_record(fact, now) for fact in facts]
     try:
-        await make(store, Making(record, log, records, calls))
+        await make(store, NewSession(record, log, records, calls))
     except (HeadMoved, VersionMoved) as error:
         raise Conflict(
             f"session {address.session_id!r} was made meanwhile", code="SESSION_EXISTS"

@@ -17,7 +17,7 @@ from perdure.hitl.secrets import Hidden, without_secrets
 from perdure.hitl.state import ExecutionState, serialize_execution_state, state_from
 from perdure.hitl.view import Settings, state_in
 from perdure.runtime.records.content import check_size
-from perdure.runtime.records.entries import Known
+from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.records.log import Log
 from perdure.runtime.sessions.service import Service
 
@@ -90,7 +90,7 @@ async def get_session_metadata(rt: Runtime, session_id: str) -> Metadata:
     return await metadata_of(*await _found(rt, session_id))
 
 
-async def metadata_of(service: Service, known: Known, *, secrets: bool = False) -> Metadata:
+async def metadata_of(service: Service, known: SessionEntry, *, secrets: bool = False) -> Metadata:
     """The same, of a session that was found."""
     log = await log_of(service, known)
     metadata = dict(log.state.metadata)
@@ -160,7 +160,7 @@ def _missing(text: str) -> NotFound:
     return NotFound(text, code="STATE_NOT_FOUND", hint="the task is not paused, or has ended")
 
 
-async def _found(rt: Runtime, session_id: str) -> tuple[Service, Known]:
+async def _found(rt: Runtime, session_id: str) -> tuple[Service, SessionEntry]:
     service = service_at(rt)
     return service, await service.desk.outside.known(address_of(rt, session_id))
 

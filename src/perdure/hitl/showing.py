@@ -4,11 +4,11 @@ from typing import Any
 
 from perdure.core.log.events import PENDING_EXECUTIONS
 from perdure.hitl.saving import metadata_of
-from perdure.runtime.records.entries import Known
+from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.sessions.service import Service
 
 
-async def pause_json(service: Service, known: Known) -> dict[str, Any]:
+async def pause_json(service: Service, known: SessionEntry) -> dict[str, Any]:
     """Its open calls and the states of its paused runs; `age` is how long it waits, in ms."""
     session = (await service.result(known)).to_json()
     metadata = await metadata_of(service, known)

@@ -6,16 +6,16 @@ from perdure.app import Runtime, service_of, tenant_of
 from perdure.core.pending.commands import Command
 from perdure.core.pending.record import PendingRecord
 from perdure.core.pending.settlement import Settlement
-from perdure.runtime.records.entries import Address, Known
+from perdure.runtime.records.entries import SessionEntry, SessionRef
 from perdure.runtime.views import pending_json
 
 Call = dict[str, Any]  # a pending call as every door shows it
 Calls = list[Call]
 
 
-async def session_of(rt: Runtime, session_id: str) -> Known:
+async def session_of(rt: Runtime, session_id: str) -> SessionEntry:
     """A session. Raises NotFound."""
-    return await service_of(rt).desk.outside.known(Address(tenant_of(rt) or "", session_id))
+    return await service_of(rt).desk.outside.known(SessionRef(tenant_of(rt) or "", session_id))
 
 
 async def settled(rt: Runtime, pending_id: str, command: Command) -> Settlement:

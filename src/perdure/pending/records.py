@@ -16,7 +16,7 @@ from perdure.core.webhooks.deliveries import Hook
 from perdure.errors import Conflict, NotFound, Refused
 from perdure.pending.behind import Call, Calls, session_of, settled, shown
 from perdure.runtime.ids import secret_id
-from perdure.runtime.records.entries import Known, pending_put, session_not_found
+from perdure.runtime.records.entries import SessionEntry, pending_put, session_not_found
 from perdure.runtime.records.log import as_record
 from perdure.runtime.tools.tool import DEFERRED_TIMEOUT_MS
 from perdure.runtime.values import Duration, parse_duration
@@ -91,7 +91,9 @@ class PendingToolCall:
         tool = None if ready is None else ready.tool(name)
         return () if tool is None else tuple(sorted(tool.hidden))
 
-    async def _record(self, known: Known, record: PendingRecord, told: Sequence[Put]) -> None:
+    async def _record(
+        self, known: SessionEntry, record: PendingRecord, told: Sequence[Put]
+    ) -> None:
         opened = events.Pending(
             pending_id=record.id,
             kind=record.kind,

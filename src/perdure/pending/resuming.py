@@ -11,7 +11,7 @@ from perdure.core.pending.record import PendingRecord
 from perdure.errors import Corrupt, NotFound, StoreError
 from perdure.pending.behind import Calls, session_of, settled, shown
 from perdure.pending.records import result_of
-from perdure.runtime.records.entries import Address, open_calls
+from perdure.runtime.records.entries import SessionRef, open_calls
 from perdure.runtime.records.retention import Retention
 from perdure.runtime.views import Result
 
@@ -39,8 +39,8 @@ class SessionResumer:
         outcome = await settled(self._rt, pending_id, command)
         record, service = outcome.record, service_of(self._rt)
         with suppress(NotFound, StoreError):  # it is recorded, and the session is due
-            known = await service.desk.outside.known(Address(record.tenant, record.session_id))
-            await service.host.ensure(known)
+            known = await service.desk.outside.known(SessionRef(record.tenant, record.session_id))
+            await service.host.start_drive(known)
         return {"success": True, "sessionID": record.session_id, "duplicate": outcome.duplicate}
 
     async def find_waiting_sessions(self) -> Calls:

@@ -20,7 +20,7 @@ from perdure.errors import ConfigError, Conflict, NotFound, Refused, ToolError
 from perdure.pending.records import json_object
 from perdure.runtime.agents.agents import Agent
 from perdure.runtime.ids import new_id, secret_id
-from perdure.runtime.inbox.sessions import Said
+from perdure.runtime.inbox.sessions import NewMessage
 from perdure.runtime.models.base import Delta, Request
 from perdure.runtime.sessions.handle import Session
 from perdure.runtime.tools.invoke import invoke
@@ -133,7 +133,7 @@ class AsyncToolRegistry:
         if not isinstance(timeout, EllipsisType):
             metadata["timeout"] = 0 if timeout is None else parse_duration(timeout)
         session = self._session(metadata, webhook_url, webhook_secret)
-        await session.tell(Said(said, redact=bool(tool.hidden)))
+        await session.tell(NewMessage(said, redact=bool(tool.hidden)))
         result = await session.run()
         opened = [one.data for one in await session.events() if one.type == "pending"]
         if not opened:

@@ -31,13 +31,13 @@ class ToolRun:
 
 P = ParamSpec("P")
 
-Deed = ModelAsked | ToolRun
-Told = Callable[[Deed], None]
+Probe = ModelAsked | ToolRun
+Told = Callable[[Probe], None]
 
 watcher: ContextVar[Told] = ContextVar("perdure_deeds")
 
 
-def tell(kind: Callable[P, Deed], *args: P.args, **kwargs: P.kwargs) -> None:
+def notify(kind: Callable[P, Probe], *args: P.args, **kwargs: P.kwargs) -> None:
     """Tell whoever watches in this context of a deed; usually nobody does."""
     told = watcher.get(None)
     if told is not None:

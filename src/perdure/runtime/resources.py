@@ -10,9 +10,9 @@ from perdure.core.pending.record import PendingRecord
 from perdure.core.webhooks import signatures as webhooks
 from perdure.errors import PerdureError, Refused
 from perdure.runtime.agents.prices import Prices
-from perdure.runtime.inbox.pending import Settling
-from perdure.runtime.inbox.sessions import Outside
-from perdure.runtime.records.cache import Near
+from perdure.runtime.inbox.pending import PendingInbox
+from perdure.runtime.inbox.sessions import SessionInbox
+from perdure.runtime.records.cache import SessionCache
 from perdure.runtime.streaming import Bus
 from perdure.runtime.telemetry import Telemetry
 from perdure.runtime.values import PendingCall
@@ -22,12 +22,12 @@ from perdure.store.base import Store
 
 
 @dataclass(slots=True)
-class Desk:
+class Resources:
     """What every drive of a runtime works with."""
 
     store: Store
-    outside: Outside
-    settling: Settling
+    outside: SessionInbox
+    settling: PendingInbox
     bus: Bus
     outbox: Outbox
     deps: Any = None
@@ -36,7 +36,7 @@ class Desk:
     former_secrets: tuple[str, ...] = field(default=(), repr=False)  # still good for checking
     threads: anyio.CapacityLimiter | None = None
     tracked: bool = True  # sessions are kept, so that somebody can be asked and answer
-    near: Near = field(default_factory=Near)
+    near: SessionCache = field(default_factory=SessionCache)
     telemetry: Telemetry = field(default_factory=Telemetry)
     prices: Prices = field(default_factory=Prices)
 

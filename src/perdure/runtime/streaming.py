@@ -32,7 +32,7 @@ Key = tuple[str, str]  # tenant and session
 Attempt = tuple[int, int]  # the driver's epoch, and which of its requests
 
 
-class Piece(Struct, frozen=True, array_like=True):
+class DeltaChunk(Struct, frozen=True, array_like=True):
     """Some text of an answer, and where it stands: `at` is how much of the attempt is before it.
 
     What stands alone, as the progress of a tool, has no place: `at` is -1.
@@ -46,13 +46,13 @@ class Piece(Struct, frozen=True, array_like=True):
     call_id: str | None = None
 
 
-Listener = Callable[[Piece], None]
+Listener = Callable[[DeltaChunk], None]
 
 
 class _Told(Struct, frozen=True, array_like=True):
     source: str
     key: Key
-    piece: Piece
+    piece: DeltaChunk
 
 
 class _Wanted(Struct, frozen=True, array_like=True):
@@ -68,7 +68,7 @@ class Bus:
         self._store = store
         self._source = secret_id("b")  # by which we know our own voice
         self._listeners: dict[Key, list[Listener]] = {}
-        self._speeches: dict[Key, Speech] = {}  # under way here
+        self._speeches: dict[Key, ResponseStream] = {}  # under way here
         self._wanted: dict[Key, float] = {}  # elsewhere, and until when; monotonic
         self._overhears = False
 
@@ -78,13 +78,13 @@ class Bus:
         self, key: Key, turn: int, attempt: Attempt
     ) -> AbstractContextManager[Callable[[Delta], None]]:
         """A way to say the pieces of one attempt at a turn."""
-        return Speech(self, key, turn, attempt)
+        return ResponseStream(self, key, turn, attempt)
 
-    def begins(self, key: Key, speech: "Speech") -> None:
+    def begins(self, key: Key, speech: "ResponseStream") -> None:
         """Who listens to the session from now on is told what this has said so far."""
         self._speeches[key] = speech
 
-    def ends(self, key: Key, speech: "Speech") -> None:
+    def ends(self, key: Key, speech: "ResponseStream") -> None:
         """Nothing more is said, unless another one has begun."""
         if self._speeches.get(key) is speech:
             del self._speeches[key]
@@ -93,12 +93,12 @@ class Bus:
         """Say something that is no part of an answer."""
         key = (tenant, delta.session_id)
         text = storable_text(delta.text)
-        piece = Piece(delta.turn, (0, 0), -1, delta.kind, text, delta.call_id)
+        piece = DeltaChunk(delta.turn, (0, 0), -1, delta.kind, text, delta.call_id)
         self.hand_on(key, piece)
         if self.is_wanted(key):
-            self.whisper(key, piece)
+            self.broadcast(key, piece)
 
-    def hand_on(self, key: Key, piece: Piece) -> None:
+    def hand_on(self, key: Key, piece: DeltaChunk) -> None:
         """Give a piece to those who listen here."""
         for listener in tuple(self._listeners.get(key, ())):
             listener(piece)
@@ -107,16 +107,16 @@ class Bus:
         """Whether somebody listens elsewhere."""
         return bool(self._wanted) and self._wanted.get(key, 0.0) > time.monotonic()
 
-    def whisper(self, key: Key, piece: Piece) -> None:
+    def broadcast(self, key: Key, piece: DeltaChunk) -> None:
         """Tell the other processes, in as many parts as it takes."""
         data = msgspec.json.encode(_Told(self._source, key, piece))
         half = len(piece.text) // 2
         if len(data) <= WHISPER_BYTES:
-            self._store.whisper(_PIECE, data)
+            self._store.broadcast(_PIECE, data)
         elif half:
-            self.whisper(key, replace(piece, text=piece.text[:half]))
+            self.broadcast(key, replace(piece, text=piece.text[:half]))
             at = piece.at if piece.at < 0 else piece.at + half
-            self.whisper(key, replace(piece, text=piece.text[half:], at=at))
+            self.broadcast(key, replace(piece, text=piece.text[half:], at=at))
 
     # --- listening ----------------------------------------------------------------------------
 
@@ -140,7 +140,7 @@ class Bus:
     @contextmanager
     def overhearing(self) -> Iterator[None]:
         """Be told what other processes on the store say, and who listens there."""
-        with self._store.overhear(self._heard):
+        with self._store.subscribe(self._heard):
             self._overhears = True
             self._ask_for(list(self._listeners), is_new=True)
             try:
@@ -164,7 +164,7 @@ class Bus:
             self._ask_for(keys[:half], is_new=is_new)
             self._ask_for(keys[half:], is_new=is_new)
             return
-        self._store.whisper(_LISTEN, data)
+        self._store.broadcast(_LISTEN, data)
 
     def _heard(self, topic: str, data: bytes) -> None:
         try:
@@ -192,14 +192,14 @@ _told = msgspec.json.Decoder(_Told)
 _listen = msgspec.json.Decoder(_Wanted)
 
 
-class Speech:
+class ResponseStream:
     """One attempt at a turn, as it is streamed."""
 
     def __init__(self, bus: Bus, key: Key, turn: int, attempt: Attempt) -> None:
         self._bus = bus
         self._key = key
         self._place = (turn, attempt)
-        self._said: list[Piece] = []  # all of it, for who comes late
+        self._said: list[DeltaChunk] = []  # all of it, for who comes late
         self._length = 0
         self._told = 0  # how many of them other processes were told, while they listen
         self._telling: asyncio.TimerHandle | None = None
@@ -217,7 +217,7 @@ class Speech:
         text = storable_text(delta.text)  # half a character could be told to nobody
         if not text:
             return
-        piece = Piece(*self._place, self._length, delta.kind, text, delta.call_id)
+        piece = DeltaChunk(*self._place, self._length, delta.kind, text, delta.call_id)
         self._said.append(piece)
         self._length += len(text)
         self._bus.hand_on(self._key, piece)
@@ -228,7 +228,7 @@ class Speech:
         elif self._telling is None:
             self._telling = asyncio.get_running_loop().call_later(GATHER_S, self._tell)
 
-    def so_far(self) -> Iterator[Piece]:
+    def so_far(self) -> Iterator[DeltaChunk]:
         """What was said, in as few pieces as it has kinds."""
         return _joined(self._said)
 
@@ -248,10 +248,10 @@ class Speech:
             self._telling = None
         new, self._told = self._said[self._told :], len(self._said)
         for piece in _joined(new):
-            self._bus.whisper(self._key, piece)
+            self._bus.broadcast(self._key, piece)
 
 
-def _joined(pieces: list[Piece]) -> Iterator[Piece]:
+def _joined(pieces: list[DeltaChunk]) -> Iterator[DeltaChunk]:
     """Pieces that follow one another, those of one kind in one."""
     for _, same in groupby(pieces, key=lambda one: (one.kind, one.call_id)):
         first, *rest = same
@@ -262,7 +262,7 @@ AGAIN = "asked again"
 LOST = "pieces were lost"
 
 
-class Hearing:
+class DeltaReader:
     """Shows pieces in order, each once, until the event of their turn says it all."""
 
     def __init__(self, session_id: str) -> None:
@@ -275,7 +275,7 @@ class Hearing:
         """The answer of this turn was shown: what still comes of it is old."""
         self._answered = max(self._answered, turn)
 
-    def take(self, piece: Piece) -> list[Delta]:
+    def take(self, piece: DeltaChunk) -> list[Delta]:
         """What to show of a piece, and perhaps first: forget what you have of this turn."""
         if piece.at < 0:
             return [self._delta(piece, piece.text)]
@@ -298,8 +298,8 @@ class Hearing:
         self._length += len(new)
         return [*told, self._delta(piece, new)] if new else told
 
-    def _delta(self, piece: Piece, text: str) -> Delta:
+    def _delta(self, piece: DeltaChunk, text: str) -> Delta:
         return Delta(self._session_id, piece.turn, piece.kind, text, piece.call_id)
 
-    def _reset(self, piece: Piece, why: str) -> Delta:
+    def _reset(self, piece: DeltaChunk, why: str) -> Delta:
         return Delta(self._session_id, piece.turn, "reset", why)

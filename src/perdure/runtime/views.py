@@ -10,7 +10,7 @@ from typing_extensions import TypeVar
 
 from perdure.core.log.events import AgentError, CompactionFailed
 from perdure.core.log.redaction import shown_event
-from perdure.core.log.stop_reasons import Early, early
+from perdure.core.log.stop_reasons import StopReason, early
 from perdure.core.pending.record import PendingDecision, PendingRecord
 from perdure.core.session import queues
 from perdure.core.session.naming import SessionRecord
@@ -124,13 +124,13 @@ class Result(Generic[T_co]):
     todos: tuple[Any, ...] = field(default=(), hash=False)
     metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
     parent: str | None = None
-    stop: Early | None = None  # why the last answer ended before all was said
+    stop: StopReason | None = None  # why the last answer ended before all was said
     seq: int = 0
     created_at: datetime
     updated_at: datetime
     task_id: str | None = None
     queue: str = queues.DEFAULT
-    _sight: "Sight | None" = field(default=None, repr=False, compare=False)
+    _sight: "Snapshot | None" = field(default=None, repr=False, compare=False)
 
     def unwrap(self) -> T_co:
         """The output. Raises the error of a failed run, Refused NOT_FINISHED of an open one."""
@@ -150,7 +150,7 @@ class Result(Generic[T_co]):
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Snapshot:
     """What a session's picture is made of."""
 
     record: SessionRecord
@@ -186,7 +186,7 @@ def error_of(folded: Folded) -> PerdureError | None:
     return None if folded.run is None else _as_error(folded.run.error)
 
 
-def stop_of(folded: Folded) -> Early | None:
+def stop_of(folded: Folded) -> StopReason | None:
     """Why the output of a run that is completed is not all that the model had to say."""
     is_completed = folded.run is not None and folded.run.end == "completed"
     return early(folded.stop) if is_completed else None
@@ -210,7 +210,7 @@ def permission_json(one: Allowed) -> dict[str, Any]:
     }
 
 
-def session_json(sight: Sight) -> dict[str, Any]:
+def session_json(sight: Snapshot) -> dict[str, Any]:
     """A session as every door shows it."""
     record, folded = sight.record, sight.folded
     run = folded.run
@@ -258,7 +258,7 @@ def _compaction_json(folded: Folded) -> dict[str, Any] | None:
     return {"seq": asked.seq, "error": None if error is None else error.to_json()}
 
 
-def standing_of(sight: Sight) -> Standing:
+def standing_of(sight: Snapshot) -> Standing:
     """The canonical state with what projections tell apart."""
     folded = sight.folded
     people = any(one.kind in ("approval", "question") for one in sight.pending)
@@ -270,13 +270,13 @@ def standing_of(sight: Sight) -> Standing:
     )
 
 
-def _backs_off(sight: Sight) -> bool:
+def _backs_off(sight: Snapshot) -> bool:
     """Whether the model is not being asked now because it could not be."""
     retry = sight.folded.retry
     return retry is not None and (sight.holder is None or retry.next > sight.now)
 
 
-def session_status(sight: Sight) -> dict[str, Any]:
+def session_status(sight: Snapshot) -> dict[str, Any]:
     """The session status union: idle, busy, retry or waiting_async, naming the oldest open call."""
     row: Projection = project(standing_of(sight))
     status: dict[str, Any] = {"type": row.session}

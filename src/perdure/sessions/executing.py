@@ -7,9 +7,9 @@ import anyio
 from perdure.app import Runtime, service_of
 from perdure.core.transfer.foreign import session_log
 from perdure.runtime.agents.agents import Agent
-from perdure.runtime.records.entries import Address
+from perdure.runtime.records.entries import SessionRef
 from perdure.runtime.transfer.adopt import adopt
-from perdure.runtime.transfer.create import Names
+from perdure.runtime.transfer.create import SessionNames
 from perdure.runtime.values import Content
 from perdure.runtime.views import Event, Result
 from perdure.sessions.kept import StoreStorage
@@ -67,11 +67,11 @@ class AgentExecutor:
     async def _take_over(self, agent: str) -> None:
         """Begin with what the storage has of a session that the runtime does not know."""
         desk = service_of(self._runtime).desk
-        if await desk.outside.find(Address("", self.session_id)) is not None:
+        if await desk.outside.find(SessionRef("", self.session_id)) is not None:
             return
         found = session_log.read(await self._storage.read_events(self.session_id))
         if found.said:
-            await adopt(desk.store, found, Names("", self.session_id, agent))
+            await adopt(desk.store, found, SessionNames("", self.session_id, agent))
 
 
 def _line(event: Event) -> dict[str, Any]:

@@ -332,7 +332,7 @@ class Store(Protocol):
         """
         ...
 
-    def whisper(self, topic: str, data: bytes) -> None:
+    def broadcast(self, topic: str, data: bytes) -> None:
         """Tell whoever overhears on this data at this moment, in any process; nothing is stored.
 
         Never waits and never raises. It may get lost, and does if nobody listens; what is longer
@@ -340,7 +340,7 @@ class Store(Protocol):
         """
         ...
 
-    def overhear(self, heard: Callable[[str, bytes], None]) -> AbstractContextManager[None]:
+    def subscribe(self, heard: Callable[[str, bytes], None]) -> AbstractContextManager[None]:
         """Be handed, in the event loop, what is whispered meanwhile; also by this store itself."""
         ...
 

@@ -29,7 +29,7 @@ from perdure.store.base import (
 )
 from perdure.store.judge import Changes, checked, judge
 from perdure.store.shared.paging import END, position_of
-from perdure.store.shared.signal import Listeners, Signal
+from perdure.store.shared.signal import Signal, Subscribers
 from perdure.store.shared.tables import Moves, Tables
 
 
@@ -39,7 +39,7 @@ class MemoryStore:
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or WallClock()
         self._signal = Signal()
-        self._listeners = Listeners()
+        self._listeners = Subscribers()
         self._closed = False
         self._tables = Tables()
         self._records: dict[str, list[Record]] = {}
@@ -151,11 +151,11 @@ class MemoryStore:
         """Return when something may have changed since this task last looked."""
         await self._signal.wait(timeout_s)
 
-    def whisper(self, topic: str, data: bytes) -> None:
+    def broadcast(self, topic: str, data: bytes) -> None:
         """Tell whoever overhears now."""
         self._listeners.tell(topic, data)
 
-    def overhear(self, heard: Callable[[str, bytes], None]) -> AbstractContextManager[None]:
+    def subscribe(self, heard: Callable[[str, bytes], None]) -> AbstractContextManager[None]:
         """Be handed what is whispered meanwhile."""
         return self._listeners.listening(heard)
 

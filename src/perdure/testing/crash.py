@@ -150,12 +150,12 @@ class MortalStore:
         await self._store.changed(timeout_s)
         self._crash.look()
 
-    def whisper(self, topic: str, data: bytes) -> None:
+    def broadcast(self, topic: str, data: bytes) -> None:
         if not self._crash.is_over:
-            self._store.whisper(topic, data)
+            self._store.broadcast(topic, data)
 
-    def overhear(self, heard: Callable[[str, bytes], None]) -> AbstractContextManager[None]:
-        return self._store.overhear(heard)
+    def subscribe(self, heard: Callable[[str, bytes], None]) -> AbstractContextManager[None]:
+        return self._store.subscribe(heard)
 
     async def close(self) -> None:
         await self._store.close()  # as the kernel closes the files of a killed process

@@ -12,7 +12,7 @@ import msgspec
 from perdure.app import Runtime
 from perdure.core.session.naming import names_in
 from perdure.runtime.agents.agents import Agent
-from perdure.runtime.probes import Deed, ModelAsked, ToolRun, watcher
+from perdure.runtime.probes import ModelAsked, Probe, ToolRun, watcher
 from perdure.store.base import Record, Store
 from perdure.store.memory import MemoryStore
 from perdure.testing.crash import Crash, Crashed, crash_after
@@ -120,7 +120,7 @@ class _Seen:
         finally:
             watcher.reset(token)
 
-    def _note(self, deed: Deed) -> None:
+    def _note(self, deed: Probe) -> None:
         if isinstance(deed, ToolRun):
             self.runs.append(deed)
         elif (deed.tenant, deed.session_id, deed.turn, deed.up_to) in self.recorded:

@@ -14,7 +14,7 @@ from perdure.core.transfer.foreign import Foreign, parse
 from perdure.errors import Refused
 from perdure.runtime.ids import new_id
 from perdure.runtime.transfer.adopt import Adopted, adopt
-from perdure.runtime.transfer.create import Names
+from perdure.runtime.transfer.create import SessionNames
 from perdure.store.files.layout import LOG
 from perdure.store.shared.names import id_of
 
@@ -37,7 +37,7 @@ def import_foreign(
         chosen = _agent(runtime, foreign, agent)
         service = service_of(runtime)
         queue = service.agents.queue_of(chosen)
-        names = Names(tenant_of(runtime) or "", session_id, chosen, queue)
+        names = SessionNames(tenant_of(runtime) or "", session_id, chosen, queue)
         return await adopt(service.desk.store, foreign, names)
 
     made = opened(settings, main, need="existing" if settings.store is None else "any")

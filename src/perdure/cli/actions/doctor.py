@@ -4,14 +4,14 @@ from typing import Any
 
 from perdure.app import Runtime, service_of
 from perdure.cli.actions.database import check_lines, doctor, examination
-from perdure.cli.backend.local import bury_the_dead
+from perdure.cli.backend.local import reap_dead_workers
 from perdure.cli.open import opened
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, line
 from perdure.core.session import naming as index
 from perdure.errors import Refused
 from perdure.runtime.doctor.checks import Check, exit_code
-from perdure.runtime.doctor.session import Mended, SessionCheckup, find_stream, mend
+from perdure.runtime.doctor.session import Mended, SessionCheckup, find_stream, rebuild_session
 from perdure.runtime.records.entries import session_not_found
 from perdure.store.files.inspect import FilesLook
 from perdure.store.inspect import Look, StreamLook
@@ -54,7 +54,7 @@ def _fixed(settings: Settings, streams: list[str]) -> list[Mended]:
     look, _ = examination(settings)
 
     async def main(runtime: Runtime) -> list[Mended]:
-        await bury_the_dead(runtime)
+        await reap_dead_workers(runtime)
         store = service_of(runtime).desk.store
         done = []
         for stream in streams:
@@ -63,7 +63,7 @@ def _fixed(settings: Settings, streams: list[str]) -> list[Mended]:
             if found is not None and found.is_torn and isinstance(look, FilesLook):
                 look.cut_tail(stream)
             if found is not None and found.needs_mending():
-                done.append(await mend(store, look, found))
+                done.append(await rebuild_session(store, look, found))
         return done
 
     return opened(settings, main)

@@ -13,7 +13,7 @@ from perdure.cli.open import known_session, opened
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, line
 from perdure.errors import Corrupt, Refused
-from perdure.runtime.records.entries import Known
+from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.transfer.archive import ImportReport, export_lines, import_lines
 
 
@@ -42,7 +42,7 @@ def export_sessions(settings: Settings, given: Sequence[str], *, every: bool, se
     return 0
 
 
-async def _chosen(runtime: Runtime, given: Sequence[str], *, every: bool) -> list[Known]:
+async def _chosen(runtime: Runtime, given: Sequence[str], *, every: bool) -> list[SessionEntry]:
     if every:
         tenant = tenant_of(runtime)
         return [known async for known in service_of(runtime).sessions(tenant)]

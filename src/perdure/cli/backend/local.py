@@ -20,14 +20,14 @@ from perdure.core.pending.record import PendingRecord
 from perdure.core.session.state import State
 from perdure.hitl.showing import pause_json
 from perdure.runtime.models.base import Delta
-from perdure.runtime.records.entries import Address, Known
+from perdure.runtime.records.entries import SessionEntry, SessionRef
 from perdure.runtime.sessions.handle import Session
 from perdure.runtime.sessions.service import NO_KIND
 from perdure.runtime.values import Content
 from perdure.runtime.views import (
     Event,
     Result,
-    Sight,
+    Snapshot,
     pending_json,
     permission_json,
     problem_of,
@@ -47,7 +47,7 @@ _COMMANDS: Final[dict[str, Callable[[Given], Command]]] = {
 }
 
 
-async def bury_the_dead(runtime: Runtime) -> None:
+async def reap_dead_workers(runtime: Runtime) -> None:
     """Let the store notice workers whose lease has run out, as any claim does.
 
     Until somebody claims, a session that a killed worker held still names it as its driver.
@@ -99,7 +99,7 @@ class Local:
                 yield (await service.listed(known)).to_json()
             else:
                 problem = problem_of(known.record.problem, known.record.problem_text)
-                yield session_json(Sight(known.record, State(), problem=problem))
+                yield session_json(Snapshot(known.record, State(), problem=problem))
 
     async def pending(self, session: Json | None, status: str | None) -> AsyncIterator[Json]:
         """Calls that wait, or that have this status."""
@@ -125,9 +125,9 @@ class Local:
         return pending_json(record, desk.pending_call(record).callback_url)
 
 
-async def known_of(runtime: Runtime, session: Json) -> Known:
+async def known_of(runtime: Runtime, session: Json) -> SessionEntry:
     """The entry of a session that was found."""
-    address = Address(session["tenant"], session["sessionID"])
+    address = SessionRef(session["tenant"], session["sessionID"])
     return await service_of(runtime).desk.outside.known(address)
 
 
@@ -148,7 +148,7 @@ class LocalSession:
         found = (await self.session.get()).to_json()
         if found["driver"] is None:
             return found
-        await bury_the_dead(self.runtime)
+        await reap_dead_workers(self.runtime)
         return (await self.session.get()).to_json()
 
     async def events(self, *, after: int = 0) -> list[Json]:
@@ -210,7 +210,7 @@ class LocalSession:
         """Delete it."""
         await self.session.delete()
 
-    async def _known(self) -> Known:
+    async def _known(self) -> SessionEntry:
         tenant = tenant_of(self.runtime) or ""
         return await known_of(self.runtime, {"tenant": tenant, "sessionID": self.id})
 

@@ -8,17 +8,17 @@ from msgspec.structs import replace
 
 from perdure.core.conversation.compaction import Cut
 from perdure.core.conversation.messages import Answer
-from perdure.core.driver.model_failures import Patience, Trouble, after_trouble
+from perdure.core.driver.model_failures import ModelFailure, RetryPolicy, after_trouble
 from perdure.core.driver.plan import SLOTS
 from perdure.core.driver.verdicts import (
     Correct,
     Defer,
     Ending,
     Finish,
-    Gate,
     GiveUp,
     OnCrash,
     Reject,
+    RequireApproval,
     Start,
     Verdict,
     Wait,
@@ -41,7 +41,7 @@ from perdure.core.session.state import CORRECTION, State
 Change = Callable[[PendingRecord], PendingRecord]
 
 
-class Scope(Struct, frozen=True):
+class SessionScope(Struct, frozen=True):
     """Whose session is driven, and under which epoch."""
 
     session_id: str
@@ -63,7 +63,7 @@ class Draft(Struct):
     at: int = 0  # the instant that its records and facts share; 0: that of writing
 
 
-class Turn(Struct, frozen=True):
+class ModelTurn(Struct, frozen=True):
     """A model answer, the head of the log it was asked at, and what becomes of its calls."""
 
     answer: Answer
@@ -72,7 +72,7 @@ class Turn(Struct, frozen=True):
     redact: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by call, what is hidden
 
 
-class _Pen(Struct, frozen=True):
+class _DraftBuilder(Struct, frozen=True):
     """Writes a draft: for one run, at one instant."""
 
     task: str
@@ -107,7 +107,11 @@ class _Pen(Struct, frozen=True):
         )
 
     def wait(
-        self, call: Call, verdict: Gate | Defer | Wait, scope: Scope, reason: str | None = None
+        self,
+        call: Call,
+        verdict: RequireApproval | Defer | Wait,
+        scope: SessionScope,
+        reason: str | None = None,
     ) -> None:
         record = self._record(call, verdict, scope, reason)
         self.draft.opened.append(record)
@@ -129,7 +133,11 @@ class _Pen(Struct, frozen=True):
         )
 
     def _record(
-        self, call: Call, verdict: Gate | Defer | Wait, scope: Scope, reason: str | None
+        self,
+        call: Call,
+        verdict: RequireApproval | Defer | Wait,
+        scope: SessionScope,
+        reason: str | None,
     ) -> PendingRecord:
         kind = verdict.kind if isinstance(verdict, Wait) else _KINDS[type(verdict)]
         message = f"m{call.turn}"
@@ -174,13 +182,13 @@ class _Pen(Struct, frozen=True):
             if pending_id is not None:
                 self.settle_wait(call, pending_id, Verb.CANCEL, CANCELLED)
 
-    def begin(self, call: Call, verdict: Verdict, scope: Scope) -> None:
+    def begin(self, call: Call, verdict: Verdict, scope: SessionScope) -> None:
         match verdict:
             case Reject():
                 self.result(call, verdict.text, is_error=True)
             case Start():
                 self.intent(call, verdict.effect_id, scope.epoch)
-            case Gate() | Wait():
+            case RequireApproval() | Wait():
                 self.wait(call, verdict, scope)
             case Defer():
                 if call.wait is None:
@@ -190,15 +198,15 @@ class _Pen(Struct, frozen=True):
                 assert_never(verdict)
 
 
-_KINDS: dict[type, events.CallKind] = {Gate: "approval", Defer: "tool"}
+_KINDS: dict[type, events.CallKind] = {RequireApproval: "approval", Defer: "tool"}
 _STARTING = (Start, Defer)
 
 
-def _pen(state: State, now: int) -> _Pen:
-    return _Pen(state.run.id if state.run is not None else "", now, Draft(at=now))
+def _pen(state: State, now: int) -> _DraftBuilder:
+    return _DraftBuilder(state.run.id if state.run is not None else "", now, Draft(at=now))
 
 
-def record_turn(state: State, scope: Scope, said: Turn, now: int) -> Draft:
+def record_turn(state: State, scope: SessionScope, said: ModelTurn, now: int) -> Draft:
     """The model answered: its calls, intents of those that start, records of those that wait."""
     answer, turn, pen = said.answer, state.turn + 1, _pen(state, now)
     pen.fact(_assistant(said, scope.agent, turn, pen.task))
@@ -228,7 +236,7 @@ def record_turn(state: State, scope: Scope, said: Turn, now: int) -> Draft:
     return pen.draft
 
 
-def _assistant(said: Turn, agent: str, turn: int, task: str) -> events.Assistant:
+def _assistant(said: ModelTurn, agent: str, turn: int, task: str) -> events.Assistant:
     answer = said.answer
     return events.Assistant(
         role="assistant",
@@ -268,13 +276,13 @@ def compacted(state: State, cut: Cut, answer: Answer, now: int) -> Draft:
     return pen.draft
 
 
-def not_answered(state: State, trouble: Trouble, patience: Patience, now: int) -> Draft:
+def not_answered(state: State, trouble: ModelFailure, patience: RetryPolicy, now: int) -> Draft:
     """The model did not answer: when it is asked again, or the end of the run."""
     then = after_trouble(state, trouble, patience, now)
     return Draft(end_run(state, then, now) if isinstance(then, GiveUp) else [then], at=now)
 
 
-def not_summarised(state: State, trouble: Trouble, patience: Patience, now: int) -> Draft:
+def not_summarised(state: State, trouble: ModelFailure, patience: RetryPolicy, now: int) -> Draft:
     """The summary that somebody wants was not given: when it is asked for again, or that it is not.
 
     The run, which is over, stays as it ended.
@@ -309,7 +317,9 @@ def end_run(state: State, ending: Ending, now: int) -> list[events.Event]:
             assert_never(ending)
 
 
-def start_calls(state: State, scope: Scope, verdicts: Mapping[str, Verdict], now: int) -> Draft:
+def start_calls(
+    state: State, scope: SessionScope, verdicts: Mapping[str, Verdict], now: int
+) -> Draft:
     """Calls that were approved, or waited for a free slot, begin now."""
     pen = _pen(state, now)
     for call_id, verdict in verdicts.items():
@@ -347,7 +357,10 @@ def returned(state: State, news: events.Progress, now: int) -> Draft:
 
 
 def interrupted(
-    state: State, scope: Scope, found: Sequence[tuple[Call, OnCrash, Gate]], now: int
+    state: State,
+    scope: SessionScope,
+    found: Sequence[tuple[Call, OnCrash, RequireApproval]],
+    now: int,
 ) -> Draft:
     """Calls that a driver before us intended, of which nobody knows whether they happened."""
     pen = _pen(state, now)
@@ -363,14 +376,16 @@ def interrupted(
     return pen.draft
 
 
-def _ask_whether_to_repeat(pen: _Pen, call: Call, gate: Gate, scope: Scope) -> None:
+def _ask_whether_to_repeat(
+    pen: _DraftBuilder, call: Call, gate: RequireApproval, scope: SessionScope
+) -> None:
     pen.wait(call, gate, scope, reason="interrupted")
     if call.wait is not None:  # it waits under two ids now: whichever settles it closes both
         pen.draft.opened[-1] = replace(pen.draft.opened[-1], twin=call.wait)
         pen.draft.changed[call.wait] = lambda record: replace(record, twin=gate.pending_id)
 
 
-def _mark_start_interrupted(pen: _Pen, call: Call, pending_id: str) -> None:
+def _mark_start_interrupted(pen: _DraftBuilder, call: Call, pending_id: str) -> None:
     """Left open, since the outside may still answer; its deadline settles it at the latest."""
     problem = "START_INTERRUPTED"
     pen.fact(
@@ -428,7 +443,7 @@ def unanswered(state: State, overdue: Sequence[Call], on_expire: str, now: int) 
     return pen.draft
 
 
-def _give_up(pen: _Pen, state: State, overdue: Sequence[Call], text: str) -> None:
+def _give_up(pen: _DraftBuilder, state: State, overdue: Sequence[Call], text: str) -> None:
     """Close every open call of a run that ends: the overdue ones as such, the others with why."""
     for call in state.open_calls:
         is_overdue = call in overdue

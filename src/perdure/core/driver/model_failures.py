@@ -8,7 +8,7 @@ from msgspec import Struct
 from perdure.core.conversation.messages import Answer
 from perdure.core.driver.verdicts import GiveUp
 from perdure.core.log import events
-from perdure.core.log.stop_reasons import Early, early, is_cut
+from perdure.core.log.stop_reasons import StopReason, early, is_cut
 from perdure.core.session.state import Run, State
 
 FIRST_MS: Final = 1_000  # the first back-off; each one after it is twice as long
@@ -18,7 +18,7 @@ LONGEST_ASKED_MS: Final = 24 * 3_600_000  # the longest that a provider may ask 
 ELSEWHERE: Final = frozenset({"MODEL_UNAVAILABLE", "MODEL_KEY", "MODEL_QUOTA", "MODEL_UNKNOWN"})
 
 
-class Trouble(Struct, frozen=True):
+class ModelFailure(Struct, frozen=True):
     """Why a model did not answer."""
 
     error: str
@@ -28,7 +28,7 @@ class Trouble(Struct, frozen=True):
     retry_after_ms: int | None = None  # as the provider asked
 
 
-class Patience(Struct, frozen=True):
+class RetryPolicy(Struct, frozen=True):
     """How often a model is asked again, and which ones stand in for it then, by name."""
 
     retries: int = 6
@@ -36,7 +36,7 @@ class Patience(Struct, frozen=True):
 
 
 def after_trouble(
-    state: State, trouble: Trouble, patience: Patience, now: int
+    state: State, trouble: ModelFailure, patience: RetryPolicy, now: int
 ) -> events.Retry | GiveUp:
     """Ask again at an instant, ask the next model at once, or end the run."""
     run, failed = state.run, attempt(state)
@@ -77,7 +77,7 @@ def _next_model(run: Run | None, models: tuple[str, ...]) -> str | None:
     return models[now + 1] if now + 1 < len(models) else None
 
 
-def _given_up(trouble: Trouble, failed: int) -> GiveUp:
+def _given_up(trouble: ModelFailure, failed: int) -> GiveUp:
     if not trouble.may_pass:
         return GiveUp(trouble.error, trouble.code, trouble.hint)
     asked = "once" if failed == 1 else f"{failed} times"
@@ -86,11 +86,11 @@ def _given_up(trouble: Trouble, failed: int) -> GiveUp:
 
 
 MAX_PAUSES: Final = 10  # in a row, after which what was said so far is the answer
-_WHERE: Final[dict[Early, str]] = {
+_WHERE: Final[dict[StopReason, str]] = {
     "max_tokens": "at the limit of tokens (max_tokens)",
     "context_window": "at the end of the model's window",
 }
-_HINTS: Final[dict[Early, str]] = {
+_HINTS: Final[dict[StopReason, str]] = {
     "max_tokens": "raise max_tokens in the agent's model_settings, then resume the session",
     "context_window": "compact the session or name a model with a larger window, then resume it",
 }

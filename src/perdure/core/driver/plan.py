@@ -27,7 +27,7 @@ class Limits(Struct, frozen=True):
     running_ms: int | None = None  # without the time in which it waits
 
 
-class Seat(Struct, frozen=True):
+class DriveView(Struct, frozen=True):
     """Who plans: the driver's epoch, its claims that led to nothing, what it has in flight."""
 
     epoch: int
@@ -40,7 +40,7 @@ class Seat(Struct, frozen=True):
     until: int | None = None  # when the running time is up
 
 
-def plan(state: State, seat: Seat, now: int) -> Effect:
+def plan(state: State, seat: DriveView, now: int) -> Effect:
     """The one next thing to do. Parks exactly when nothing here can move the session."""
     if state.cancelling:
         return effects.CloseCalls()
@@ -59,7 +59,7 @@ def plan(state: State, seat: Seat, now: int) -> Effect:
     return effect or _rest(state, seat, waiting)
 
 
-def _calls(waiting: Sequence[Call], seat: Seat, now: int) -> Effect | None:
+def _calls(waiting: Sequence[Call], seat: DriveView, now: int) -> Effect | None:
     held = [c for c in waiting if c.held is not None]
     if held and (given_up := _given_up(held, seat, now)):
         return given_up
@@ -76,14 +76,14 @@ def _calls(waiting: Sequence[Call], seat: Seat, now: int) -> Effect | None:
     return None
 
 
-def _is_cut_off(call: Call, seat: Seat) -> bool:
+def _is_cut_off(call: Call, seat: DriveView) -> bool:
     running = call.status is CallStatus.RUNNING or (
         call.status is CallStatus.WAITING and call.epoch is not None and not call.returned
     )
     return running and call.epoch != seat.epoch
 
 
-def _given_up(held: Sequence[Call], seat: Seat, now: int) -> Effect | None:
+def _given_up(held: Sequence[Call], seat: DriveView, now: int) -> Effect | None:
     """Whether a person was waited for in place in vain."""
     waiting = [c for c in held if c.holder is not None]
     if any(c.holder != seat.epoch for c in waiting):
@@ -92,7 +92,7 @@ def _given_up(held: Sequence[Call], seat: Seat, now: int) -> Effect | None:
     return effects.GiveUpUnanswered(overdue) if overdue else None
 
 
-def _end(call: Call, seat: Seat) -> int | None:
+def _end(call: Call, seat: DriveView) -> int | None:
     """Until when a person is waited for in place."""
     if call.expires_at is None or seat.grace is None:
         return None
@@ -108,7 +108,7 @@ def _is_due(call: Call, now: int) -> bool:
     )
 
 
-def _model(state: State, seat: Seat, now: int) -> Effect | None:
+def _model(state: State, seat: DriveView, now: int) -> Effect | None:
     if not state.needs_model or seat.in_flight or seat.asking:
         return None
     if state.retry is not None and state.retry.next > now:
@@ -118,7 +118,7 @@ def _model(state: State, seat: Seat, now: int) -> Effect | None:
     return _limit(state, seat.limits) or effects.AskModel(state.turn + 1)
 
 
-def _summary(state: State, seat: Seat, now: int) -> Effect | None:
+def _summary(state: State, seat: DriveView, now: int) -> Effect | None:
     """What somebody wants of a session whose run is over."""
     if not state.needs_summary or seat.asking:
         return None
@@ -129,7 +129,7 @@ def _summary(state: State, seat: Seat, now: int) -> Effect | None:
     return effects.Summarise()
 
 
-def _back_off(until: int, seat: Seat, now: int) -> Effect:
+def _back_off(until: int, seat: DriveView, now: int) -> Effect:
     if until - now > IN_PLACE_MS:
         return effects.Park(until)
     return effects.Idle(until if seat.until is None else min(until, seat.until))
@@ -165,7 +165,7 @@ def _overrun(limits: Limits) -> Effect:
     )
 
 
-def _drivers_die(seat: Seat) -> Effect:
+def _drivers_die(seat: DriveView) -> Effect:
     return effects.Fail(
         f"drivers keep dying: {seat.tries} workers took this session and wrote nothing",
         "DRIVERS_KEEP_DYING",
@@ -173,7 +173,7 @@ def _drivers_die(seat: Seat) -> Effect:
     )
 
 
-def _rest(state: State, seat: Seat, waiting: Sequence[Call] = ()) -> Effect:
+def _rest(state: State, seat: DriveView, waiting: Sequence[Call] = ()) -> Effect:
     if seat.in_flight or seat.asking:
         return effects.Idle(seat.until)
     if state.run is None or state.run.end is not None:

@@ -13,7 +13,7 @@ class Start(Struct, frozen=True, gc=False):
     effect_id: str
 
 
-class Gate(Struct, frozen=True, gc=False):
+class RequireApproval(Struct, frozen=True, gc=False):
     """Ask a person first."""
 
     pending_id: str
@@ -46,7 +46,7 @@ class Reject(Struct, frozen=True, gc=False):
     text: str
 
 
-Verdict = Start | Gate | Defer | Wait | Reject
+Verdict = Start | RequireApproval | Defer | Wait | Reject
 
 
 class Finish(Struct, frozen=True, gc=False):

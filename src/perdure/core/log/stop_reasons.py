@@ -2,10 +2,10 @@
 
 from typing import Final, Literal
 
-Early = Literal["max_tokens", "context_window", "refusal", "pause_turn"]
+StopReason = Literal["max_tokens", "context_window", "refusal", "pause_turn"]
 
 # The providers' words, in small letters.
-_EARLY: Final[dict[str, Early]] = {
+_EARLY: Final[dict[str, StopReason]] = {
     "max_tokens": "max_tokens",
     "length": "max_tokens",
     "max_output_tokens": "max_tokens",
@@ -17,7 +17,7 @@ _EARLY: Final[dict[str, Early]] = {
 }
 
 
-def early(stop: str | None) -> Early | None:
+def early(stop: str | None) -> StopReason | None:
     """Why an answer ended too early; None: the model had said everything."""
     return None if stop is None else _EARLY.get(stop.lower())
 

@@ -29,7 +29,7 @@ _DRIVEN: Final = (
 )
 
 
-class AsyncEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PendingNotice(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One piece of news."""
 
     type: AsyncType
@@ -50,7 +50,7 @@ class Followed(NamedTuple):
     woken: bool = False
 
 
-def follow(seen: Followed, stamped: Stamped) -> tuple[Followed, list[AsyncEvent]]:
+def follow(seen: Followed, stamped: Stamped) -> tuple[Followed, list[PendingNotice]]:
     """The session after one more event, and what that is to those who watch its calls."""
     before, event = seen.state, stamped.event
     after = fold([stamped], before)
@@ -61,15 +61,15 @@ def follow(seen: Followed, stamped: Stamped) -> tuple[Followed, list[AsyncEvent]
     }
     woken = seen.woken
     if before.status == "waiting" and after.status in ("running", "pending"):
-        told.append(AsyncEvent(type="session-resuming", **common))
+        told.append(PendingNotice(type="session-resuming", **common))
         woken = True
     elif woken and isinstance(event, _DRIVEN):
-        told.append(AsyncEvent(type="session-resumed", **common))
+        told.append(PendingNotice(type="session-resumed", **common))
         woken = False
     return Followed(after, woken and after.status != "cancelled"), told
 
 
-def _of_call(state: State, stamped: Stamped) -> list[AsyncEvent]:
+def _of_call(state: State, stamped: Stamped) -> list[PendingNotice]:
     event = stamped.event
     match event:
         case events.Pending():
@@ -87,7 +87,7 @@ def _of_call(state: State, stamped: Stamped) -> list[AsyncEvent]:
         told.setdefault("kind", "approval" if call.gate == event.pending_id else call.kind)
         told["tool"] = call.tool
     return [
-        AsyncEvent(
+        PendingNotice(
             timestamp=stamped.at,
             task_id=event.task_id,
             pending_id=event.pending_id,

@@ -12,7 +12,7 @@ DONE: Final = b"[DONE]"  # some servers end with it and give no reason
 
 
 @dataclass(slots=True)
-class Sent:
+class NativeResponse:
     """An answer as its provider would want it back; `whole` once it said that this was all."""
 
     items: list[Json] = field(default_factory=list)
@@ -36,7 +36,7 @@ def _says(item: Json) -> bool:
     return any(value for key, value in item.items() if key != "role")
 
 
-def sent_in(events: Iterable[bytes], format_: Format) -> Sent:
+def sent_in(events: Iterable[bytes], format_: Format) -> NativeResponse:
     """The answer in a stream's events. ValueError if one of them is no JSON.
 
     Servers differ: what is put together otherwise than here leaves nothing to give back.
@@ -47,16 +47,16 @@ def sent_in(events: Iterable[bytes], format_: Format) -> Sent:
     return sent
 
 
-def put_together(events: Iterable[Any], format_: Format) -> Sent:
+def put_together(events: Iterable[Any], format_: Format) -> NativeResponse:
     """The answer in a stream's events, which were read as JSON already."""
     try:
         return _READERS[format_](one for one in events if isinstance(one, dict))
     except (LookupError, TypeError, AttributeError):
-        return Sent(whole=True)
+        return NativeResponse(whole=True)
 
 
-def _anthropic(events: Iterable[Json]) -> Sent:
-    sent = Sent()
+def _anthropic(events: Iterable[Json]) -> NativeResponse:
+    sent = NativeResponse()
     blocks: dict[int, Json] = {}
     arguments: dict[int, str] = {}
     for event in events:
@@ -90,8 +90,8 @@ def _add_piece(block: Json, piece: Json) -> None:
             block[key] = _joined(block.get(key), value)
 
 
-def _chat(events: Iterable[Json]) -> Sent:
-    sent = Sent()
+def _chat(events: Iterable[Json]) -> NativeResponse:
+    sent = NativeResponse()
     message: Json = {"role": "assistant", "content": None}
     calls: dict[int, Json] = {}
     for event in events:
@@ -128,8 +128,8 @@ def _joined(before: Any, value: Any) -> Any:
     return before + value if isinstance(before, str | list) else value
 
 
-def _responses(events: Iterable[Json]) -> Sent:
-    sent = Sent()
+def _responses(events: Iterable[Json]) -> NativeResponse:
+    sent = NativeResponse()
     done: dict[int, Json] = {}
     for event in events:
         kind = event.get("type")
@@ -142,7 +142,7 @@ def _responses(events: Iterable[Json]) -> Sent:
     return sent
 
 
-_READERS: Final[Mapping[Format, Callable[[Iterable[Json]], Sent]]] = {
+_READERS: Final[Mapping[Format, Callable[[Iterable[Json]], NativeResponse]]] = {
     "anthropic": _anthropic,
     "openai-chat": _chat,
     "openai-responses": _responses,

@@ -18,7 +18,7 @@ _COUNTS: Final = ("inputTokens", "outputTokens")  # are told even where they are
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Chunk:
     """A part of an answer while it comes; `call` is the id of the call whose arguments it is of."""
 
     kind: Literal["text", "thinking", "args"]
@@ -27,7 +27,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReceivedResponse:
     """What an answer says, whoever read it. `refusal` is set if it says that there is none."""
 
     text: str
@@ -55,11 +55,11 @@ class Reader(Protocol):
         """Of the stream."""
         ...
 
-    def take(self, event: Json) -> Piece | None:
+    def take(self, event: Json) -> Chunk | None:
         """The piece in an event. Raises Broken for one that says what failed."""
         ...
 
-    def told(self, items: Sequence[Json]) -> Told:
+    def told(self, items: Sequence[Json]) -> ReceivedResponse:
         """What was said; `items` are what the provider would want back."""
         ...
 
@@ -109,7 +109,7 @@ class _Anthropic:
         self._usage: Json = {}
         self._end: Json = {}
 
-    def take(self, event: Json) -> Piece | None:
+    def take(self, event: Json) -> Chunk | None:
         match event.get("type"):
             case "content_block_start":
                 return self._begun(event.get("index", 0), event["content_block"])
@@ -128,12 +128,12 @@ class _Anthropic:
                 pass
         return None
 
-    def told(self, items: Sequence[Json]) -> Told:
+    def told(self, items: Sequence[Json]) -> ReceivedResponse:
         """Its own blocks: arguments that were cut off leave no items."""
         del items
         blocks = [self._blocks[place] for place in sorted(self._blocks)]
         stop, details = self._end.get("stop_reason"), self._end.get("stop_details") or {}
-        return Told(
+        return ReceivedResponse(
             text="".join(block.text for block in blocks if block.kind == "text"),
             calls=tuple(
                 asked_call(block.id, block.tool, block.text or block.input)
@@ -146,16 +146,16 @@ class _Anthropic:
             refusal=str(details.get("explanation") or "") if stop == "refusal" else None,
         )
 
-    def _begun(self, place: int, block: Json) -> Piece | None:
+    def _begun(self, place: int, block: Json) -> Chunk | None:
         kind = str(block.get("type"))
         made = _Block(kind, id=str(block.get("id", "")), tool=str(block.get("name", "")))
         self._blocks[place] = made
         if kind == "tool_use":
             made.input = block.get("input")
-            return Piece("args", json.dumps(made.input), made.id) if made.input else None
+            return Chunk("args", json.dumps(made.input), made.id) if made.input else None
         return self._grown(place, {"type": f"{kind}_delta", kind: block.get(kind)})
 
-    def _grown(self, place: int, delta: Json) -> Piece | None:
+    def _grown(self, place: int, delta: Json) -> Chunk | None:
         kind = str(delta.get("type")).removesuffix("_delta")
         text = delta.get(_TEXTS.get(kind, ""))
         block = self._blocks.get(place)
@@ -164,9 +164,9 @@ class _Anthropic:
         block.pieces.append(text)
         match block.kind:
             case "text" | "thinking":
-                return Piece(block.kind, text)
+                return Chunk(block.kind, text)
             case "tool_use":
-                return Piece("args", text, block.id)
+                return Chunk("args", text, block.id)
             case _:  # what the provider calls itself
                 return None
 
@@ -211,15 +211,15 @@ class _Responses:
         self._calls: dict[Any, str] = {}  # ids, by the places of their items
         self._end: Json = {}
 
-    def take(self, event: Json) -> Piece | None:
+    def take(self, event: Json) -> Chunk | None:
         kind = str(event.get("type"))
         if kind in _DELTAS:
-            return Piece(_DELTAS[kind], event["delta"]) if event.get("delta") else None
+            return Chunk(_DELTAS[kind], event["delta"]) if event.get("delta") else None
         if kind == "response.output_item.added":
             return self._begun(event.get("output_index"), event["item"])
         if kind == "response.function_call_arguments.delta":
             call = self._calls.get(event.get("output_index"))
-            return Piece("args", event["delta"], call) if event.get("delta") else None
+            return Chunk("args", event["delta"], call) if event.get("delta") else None
         if kind in _ENDS:
             self._end = event["response"]
         elif kind == "response.failed":
@@ -228,14 +228,14 @@ class _Responses:
             raise _broken(event.get("error") or event, "code")
         return None
 
-    def told(self, items: Sequence[Json]) -> Told:
+    def told(self, items: Sequence[Json]) -> ReceivedResponse:
         texts, refusals = list[str](), list[str]()
         for part in _parts_of(items, "message", "content"):
             texts.append(str(part.get("text") or ""))
             refusals += [str(part["refusal"])] if part.get("type") == "refusal" else []
         stop = (self._end.get("incomplete_details") or {}).get("reason") or self._end.get("status")
         refused = bool(refusals) or stop == "content_filter"
-        return Told(
+        return ReceivedResponse(
             text="".join(texts),
             calls=tuple(
                 asked_call(item["call_id"], item["name"], item.get("arguments"))
@@ -250,12 +250,12 @@ class _Responses:
             refusal="".join(refusals) if refused else None,
         )
 
-    def _begun(self, place: Any, item: Json) -> Piece | None:
+    def _begun(self, place: Any, item: Json) -> Chunk | None:
         if item.get("type") != "function_call":
             return None
         self._calls[place] = item["call_id"]
         begun = item.get("arguments")
-        return Piece("args", begun, item["call_id"]) if begun else None
+        return Chunk("args", begun, item["call_id"]) if begun else None
 
     def _counted(self) -> dict[str, float]:
         used = self._end.get("usage") or {}

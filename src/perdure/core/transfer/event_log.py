@@ -44,7 +44,7 @@ def conversations(events: object) -> Conversations:
     """Tell a log's conversations apart. Never raises; what is no event is named in `warnings`."""
     if type(events) is not list:
         return Conversations({}, MAIN, ("the log is not a list of events",))
-    recall = _Recall(events)
+    recall = _LogReader(events)
     for place, event in enumerate(events):
         recall.take(place, event)
     made = {agent: told.messages() for agent, told in recall.agents.items()}
@@ -59,7 +59,7 @@ def is_event(event: object) -> bool:
     return type(event.get("timestamp")) in (int, float) and type(event.get("data")) is dict
 
 
-class _Recall:
+class _LogReader:
     """Who said what, while a log is read from its beginning."""
 
     def __init__(self, events: list[Any]) -> None:

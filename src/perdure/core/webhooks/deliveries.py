@@ -109,7 +109,7 @@ class Delivery(Struct, frozen=True, kw_only=True, omit_defaults=True):
     settled_at: int | None = field(default=None, name="settledAt")
 
 
-class Answer(Struct, frozen=True, omit_defaults=True):
+class DeliveryResponse(Struct, frozen=True, omit_defaults=True):
     """What an attempt met: a status, or what went wrong before there was one."""
 
     status: int | None = None
@@ -138,7 +138,7 @@ GONE: Final = 410
 _AGAIN: Final = frozenset({408, 425, 429})  # refusals that say: later
 
 
-def attempted(delivery: Delivery, answer: Answer, now: int, chance: float) -> Delivery:
+def attempted(delivery: Delivery, answer: DeliveryResponse, now: int, chance: float) -> Delivery:
     """The delivery after an attempt; `chance`, from 0 to 1, spreads those that failed together."""
     made = replace(
         delivery,
@@ -155,7 +155,7 @@ def attempted(delivery: Delivery, answer: Answer, now: int, chance: float) -> De
     return replace(_moved(made, Step.REFUSED, now), next_at=at)
 
 
-def _next(delivery: Delivery, answer: Answer, now: int, chance: float) -> int | None:
+def _next(delivery: Delivery, answer: DeliveryResponse, now: int, chance: float) -> int | None:
     if answer.status == GONE or delivery.attempts > len(BACK_OFF_S):
         return None
     if _is_final(answer) and delivery.attempts >= FEW:
@@ -166,7 +166,7 @@ def _next(delivery: Delivery, answer: Answer, now: int, chance: float) -> int | 
     return at if at <= delivery.begun_at + LIMIT_MS else None
 
 
-def _is_final(answer: Answer) -> bool:
+def _is_final(answer: DeliveryResponse) -> bool:
     """Whether the same request will hardly be taken later: a redirect, or a refusal of it."""
     if answer.status is None:
         return answer.error == FORBIDDEN

@@ -11,7 +11,7 @@ import msgspec
 from typing_extensions import TypeVar
 
 from perdure.core.conversation.compaction import policy_of
-from perdure.core.driver.model_failures import Patience
+from perdure.core.driver.model_failures import RetryPolicy
 from perdure.core.driver.plan import Limits
 from perdure.core.json_values import no_json
 from perdure.core.session import queues
@@ -19,7 +19,7 @@ from perdure.core.session.state import Run
 from perdure.errors import ConfigError, NotFound, PerdureError, Refused
 from perdure.runtime.agents.output import OutputShape
 from perdure.runtime.agents.permissions import permissions_of
-from perdure.runtime.mcp.pool import Lines
+from perdure.runtime.mcp.pool import ServerPool
 from perdure.runtime.mcp.servers import Listed, MCPServer, MCPTools, check_library
 from perdure.runtime.mcp.tools import tools_of
 from perdure.runtime.models.base import Model, ToolSpec
@@ -169,7 +169,7 @@ class ReadyAgent:
     def __init__(
         self,
         agent: Agent[Any],
-        lines: Lines | None = None,
+        lines: ServerPool | None = None,
         lists: Mapping[str, tuple[Listed, ...]] | None = None,
         models: Mapping[str, Model] | None = None,
     ) -> None:
@@ -221,9 +221,9 @@ class ReadyAgent:
         return stand_in or self.model
 
     @cached_property
-    def patience(self) -> Patience:
+    def patience(self) -> RetryPolicy:
         """What is done about a model that does not answer."""
-        return Patience(self.agent.retries, tuple(self.models))
+        return RetryPolicy(self.agent.retries, tuple(self.models))
 
     @cached_property
     def input_timeout_ms(self) -> int | None:
@@ -282,9 +282,9 @@ class ReadyAgent:
 class Agents:
     """The agents that this process knows, by name and former names."""
 
-    def __init__(self, agents: Sequence[Agent[Any]], lines: Lines | None = None) -> None:
+    def __init__(self, agents: Sequence[Agent[Any]], lines: ServerPool | None = None) -> None:
         self._ready: dict[str, ReadyAgent] = {}
-        self.lines = lines or Lines()
+        self.lines = lines or ServerPool()
         for agent in agents:
             self.add(agent)
 

@@ -21,7 +21,7 @@ from perdure.core.transfer.salvage import salvaged
 from perdure.errors import Conflict, Corrupt
 from perdure.runtime.doctor.checks import Check, Checks
 from perdure.runtime.doctor.database import Commands
-from perdure.runtime.transfer.create import Names, going_on, make
+from perdure.runtime.transfer.create import SessionNames, from_log, make
 from perdure.store.base import Gone, Store
 from perdure.store.inspect import Look, Seen, StreamLook
 
@@ -90,10 +90,10 @@ class SessionCheckup:
         return cls(look, now, commands, log, fold(log.events))
 
     @property
-    def names(self) -> Names:
+    def names(self) -> SessionNames:
         """Tenant, session, agent and queue."""
         tenant, session_id = index.names_in(self.look.stream) or ("", self.look.stream)
-        return Names(tenant, session_id, *index.names_of_kind(self.look.kind))
+        return SessionNames(tenant, session_id, *index.names_of_kind(self.look.kind))
 
     @property
     def is_held(self) -> bool:
@@ -265,7 +265,7 @@ class Mended:
     original: Path
 
 
-async def mend(store: Store, look: Look, found: SessionCheckup) -> Mended:
+async def rebuild_session(store: Store, look: Look, found: SessionCheckup) -> Mended:
     """Keep the original, then make the session anew under its name, in one commit.
 
     Conflict BEING_RESUMED if somebody drives it: what is being written cannot be looked at.
@@ -285,7 +285,7 @@ async def mend(store: Store, look: Look, found: SessionCheckup) -> Mended:
     ]
     now = store.now()
     log = salvaged(found.log.events, told, now)
-    making = going_on(found.names, log, now)
+    making = from_log(found.names, log, now)
     original = look.keep_original(found.look.stream)
     try:
         await make(store, replace(making, replaces=found.look.stream))

@@ -8,8 +8,8 @@ from msgspec import Struct
 from perdure.core.conversation.messages import Answer
 from perdure.core.driver import drafts as turns
 from perdure.core.driver import effects
-from perdure.core.driver.drafts import Draft, Scope, Turn
-from perdure.core.driver.model_failures import MAX_PAUSES, Trouble, useless
+from perdure.core.driver.drafts import Draft, ModelTurn, SessionScope
+from perdure.core.driver.model_failures import MAX_PAUSES, ModelFailure, useless
 from perdure.core.driver.verdicts import Ending, GiveUp, Verdict
 from perdure.core.log import events
 from perdure.core.log.stop_reasons import is_cut, is_paused
@@ -24,9 +24,9 @@ from perdure.runtime.engine.in_flight import (
     Summarised,
     ToolReturned,
 )
-from perdure.runtime.engine.model_calls import Compacting
+from perdure.runtime.engine.model_calls import Summaries
 from perdure.runtime.engine.tool_calls import Verdicts
-from perdure.runtime.engine.writer import Ledger
+from perdure.runtime.engine.writer import LeasedWriter
 from perdure.runtime.records.log import Log
 
 Written = (
@@ -41,30 +41,30 @@ Written = (
 FACTS: Final = (ToolReturned, StartReturned)  # what happened, whatever else did; else decisions
 
 
-class Drafting(Struct, frozen=True):
+class Drafts(Struct, frozen=True):
     """Makes the drafts of one drive.
 
     It knows nothing of its driver: an object in a circle waits for the collector of garbage.
     """
 
     agent: ReadyAgent
-    ledger: Ledger
+    ledger: LeasedWriter
     verdicts: Verdicts
-    compacting: Compacting
+    compacting: Summaries
 
     @property
     def log(self) -> Log:
         return self.ledger.log
 
-    def _scope(self) -> Scope:
+    def _scope(self) -> SessionScope:
         """Whose session this is; with a message somebody may have come who is to be told."""
         record, agent = self.ledger.known.record, self.agent
         policy = (agent.agent.on_expire, agent.grace_ms, record.hooks, agent.blocks)
-        return Scope(record.id, record.tenant, agent.name, self.ledger.lease.epoch, *policy)
+        return SessionScope(record.id, record.tenant, agent.name, self.ledger.lease.epoch, *policy)
 
     # --- of what is to be done ----------------------------------------------------------------
 
-    def of(self, effect: Written, now: int) -> Draft:
+    def draft_effect(self, effect: Written, now: int) -> Draft:
         """The draft of an effect that is done by writing it."""
         state = self.log.state
         match effect:
@@ -100,7 +100,7 @@ class Drafting(Struct, frozen=True):
         verdicts: dict[str, Verdict] = {}
         stuck: dict[str, Refused] = {}
         for call in calls:
-            ready = self.verdicts.ready(call)
+            ready = self.verdicts.recheck(call)
             if isinstance(ready, Refused):
                 stuck[call.id] = ready
             else:
@@ -132,7 +132,7 @@ class Drafting(Struct, frozen=True):
 
     # --- of what came back --------------------------------------------------------------------
 
-    def after(self, outcome: Outcome, now: int) -> Draft | None:
+    def draft_outcome(self, outcome: Outcome, now: int) -> Draft | None:
         """The draft of what became of something; None if that has no place in the log any more."""
         match outcome:
             case ToolReturned():
@@ -186,7 +186,7 @@ class Drafting(Struct, frozen=True):
 
     def _answered(self, outcome: Answered, now: int) -> Draft:
         state = self.log.state
-        said = Turn(outcome.answer, outcome.request_head, outcome.verdicts, outcome.redact)
+        said = ModelTurn(outcome.answer, outcome.request_head, outcome.verdicts, outcome.redact)
         draft = turns.record_turn(state, self._scope(), said, now)
         ending = None
         if state.input_head <= outcome.request_head:  # nobody has said anything meanwhile
@@ -209,10 +209,10 @@ class Drafting(Struct, frozen=True):
         return self.agent.output.ending(whole, 0 if state.run is None else state.run.corrections)
 
 
-def _trouble(error: PerdureError) -> Trouble:
+def _trouble(error: PerdureError) -> ModelFailure:
     if isinstance(error, ModelUnavailable):
         asked_ms = error.retry_after_ms
-        return Trouble(
+        return ModelFailure(
             error.message, error.code, error.hint, may_pass=True, retry_after_ms=asked_ms
         )
-    return Trouble(error.message, error.code, error.hint)
+    return ModelFailure(error.message, error.code, error.hint)

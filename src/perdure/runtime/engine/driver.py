@@ -15,24 +15,24 @@ from perdure.core.driver import drafts as turns
 from perdure.core.driver import effects
 from perdure.core.driver.drafts import Draft
 from perdure.core.driver.effects import Effect, Park
-from perdure.core.driver.plan import Seat, plan, running_ms
+from perdure.core.driver.plan import DriveView, plan, running_ms
 from perdure.core.log import events
 from perdure.core.session.calls import Call, CallStatus
 from perdure.core.session.state import State
 from perdure.errors import PerdureError
 from perdure.runtime.agents.agents import ReadyAgent
-from perdure.runtime.engine.drafts import FACTS, Drafting, Written
-from perdure.runtime.engine.in_flight import Flight, Outcome, ToolReturned
-from perdure.runtime.engine.model_calls import NOTHING, Asking, Compacting
-from perdure.runtime.engine.tool_calls import Performer, Verdicts, Workplace
-from perdure.runtime.engine.writer import Ledger, Rest
-from perdure.runtime.records.cache import Rested
+from perdure.runtime.engine.drafts import FACTS, Drafts, Written
+from perdure.runtime.engine.in_flight import InFlight, Outcome, ToolReturned
+from perdure.runtime.engine.model_calls import NOTHING, ModelCalls, Summaries
+from perdure.runtime.engine.tool_calls import CallContext, ToolCalls, Verdicts
+from perdure.runtime.engine.writer import LeasedWriter, Rest
+from perdure.runtime.records.cache import CachedSession
 from perdure.runtime.records.log import Log
-from perdure.runtime.resources import Desk
+from perdure.runtime.resources import Resources
 from perdure.store.base import Fenced, Gone, HeadMoved, Lease, Lost, Unknown, VersionMoved
 
 
-class RunningTime:
+class RunClock:
     """When the time of a run is up, as one drive of it sees that."""
 
     def __init__(self, limit_ms: int | None) -> None:
@@ -69,10 +69,10 @@ class Driver:
 
     def __init__(
         self,
-        desk: Desk,
+        desk: Resources,
         lease: Lease,
         agent: ReadyAgent,
-        rested: Rested,
+        rested: CachedSession,
         is_alive: Callable[[], bool],
     ) -> None:
         record = rested.known.record
@@ -81,19 +81,19 @@ class Driver:
         self._lease = lease
         self._is_alive = is_alive
         self._log = rested.log
-        self._ledger = Ledger(desk, lease, rested, agent, is_alive)
-        place = Workplace(desk, agent, record.tenant, record.id)
+        self._ledger = LeasedWriter(desk, lease, rested, agent, is_alive)
+        place = CallContext(desk, agent, record.tenant, record.id)
         verdicts = Verdicts(place)
-        self._performer = Performer(place, verdicts)
-        self._asking = Asking(place, verdicts, self._log.growing)
-        self._compacting = Compacting(self._asking, self._log)
-        self._drafting = Drafting(agent, self._ledger, verdicts, self._compacting)
+        self._performer = ToolCalls(place, verdicts)
+        self._asking = ModelCalls(place, verdicts, self._log.growing)
+        self._compacting = Summaries(self._asking, self._log)
+        self._drafting = Drafts(agent, self._ledger, verdicts, self._compacting)
         self._news = asyncio.Event()
-        self._flight = Flight(self._news.set)
+        self._flight = InFlight(self._news.set)
         self._launched: set[tuple[str, int]] = set()  # effect id, attempt
         self._looked_at: State | None = None  # for what to launch
         self._foreseen: tuple[State, Effect] | None = None  # what follows from the last commit
-        self._time = RunningTime(agent.limits.running_ms)
+        self._time = RunClock(agent.limits.running_ms)
         self._stuck: dict[str, PerdureError] = {}
         self._stopping = False
         self._moved = False  # somebody wrote to the stream since we last read it
@@ -108,9 +108,9 @@ class Driver:
         return self._log
 
     @property
-    def rested(self) -> Rested:
+    def rested(self) -> CachedSession:
         """The session as this drive left it."""
-        return Rested(self._log, self._ledger.known, self._ledger.waits())
+        return CachedSession(self._log, self._ledger.known, self._ledger.waits())
 
     async def run(self, parked: Callable[[], None]) -> None:
         """Drive until the session is parked, and say so; a call that cannot be stopped may go on.
@@ -156,7 +156,7 @@ class Driver:
         self._flight.check()
         try:
             if self._flight.outcomes:
-                parked = await self._take(self._flight.outcomes[0])
+                parked = await self._record_outcome(self._flight.outcomes[0])
                 del self._flight.outcomes[0]
             else:
                 parked = await self._do(self._plan(self._log.state))
@@ -166,10 +166,10 @@ class Driver:
             return False
         except (HeadMoved, Unknown):
             await self._catch_up()
-            self._launch()  # an intent of ours whose answer was lost may be read back
+            self._start_intended_calls()  # an intent of ours whose answer was lost may be read back
             return False
         if not parked:
-            self._launch()
+            self._start_intended_calls()
         return parked
 
     async def _catch_up(self) -> None:
@@ -186,8 +186,8 @@ class Driver:
             self._flight.stop_asking()  # cancelled meanwhile: the answer would be dropped
         return plan(state, self._seat(), self._desk.store.now())
 
-    def _seat(self, starting: frozenset[str] = frozenset()) -> Seat:
-        return Seat(
+    def _seat(self, starting: frozenset[str] = frozenset()) -> DriveView:
+        return DriveView(
             epoch=self._lease.epoch,
             tries=self._lease.tries if not self._wrote else 1,
             in_flight=starting.union(self._flight.calls) if starting else self._flight.calls,
@@ -225,7 +225,7 @@ class Driver:
         is_end = isinstance(effect, effects.CloseCalls | effects.GiveUpUnanswered)
         if is_end or (isinstance(effect, effects.Fail) and effect.stops):
             self._flight.stop()
-        return self._drafting.of(effect, self._desk.store.now())
+        return self._drafting.draft_effect(effect, self._desk.store.now())
 
     async def _wait(self, idle: effects.Idle) -> None:
         began = self._desk.store.now()
@@ -277,9 +277,9 @@ class Driver:
         self._stuck.update(stuck)
         return False if draft is None else await self._decide(draft)
 
-    async def _take(self, outcome: Outcome) -> bool:
+    async def _record_outcome(self, outcome: Outcome) -> bool:
         self._foreseen = None
-        draft = self._drafting.after(outcome, self._desk.store.now())
+        draft = self._drafting.draft_outcome(outcome, self._desk.store.now())
         if draft is None:
             return False
         if not isinstance(outcome, FACTS):
@@ -311,7 +311,7 @@ class Driver:
         await self._wait(effects.Idle(self._time.until(self._log, now)))
         return False
 
-    def _launch(self) -> None:
+    def _start_intended_calls(self) -> None:
         """Run what this very drive intended; each intent once."""
         if self._log.state is self._looked_at:
             return

@@ -6,7 +6,7 @@ from typing import Final
 
 import anyio
 
-from perdure.runtime.records.cache import Heard, Near
+from perdure.runtime.records.cache import Heard, SessionCache
 from perdure.store.base import Record, Store
 from perdure.store.shared.paging import END
 
@@ -18,12 +18,12 @@ GATHER_S: Final = 0.02
 Taken = Callable[[Sequence[Record]], None]
 
 
-class Watch:
+class FeedReader:
     """Tells listeners the newest seq of their stream. A hint: late or missing is harmless."""
 
-    def __init__(self, store: Store, near: Near | None = None) -> None:
+    def __init__(self, store: Store, near: SessionCache | None = None) -> None:
         self._store = store
-        self._near = near or Near()
+        self._near = near or SessionCache()
         self._readers: list[Taken] = []
         self._cursor = END
 

@@ -20,12 +20,18 @@ from perdure.core.session.queues import DEFAULT
 from perdure.errors import Corrupt, PerdureError, StoreError
 from perdure.runtime.agents.agents import Agents, ReadyAgent
 from perdure.runtime.engine.driver import Driver
-from perdure.runtime.engine.feed import Watch
-from perdure.runtime.engine.leases import LEASE_MS, Debt, Debts, Holder, held
-from perdure.runtime.records.cache import Rested
-from perdure.runtime.records.entries import Known
+from perdure.runtime.engine.feed import FeedReader
+from perdure.runtime.engine.leases import (
+    LEASE_MS,
+    LeaseHolder,
+    UnreturnedLease,
+    UnreturnedLeases,
+    held,
+)
+from perdure.runtime.records.cache import CachedSession
+from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.records.log import Log
-from perdure.runtime.resources import Desk
+from perdure.runtime.resources import Resources
 from perdure.runtime.streaming import REMIND_S
 from perdure.store.base import Fenced, Gone, Lease, Lost
 
@@ -66,7 +72,7 @@ class Wanted(NamedTuple):
     to_the_end: bool = False  # it is told when that one has ended
 
 
-def _wanted(known: Known, *, to_the_end: bool = False) -> Wanted:
+def _wanted(known: SessionEntry, *, to_the_end: bool = False) -> Wanted:
     kind = index.stream_kind(known.record.agent, known.record.queue)
     return Wanted(kind, 1, known.stream, to_the_end)
 
@@ -74,14 +80,14 @@ def _wanted(known: Known, *, to_the_end: bool = False) -> Wanted:
 class Host:
     """Holds leases for this process and drives what it holds."""
 
-    def __init__(self, desk: Desk, agents: Agents, lease_ms: int = LEASE_MS) -> None:
-        self.watch = Watch(desk.store, desk.near)
+    def __init__(self, desk: Resources, agents: Agents, lease_ms: int = LEASE_MS) -> None:
+        self.watch = FeedReader(desk.store, desk.near)
         self.drives: dict[str, Drive] = {}
         self._ended = asyncio.Event()  # of the next drive to end
         self._desk = desk
         self._agents = agents
-        self._debts = Debts(desk.store, desk.outbox)
-        self._holder = Holder(desk.store, self._debts, lease_ms, self._lose, self._has_again)
+        self._debts = UnreturnedLeases(desk.store, desk.outbox)
+        self._holder = LeaseHolder(desk.store, self._debts, lease_ms, self._lose, self._has_again)
         self._tasks: anyio.abc.TaskGroup | None = None
         self._main: asyncio.Task[None] | None = None
         self._driving: dict[asyncio.Task[None], Begun | None] = {}
@@ -210,7 +216,7 @@ class Host:
 
     async def give_back(self, lease: Lease, due: int | None) -> None:
         """Give a lease back, now or when the store lets us; until `due` nobody looks at it."""
-        await self._debts.pay(Debt(lease, due))
+        await self._debts.pay(UnreturnedLease(lease, due))
 
     def _has_again(self, leases: Sequence[Lease]) -> bool:
         """Whether one of them is the lease of a drive here, with its epoch."""
@@ -222,7 +228,7 @@ class Host:
 
     # --- drives -------------------------------------------------------------------------------
 
-    async def ensure(self, known: Known) -> Drive | None:
+    async def start_drive(self, known: SessionEntry) -> Drive | None:
         """The drive of this session here, begun if it is due and free; else None."""
         running = self.drives.get(known.stream)
         if running is not None:
@@ -230,7 +236,7 @@ class Host:
         begun = await self._begun(known.record.agent, _wanted(known))
         return begun[0] if begun else self.drives.get(known.stream)
 
-    async def driven(self, known: Known) -> Drive | None:
+    async def drive_until_parked(self, known: SessionEntry) -> Drive | None:
         """Drive this session here, if it is due and free, and answer when that has ended.
 
         If it is driven here already, that drive; else None.
@@ -245,7 +251,7 @@ class Host:
             await running.done.wait()
         return running
 
-    async def begin(self, name: str, limit: int, *, queue: str = DEFAULT) -> list[Drive]:
+    async def start_due(self, name: str, limit: int, *, queue: str = DEFAULT) -> list[Drive]:
         """Drive what is due under an agent's name in a queue."""
         return await self._begun(name, Wanted(index.stream_kind(name, queue), limit))
 
@@ -330,7 +336,7 @@ class Host:
     async def _drive(self, drive: Drive, agent: ReadyAgent) -> None:
         lease = drive.lease
         try:
-            await self._driven(drive, agent)
+            await self._run_driver(drive, agent)
         except Lost as error:
             logger.info("%s: %s", lease.stream, error.message)
             self._holder.lose(lease.holder)
@@ -363,13 +369,13 @@ class Host:
         ended, self._ended = self._ended, asyncio.Event()
         ended.set()
 
-    async def _driven(self, drive: Drive, agent: ReadyAgent) -> None:
+    async def _run_driver(self, drive: Drive, agent: ReadyAgent) -> None:
         """Drive until it rests."""
         lease, near = drive.lease, self._desk.near
         rested = near.forget(lease.stream)
         if rested is None or rested.log.state.head != lease.head:
             log = Log(self._desk.store, lease.stream)
-            rested = Rested(log, await held(self._desk.store, lease), None)
+            rested = CachedSession(log, await held(self._desk.store, lease), None)
 
         if agent.chosen:
             agent = await self._agents.listed(agent)
@@ -388,4 +394,4 @@ class Host:
     async def _give_up(self, lease: Lease, error: PerdureError, *, tell: bool = False) -> None:
         """Give the lease back after a failure that is not the session's own."""
         due = None if isinstance(error, Corrupt) or tell else self._desk.store.now() + PAUSE_MS
-        await self._debts.pay(Debt(lease, due, error if tell else None))
+        await self._debts.pay(UnreturnedLease(lease, due, error if tell else None))

@@ -69,7 +69,7 @@ Start = Callable[[], Doing]
 _ENDS: Final = (asyncio.CancelledError, KeyboardInterrupt, SystemExit)  # of the task, or of us all
 
 
-class Flight:
+class InFlight:
     """Everything that one drive has in the air."""
 
     def __init__(self, tell: Callable[[], None]) -> None:

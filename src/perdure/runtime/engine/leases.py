@@ -15,7 +15,7 @@ from perdure.core.session import naming as index
 from perdure.core.session.queues import DEFAULT, worker_name
 from perdure.errors import Corrupt, PerdureError, StoreError
 from perdure.runtime.ids import secret_id
-from perdure.runtime.records.entries import Known
+from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.records.log import as_record
 from perdure.runtime.webhooks.outbox import Outbox
 from perdure.store.base import (
@@ -35,7 +35,7 @@ logger = logging.getLogger("perdure")
 
 
 @dataclass(frozen=True, slots=True)
-class Debt:
+class UnreturnedLease:
     """A lease that must be given back: until when nobody should look, and why the drive failed."""
 
     lease: Lease
@@ -43,13 +43,13 @@ class Debt:
     told: PerdureError | None = None  # recorded as the end of the run
 
 
-class Debts:
+class UnreturnedLeases:
     """What we hold and do not drive; as long as we live, nobody else would ever look at it."""
 
     def __init__(self, store: Store, outbox: Outbox) -> None:
         self._store = store
         self._outbox = outbox
-        self._owed: dict[str, Debt] = {}  # by stream
+        self._owed: dict[str, UnreturnedLease] = {}  # by stream
 
     def __bool__(self) -> bool:
         return bool(self._owed)
@@ -66,7 +66,7 @@ class Debts:
             asked = debt.due is not None and debt.lease.stream == wanted  # no need to wait
             await self.pay(replace(debt, due=self._store.now()) if asked else debt)
 
-    async def pay(self, debt: Debt) -> None:
+    async def pay(self, debt: UnreturnedLease) -> None:
         """Give a lease back; it is owed until we know better: who pays may be called off."""
         stream = debt.lease.stream
         self._owed[stream] = debt
@@ -81,7 +81,7 @@ class Debts:
         if self._owed.get(stream) is debt:
             del self._owed[stream]
 
-    async def _give_back(self, debt: Debt) -> None:
+    async def _give_back(self, debt: UnreturnedLease) -> None:
         lease, store = debt.lease, self._store
         head = (await store.read(lease.stream, limit=0)).head
         records, puts = [], []
@@ -100,13 +100,13 @@ class Debts:
         return [] if known.record.is_over else [known.put(state="failed", problem=None)]
 
 
-async def held(store: Store, lease: Lease) -> Known:
+async def held(store: Store, lease: Lease) -> SessionEntry:
     """The entry of the session that a lease is for. Raises Gone."""
     names = index.names_in(lease.stream) or ("", "")
     entry = await store.get("session", index.session_key(*names))
     if entry is None or entry.stream != lease.stream:
         raise Gone(f"{lease.stream} has no entry", stream=lease.stream)
-    return Known.of(entry)
+    return SessionEntry.of(entry)
 
 
 LEASE_MS: Final = 10_000
@@ -116,7 +116,7 @@ Lose = Callable[[str], None]
 HasAgain = Callable[[Sequence[Lease]], bool]
 
 
-class Holder:
+class LeaseHolder:
     """Claims for this process, under one name at a time, since the heartbeat renews one.
 
     `lost` is called when everything that was held under a name must be forgotten. `has_again` says
@@ -124,7 +124,7 @@ class Holder:
     """
 
     def __init__(
-        self, store: Store, debts: Debts, lease_ms: int, lost: Lose, has_again: HasAgain
+        self, store: Store, debts: UnreturnedLeases, lease_ms: int, lost: Lose, has_again: HasAgain
     ) -> None:
         self._store = store
         self._debts = debts

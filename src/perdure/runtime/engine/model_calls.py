@@ -13,7 +13,7 @@ from msgspec import Struct
 from perdure.core.conversation import compaction
 from perdure.core.conversation.compaction import Cut
 from perdure.core.conversation.messages import Answer, Message, UserMessage
-from perdure.core.conversation.repair import Growing
+from perdure.core.conversation.repair import IncrementalCanonical
 from perdure.core.driver.model_failures import ELSEWHERE, NOT_RUN, cut_off
 from perdure.core.driver.verdicts import GiveUp, Reject
 from perdure.core.log.stop_reasons import is_cut
@@ -21,9 +21,9 @@ from perdure.core.session.state import State
 from perdure.errors import ModelError, PerdureError
 from perdure.runtime.agents.prices import window
 from perdure.runtime.engine.in_flight import Answered, ModelFailed, Summarised
-from perdure.runtime.engine.tool_calls import Verdicts, Workplace
+from perdure.runtime.engine.tool_calls import CallContext, Verdicts
 from perdure.runtime.models.base import Delta, Model, Request
-from perdure.runtime.probes import ModelAsked, tell
+from perdure.runtime.probes import ModelAsked, notify
 from perdure.runtime.records.content import find_bytes
 from perdure.runtime.records.log import Log
 from perdure.runtime.storable import storable, storable_text
@@ -33,12 +33,12 @@ from perdure.runtime.tools.invoke import is_called_off, named
 logger = logging.getLogger("perdure")
 
 
-class Asking(Struct, frozen=True):
+class ModelCalls(Struct, frozen=True):
     """One session's way to its model; it may be interrupted at any await without harm."""
 
-    place: Workplace
+    place: CallContext
     verdicts: Verdicts
-    growing: Growing
+    growing: IncrementalCanonical
 
     async def turn(
         self, messages: list[Message], state: State, attempt: Attempt = (0, 0)
@@ -53,7 +53,9 @@ class Asking(Struct, frozen=True):
             wrong = {call.id: NOT_RUN for call in answer.calls}
         verdicts = tuple(
             [
-                Reject(wrong[call.id]) if call.id in wrong else await self.verdicts.on(call, state)
+                Reject(wrong[call.id])
+                if call.id in wrong
+                else await self.verdicts.judge(call, state)
                 for call in answer.calls
             ]
         )
@@ -137,7 +139,7 @@ class Asking(Struct, frozen=True):
     ) -> Answer:
         whole: Answer | None = None
         hides = bool(self.place.agent.hidden)
-        tell(ModelAsked, self.place.tenant, self.place.session_id, request.turn, up_to)
+        notify(ModelAsked, self.place.tenant, self.place.session_id, request.turn, up_to)
         with (
             self.place.desk.telemetry.chat(model.name, request, hides=hides) as answered,
             self._speaking(request, attempt) as say,
@@ -176,10 +178,10 @@ NOTHING: Final = GiveUp("there is nothing to summarise", "NOTHING_TO_COMPACT")
 _SMALL: Final = 2_000  # tokens that every model takes: the table of windows is not even loaded
 
 
-class Compacting:
+class Summaries:
     """When a summary is asked for instead of the next turn, and what if there is none."""
 
-    def __init__(self, asking: Asking, log: Log) -> None:
+    def __init__(self, asking: ModelCalls, log: Log) -> None:
         self._asking = asking
         self._agent = asking.place.agent
         self._policy = self._agent.compaction

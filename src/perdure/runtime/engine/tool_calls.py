@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.core.conversation.messages import AskedCall
-from perdure.core.driver.verdicts import Defer, Gate, Reject, Start, Verdict, Wait
+from perdure.core.driver.verdicts import Defer, Reject, RequireApproval, Start, Verdict, Wait
 from perdure.core.log import events
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session.calls import NOT_THIS_CALL, Call
@@ -20,9 +20,9 @@ from perdure.runtime.agents.agents import ReadyAgent
 from perdure.runtime.engine.in_flight import StartReturned, ToolReturned
 from perdure.runtime.ids import secret_id
 from perdure.runtime.models.base import Delta
-from perdure.runtime.probes import ToolRun, tell
+from perdure.runtime.probes import ToolRun, notify
 from perdure.runtime.records.content import check_size, stored_content
-from perdure.runtime.resources import Desk
+from perdure.runtime.resources import Resources
 from perdure.runtime.storable import storable_text
 from perdure.runtime.tools.builtin import wait_ms
 from perdure.runtime.tools.invoke import invoke, is_called_off, named, needs_approval, prompt_for
@@ -32,10 +32,10 @@ from perdure.runtime.values import Context, Decision, PendingCall
 from perdure.runtime.views import instant
 
 
-class Workplace(Struct, frozen=True):
+class CallContext(Struct, frozen=True):
     """One session with its agent, as this process has it."""
 
-    desk: Desk
+    desk: Resources
     agent: ReadyAgent
     tenant: str
     session_id: str
@@ -97,7 +97,7 @@ Checked = tuple[Tool[..., Any], Mapping[str, Any], dict[str, Any]]  # tool, as g
 class Verdicts(Struct, frozen=True):
     """Judges the calls of one session by the code that is here now."""
 
-    place: Workplace
+    place: CallContext
     checked: dict[str, Checked] = {}  # arguments, by call
 
     def args(self, tool: Tool[..., Any], call: Call) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class Verdicts(Struct, frozen=True):
             return known[2]  # as the verdict on it found them
         return tool.validate(call.params)
 
-    async def on(self, call: AskedCall, state: State) -> Verdict:
+    async def judge(self, call: AskedCall, state: State) -> Verdict:
         """What to do about a call that the model just asked for."""
         tool = self.place.agent.tool(call.tool)
         if tool is None:
@@ -148,18 +148,18 @@ class Verdicts(Struct, frozen=True):
         prompt = prompt_for(tool, args)
         return Wait(*ids, "question", prompt, self._deadline_for_people(None))
 
-    def _asked(self, tool: Tool[..., Any], call: AskedCall) -> Gate | Reject:
+    def _asked(self, tool: Tool[..., Any], call: AskedCall) -> RequireApproval | Reject:
         if self.place.desk.tracked:
             return self.gate(tool, dict(call.params))
         logger.warning("%s: %s", call.tool, NOT_TRACKED)
         return Reject(NOT_TRACKED)
 
-    def gate(self, tool: Tool[..., Any] | None, params: dict[str, Any]) -> Gate:
+    def gate(self, tool: Tool[..., Any] | None, params: dict[str, Any]) -> RequireApproval:
         """A person must decide; without a deadline unless the tool or the agent states one."""
         if tool is None:
-            return Gate(secret_id("p"), secret_id("e"), "")
+            return RequireApproval(secret_id("p"), secret_id("e"), "")
         expires_at = self._deadline_for_people(tool)
-        return Gate(secret_id("p"), secret_id("e"), prompt_for(tool, params), expires_at)
+        return RequireApproval(secret_id("p"), secret_id("e"), prompt_for(tool, params), expires_at)
 
     def _deadline_for_people(self, tool: Tool[..., Any] | None) -> int | None:
         limit = self.place.agent.input_timeout_ms
@@ -175,7 +175,7 @@ class Verdicts(Struct, frozen=True):
         expires_at = None if limit is None else self.place.desk.store.now() + limit
         return Defer(secret_id("p"), secret_id("e"), expires_at)
 
-    def ready(self, call: Call) -> Start | Defer | Reject | Refused:
+    def recheck(self, call: Call) -> Start | Defer | Reject | Refused:
         """Whether a recorded call can run with the code that is here now."""
         if call.problem == NOT_THIS_CALL:
             return Reject(
@@ -196,10 +196,10 @@ class Verdicts(Struct, frozen=True):
         return self.begin(tool)
 
 
-class Performer(Struct, frozen=True):
+class ToolCalls(Struct, frozen=True):
     """One session's hands: everything here may be interrupted at any await without harm."""
 
-    place: Workplace
+    place: CallContext
     verdicts: Verdicts
 
     async def run(
@@ -249,7 +249,7 @@ class Performer(Struct, frozen=True):
     async def _invoke(self, tool: Tool[..., Any], call: Call, ctx: Context[Any]) -> Any:
         may_repeat = tool.crash_policy != "tell"
         run = (call.turn, call.id, call.effect_id, tool.name, may_repeat)
-        tell(ToolRun, ctx.tenant, ctx.session_id, *run)
+        notify(ToolRun, ctx.tenant, ctx.session_id, *run)
         desk = self.place.desk
         with desk.telemetry.tool(tool, call.id, ctx.session_id, ctx.args) as returned:
             value = await invoke(tool, ctx, limiter=desk.threads)

@@ -15,10 +15,10 @@ from perdure.core.pending.record import PendingRecord
 from perdure.core.session.state import State
 from perdure.errors import PerdureError, StoreError
 from perdure.runtime.agents.agents import ReadyAgent
-from perdure.runtime.records.cache import Rested
-from perdure.runtime.records.entries import Known, Waiting
+from perdure.runtime.records.cache import CachedSession
+from perdure.runtime.records.entries import PendingEntry, SessionEntry
 from perdure.runtime.records.log import After, as_record
-from perdure.runtime.resources import Desk
+from perdure.runtime.resources import Resources
 from perdure.store.base import (
     HeadMoved,
     Lease,
@@ -37,14 +37,14 @@ PATIENT_S: Final = 10.0  # with a fact, which cannot be had again
 Rest = Callable[[State], Park | None]
 
 
-class Ledger:
+class LeasedWriter:
     """Facts go in under the fence; decisions under the fence, and at the head that was folded."""
 
     def __init__(
         self,
-        desk: Desk,
+        desk: Resources,
         lease: Lease,
-        rested: Rested,
+        rested: CachedSession,
         agent: ReadyAgent,
         is_alive: Callable[[], bool],
     ) -> None:
@@ -67,7 +67,7 @@ class Ledger:
         if any(isinstance(e, events.User) and seq > self.lease.head for seq, _, e in new):
             entry = await self._store.get("session", self.known.entry.key)
             if entry is not None and entry.stream == self.lease.stream:
-                self.known = Known.of(entry)
+                self.known = SessionEntry.of(entry)
 
     async def fact(self, draft: Draft, rest: Rest) -> bool:
         """Append what happened, wherever the log ends; True if that parked the session.
@@ -144,7 +144,7 @@ class Ledger:
             head=None if anywhere else head,
             release=None if rest is None else Release(rest.due),
         )
-        waits = [Waiting(stream, 1, record) for record in page.draft.opened]
+        waits = [PendingEntry(stream, 1, record) for record in page.draft.opened]
         waits += await self._changes(page.draft.changed)
         known = None if anywhere else self._listed(page, problem, parked=rest is not None)
         puts = [one.as_put for one in (*waits, known) if one is not None]
@@ -159,7 +159,7 @@ class Ledger:
             await self.catch_up()  # somebody wrote in between
         if rest is not None:
             self.log.at = Slice((), self.log.state.head, None, rest.due)
-            self._near.keep(Rested(self.log, self.known, self.waits()))
+            self._near.keep(CachedSession(self.log, self.known, self.waits()))
         self._near.tell(stream, heads[stream])
         return rest is not None
 
@@ -180,7 +180,7 @@ class Ledger:
                 await anyio.sleep(min(0.01 * 2**attempt, LONGEST_S))
         raise AssertionError("unreachable")
 
-    async def _changes(self, changed: dict[str, Change]) -> list[Waiting]:
+    async def _changes(self, changed: dict[str, Change]) -> list[PendingEntry]:
         found = []
         for pending_id, change in changed.items():
             waiting = self._waits.pop(pending_id, None)  # tried once; moved by others: look
@@ -188,7 +188,7 @@ class Ledger:
                 entry = await self._store.get("pending", pending_id)
                 if entry is None:
                     continue
-                waiting = Waiting.of(entry)
+                waiting = PendingEntry.of(entry)
                 if not waiting.record.is_open:
                     # somebody settled it: their record moved the head, so look again
                     raise VersionMoved(f"{pending_id} is settled", entry=entry)
@@ -200,13 +200,15 @@ class Ledger:
         waiting = self._waits.get(pending_id)
         return None if waiting is None else waiting.record
 
-    def waits(self) -> dict[str, Waiting] | None:
+    def waits(self) -> dict[str, PendingEntry] | None:
         """Every call that waits; None if one of them is not known here."""
         ids = [one for call in self.log.state.open_calls for one in (call.gate, call.wait) if one]
         known = {one: self._waits[one] for one in ids if one in self._waits}
         return known if len(known) == len(ids) else None
 
-    def _listed(self, page: "_Page", problem: PerdureError | None, *, parked: bool) -> Known | None:
+    def _listed(
+        self, page: "_Page", problem: PerdureError | None, *, parked: bool
+    ) -> SessionEntry | None:
         after, record = page.after.state, self.known.record
         state = after.status if problem is None else "waiting"
         told = None if problem is None else problem.code
@@ -223,7 +225,7 @@ class Ledger:
         """Take in the present entry of the session, if that is what had moved."""
         entry = error.entry
         if entry is not None and entry.kind == "session":
-            self.known = Known.of(entry)
+            self.known = SessionEntry.of(entry)
 
 
 class _Page(NamedTuple):

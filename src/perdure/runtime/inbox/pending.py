@@ -14,8 +14,13 @@ from perdure.core.pending.record import PendingRecord, PendingStatus, Verb, move
 from perdure.core.pending.settlement import Settlement
 from perdure.core.session import naming as index
 from perdure.errors import Conflict, Corrupt, NotFound
-from perdure.runtime.records.cache import Near
-from perdure.runtime.records.entries import Known, Waiting, pending_not_found, pending_put
+from perdure.runtime.records.cache import SessionCache
+from perdure.runtime.records.entries import (
+    PendingEntry,
+    SessionEntry,
+    pending_not_found,
+    pending_put,
+)
 from perdure.runtime.records.log import as_record
 from perdure.runtime.webhooks.outbox import Outbox
 from perdure.store.base import Gone, NoStream, Put, Store, VersionMoved, Write
@@ -25,29 +30,29 @@ logger = logging.getLogger("perdure")
 Inspect = Callable[[PendingRecord], Awaitable[None]]
 
 
-class Settling:
+class PendingInbox:
     """The door for decisions, results, expiries and news of calls that wait."""
 
     def __init__(
-        self, store: Store, outbox: Outbox | None = None, near: Near | None = None
+        self, store: Store, outbox: Outbox | None = None, near: SessionCache | None = None
     ) -> None:
         self._store = store
         self._outbox = outbox or Outbox(store)
-        self._near = near or Near()
+        self._near = near or SessionCache()
 
     async def pending(self, pending_id: str, tenant: str | None = None) -> PendingRecord:
         """One pending call. Raises NotFound."""
         return (await self._waiting(pending_id, tenant)).record
 
-    async def _waiting(self, pending_id: str, tenant: str | None) -> Waiting:
+    async def _waiting(self, pending_id: str, tenant: str | None) -> PendingEntry:
         index.check_id(pending_id, "pending id")
         entry = await self._store.get("pending", pending_id)
-        found = None if entry is None else Waiting.of(entry)
+        found = None if entry is None else PendingEntry.of(entry)
         if found is None or (tenant is not None and found.record.tenant != tenant):
             raise pending_not_found(pending_id)
         return found
 
-    def _remembered(self, pending_id: str, tenant: str | None) -> Waiting | None:
+    def _remembered(self, pending_id: str, tenant: str | None) -> PendingEntry | None:
         """The call as it was last written here: a guess, good for one conditional commit."""
         found = self._near.waiting(pending_id)
         return None if found is None or tenant not in (None, found.record.tenant) else found
@@ -82,7 +87,7 @@ class Settling:
                 return outcome
             # it was overdue and is kept open: now the command itself, as a late one
 
-    async def _settled(self, found: Waiting, outcome: Settlement, now: int) -> bool:
+    async def _settled(self, found: PendingEntry, outcome: Settlement, now: int) -> bool:
         facts, stream = list(outcome.facts), found.stream
         settled = found.changed(outcome.record)
         others: list[Put] = []
@@ -120,7 +125,7 @@ class Settling:
         entry = await self._store.get("session", key)
         if entry is None or entry.stream != stream:
             return []
-        found = Known.of(entry)
+        found = SessionEntry.of(entry)
         if found.record.is_over:
             return []
         if found.record.task_id != record.task_id:

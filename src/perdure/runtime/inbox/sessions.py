@@ -22,15 +22,15 @@ from perdure.core.session import naming as index
 from perdure.core.session.naming import KeyRecord, SessionRecord
 from perdure.errors import Conflict, PerdureError, Refused
 from perdure.runtime.ids import new_id
-from perdure.runtime.records.cache import Near, Rested
+from perdure.runtime.records.cache import CachedSession, SessionCache
 from perdure.runtime.records.entries import (
-    Address,
-    Known,
+    SessionEntry,
+    SessionRef,
     WhileWaiting,
+    erased_as_not_found,
     open_calls,
     pending_put,
     session_not_found,
-    still_there,
 )
 from perdure.runtime.records.log import Log, as_record
 from perdure.runtime.webhooks.outbox import Outbox
@@ -39,7 +39,7 @@ from perdure.store.base import Entry, Gone, HeadMoved, Put, Store, VersionMoved,
 logger = logging.getLogger("perdure")
 
 
-class Said(Struct, frozen=True):
+class NewMessage(Struct, frozen=True):
     """A message to record."""
 
     content: events.Content
@@ -53,44 +53,44 @@ class Said(Struct, frozen=True):
         return MASK if self.redact else title_of(self.content)
 
 
-class Sent(Struct, frozen=True):
+class Receipt(Struct, frozen=True):
     """Where a message stands; the seq is not looked up for one that was sent before."""
 
-    known: "Known"
+    known: "SessionEntry"
     seq: int | None = None
     is_new: bool = False  # the session is: this made it
 
 
-class Outside:
+class SessionInbox:
     """The door for everybody who does not drive."""
 
     def __init__(
-        self, store: Store, outbox: Outbox | None = None, near: Near | None = None
+        self, store: Store, outbox: Outbox | None = None, near: SessionCache | None = None
     ) -> None:
         self._store = store
         self._outbox = outbox or Outbox(store)
-        self._near = near or Near()
+        self._near = near or SessionCache()
 
-    async def find(self, address: Address) -> Known | None:
+    async def find(self, address: SessionRef) -> SessionEntry | None:
         """The session, or None. Raises Conflict if it belongs to another agent."""
         entry = await self._store.get("session", address.key)
-        return None if entry is None else _checked(address, Known.of(entry))
+        return None if entry is None else _checked(address, SessionEntry.of(entry))
 
-    def remembered(self, address: Address) -> Known | None:
+    def remembered(self, address: SessionRef) -> SessionEntry | None:
         """The session as it was when it last moved here, if that is not long ago: a guess."""
         stream = index.stream_of(address.tenant, address.session_id)
         rested = self._near.resting(stream)
         # Whose it is now, if not that agent's, is not for a guess to say.
         return None if rested is None or not _is_of(address, rested.known) else rested.known
 
-    async def known(self, address: Address) -> Known:
+    async def known(self, address: SessionRef) -> SessionEntry:
         """The session. Raises NotFound."""
         found = await self.find(address)
         if found is None:
             raise session_not_found(address.session_id)
         return found
 
-    async def send(self, address: Address, said: Said) -> Sent:
+    async def send(self, address: SessionRef, said: NewMessage) -> Receipt:
         """Record a message and wake the session; the same key and content again changes nothing.
 
         Raises Conflict KEY_REUSED, SESSION_WAITING.
@@ -102,7 +102,7 @@ class Outside:
                 sent = await self._store.get("key", _key(found.stream, said.key))
                 if sent is not None:
                     _check_same(sent, said)
-                    return Sent(found)
+                    return Receipt(found)
             try:
                 if found is None:
                     return await self._create(address, said)
@@ -110,16 +110,16 @@ class Outside:
             except (HeadMoved, VersionMoved, Gone):
                 guess = None  # somebody was faster, or it was sent before: look again
 
-    async def create(self, address: Address) -> Sent:
+    async def create(self, address: SessionRef) -> Receipt:
         """The session, made if there is none, with its metadata and without a message."""
         while True:
             found = await self.find(address)
             if found is not None:
-                return Sent(found)
+                return Receipt(found)
             with suppress(HeadMoved, VersionMoved):
                 return await self._create(address, None)
 
-    async def _create(self, address: Address, said: Said | None) -> Sent:
+    async def _create(self, address: SessionRef, said: NewMessage | None) -> Receipt:
         if not address.agents:
             raise Refused(
                 f"session {address.session_id!r} is new, and no agent was named for it",
@@ -139,7 +139,7 @@ class Outside:
         while True:
             stream = index.stream_of(address.tenant, address.session_id, generation)
             told = await self._told(address, stream)
-            known = Known.new(replace(record, hooks=tuple(told)), stream)
+            known = SessionEntry.new(replace(record, hooks=tuple(told)), stream)
             keys = [] if said is None else key_put(said, stream)
             kind = index.stream_kind(record.agent, record.queue)
             write = Write(stream, records, create=kind, head=0, wake=wake)
@@ -150,16 +150,16 @@ class Outside:
                 continue
             log = Log(self._store, stream)
             log.append(facts, records)
-            self._near.keep(Rested(log, known))
-            return Sent(known, heads[stream], is_new=True)
+            self._near.keep(CachedSession(log, known))
+            return Receipt(known, heads[stream], is_new=True)
 
-    async def _told(self, address: Address, stream: str) -> dict[str, Put]:
+    async def _told(self, address: SessionRef, stream: str) -> dict[str, Put]:
         """Who is to be told from now on, by name, with the entry of each. Raises Refused."""
         if address.notify is None:
             return {}
         return dict([await self._outbox.hook(stream, address.notify)])
 
-    async def _append(self, found: Known, address: Address, said: Said) -> Sent:
+    async def _append(self, found: SessionEntry, address: SessionRef, said: NewMessage) -> Receipt:
         now, mode, hooks = self._store.now(), address.while_waiting, found.record.hooks
         told = await self._told(address, found.stream)
         told = {name: put for name, put in told.items() if name not in hooks}
@@ -185,10 +185,10 @@ class Outside:
         )
         gone = dict.fromkeys(put.key for put in closed)
         self._near.wrote(write, facts, heads, known=known, waits=gone)
-        return Sent(known, heads[found.stream])
+        return Receipt(known, heads[found.stream])
 
     async def _open_calls_for(
-        self, found: Known, mode: WhileWaiting
+        self, found: SessionEntry, mode: WhileWaiting
     ) -> tuple[list[events.Event], list[Put]]:
         waiting = [entry async for entry in open_calls(self._store, found.stream)]
         if waiting and mode == "reject":
@@ -213,7 +213,7 @@ class Outside:
             puts.append(pending_put(outcome.record, entry.version, entry.stream))
         return facts, puts
 
-    async def cancel(self, address: Address, by: str | None, reason: str | None) -> None:
+    async def cancel(self, address: SessionRef, by: str | None, reason: str | None) -> None:
         """End the run: once this answers, no effect of it is intended any more.
 
         A run that is over stays as it is.
@@ -231,13 +231,13 @@ class Outside:
             records = [as_record(fact, now) for fact in facts]
             write = Write(found.stream, records, head=head, wake=now)
             try:
-                with still_there(address.session_id):
+                with erased_as_not_found(address.session_id):
                     await self._commit(write, puts)
             except (HeadMoved, VersionMoved):
                 continue
             return
 
-    async def fail(self, found: Known, error: PerdureError) -> bool:
+    async def fail(self, found: SessionEntry, error: PerdureError) -> bool:
         """End a run as failed that nobody drives; False if somebody does, or it has moved."""
         at = await self._store.read(found.stream, limit=0)
         if at.holder is not None:
@@ -256,41 +256,41 @@ class Outside:
             return False
         return True
 
-    async def start_again(self, found: Known) -> None:
+    async def start_again(self, found: SessionEntry) -> None:
         """A failed run is followed by a new one from the recorded prefix; of n callers one wins."""
         now, task = self._store.now(), new_id("task")
         fact = events.AgentStart(run=task, agent=found.record.agent)
         put = found.put(state="pending", task_id=task, updated_at=now, problem=None)
         write = Write(found.stream, [as_record(fact, now)], wake=now)
-        with still_there(found.record.id), suppress(VersionMoved):  # somebody else did it
+        with erased_as_not_found(found.record.id), suppress(VersionMoved):  # somebody else did it
             await self._commit(write, [put])
 
-    async def hurry(self, found: Known) -> None:
+    async def hurry(self, found: SessionEntry) -> None:
         """Let a model be asked now that was to be asked again later."""
         now, record = self._store.now(), found.record
         fact = events.AgentStart(run=record.task_id or "", agent=record.agent)
-        with still_there(record.id):
+        with erased_as_not_found(record.id):
             await self._commit(Write(found.stream, [as_record(fact, now)], wake=now))
 
     async def ask_for_summary(
-        self, found: Known, wanted: events.CompactionRequested, head: int
+        self, found: SessionEntry, wanted: events.CompactionRequested, head: int
     ) -> None:
         """Record that somebody wants a summary of what was said up to there. Raises HeadMoved."""
         now = self._store.now()
-        with still_there(found.record.id):
+        with erased_as_not_found(found.record.id):
             await self._commit(Write(found.stream, [as_record(wanted, now)], head=head, wake=now))
 
-    async def wake(self, found: Known) -> None:
+    async def wake(self, found: SessionEntry) -> None:
         """Let somebody look at a session that should move."""
-        with still_there(found.record.id):
+        with erased_as_not_found(found.record.id):
             await self._store.commit([Write(found.stream, wake=self._store.now())])
 
-    async def set_metadata(self, address: Address, changes: Mapping[str, Any]) -> None:
+    async def set_metadata(self, address: SessionRef, changes: Mapping[str, Any]) -> None:
         """Change metadata; None removes a key."""
         while not await self.put_metadata(await self.known(address), changes):
             pass
 
-    async def put_metadata(self, found: Known, changes: Mapping[str, Any]) -> bool:
+    async def put_metadata(self, found: SessionEntry, changes: Mapping[str, Any]) -> bool:
         """The same, unless the session's entry has changed meanwhile; whether it was done."""
         _check_json(changes, "metadata")
         now = self._store.now()
@@ -298,16 +298,16 @@ class Outside:
         kept = index.listed_metadata(merged)
         write = Write(found.stream, [as_record(events.Metadata(changes=dict(changes)), now)])
         try:
-            with still_there(found.record.id):
+            with erased_as_not_found(found.record.id):
                 await self._commit(write, [found.put(metadata=kept, updated_at=now)])
         except VersionMoved:
             return False
         return True
 
-    async def erase(self, address: Address) -> None:
+    async def erase(self, address: SessionRef) -> None:
         """Delete a session with everything that finds it."""
         found = await self.known(address)
-        with still_there(address.session_id):
+        with erased_as_not_found(address.session_id):
             await self._commit(Write(found.stream, erase=True))
 
     async def _commit(self, write: Write, puts: Sequence[Put] = ()) -> None:
@@ -317,11 +317,11 @@ class Outside:
         self._near.tell(write.stream, heads[write.stream])
 
 
-def _is_of(address: Address, known: Known) -> bool:
+def _is_of(address: SessionRef, known: SessionEntry) -> bool:
     return not address.agents or known.record.agent in address.agents
 
 
-def _checked(address: Address, known: Known) -> Known:
+def _checked(address: SessionRef, known: SessionEntry) -> SessionEntry:
     if not _is_of(address, known):
         raise Conflict(
             f"session {address.session_id!r} belongs to agent {known.record.agent!r}, "
@@ -332,7 +332,7 @@ def _checked(address: Address, known: Known) -> Known:
     return known
 
 
-def _new_record(address: Address, said: Said | None, now: int) -> SessionRecord:
+def _new_record(address: SessionRef, said: NewMessage | None, now: int) -> SessionRecord:
     metadata = {k: v for k, v in (address.metadata or {}).items() if v is not None}
     _check_json(metadata, "metadata")
     return SessionRecord(
@@ -348,7 +348,7 @@ def _new_record(address: Address, said: Said | None, now: int) -> SessionRecord:
     )
 
 
-def _user(said: Said, task: str | None) -> events.User:
+def _user(said: NewMessage, task: str | None) -> events.User:
     return events.User(
         role="user",
         content=said.content,
@@ -371,7 +371,7 @@ def _key(stream: str, key: str) -> str:
     return f"{stream}|{key}"
 
 
-def key_put(said: Said, stream: str) -> list[Put]:
+def key_put(said: NewMessage, stream: str) -> list[Put]:
     """The write that remembers a message by its key, if it has one."""
     if said.key is None:
         return []
@@ -379,7 +379,7 @@ def key_put(said: Said, stream: str) -> list[Put]:
     return [Put("key", _key(stream, said.key), 0, stream, "sent", None, data)]
 
 
-def _check_same(sent: Entry, said: Said) -> None:
+def _check_same(sent: Entry, said: NewMessage) -> None:
     if index.decode_key(sent.data).digest != _digest(said.content):
         raise Conflict(
             f"another message was sent under the key {said.key!r}",

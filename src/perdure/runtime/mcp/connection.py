@@ -17,7 +17,7 @@ from mcp.shared.exceptions import MCPError
 
 from perdure.errors import ToolError
 from perdure.runtime.mcp.content import listed
-from perdure.runtime.mcp.process import Stderr, hidden, hide_in_logs, is_there, leashed
+from perdure.runtime.mcp.process import Stderr, exits_with_parent, hidden, hide_in_logs, is_there
 from perdure.runtime.mcp.servers import BrokeOff, Listed, MCPServer, ServerDown
 from perdure.runtime.values import Context, parse_duration
 
@@ -32,7 +32,7 @@ _FORGOTTEN: Final = "Session terminated"  # a server that started anew knows no 
 logging.getLogger("mcp").addHandler(logging.NullHandler())
 
 
-class Connection:
+class ServerConnection:
     """An open connection, until it is closed or falls."""
 
     def __init__(self, server: MCPServer) -> None:
@@ -127,7 +127,7 @@ class Connection:
         said = Stderr(server.name, server.secrets)
         stack.callback(said.close)
         stack.callback(self._hear, said)
-        program, *args = leashed(server.command, os.getpid())
+        program, *args = exits_with_parent(server.command, os.getpid())
         wanted = StdioServerParameters(command=program, args=args, env=env, cwd=server.cwd)
         return stdio_client(wanted, errlog=said.file), said
 

@@ -21,7 +21,7 @@ from perdure.runtime.tools.outputs import Rendered
 from perdure.runtime.values import Context, parse_duration
 
 if TYPE_CHECKING:  # loads the library, which only a runtime with servers needs
-    from perdure.runtime.mcp.connection import Connection
+    from perdure.runtime.mcp.connection import ServerConnection
 
 logger = logging.getLogger("perdure")
 
@@ -31,7 +31,7 @@ _MOST_CALLS: Final = 16  # at one time, by the one program
 _MOST_CONNECTIONS: Final = 8  # to a URL, each for one call at a time: one that breaks breaks one
 
 
-class Line:
+class ServerConnections:
     """The way to one server."""
 
     def __init__(self, server: MCPServer) -> None:
@@ -41,7 +41,7 @@ class Line:
         self._calls_each = _MOST_CALLS if is_program else 1
         self._places = asyncio.Semaphore(_MOST_CALLS if is_program else _MOST_CONNECTIONS)
         self._opening = asyncio.Lock()
-        self._open: list[Connection] = []
+        self._open: list[ServerConnection] = []
         self._closing: set[asyncio.Task[None]] = set()
         self._down: PerdureError | None = None
         self._look_at = 0.0  # again, after it was down
@@ -94,7 +94,7 @@ class Line:
     # --- connections --------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _borrowed(self, *, is_sure: bool) -> AsyncIterator["Connection"]:
+    async def _borrowed(self, *, is_sure: bool) -> AsyncIterator["ServerConnection"]:
         async with self._places:
             connection = await self._taken(is_sure=is_sure)
             try:
@@ -105,7 +105,7 @@ class Line:
             finally:
                 self._let_go(connection)
 
-    async def _taken(self, *, is_sure: bool) -> "Connection":
+    async def _taken(self, *, is_sure: bool) -> "ServerConnection":
         async with self._opening:
             while (free := self._free()) is not None:
                 free.users += 1
@@ -116,18 +116,18 @@ class Line:
                 self._hang_up(free)
             return await self._opened()
 
-    def _free(self) -> "Connection | None":
+    def _free(self) -> "ServerConnection | None":
         for one in [one for one in self._open if not one.is_open]:
             self._hang_up(one)
         return next((one for one in self._open if one.users < self._calls_each), None)
 
-    async def _opened(self) -> "Connection":
+    async def _opened(self) -> "ServerConnection":
         # Loading the library takes a while, in which drives must keep their leases.
         home = "perdure.runtime.mcp.connection"
         await anyio.to_thread.run_sync(importlib.import_module, home)
-        from perdure.runtime.mcp.connection import Connection
+        from perdure.runtime.mcp.connection import ServerConnection
 
-        connection = Connection(self.server)
+        connection = ServerConnection(self.server)
         await connection.open()
         connection.users += 1
         self._open.append(connection)
@@ -139,7 +139,7 @@ class Line:
         if tools != self.tools:
             self.tools = tools
 
-    def _let_go(self, connection: "Connection") -> None:
+    def _let_go(self, connection: "ServerConnection") -> None:
         connection.users -= 1
         if connection.users or connection not in self._open:
             return
@@ -151,7 +151,7 @@ class Line:
 
         asyncio.get_running_loop().call_later(idle_s, close_if_unused)
 
-    def _hang_up(self, connection: "Connection") -> None:
+    def _hang_up(self, connection: "ServerConnection") -> None:
         if connection in self._open:
             self._open.remove(connection)
             task = asyncio.get_running_loop().create_task(connection.close())
@@ -166,12 +166,12 @@ class Line:
             await asyncio.wait(self._closing)
 
 
-class Lines:
+class ServerPool:
     """The servers of one runtime, by name."""
 
     def __init__(self, servers: Sequence[MCPServer] = ()) -> None:
         self._servers: dict[str, MCPServer] = {}
-        self._lines: dict[str, Line] = {}
+        self._lines: dict[str, ServerConnections] = {}
         for server in servers:
             self._know(server)
 
@@ -194,9 +194,9 @@ class Lines:
                 hint="give one of them another name",
             )
 
-    def line(self, name: str) -> Line:
+    def line(self, name: str) -> ServerConnections:
         """The way to a server; made in the event loop that uses it."""
-        return self._lines.setdefault(name, Line(self._servers[name]))
+        return self._lines.setdefault(name, ServerConnections(self._servers[name]))
 
     async def lists(self, names: Iterable[str]) -> Mapping[str, tuple[Listed, ...]]:
         """What these servers have. Raises ServerDown for the first that cannot be reached."""

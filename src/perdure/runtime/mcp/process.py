@@ -85,7 +85,7 @@ except OSError as error:
 """
 
 
-def leashed(command: Sequence[str], own_pid: int) -> list[str]:
+def exits_with_parent(command: Sequence[str], own_pid: int) -> list[str]:
     """The command that starts a program in such a way; as it is where the system has no such way.
 
     There, too, its standard input ends with us, at which a server has to end.

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from perdure.errors import ConfigError
-from perdure.runtime.mcp.pool import Lines
+from perdure.runtime.mcp.pool import ServerPool
 from perdure.runtime.mcp.servers import Chosen, Listed, MCPTools
 from perdure.runtime.tools.outputs import Rendered
 from perdure.runtime.tools.tool import Tool
@@ -20,7 +20,7 @@ _STRANGE: Final = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST: Final = 64  # of a name, for every model provider
 
 
-def tools_of(chosen: MCPTools, listed: Sequence[Listed], lines: Lines) -> list[Tool[..., Any]]:
+def tools_of(chosen: MCPTools, listed: Sequence[Listed], lines: ServerPool) -> list[Tool[..., Any]]:
     """The chosen ones of the tools that a server lists; one that cannot be a tool is left out."""
     known = {one.name for one in listed}
     asked, missing = _named(chosen.requires_approval), _all_named(chosen) - known
@@ -56,7 +56,7 @@ def _all_named(chosen: MCPTools) -> set[str]:
     return _named(chosen.only) | _named(chosen.requires_approval) | _named(chosen.idempotent)
 
 
-def _tool(chosen: MCPTools, one: Listed, lines: Lines, *, is_doubtful: bool) -> Tool[..., Any]:
+def _tool(chosen: MCPTools, one: Listed, lines: ServerPool, *, is_doubtful: bool) -> Tool[..., Any]:
     may_repeat = _said(chosen.idempotent, one, otherwise=one.only_reads or one.may_repeat)
     return Tool(
         partial(_call, lines, chosen.server_name, one, may_repeat),
@@ -86,6 +86,6 @@ def _said(what: Chosen, one: Listed, *, otherwise: bool) -> bool:
 
 
 async def _call(
-    lines: Lines, server: str, one: Listed, may_repeat: bool, ctx: Context[Any]
+    lines: ServerPool, server: str, one: Listed, may_repeat: bool, ctx: Context[Any]
 ) -> Rendered:
     return await lines.line(server).call(one, ctx, may_repeat=may_repeat)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from perdure.core.conversation.messages import Answer, Message
-from perdure.core.conversation.repair import Growing
+from perdure.core.conversation.repair import IncrementalCanonical
 
 DeltaKind = Literal["text", "thinking", "args", "progress", "reset"]
 
@@ -32,7 +32,9 @@ class Request:
     settings: Mapping[str, Any] = field(default_factory=dict)
     output_schema: Mapping[str, Any] | None = None
     purpose: Literal["turn", "summary"] = "turn"  # a summary is asked for by the last message
-    growing: Growing | None = None  # what was made of the conversation for the turn before
+    growing: IncrementalCanonical | None = (
+        None  # what was made of the conversation for the turn before
+    )
     read_file: Callable[[str], Awaitable[bytes | None]] | None = None  # by digest; None: it is gone
 
 

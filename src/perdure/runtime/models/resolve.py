@@ -120,7 +120,7 @@ def named_model(
     return NamedModel(known, model, api_key=api_key, base_url=base_url)
 
 
-class Tuned:
+class ModelWithSettings:
     """A model with settings of its own, whatever the agent's are."""
 
     def __init__(self, model: Model, settings: Mapping[str, Any]) -> None:
@@ -155,6 +155,6 @@ def models_of(own: Any, fallback: Any, agent: str) -> dict[str, Model]:
 async def close_all(models: Mapping[str, Model]) -> None:
     """Give back the connections to their providers."""
     for one in models.values():
-        model = one.model if isinstance(one, Tuned) else one
+        model = one.model if isinstance(one, ModelWithSettings) else one
         if isinstance(model, NamedModel):
             await model.close()

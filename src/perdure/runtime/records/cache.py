@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from perdure.core.log.events import Event
-from perdure.runtime.records.entries import Known, Waiting
+from perdure.runtime.records.entries import PendingEntry, SessionEntry
 from perdure.runtime.records.log import Log
 from perdure.store.base import Write
 
@@ -23,12 +23,12 @@ MOST_BYTES: Final = 8 * 1024 * 1024  # of their records
 Heard = Callable[[int], None]
 
 
-class Rested(Struct):
+class CachedSession(Struct):
     """A session as it was when it last moved here; `waits` has all its open calls, or is None."""
 
     log: Log
-    known: Known
-    waits: dict[str, Waiting] | None = field(default_factory=dict)
+    known: SessionEntry
+    waits: dict[str, PendingEntry] | None = field(default_factory=dict)
 
 
 class _Listening(Struct):
@@ -48,12 +48,12 @@ class _Listening(Struct):
             del self.listeners[self.stream]
 
 
-class Near:
+class SessionCache:
     """Listeners and resting sessions, by stream."""
 
     def __init__(self) -> None:
         self._listeners: dict[str, list[Heard]] = {}
-        self._rested: dict[str, Rested] = {}  # the oldest first
+        self._rested: dict[str, CachedSession] = {}  # the oldest first
         self._bytes = 0
         self._streams: dict[str, str] = {}  # by the id of a call that waits
 
@@ -75,7 +75,7 @@ class Near:
 
     # --- sessions that rest -------------------------------------------------------------------
 
-    def keep(self, rested: Rested) -> None:
+    def keep(self, rested: CachedSession) -> None:
         """A session came to rest here."""
         stream, size = rested.log.stream, rested.log.size
         self.forget(stream)
@@ -88,7 +88,7 @@ class Near:
         while len(self._rested) > MOST or self._bytes > MOST_BYTES:
             self.forget(next(iter(self._rested)))
 
-    def forget(self, stream: str) -> Rested | None:
+    def forget(self, stream: str) -> CachedSession | None:
         """Keep it no longer; answers what was kept."""
         rested = self._rested.pop(stream, None)
         if rested is not None:
@@ -103,11 +103,11 @@ class Near:
         self._streams.clear()
         self._bytes = 0
 
-    def resting(self, stream: str) -> Rested | None:
+    def resting(self, stream: str) -> CachedSession | None:
         """A session as it was when it last moved here."""
         return self._rested.get(stream)
 
-    def waiting(self, pending_id: str) -> Waiting | None:
+    def waiting(self, pending_id: str) -> PendingEntry | None:
         """A call that waits, as it was written here."""
         rested = self._rested.get(self._streams.get(pending_id, ""))
         return None if rested is None or rested.waits is None else rested.waits.get(pending_id)
@@ -118,8 +118,8 @@ class Near:
         facts: Sequence[Event],
         heads: Mapping[str, int],
         *,
-        known: Known | None = None,
-        waits: Mapping[str, Waiting | None] | None = None,
+        known: SessionEntry | None = None,
+        waits: Mapping[str, PendingEntry | None] | None = None,
     ) -> None:
         """Somebody here has written these facts, and perhaps entries: None are those that closed.
 
@@ -133,9 +133,11 @@ class Near:
         self.tell(stream, head)
 
 
-def _changed(rested: Rested, known: Known | None, changes: Mapping[str, Waiting | None]) -> Rested:
+def _changed(
+    rested: CachedSession, known: SessionEntry | None, changes: Mapping[str, PendingEntry | None]
+) -> CachedSession:
     waits = None
     if rested.waits is not None:
-        merged: dict[str, Waiting | None] = {**rested.waits, **changes}
+        merged: dict[str, PendingEntry | None] = {**rested.waits, **changes}
         waits = {pending_id: one for pending_id, one in merged.items() if one is not None}
-    return Rested(rested.log, known or rested.known, waits)
+    return CachedSession(rested.log, known or rested.known, waits)

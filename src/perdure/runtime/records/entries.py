@@ -27,7 +27,7 @@ STUCK: Final = "stuck"  # the state of the entry of a session that the code at h
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class SessionRef:
     """Which session is meant, and by which names its agent may stand there."""
 
     tenant: str
@@ -43,25 +43,25 @@ class Address:
         return index.session_key(self.tenant, self.session_id)
 
 
-class Known(Struct, frozen=True, gc=False):
+class SessionEntry(Struct, frozen=True, gc=False):
     """A session's entry and what it says."""
 
     entry: Entry
     record: SessionRecord
 
     @classmethod
-    def of(cls, entry: Entry) -> "Known":
+    def of(cls, entry: Entry) -> "SessionEntry":
         """What an entry says."""
         return cls(entry, index.decode(entry.data))
 
     @classmethod
-    def new(cls, record: SessionRecord, stream: str) -> "Known":
+    def new(cls, record: SessionRecord, stream: str) -> "SessionEntry":
         """The entry of a new session, as it stands once it is put."""
         key, data = index.session_key(record.tenant, record.id), index.encode(record)
         return cls(Entry("session", key, stream, 1, _state_of(record), None, data), record)
 
     @classmethod
-    def put_as(cls, put: Put) -> "Known":
+    def put_as(cls, put: Put) -> "SessionEntry":
         """What was just put, as the store has it now."""
         data = put.data if isinstance(put.data, bytes) else b""
         version = put.expect + 1
@@ -76,12 +76,12 @@ class Known(Struct, frozen=True, gc=False):
         record = replace(self.record, **changes)
         return session_put(record, self.entry.version, self.stream)
 
-    def changed(self, **changes: Any) -> "Known":
+    def changed(self, **changes: Any) -> "SessionEntry":
         """The entry as it stands once these changes are put; `as_put` puts them."""
         record = replace(self.record, **changes)
         entry, state = self.entry, _state_of(record)
         data = index.encode(record)
-        return Known(
+        return SessionEntry(
             Entry(entry.kind, entry.key, entry.stream, entry.version + 1, state, None, data), record
         )
 
@@ -94,7 +94,7 @@ class Known(Struct, frozen=True, gc=False):
         )
 
 
-class Waiting(NamedTuple):
+class PendingEntry(NamedTuple):
     """A pending call's entry: whose it is, at which version, and what it says."""
 
     stream: str
@@ -102,13 +102,13 @@ class Waiting(NamedTuple):
     record: PendingRecord
 
     @classmethod
-    def of(cls, entry: Entry) -> "Waiting":
+    def of(cls, entry: Entry) -> "PendingEntry":
         """What an entry says."""
         return cls(entry.stream, entry.version, pending.decode(entry.data))
 
-    def changed(self, record: PendingRecord) -> "Waiting":
+    def changed(self, record: PendingRecord) -> "PendingEntry":
         """The entry as it stands once this is put; `as_put` puts it."""
-        return Waiting(self.stream, self.version + 1, record)
+        return PendingEntry(self.stream, self.version + 1, record)
 
     @property
     def as_put(self) -> Put:
@@ -149,7 +149,7 @@ def pending_not_found(pending_id: str) -> NotFound:
 
 
 @contextmanager
-def still_there(session_id: str) -> Iterator[None]:
+def erased_as_not_found(session_id: str) -> Iterator[None]:
     """A session that was deleted between looking and this is one that is not there."""
     try:
         yield

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from perdure.core.conversation.messages import Conversation, Message
-from perdure.core.conversation.repair import Growing, OwnHistory
+from perdure.core.conversation.repair import IncrementalCanonical, IncrementalRepair
 from perdure.core.log import codec
 from perdure.core.log.events import Compacted, Event, Stamped
 from perdure.core.session.state import State, fold
@@ -23,8 +23,8 @@ class Log:
         self.size = 0  # bytes of the records
         self._store = store
         self._conversation = Conversation()
-        self._history = OwnHistory()
-        self.growing = Growing()
+        self._history = IncrementalRepair()
+        self.growing = IncrementalCanonical()
         self._told = 0  # how many events the conversation has taken in
 
     async def catch_up(self) -> list[Stamped]:
@@ -44,13 +44,13 @@ class Log:
     def covered(self, up_to: int) -> list[Message]:
         """What a summary up to an event would stand for, valid as it is."""
         self._take_in()
-        return OwnHistory().repaired(self._conversation.covered(up_to))
+        return IncrementalRepair().repaired(self._conversation.covered(up_to))
 
     def _take_in(self) -> None:
         for one in self.events[self._told :]:
             self._conversation.take(one)
             if isinstance(one.event, Compacted):
-                self._history = OwnHistory()  # the conversation begins otherwise now
+                self._history = IncrementalRepair()  # the conversation begins otherwise now
         self._told = len(self.events)
 
     def after(self, facts: Iterable[Event], at: int) -> "After":

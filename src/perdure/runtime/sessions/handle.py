@@ -14,14 +14,14 @@ from perdure.core.session.permissions import Allowed
 from perdure.core.webhooks.deliveries import Hook
 from perdure.runtime.agents.agents import ReadyAgent
 from perdure.runtime.engine.host import Drive
-from perdure.runtime.inbox.sessions import Said, Sent
+from perdure.runtime.inbox.sessions import NewMessage, Receipt
 from perdure.runtime.models.base import Delta
 from perdure.runtime.records.content import check_text, stored_content
-from perdure.runtime.records.entries import Address, Known, still_there
+from perdure.runtime.records.entries import SessionEntry, SessionRef, erased_as_not_found
 from perdure.runtime.records.log import Log
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.sessions.summary import ask_for_summary, summary_error
-from perdure.runtime.streaming import Hearing, Piece
+from perdure.runtime.streaming import DeltaChunk, DeltaReader
 from perdure.runtime.transfer.create import fork
 from perdure.runtime.values import Content, Duration, parse_duration
 from perdure.runtime.views import Event, Result
@@ -31,14 +31,14 @@ _ROOM: Final = 10_000  # pieces that may be waiting for a slow reader; more are 
 Recorded = Literal["recorded"]
 
 
-class Happening:
+class LiveRun:
     """What one reader sees of a session while it is followed."""
 
     def __init__(self, service: Service, session_id: str, after: int) -> None:
         self._service = service
         self._seen = after
-        self._hearing = Hearing(session_id)
-        send, receive = anyio.create_memory_object_stream[Piece | Recorded](_ROOM)
+        self._hearing = DeltaReader(session_id)
+        send, receive = anyio.create_memory_object_stream[DeltaChunk | Recorded](_ROOM)
         self._send, self._receive = send, receive
 
     def __enter__(self) -> Self:
@@ -48,7 +48,7 @@ class Happening:
         self._send.close()
         self._receive.close()
 
-    def piece(self, piece: Piece) -> None:
+    def piece(self, piece: DeltaChunk) -> None:
         """A piece came; it may be lost, the event of its turn has everything."""
         with suppress(anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
             self._send.send_nowait(piece)
@@ -58,7 +58,7 @@ class Happening:
         with suppress(anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
             self._send.send_nowait("recorded")
 
-    async def items(self, known: Known) -> AsyncIterator[Event | Delta]:
+    async def items(self, known: SessionEntry) -> AsyncIterator[Event | Delta]:
         """Follow the session until it rests. Raises what stopped the drive.
 
         The host follows, not the reader: a generator may be left anywhere and ended by another
@@ -89,15 +89,17 @@ class Happening:
         for error in failure:
             raise error
 
-    async def _shown(self, item: Piece | Recorded, known: Known) -> AsyncIterator[Event | Delta]:
-        if isinstance(item, Piece):
+    async def _shown(
+        self, item: DeltaChunk | Recorded, known: SessionEntry
+    ) -> AsyncIterator[Event | Delta]:
+        if isinstance(item, DeltaChunk):
             for delta in self._hearing.take(item):
                 yield delta
             return
         async for event in self._new(known):
             yield event
 
-    async def _new(self, known: Known) -> AsyncIterator[Event]:
+    async def _new(self, known: SessionEntry) -> AsyncIterator[Event]:
         for event in await self._service.events(known, self._seen):
             self._seen = event.seq
             if event.type == "assistant":
@@ -131,7 +133,7 @@ class Session(Generic[T_co]):
             names = [ready.name, *ready.agent.aliases]
         own = queues.DEFAULT if ready is None else ready.agent.queue
         chosen = own if queue is None else queues.check_queue(queue)
-        self._address = Address(tenant, self.id, tuple(names), mode, metadata, notify, chosen)
+        self._address = SessionRef(tenant, self.id, tuple(names), mode, metadata, notify, chosen)
 
     def __repr__(self) -> str:
         return f"Session({self.id!r})"
@@ -169,7 +171,7 @@ class Session(Generic[T_co]):
                 return await self._service.follow(known) if drive.backs_off else drive
         return await self._service.follow(await self._begin(message, key))
 
-    async def _begin(self, message: Content | None, key: str | None) -> Known:
+    async def _begin(self, message: Content | None, key: str | None) -> SessionEntry:
         outside = self._service.desk.outside
         sent = None if message is None else await self._send(message, key)
         if sent is not None and sent.seq is not None:
@@ -180,13 +182,13 @@ class Session(Generic[T_co]):
         await self._service.wake(known)
         return known
 
-    async def _send(self, message: Content, key: str | None) -> Sent:
+    async def _send(self, message: Content, key: str | None) -> Receipt:
         if key is not None:
             check_id(key, "key")
         content = await stored_content(self._service.desk.store, message)
-        return await self.tell(Said(content, key))
+        return await self.tell(NewMessage(content, key))
 
-    async def tell(self, said: Said) -> Sent:
+    async def tell(self, said: NewMessage) -> Receipt:
         """Record what was made ready to be, as `send` does."""
         address = self._address
         if not address.agents:
@@ -220,11 +222,11 @@ class Session(Generic[T_co]):
         before = await self._service.desk.outside.find(self._address)
         after = 0
         if before is not None:
-            with still_there(self.id):
+            with erased_as_not_found(self.id):
                 after = (await self._service.desk.store.read(before.stream, limit=0)).head
         bus = self._service.desk.bus
         with (
-            Happening(self._service, self.id, after) as seen,
+            LiveRun(self._service, self.id, after) as seen,
             bus.listening(self._address.tenant, self.id, seen.piece),
         ):
             known = await self._begin(message, key)

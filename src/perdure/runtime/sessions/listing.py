@@ -8,7 +8,7 @@ import msgspec
 
 from perdure.core.session.naming import SessionRecord
 from perdure.errors import NotFound
-from perdure.runtime.records.entries import Known, readable
+from perdure.runtime.records.entries import SessionEntry, readable
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.views import Result
 from perdure.store.shared.paging import cursor_of
@@ -18,7 +18,7 @@ _OVER: Final = ("completed", "failed", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SessionFilter:
     """Which sessions; what is None is not asked for. Metadata is compared as text or as JSON."""
 
     tenant: str | None = None
@@ -51,14 +51,14 @@ def _same(value: Any, text: str) -> bool:
 
 
 async def page_of(
-    service: Service, wanted: Wanted, after: str | None, limit: int
+    service: Service, wanted: SessionFilter, after: str | None, limit: int
 ) -> tuple[list[Result[Any]], str | None]:
     """Up to `limit` sessions after a key, by key, and the key after which there are more."""
     last, cursor = after, None if after is None else cursor_of((0, after))
     found: list[Result[Any]] = []
     while True:
         page = await service.desk.store.find("session", after=cursor, limit=_PAGE)
-        for known in readable(page.entries, Known.of):
+        for known in readable(page.entries, SessionEntry.of):
             result = await _result(service, wanted, known)
             if result is None:
                 continue
@@ -71,7 +71,9 @@ async def page_of(
         cursor = page.next
 
 
-async def _result(service: Service, wanted: Wanted, known: Known) -> Result[Any] | None:
+async def _result(
+    service: Service, wanted: SessionFilter, known: SessionEntry
+) -> Result[Any] | None:
     if not wanted.fits(known.record):
         return None
     try:

@@ -10,7 +10,7 @@ from perdure.core.pending.commands import Approve, Command, Deny, Respond, decis
 from perdure.core.pending.record import PendingRecord
 from perdure.core.pending.settlement import Settlement
 from perdure.errors import Conflict, Corrupt, NotFound, Refused
-from perdure.runtime.records.entries import Known, open_calls, still_there
+from perdure.runtime.records.entries import SessionEntry, erased_as_not_found, open_calls
 from perdure.runtime.records.log import Log
 from perdure.runtime.sessions.service import Service
 from perdure.store.base import StoreRefusal, Write
@@ -19,7 +19,7 @@ DecisionWord = Literal["approve", "edit", "deny", "respond"]
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class ReplyDecision:
     """A decision that was given as one, and not in words."""
 
     kind: DecisionWord
@@ -38,12 +38,12 @@ class Reply:
 
     task_id: str
     text: str | None
-    decision: Decided | None
+    decision: ReplyDecision | None
     by: str
     via: str
 
 
-def check_context(known: Known, context_id: str | None) -> None:
+def check_context(known: SessionEntry, context_id: str | None) -> None:
     """Refuse what belongs into another session."""
     if context_id is not None and context_id != known.record.id:
         raise Refused(
@@ -53,7 +53,7 @@ def check_context(known: Known, context_id: str | None) -> None:
         )
 
 
-async def answer(service: Service, known: Known, reply: Reply) -> Settlement | None:
+async def settle_by_reply(service: Service, known: SessionEntry, reply: Reply) -> Settlement | None:
     """Settle the call that the run waits for with a person; None: it is an ordinary message.
 
     Raises NotFound if the session never had this run, Conflict if several calls wait and none is
@@ -74,11 +74,11 @@ async def answer(service: Service, known: Known, reply: Reply) -> Settlement | N
     return await service.settle(chosen.id, command, known.record.tenant)
 
 
-async def _loaded(service: Service, known: Known, task_id: str) -> Log:
+async def _loaded(service: Service, known: SessionEntry, task_id: str) -> Log:
     """The log, in which the run must be."""
     log = Log(service.desk.store, known.stream)
     try:
-        with still_there(known.record.id):
+        with erased_as_not_found(known.record.id):
             await log.catch_up()
     except Corrupt as error:
         await _given_up(service, known, error)
@@ -100,7 +100,7 @@ def _run_of(one: Stamped) -> str | None:
     return getattr(one.event, "task_id", None) or getattr(one.event, "run", None)
 
 
-async def _given_up(service: Service, known: Known, error: Corrupt) -> None:
+async def _given_up(service: Service, known: SessionEntry, error: Corrupt) -> None:
     """The run cannot go on: nobody can know what it had done."""
     put = known.put(state="failed", problem=error.code, problem_text=error.message)
     try:
@@ -109,7 +109,7 @@ async def _given_up(service: Service, known: Known, error: Corrupt) -> None:
         return  # it is something else meanwhile
 
 
-async def _asked(service: Service, known: Known, task_id: str) -> list[PendingRecord]:
+async def _asked(service: Service, known: SessionEntry, task_id: str) -> list[PendingRecord]:
     """The open calls of a run that wait for a person."""
     entries = open_calls(service.desk.store, known.stream)
     records = [pending.decode(entry.data) async for entry in entries]
@@ -136,7 +136,7 @@ async def _answered_before(service: Service, log: Log, reply: Reply) -> Settleme
 
 async def _last_answered(service: Service, log: Log, reply: Reply) -> PendingRecord | None:
     """The call that is named, else the one of this run that was decided last."""
-    named = Decided("approve") if reply.decision is None else reply.decision
+    named = ReplyDecision("approve") if reply.decision is None else reply.decision
     decided = [
         one.event.pending_id
         for one in log.events
@@ -153,7 +153,7 @@ async def _last_answered(service: Service, log: Log, reply: Reply) -> PendingRec
     return None
 
 
-def _chosen(waiting: list[PendingRecord], decision: Decided | None) -> PendingRecord | None:
+def _chosen(waiting: list[PendingRecord], decision: ReplyDecision | None) -> PendingRecord | None:
     """The call that is meant: the one that is named, else the only one."""
     named = decision is not None and (decision.pending_id or decision.call_id)
     if decision is None or not named:
@@ -189,7 +189,7 @@ def _decides(record: PendingRecord, reply: Reply) -> Command | None:
             return None
 
 
-def _command(decided: Decided, reply: Reply) -> Command:
+def _command(decided: ReplyDecision, reply: Reply) -> Command:
     match decided.kind:
         case "approve" | "edit":
             return Approve(reply.by, reply.via, decided.args, decided.note, decided.remember)

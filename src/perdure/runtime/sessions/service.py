@@ -18,27 +18,27 @@ from perdure.core.session.state import State
 from perdure.errors import Corrupt, NotFound, PerdureError, Refused
 from perdure.runtime.agents.agents import Agents, ReadyAgent
 from perdure.runtime.engine.host import Drive, Host
-from perdure.runtime.records.cache import Rested
+from perdure.runtime.records.cache import CachedSession
 from perdure.runtime.records.content import check_text
 from perdure.runtime.records.entries import (
     STUCK,
-    Address,
-    Known,
+    SessionEntry,
+    SessionRef,
+    erased_as_not_found,
     open_calls,
     readable,
-    still_there,
 )
 from perdure.runtime.records.log import as_record
 from perdure.runtime.records.retention import KEEP_MS
-from perdure.runtime.resources import Desk
-from perdure.runtime.sessions.snapshot import Showing, read
+from perdure.runtime.resources import Resources
+from perdure.runtime.sessions.snapshot import Snapshots, read_log
 from perdure.runtime.tools.invoke import accepts_result
 from perdure.runtime.tools.tool import Tool
-from perdure.runtime.views import Event, Result, Sight, event_of
+from perdure.runtime.views import Event, Result, Snapshot, event_of
 from perdure.store.base import Write
 
 
-async def inspect(agents: Agents, record: PendingRecord, command: Command) -> None:
+async def check_acceptable(agents: Agents, record: PendingRecord, command: Command) -> None:
     """Refuse what could not work with the code that is here; without code, take it."""
     agent = agents.find(record.agent)
     if agent is None:
@@ -105,32 +105,34 @@ FOLLOW_S = 0.25  # how often a session that another process drives is looked at
 class Service:
     """The runtime behind every door: Python, the command line, HTTP."""
 
-    desk: Desk
+    desk: Resources
     agents: Agents
     host: Host
     resumes_running: bool = True  # at a start: go on with what was running, or fail it
-    running_before: dict[str, Known] = field(default_factory=dict)  # by stream, when we started
+    running_before: dict[str, SessionEntry] = field(
+        default_factory=dict
+    )  # by stream, when we started
     keep_settled_ms: int = KEEP_MS  # how long settled calls can be asked for by their id
     worked_at: float | None = None  # monotonic; the last round of the worker here, if there is one
 
     # --- showing ------------------------------------------------------------------------------
 
     @property
-    def _showing(self) -> Showing:
-        return Showing(self.desk, self.agents, self.worked_at is not None)
+    def _showing(self) -> Snapshots:
+        return Snapshots(self.desk, self.agents, self.worked_at is not None)
 
-    async def sight(self, known: Known) -> Sight:
+    async def sight(self, known: SessionEntry) -> Snapshot:
         """Everything about a session, from its open calls and its log."""
         return await self._showing.sight(known)
 
-    async def listed(self, known: Known) -> Result[Any]:
+    async def listed(self, known: SessionEntry) -> Result[Any]:
         """A session as it stands; as its entry says, with the problem, if its log is corrupt."""
         try:
             return await self.result(known)
         except Corrupt as error:
-            return self._showing.as_result(Sight(known.record, State(), problem=error))
+            return self._showing.as_result(Snapshot(known.record, State(), problem=error))
 
-    async def result(self, known: Known, rested: Rested | None = None) -> Result[Any]:
+    async def result(self, known: SessionEntry, rested: CachedSession | None = None) -> Result[Any]:
         """A session as it stands, or as a drive has just left it."""
         showing = self._showing
         return showing.as_result(await showing.sight(known, rested))
@@ -142,12 +144,14 @@ class Service:
                 with suppress(NotFound):  # deleted meanwhile
                     await self.desk.outside.wake(known)
 
-    async def sessions(self, tenant: str | None, state: str | None = None) -> AsyncIterator[Known]:
+    async def sessions(
+        self, tenant: str | None, state: str | None = None
+    ) -> AsyncIterator[SessionEntry]:
         """Every session that can be seen from here, without reading logs; `state` of its entry."""
         after: str | None = None
         while True:
             page = await self.desk.store.find("session", state=state, after=after, limit=500)
-            for known in readable(page.entries, Known.of):
+            for known in readable(page.entries, SessionEntry.of):
                 if tenant is None or known.record.tenant == tenant:
                     yield known
             if page.next is None:
@@ -174,14 +178,16 @@ class Service:
                 return
             after = page.next
 
-    async def events(self, known: Known, after: int = 0, limit: int | None = None) -> list[Event]:
+    async def events(
+        self, known: SessionEntry, after: int = 0, limit: int | None = None
+    ) -> list[Event]:
         """Events of one session, oldest first."""
-        with still_there(known.record.id):
+        with erased_as_not_found(known.record.id):
             page = await self.desk.store.read(known.stream, after, limit)
         names = (known.record.tenant, known.record.id)
         return [event_of(names, record) for record in page.records]
 
-    async def at_home(self, address: Address) -> Address:
+    async def at_home(self, address: SessionRef) -> SessionRef:
         """The address with what the session's own agent says about messages."""
         if address.agents:
             return address
@@ -191,10 +197,10 @@ class Service:
             address if agent is None else replace(address, while_waiting=agent.agent.while_waiting)
         )
 
-    async def revoke(self, known: Known, number: int, by: str, via: str) -> None:
+    async def revoke(self, known: SessionEntry, number: int, by: str, via: str) -> None:
         """Ask again about what the decision of that number had allowed. Raises NotFound."""
         check_text("by", by)
-        log = await read(self.desk.store, known)
+        log = await read_log(self.desk.store, known)
         if all(one.number != number for one in log.state.allowed):
             raise NotFound(
                 f"session {known.record.id!r} remembers no permission {number}",
@@ -203,16 +209,16 @@ class Service:
             )
         fact = facts.Revoked(decision=number, by=by, via=via)
         record = as_record(fact, self.desk.store.now())
-        with still_there(known.record.id):
+        with erased_as_not_found(known.record.id):
             await self.desk.store.commit([Write(known.stream, [record])])
 
     async def change_metadata(
-        self, address: Address, change: Callable[[dict[str, Any]], dict[str, Any]]
+        self, address: SessionRef, change: Callable[[dict[str, Any]], dict[str, Any]]
     ) -> None:
         """Change metadata by what it is now: of several at once each sees the one before."""
         while True:
             known = await self.desk.outside.known(address)
-            changes = change(dict((await read(self.desk.store, known)).state.metadata))
+            changes = change(dict((await read_log(self.desk.store, known)).state.metadata))
             if not changes or await self.desk.outside.put_metadata(known, changes):
                 return
 
@@ -227,20 +233,20 @@ class Service:
         async def look(record: PendingRecord) -> None:
             if record.epoch is not None and record.is_open:
                 await self._check_held(record)
-            await inspect(self.agents, record, command)
+            await check_acceptable(self.agents, record, command)
 
         return await self.desk.settling.settle(pending_id, command, tenant=tenant, inspect=look)
 
     async def _check_held(self, record: PendingRecord) -> None:
         """Refuse an answer for which a driver waited in place that is gone."""
-        known = await self.desk.outside.known(Address(record.tenant, record.session_id))
+        known = await self.desk.outside.known(SessionRef(record.tenant, record.session_id))
         if known.stream in self.host.drives or await self._is_driven(known):
             return
-        await self.host.driven(known)  # to record that, where the agent is known
+        await self.host.drive_until_parked(known)  # to record that, where the agent is known
         raise lost(record)
 
-    async def _is_driven(self, known: Known) -> bool:
-        with still_there(known.record.id):
+    async def _is_driven(self, known: SessionEntry) -> bool:
+        with erased_as_not_found(known.record.id):
             if (await self.desk.store.read(known.stream, limit=0)).holder is None:
                 return False
             await self.host.claim(NO_KIND, 0)  # by which the store notices who is dead
@@ -248,40 +254,40 @@ class Service:
 
     # --- following ----------------------------------------------------------------------------
 
-    async def go_on(self, known: Known) -> Known:
+    async def go_on(self, known: SessionEntry) -> SessionEntry:
         """Let a session move that could: one that failed, or was cut in a run, gets a new run."""
         if known.record.may_start_again:
             await self.desk.outside.start_again(known)
             record = known.record
-            return await self.desk.outside.known(Address(record.tenant, record.id))
+            return await self.desk.outside.known(SessionRef(record.tenant, record.id))
         await self.wake(known)
         return known
 
-    async def resume(self, known: Known) -> Known:
+    async def resume(self, known: SessionEntry) -> SessionEntry:
         """The same on somebody's word: a model that was to be asked again later is asked now."""
         if not known.record.is_over and await self.backs_off(known):
-            log = await read(self.desk.store, known)
+            log = await read_log(self.desk.store, known)
             if log.state.retry is not None:
                 await self.desk.outside.hurry(known)
                 return known
         return await self.go_on(known)
 
-    async def backs_off(self, known: Known) -> bool:
+    async def backs_off(self, known: SessionEntry) -> bool:
         """Whether a model is to be asked, and nobody does before some instant."""
-        with still_there(known.record.id):
+        with erased_as_not_found(known.record.id):
             at = await self.desk.store.read(known.stream, limit=0)
         if at.holder is not None or at.due is None or at.due <= self.desk.store.now():
             return False
         record = known.record
-        found = await self.desk.outside.known(Address(record.tenant, record.id))
+        found = await self.desk.outside.known(SessionRef(record.tenant, record.id))
         return found.record.state != "waiting"  # nor for a call; over, but for a summary by hand
 
-    async def wake(self, known: Known) -> None:
+    async def wake(self, known: SessionEntry) -> None:
         """Let somebody look at once at a session that is not over, also if a failure put it off."""
         if known.record.state in ("pending", "running"):
             await self.desk.outside.wake(known)
 
-    async def follow(self, known: Known) -> Drive | None:
+    async def follow(self, known: SessionEntry) -> Drive | None:
         """Drive the session here if it is free, else watch whoever drives it, until it rests.
 
         Answers the drive that parked it, if that was ours.
@@ -307,7 +313,7 @@ class Service:
                 with anyio.move_on_after(FOLLOW_S):
                     await changed.wait()
 
-    async def _waits_to_ask(self, known: Known, changed: asyncio.Event) -> bool:
+    async def _waits_to_ask(self, known: SessionEntry, changed: asyncio.Event) -> bool:
         """Let a moment pass, if the session backs off and could then be driven here."""
         if self.agents.find(known.record.agent) is None or not await self.backs_off(known):
             return False
@@ -316,38 +322,38 @@ class Service:
         changed.clear()
         return True
 
-    async def drive(self, known: Known) -> Drive | None:
+    async def drive(self, known: SessionEntry) -> Drive | None:
         """Drive the session here, if something is to be done and nobody does it, until it rests."""
         await self.prepare(known)
         return await self._driven(known)
 
-    async def prepare(self, known: Known) -> None:
+    async def prepare(self, known: SessionEntry) -> None:
         """What no worker may have done: overdue calls end, a stuck session is looked at again."""
         if known.record.state in ("waiting", "running"):
             await self.expire(known)
         if known.record.problem is not None:
             await self.desk.outside.wake(known)
 
-    async def _driven(self, known: Known) -> Drive | None:
+    async def _driven(self, known: SessionEntry) -> Drive | None:
         """The drive that parked the session here, if there was one to begin, or under way."""
         # One that was under way may have parked before what we follow was recorded.
         is_old = known.stream in self.host.drives
-        drive = await self.host.driven(known)
+        drive = await self.host.drive_until_parked(known)
         if drive is None:
             return None
         if drive.error is not None:
             raise drive.error
         return drive if drive.parked and not is_old else None
 
-    async def _rests(self, known: Known) -> bool:
-        with still_there(known.record.id):
+    async def _rests(self, known: SessionEntry) -> bool:
+        with erased_as_not_found(known.record.id):
             at = await self.desk.store.read(known.stream, limit=0)
         if at.holder is not None:
             return False
         is_due = at.due is not None and at.due <= self.desk.store.now()
         return not is_due or self.agents.find(known.record.agent) is None
 
-    async def expire(self, known: Known) -> None:
+    async def expire(self, known: SessionEntry) -> None:
         """Settle the overdue calls of one session, where no worker does it."""
         now, rested = self.desk.store.now(), self.desk.near.resting(known.stream)
         # An entry that was looked up may be newer than what is remembered, and so may the calls.

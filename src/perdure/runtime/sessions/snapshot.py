@@ -13,15 +13,20 @@ from perdure.core.session.usage import Usage, shown_usage, summed
 from perdure.errors import Corrupt, NotFound, PerdureError, Refused
 from perdure.runtime.agents.agents import Agents
 from perdure.runtime.queues import nobody_drives
-from perdure.runtime.records.cache import Rested
-from perdure.runtime.records.entries import Address, Known, open_calls, still_there
+from perdure.runtime.records.cache import CachedSession
+from perdure.runtime.records.entries import (
+    SessionEntry,
+    SessionRef,
+    erased_as_not_found,
+    open_calls,
+)
 from perdure.runtime.records.log import Log
-from perdure.runtime.resources import Desk
-from perdure.runtime.views import Result, Sight, error_of, instant, problem_of, stop_of
+from perdure.runtime.resources import Resources
+from perdure.runtime.views import Result, Snapshot, error_of, instant, problem_of, stop_of
 from perdure.store.base import Store
 
 
-async def tree_usage(desk: Desk, known: Known, folded: State) -> Usage | None:
+async def tree_usage(desk: Resources, known: SessionEntry, folded: State) -> Usage | None:
     """The usage of a session with its children, and theirs; None if it has started nobody.
 
     Children are named by its log, so that no list of all sessions must be read.
@@ -35,21 +40,21 @@ async def tree_usage(desk: Desk, known: Known, folded: State) -> Usage | None:
         if name in seen:
             continue
         seen.add(name)
-        state = await _child(desk, Address(known.record.tenant, name), parent)
+        state = await _child(desk, SessionRef(known.record.tenant, name), parent)
         if state is not None:
             usages.append(state.usage)
             left += [(name, child) for child in state.children]
     return summed(usages)
 
 
-async def _child(desk: Desk, address: Address, parent: str) -> State | None:
+async def _child(desk: Resources, address: SessionRef, parent: str) -> State | None:
     """The session of that name as it stands; None if it is not there, or somebody else's."""
     try:
         known = await desk.outside.known(address)
         if known.record.parent != parent:
             return None
         log = Log(desk.store, known.stream)
-        with still_there(known.record.id):
+        with erased_as_not_found(known.record.id):
             await log.catch_up()
     except (NotFound, Corrupt):  # of a child; `doctor` tells of it
         return None
@@ -59,16 +64,16 @@ async def _child(desk: Desk, address: Address, parent: str) -> State | None:
 PATIENCE_MS: Final = 5_000  # what is due may wait so long for a worker that is there
 
 
-class Showing(Struct, frozen=True):
+class Snapshots(Struct, frozen=True):
     """Looks at sessions with what is known here."""
 
-    desk: Desk
+    desk: Resources
     agents: Agents
     has_worker: bool  # one runs here
 
-    async def sight(self, known: Known, rested: Rested | None = None) -> Sight:
+    async def sight(self, known: SessionEntry, rested: CachedSession | None = None) -> Snapshot:
         """Everything about a session, from its open calls and its log, which we may have."""
-        log = await read(self.desk.store, known) if rested is None else rested.log
+        log = await read_log(self.desk.store, known) if rested is None else rested.log
         records: list[PendingRecord] = []
         if rested is not None and rested.waits is not None:
             records = [one.record for one in rested.waits.values()]
@@ -81,7 +86,7 @@ class Showing(Struct, frozen=True):
         now = self.desk.store.now()
         over = log.state.run is not None and log.state.run.end is not None
         over = over and not log.state.needs_summary
-        return Sight(
+        return Snapshot(
             known.record,
             log.state,
             tuple(records),
@@ -94,7 +99,7 @@ class Showing(Struct, frozen=True):
         )
 
     async def _problem(
-        self, known: Known, log: Log, records: list[PendingRecord], now: int
+        self, known: SessionEntry, log: Log, records: list[PendingRecord], now: int
     ) -> PerdureError | None:
         record = known.record
         if record.problem is not None:
@@ -115,7 +120,7 @@ class Showing(Struct, frozen=True):
             return None  # the worker here is about to take it
         return await nobody_drives(self.desk.store, record)
 
-    def as_result(self, sight: Sight) -> Result[Any]:
+    def as_result(self, sight: Snapshot) -> Result[Any]:
         """What was seen, as users hold it."""
         record, folded = sight.record, sight.folded
         run = folded.run
@@ -148,9 +153,9 @@ class Showing(Struct, frozen=True):
         )
 
 
-async def read(store: Store, known: Known) -> Log:
+async def read_log(store: Store, known: SessionEntry) -> Log:
     """The log of a session. Raises NotFound."""
     log = Log(store, known.stream)
-    with still_there(known.record.id):
+    with erased_as_not_found(known.record.id):
         await log.catch_up()
     return log

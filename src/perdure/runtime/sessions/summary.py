@@ -9,13 +9,15 @@ from perdure.core.session.state import State
 from perdure.errors import Conflict, ModelError, PerdureError, Refused
 from perdure.runtime.engine.model_calls import NOTHING
 from perdure.runtime.records.content import check_text
-from perdure.runtime.records.entries import Known, still_there
+from perdure.runtime.records.entries import SessionEntry, erased_as_not_found
 from perdure.runtime.records.log import Log
 from perdure.runtime.sessions.service import Service
 from perdure.store.base import HeadMoved
 
 
-async def ask_for_summary(service: Service, known: Known, wanted: CompactionRequested) -> None:
+async def ask_for_summary(
+    service: Service, known: SessionEntry, wanted: CompactionRequested
+) -> None:
     """Record that somebody wants a summary, and wake the session: who drives it makes one.
 
     Raises Conflict while a run or a call is under way, or if there is nothing to summarise.
@@ -25,7 +27,7 @@ async def ask_for_summary(service: Service, known: Known, wanted: CompactionRequ
     policy = (None if agent is None else agent.compaction) or Policy()
     while True:
         log = Log(service.desk.store, known.stream)
-        with still_there(known.record.id):
+        with erased_as_not_found(known.record.id):
             await log.catch_up()
         _check_settled(known.record.id, log.state)
         if compaction.by_hand(log.events, policy, wanted, log.state.head) is None:

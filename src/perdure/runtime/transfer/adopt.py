@@ -13,12 +13,12 @@ from perdure.core.log import events
 from perdure.core.log.events import Stamped
 from perdure.core.session.naming import check_id, check_tenant
 from perdure.core.session.state import fold
-from perdure.core.transfer.foreign import Foreign, told
+from perdure.core.transfer.foreign import Foreign, convert
 from perdure.errors import Conflict, Refused
 from perdure.runtime.records.content import store_bytes
-from perdure.runtime.records.entries import Known
+from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.records.log import as_record
-from perdure.runtime.transfer.create import Making, Names, listed, make
+from perdure.runtime.transfer.create import NewSession, SessionNames, listed, make
 from perdure.store.base import HeadMoved, Store, VersionMoved
 
 
@@ -26,7 +26,7 @@ from perdure.store.base import HeadMoved, Store, VersionMoved
 class Adopted:
     """A session that is here now, and what had to be done for it."""
 
-    known: Known
+    known: SessionEntry
     format: str
     events: int
     issues: tuple[Issue, ...]
@@ -34,21 +34,21 @@ class Adopted:
     others: tuple[str, ...]
 
 
-async def adopt(store: Store, foreign: Foreign, names: Names) -> Adopted:
+async def adopt(store: Store, foreign: Foreign, names: SessionNames) -> Adopted:
     """Make the session, in one commit. Conflict SESSION_EXISTS if there is one of that name."""
     if not foreign.said:
         raise Refused("there is no message in it", code="IMPORT_INVALID")
     check_tenant(names.tenant)
     check_id(names.session_id)
     check_id(names.agent, "agent name")
-    found = told(foreign, names.agent, store.now())
+    found = convert(foreign, names.agent, store.now())
     log = [
         Stamped(seq, at, await _kept(store, event)) for seq, (at, event) in enumerate(found.log, 1)
     ]
     record = listed(names, log, fold(log))
     records = [as_record(one.event, one.at) for one in log]
     try:
-        known = await make(store, Making(record, log, records))
+        known = await make(store, NewSession(record, log, records))
     except (HeadMoved, VersionMoved) as error:
         raise Conflict(
             f"there is a session {names.session_id!r} already",

@@ -23,10 +23,10 @@ from perdure.core.session import queues
 from perdure.core.session.naming import check_id, check_tenant
 from perdure.errors import Conflict, Corrupt, PerdureError, Refused
 from perdure.runtime.records.content import digest_of, read_bytes, store_bytes
-from perdure.runtime.records.entries import Address, Known, open_calls
+from perdure.runtime.records.entries import SessionEntry, SessionRef, open_calls
 from perdure.runtime.records.log import unreadable
-from perdure.runtime.resources import Desk
-from perdure.runtime.transfer.create import Names, going_on, make
+from perdure.runtime.resources import Resources
+from perdure.runtime.transfer.create import SessionNames, from_log, make
 from perdure.store.base import HeadMoved, Record, Store, VersionMoved
 
 
@@ -34,7 +34,7 @@ class HasResources(Protocol):
     """Anything that carries the runtime's shared resources."""
 
     @property
-    def desk(self) -> Desk: ...
+    def desk(self) -> Resources: ...
 
 
 FORMAT: Final = 1
@@ -42,7 +42,7 @@ _PAGE: Final = 500
 
 
 async def export_lines(
-    service: HasResources, known: Known, *, secrets: bool = False
+    service: HasResources, known: SessionEntry, *, secrets: bool = False
 ) -> AsyncIterator[bytes]:
     """The lines of one session. Raises Corrupt after all that can be read.
 
@@ -171,8 +171,8 @@ class _Bundle:
     redacted: int = 0  # events without their secrets
 
     @property
-    def address(self) -> Address:
-        return Address(self.tenant, self.session_id)
+    def address(self) -> SessionRef:
+        return SessionRef(self.tenant, self.session_id)
 
 
 @dataclass(slots=True)
@@ -346,8 +346,8 @@ def _orphans(file: _File) -> Iterator[PendingRecord]:
 async def _make(store: Store, bundle: _Bundle, more: Mapping[str, PendingRecord]) -> Imported:
     if not bundle.log:
         raise Refused(f"session {bundle.session_id!r} has no events", code="IMPORT_INVALID")
-    names = Names(bundle.tenant, bundle.session_id, bundle.agent, bundle.queue)
-    making = going_on(names, bundle.log, store.now())
+    names = SessionNames(bundle.tenant, bundle.session_id, bundle.agent, bundle.queue)
+    making = from_log(names, bundle.log, store.now())
     calls = [_completed(record, more.get(record.id)) for record in making.calls]
     record = replace(making.record, parent=bundle.parent)
     making = dataclasses.replace(making, record=record, records=bundle.records, calls=calls)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from perdure.core.driver.effects import Park
-from perdure.core.driver.plan import Seat, plan
+from perdure.core.driver.plan import DriveView, plan
 from perdure.core.log import events
 from perdure.core.log.events import Stamped
 from perdure.core.pending.record import PendingRecord
@@ -17,13 +17,18 @@ from perdure.core.transfer.forks import copied, settled_point
 from perdure.core.transfer.open_calls import open_records
 from perdure.errors import Conflict
 from perdure.runtime.ids import new_id
-from perdure.runtime.inbox.sessions import Said, key_put
-from perdure.runtime.records.entries import Known, pending_put, session_put, still_there
+from perdure.runtime.inbox.sessions import NewMessage, key_put
+from perdure.runtime.records.entries import (
+    SessionEntry,
+    erased_as_not_found,
+    pending_put,
+    session_put,
+)
 from perdure.runtime.records.log import Log, as_record
 from perdure.store.base import Gone, HeadMoved, Put, Record, Store, VersionMoved, Write
 
 
-class Names(NamedTuple):
+class SessionNames(NamedTuple):
     """What a session is called, whose it is, and for which workers."""
 
     tenant: str
@@ -33,7 +38,7 @@ class Names(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Making:
+class NewSession:
     """What to write: the entry, the log, and what of it waits."""
 
     record: SessionRecord
@@ -45,7 +50,7 @@ class Making:
     replaces: str | None = None  # the stream that goes in the same commit
 
 
-def listed(names: Names, log: Sequence[Stamped], state: State) -> SessionRecord:
+def listed(names: SessionNames, log: Sequence[Stamped], state: State) -> SessionRecord:
     """The entry of a session with this log."""
     tenant, session_id, agent, queue = names
     said = next((one.event for one in log if isinstance(one.event, events.User)), None)
@@ -59,20 +64,20 @@ def listed(names: Names, log: Sequence[Stamped], state: State) -> SessionRecord:
         created_at=state.created_at,
         updated_at=state.updated_at,
         metadata=index.listed_metadata(state.metadata),
-        title="" if said is None else Said(said.content, redact=said.redact).title,
+        title="" if said is None else NewMessage(said.content, redact=said.redact).title,
     )
 
 
-def going_on(names: Names, log: Sequence[Stamped], now: int) -> Making:
+def from_log(names: SessionNames, log: Sequence[Stamped], now: int) -> NewSession:
     """The session that a log tells of, with its open calls, due when there is something to do."""
     state = fold(log)
     # Above every epoch that the log names: nobody here may take an old driver's call for its own.
     driven = (events.ToolStarted, events.Pending)
     epochs = [e.epoch for _, _, e in log if isinstance(e, driven) and e.epoch is not None]
     epoch = max(epochs, default=0)
-    effect = plan(state, Seat(epoch=epoch + 1), now)
+    effect = plan(state, DriveView(epoch=epoch + 1), now)
     tenant, session_id, agent, _ = names
-    return Making(
+    return NewSession(
         listed(names, log, state),
         log,
         [as_record(one.event, one.at) for one in log],
@@ -82,7 +87,7 @@ def going_on(names: Names, log: Sequence[Stamped], now: int) -> Making:
     )
 
 
-async def make(store: Store, making: Making) -> Known:
+async def make(store: Store, making: NewSession) -> SessionEntry:
     """Write it. Raises HeadMoved or VersionMoved if it exists, or one of its calls does.
 
     Raises Gone if what it replaces was deleted meanwhile.
@@ -102,10 +107,10 @@ async def make(store: Store, making: Making) -> Known:
             if error.stream == making.replaces:
                 raise
             continue  # deleted here once
-        return Known.put_as(entry)
+        return SessionEntry.put_as(entry)
 
 
-def _writes(making: Making, stream: str) -> list[Write]:
+def _writes(making: NewSession, stream: str) -> list[Write]:
     write = Write(
         stream,
         making.records,
@@ -122,12 +127,14 @@ def _keys(log: Sequence[Stamped], stream: str) -> list[Put]:
     """What remembers the messages that were sent under a key."""
     said = [one.event for one in log if isinstance(one.event, events.User)]
     keyed = {one.key: one for one in said if one.key is not None}
-    return [put for key, one in keyed.items() for put in key_put(Said(one.content, key), stream)]
+    return [
+        put for key, one in keyed.items() for put in key_put(NewMessage(one.content, key), stream)
+    ]
 
 
 async def fork(
-    store: Store, known: Known, *, at: int | None = None, session_id: str | None = None
-) -> Known:
+    store: Store, known: SessionEntry, *, at: int | None = None, session_id: str | None = None
+) -> SessionEntry:
     """Copy it up to the last point, not after `at`, where every call had its result.
 
     One commit: there is a whole fork or none. Nothing of it runs by itself; the original is only
@@ -136,16 +143,16 @@ async def fork(
     source = known.record
     name = new_id("s") if session_id is None else check_id(session_id)
     log = Log(store, known.stream)
-    with still_there(source.id):
+    with erased_as_not_found(source.id):
         await log.catch_up()
     cut = settled_point(log.events, at)
     whole = copied(log.events, cut, _Names())
     whole.append(Stamped(len(whole) + 1, store.now(), events.Forked(source=source.id, at=cut)))
-    names = Names(source.tenant, name, source.agent, source.queue)
+    names = SessionNames(source.tenant, name, source.agent, source.queue)
     record = listed(names, whole, fold(whole))
     records = [as_record(one.event, one.at) for one in whole]
     try:
-        return await make(store, Making(record, whole, records))
+        return await make(store, NewSession(record, whole, records))
     except (HeadMoved, VersionMoved) as error:
         raise Conflict(
             f"there is a session {name!r} already",

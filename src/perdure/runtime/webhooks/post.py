@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import anyio
 
-from perdure.core.webhooks.deliveries import FORBIDDEN, Answer
+from perdure.core.webhooks.deliveries import FORBIDDEN, DeliveryResponse
 from perdure.errors import Refused
 from perdure.runtime.webhooks.addresses import Place, Screen, parse
 
@@ -26,7 +26,9 @@ class Post:
     timeout_s: float = TIMEOUT_S
     _transport: Any = None  # of httpx2, which only who sends has to load
 
-    async def send(self, url: str, headers: Mapping[str, str], body: bytes, now: int) -> Answer:
+    async def send(
+        self, url: str, headers: Mapping[str, str], body: bytes, now: int
+    ) -> DeliveryResponse:
         """What came of it; an attempt that failed is an answer too."""
         try:
             with anyio.fail_after(self.timeout_s):
@@ -34,11 +36,11 @@ class Post:
                 addresses = await self.screen.addresses(place)
                 return await self._first(place, addresses[:MOST_ADDRESSES], headers, body, now)
         except Refused:
-            return Answer(error=FORBIDDEN)
+            return DeliveryResponse(error=FORBIDDEN)
         except TimeoutError:
-            return Answer(error="it did not answer in time")
+            return DeliveryResponse(error="it did not answer in time")
         except OSError:
-            return Answer(error="its name could not be resolved")
+            return DeliveryResponse(error="its name could not be resolved")
 
     async def _first(
         self,
@@ -47,8 +49,8 @@ class Post:
         headers: Mapping[str, str],
         body: bytes,
         now: int,
-    ) -> Answer:
-        answer = Answer(error="it has no address")
+    ) -> DeliveryResponse:
+        answer = DeliveryResponse(error="it has no address")
         for address in addresses:
             request = _request(place, address, headers, body)
             answer, connected = await self._posted(request, now)
@@ -56,20 +58,20 @@ class Post:
                 break
         return answer
 
-    async def _posted(self, request: Any, now: int) -> tuple[Answer, bool]:
+    async def _posted(self, request: Any, now: int) -> tuple[DeliveryResponse, bool]:
         import httpx2
 
         try:
             response = await self._open().handle_async_request(request)
             await response.aclose()  # unread: what it says is of no use to us
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-            return Answer(error=_why(error)), False
+            return DeliveryResponse(error=_why(error)), False
         except httpx2.TimeoutException:
-            return Answer(error="it did not answer in time"), True
+            return DeliveryResponse(error="it did not answer in time"), True
         except httpx2.HTTPError:
-            return Answer(error="the connection broke"), True
+            return DeliveryResponse(error="the connection broke"), True
         wait = _retry_after(response.headers.get("retry-after"), now)
-        return Answer(response.status_code, retry_after_ms=wait), True
+        return DeliveryResponse(response.status_code, retry_after_ms=wait), True
 
     def _open(self) -> Any:
         """The transport itself: a client would keep cookies, and may follow or be sent round.

@@ -17,9 +17,9 @@ from perdure.core.webhooks import signatures as webhooks
 from perdure.core.webhooks.deliveries import (
     FOR_ALL,
     KIND,
-    Answer,
     Attempt,
     Delivery,
+    DeliveryResponse,
     Hook,
     Status,
 )
@@ -53,12 +53,14 @@ NOBODY: Final = "nobody is told any more: it was removed"
 class Sends(Protocol):
     """What posts a body and says what came of it; `Post` does."""
 
-    async def send(self, url: str, headers: dict[str, str], body: bytes, now: int) -> Answer:
+    async def send(
+        self, url: str, headers: dict[str, str], body: bytes, now: int
+    ) -> DeliveryResponse:
         """Post once."""
         ...
 
 
-class Courier:
+class DeliverySender:
     """Sends what is due, beside the drives of a host."""
 
     def __init__(
@@ -152,7 +154,7 @@ class Courier:
         record = None if entry is None else pending.decode(entry.data)
         return None if deliveries.still_expires(record, made.timeout) else SETTLED
 
-    async def _send(self, made: Delivery, hook: Hook, body: bytes) -> Answer:
+    async def _send(self, made: Delivery, hook: Hook, body: bytes) -> DeliveryResponse:
         headers = {ID: made.id, TIMESTAMP: str(self._now // 1000)}
         if hook.secret:
             headers = webhooks.sign(body, hook.secret, made.id, self._now)

@@ -13,12 +13,12 @@ from perdure.core.pending import record as pending
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session.queues import check_queue
 from perdure.errors import ConfigError, NotFound, PerdureError, SchemaNewer, StoreError
-from perdure.runtime.records.entries import Known, readable
+from perdure.runtime.records.entries import SessionEntry, readable
 from perdure.runtime.records.log import Log
 from perdure.runtime.records.retention import Retention
 from perdure.runtime.sessions.service import NO_KIND, Service
 from perdure.runtime.webhooks.post import Post
-from perdure.runtime.worker.sender import Courier
+from perdure.runtime.worker.sender import DeliverySender
 from perdure.store.base import Gone, NoStream
 
 Names = list[str]
@@ -32,7 +32,7 @@ async def note_running(service: Service) -> None:
             service.running_before[known.stream] = known
 
 
-async def fail_left_alone(service: Service) -> Names:
+async def fail_abandoned_runs(service: Service) -> Names:
     """Fail those of them that nobody drives; whose lease has not run out is looked at again."""
     await service.host.claim(NO_KIND, 0)  # by which the store notices who is dead
     failed = []
@@ -50,7 +50,7 @@ async def fail_left_alone(service: Service) -> Names:
     return failed
 
 
-async def _is_failed(service: Service, known: Known, log: Log) -> bool:
+async def _is_failed(service: Service, known: SessionEntry, log: Log) -> bool:
     backs_off = log.state.retry is not None  # it was put off, and not left alone
     if log.state.status != "running" or backs_off:
         return False
@@ -60,7 +60,7 @@ async def _is_failed(service: Service, known: Known, log: Log) -> bool:
         hint="recovery.running is fail; to go on: perdure sessions resume",
     )
     entry = await service.desk.store.get("session", known.entry.key)
-    return entry is not None and await service.desk.outside.fail(Known.of(entry), error)
+    return entry is not None and await service.desk.outside.fail(SessionEntry.of(entry), error)
 
 
 logger = logging.getLogger("perdure")
@@ -71,7 +71,7 @@ MOST_TOLD: Final = 100  # of the calls that wait, in the report of a start
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
+class StartReport:
     """What a worker found when it started; nothing has to be repaired.
 
     A start must not take longer because much waits, so `waiting` has the first calls only; with
@@ -112,7 +112,7 @@ KINDS: Final[tuple[Kind, ...]] = ("sessions", "deliveries")
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class WorkerScope:
     """Which part of the work a worker does; expiry and sweeping are everybody's."""
 
     agents: frozenset[str] | None = None  # None: all that are known here
@@ -142,17 +142,19 @@ class Share:
 class Worker:
     """Drives every due session of the agents that are known here, or its share of them."""
 
-    def __init__(self, service: Service, share: Share | None = None) -> None:
+    def __init__(self, service: Service, share: WorkerScope | None = None) -> None:
         self._service = service
-        self._share = share or Share()
+        self._share = share or WorkerScope()
         self._share.check(service.agents.names())
         self._retention = Retention(service.desk.store, service.keep_settled_ms)
-        self._courier = Courier(service.desk.outbox, service.host, Post(service.desk.outbox.screen))
+        self._courier = DeliverySender(
+            service.desk.outbox, service.host, Post(service.desk.outbox.screen)
+        )
         self._rounds = 0
         # By agent and queue, in which round there last was something to do.
         self._served: dict[tuple[str, str], int] = {}
 
-    async def recover(self) -> Recovery:
+    async def recover(self) -> StartReport:
         """Look at what waits; overdue calls are expired. Twice, or by two at once, is as once."""
         expired = await self._service.desk.settling.expire_due()
         page = await self._service.desk.store.find("pending", state="open", limit=MOST_TOLD)
@@ -160,8 +162,8 @@ class Worker:
         failed: list[str] = []
         if not self._service.resumes_running:
             await note_running(self._service)
-            failed = await fail_left_alone(self._service)
-        report = Recovery(waiting, expired, more=page.next is not None, failed=failed)
+            failed = await fail_abandoned_runs(self._service)
+        report = StartReport(waiting, expired, more=page.next is not None, failed=failed)
         for line in report.lines():
             logger.info("%s", line)
         return report
@@ -215,7 +217,7 @@ class Worker:
     async def _round(self) -> int:
         await self._service.desk.settling.expire_due()
         if self._service.running_before:
-            for session_id in await fail_left_alone(self._service):
+            for session_id in await fail_abandoned_runs(self._service):
                 logger.info("%s was running when its process stopped: failed", session_id)
         await self._retention.step()
         self._service.host.serve(self, self._queues)
@@ -244,7 +246,7 @@ class Worker:
             if free <= 0:
                 break
             name, queue = each
-            taken = len(await host.begin(name, free, queue=queue))
+            taken = len(await host.start_due(name, free, queue=queue))
             if taken:
                 self._served[each] = self._rounds
             begun += taken

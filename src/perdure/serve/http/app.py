@@ -10,8 +10,8 @@ from perdure.app import Runtime, service_of
 from perdure.core.access import Principal
 from perdure.serve.http import errors, openapi
 from perdure.serve.http.auth import Authenticate, by_tokens
-from perdure.serve.http.dependencies import Shared
-from perdure.serve.http.middleware import App, Gate, Limit, Rules
+from perdure.serve.http.dependencies import AppState
+from perdure.serve.http.middleware import App, Limit, RequestFilter, Rules
 from perdure.serve.http.routes import (
     agents,
     deliveries,
@@ -56,9 +56,9 @@ def application(
 ) -> App:
     """The application under these rules; `closing` ends what streams and waits."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
-    app.state.shared = Shared(rt, authenticate, Limit(rules.per_id), closing or anyio.Event())
+    app.state.shared = AppState(rt, authenticate, Limit(rules.per_id), closing or anyio.Event())
     errors.install(app)
     for router in ROUTERS:
         app.router.routes.extend(router.routes)
     desk = service_of(rt).desk
-    return Gate(app, rules, lambda: desk.public_url, desk.store.now)
+    return RequestFilter(app, rules, lambda: desk.public_url, desk.store.now)

@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 from perdure.core.log import events
 from perdure.errors import NotFound, Refused
 from perdure.runtime.records.content import stored_content
-from perdure.runtime.records.entries import Known, still_there
+from perdure.runtime.records.entries import SessionEntry, erased_as_not_found
 from perdure.runtime.records.log import Log
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.transfer.archive import blobs_in
@@ -52,7 +52,9 @@ def text_of(content: ContentIn | None) -> str | None:
     return "\n".join(texts) if len(texts) == len(content) else None
 
 
-async def stored(service: Service, known: Known | None, content: ContentIn) -> events.Content:
+async def stored(
+    service: Service, known: SessionEntry | None, content: ContentIn
+) -> events.Content:
     """The content as its event keeps it; bytes are stored first. Raises Refused."""
     if isinstance(content, str):
         return await stored_content(service.desk.store, content)
@@ -89,7 +91,7 @@ def _bytes(text: Any) -> bytes:
         raise Refused(f"data is not base64: {error}", code="CONTENT_INVALID") from error
 
 
-async def _had(service: Service, known: Known | None, part: FileIn) -> events.Part:
+async def _had(service: Service, known: SessionEntry | None, part: FileIn) -> events.Part:
     """A file that the session has already; others are nobody's to name."""
     found = None if known is None else await file_of(service, known, str(part.blob))
     if found is None or part.data is not UNSET or part.url is not UNSET:
@@ -101,10 +103,10 @@ async def _had(service: Service, known: Known | None, part: FileIn) -> events.Pa
     return {**found, "mediaType": part.media_type, **({"name": part.name} if part.name else {})}
 
 
-async def file_of(service: Service, known: Known, digest: str) -> events.Part | None:
+async def file_of(service: Service, known: SessionEntry, digest: str) -> events.Part | None:
     """The part of a session's log that names a file, the newest; None if none does."""
     log = Log(service.desk.store, known.stream)
-    with still_there(known.record.id):
+    with erased_as_not_found(known.record.id):
         await log.catch_up()
     for one in reversed(log.events):
         if digest in blobs_in(one.event):

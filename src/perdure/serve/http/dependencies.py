@@ -48,7 +48,7 @@ TENANT: Final[dict[str, Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class AppState:
     """What all requests of a server share."""
 
     rt: Runtime
@@ -76,11 +76,11 @@ class Shared:
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class RequestScope:
     """One request: who asks, and what they see."""
 
     request: Request
-    shared: Shared
+    shared: AppState
     principal: Principal
     tenant: str | None  # None: everything
 
@@ -139,32 +139,32 @@ class Door:
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class Requires:
     """The dependency that opens a door to those who have the permit."""
 
     permit: Permit
 
-    async def __call__(self, request: Request) -> Door:
+    async def __call__(self, request: Request) -> RequestScope:
         """The door, or the refusal that says why not."""
         shared = shared_of(request)
         principal = await shared.authenticate(request)
         if principal is None:
             raise not_authenticated()
         tenant = request.query_params.get("tenant")
-        door = Door(request, shared, principal, _seen(shared, principal, tenant))
+        door = RequestScope(request, shared, principal, _seen(shared, principal, tenant))
         door.require(self.permit)
         _ = shared.service  # open, or say so before anything else
         return door
 
 
-def shared_of(request: Request) -> Shared:
+def shared_of(request: Request) -> AppState:
     """What all requests of this server share."""
     found: Any = request.app.state.shared
-    assert isinstance(found, Shared)  # noqa: S101 - put there by serve.http
+    assert isinstance(found, AppState)  # noqa: S101 - put there by serve.http
     return found
 
 
-def _seen(shared: Shared, principal: Principal, asked: str | None) -> str | None:
+def _seen(shared: AppState, principal: Principal, asked: str | None) -> str | None:
     """The one tenant that can be seen from here, or None for all."""
     own = principal.tenant if principal.tenant is not None else tenant_of(shared.rt)
     if asked is None:
@@ -175,12 +175,12 @@ def _seen(shared: Shared, principal: Principal, asked: str | None) -> str | None
     return asked
 
 
-ReadsToolCalls = Annotated[Door, Depends(Needs(Permit.READ_TOOL_CALLS))]
-Reads = Annotated[Door, Depends(Needs(Permit.READ))]
-Submits = Annotated[Door, Depends(Needs(Permit.SUBMIT))]
-Decides = Annotated[Door, Depends(Needs(Permit.DECIDE))]
-Operates = Annotated[Door, Depends(Needs(Permit.OPERATE))]
-Administers = Annotated[Door, Depends(Needs(Permit.ADMIN))]
+ReadsToolCalls = Annotated[RequestScope, Depends(Requires(Permit.READ_TOOL_CALLS))]
+Reads = Annotated[RequestScope, Depends(Requires(Permit.READ))]
+Submits = Annotated[RequestScope, Depends(Requires(Permit.SUBMIT))]
+Decides = Annotated[RequestScope, Depends(Requires(Permit.DECIDE))]
+Operates = Annotated[RequestScope, Depends(Requires(Permit.OPERATE))]
+Administers = Annotated[RequestScope, Depends(Requires(Permit.ADMIN))]
 
 
 logger = logging.getLogger("perdure")
@@ -189,7 +189,7 @@ _HEADERS: Final = (webhooks.PLAIN, webhooks.STANDARD)
 
 
 @dataclass(frozen=True, slots=True)
-class Signs(Needs):
+class RequiresSignature(Requires):
     """Opens the door to a valid signature, and without one to a token that may submit.
 
     A signature that is there must hold, whatever else is. Where `always`, only a signature
@@ -199,18 +199,18 @@ class Signs(Needs):
     permit: Permit = Permit.SUBMIT
     always: bool = False
 
-    async def __call__(self, request: Request) -> Door:
+    async def __call__(self, request: Request) -> RequestScope:
         """The door, or the refusal that says why not."""
         shared = shared_of(request)
         is_signed = any(name in request.headers for name in _HEADERS)
         if is_signed or (self.always and await _must_sign(request, shared)):
             await _check_signature(request, shared)
-            return Door(request, shared, SIGNED, tenant_of(shared.rt))
+            return RequestScope(request, shared, SIGNED, tenant_of(shared.rt))
         # `super()` does not find its class in one with slots.
-        return await Needs.__call__(self, request)
+        return await Requires.__call__(self, request)
 
 
-async def _must_sign(request: Request, shared: Shared) -> bool:
+async def _must_sign(request: Request, shared: AppState) -> bool:
     desk = shared.service.desk
     return bool(desk.webhook_secrets or await desk.own_secrets(await _named(request)))
 
@@ -221,7 +221,7 @@ async def _named(request: Request) -> str:
     return _named_in(await request.body()) if pending_id is None else unquote(pending_id)
 
 
-async def _check_signature(request: Request, shared: Shared) -> None:
+async def _check_signature(request: Request, shared: AppState) -> None:
     """Raises NotAllowed; who has no right signature learns nothing more, not even of the id."""
     raw, named = await request.body(), await _named(request)
     desk = shared.service.desk
@@ -249,5 +249,5 @@ def _named_in(raw: bytes) -> str:
         return ""
 
 
-Sends = Annotated[Door, Depends(Signs())]
-CallsBack = Annotated[Door, Depends(Signs(always=True))]
+Sends = Annotated[RequestScope, Depends(RequiresSignature())]
+CallsBack = Annotated[RequestScope, Depends(RequiresSignature(always=True))]

@@ -17,11 +17,11 @@ import msgspec
 from perdure.core.pending.notices import Followed, follow
 from perdure.errors import Corrupt
 from perdure.runtime.models.base import Delta
-from perdure.runtime.records.entries import Known
+from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.records.log import stamped
 from perdure.runtime.sessions.service import Service
-from perdure.runtime.streaming import Hearing, Piece
-from perdure.serve.http.dependencies import Door
+from perdure.runtime.streaming import DeltaChunk, DeltaReader
+from perdure.serve.http.dependencies import RequestScope
 from perdure.serve.http.sse import OPENING, Inbox, News, frame, keep_alive, news_of
 from perdure.store.base import Gone, NoStream, Record, Unavailable
 
@@ -34,7 +34,9 @@ MOST_FOLLOWED: Final = 256  # sessions whose state one watcher of calls keeps in
 Frames = AsyncGenerator[bytes, None]
 
 
-async def of_session(door: Door, known: Known, after: int, *, deltas: bool) -> Frames:
+async def of_session(
+    door: RequestScope, known: SessionEntry, after: int, *, deltas: bool
+) -> Frames:
     """The events of one session after a seq, then as they come."""
     service, shared = door.service, door.shared
     record = known.record
@@ -90,12 +92,12 @@ async def _taken(inbox: Inbox, reader: "_OneReader | _AllReader") -> Frames:
 class _OneReader:
     """Reads one session; its records have no holes, so one that is missing is seen."""
 
-    def __init__(self, service: Service, known: Known, after: int) -> None:
+    def __init__(self, service: Service, known: SessionEntry, after: int) -> None:
         self._service = service
         self._known = known
         self._seen = after
         self._turn = 0  # of the last answer that was sent
-        self._hearing = Hearing(known.record.id)
+        self._hearing = DeltaReader(known.record.id)
         self.has_more = False
         self.is_over = False  # the session was deleted
 
@@ -117,9 +119,9 @@ class _OneReader:
             yield self._sent(news)
         self.has_more = page.head > self._seen
 
-    async def take(self, item: News | Piece) -> bytes | None:
+    async def take(self, item: News | DeltaChunk) -> bytes | None:
         """What to send of it, perhaps nothing; None if something before it is missing."""
-        if isinstance(item, Piece):
+        if isinstance(item, DeltaChunk):
             return b"".join(frame("delta", delta_json(one)) for one in self._hearing.take(item))
         if item.record.seq <= self._seen:
             return b""
@@ -148,14 +150,14 @@ def delta_json(piece: Delta) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FeedPosition:
     """Where somebody is in the feed: at a position, of whose pieces so many were sent."""
 
     pos: int
     sent: int = 0
 
 
-async def of_all(door: Door, place: Place, telling: "Telling") -> Frames:
+async def of_all(door: RequestScope, place: FeedPosition, telling: "EventFilter") -> Frames:
     """Events of all sessions that are seen after a place in the feed, then as they come."""
     service, shared = door.service, door.shared
     yield OPENING + f"id: {place.pos}\n\n".encode()
@@ -166,7 +168,7 @@ async def of_all(door: Door, place: Place, telling: "Telling") -> Frames:
                 yield one
 
 
-class Telling:
+class EventFilter:
     """How a record of the feed is told; this one: as it is, if its session is seen."""
 
     def __init__(self, tenant: str | None) -> None:
@@ -186,7 +188,7 @@ class _AllReader:
 
     is_over = False
 
-    def __init__(self, service: Service, place: Place, telling: Telling) -> None:
+    def __init__(self, service: Service, place: FeedPosition, telling: EventFilter) -> None:
         self._service = service
         self._pos = place.pos
         self._skip = place.sent
@@ -210,9 +212,9 @@ class _AllReader:
         self._pos, self._skip = int(feed.cursor), 0
         self.has_more = len(feed.records) == PAGE
 
-    async def take(self, item: News | Piece) -> bytes:
+    async def take(self, item: News | DeltaChunk) -> bytes:
         """What to send of it, perhaps nothing."""
-        if isinstance(item, Piece) or item.record.pos <= self._pos:
+        if isinstance(item, DeltaChunk) or item.record.pos <= self._pos:
             return b""
         return await self._sent(item.record, item)
 
@@ -229,7 +231,7 @@ class _AllReader:
         return b"".join(pieces)
 
 
-class TellingCalls(Telling):
+class TellingCalls(EventFilter):
     """Tells of calls that wait, and of sessions that go on: what becomes of one async tool call.
 
     A record can be two pieces of news; then the first has a place of its own in between.

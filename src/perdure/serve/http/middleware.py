@@ -152,7 +152,7 @@ _ALWAYS: Final = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"
 _VARY: Final = (b"vary", b"Accept")
 
 
-class Gate:
+class RequestFilter:
     """Refuses what must not come in, and answers what nobody foresaw."""
 
     def __init__(self, app: App, rules: Rules, public_url: Callable[[], str | None], now: Now):

@@ -8,7 +8,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
 from perdure.serve.http import docs_page
-from perdure.serve.http.dependencies import TENANT, Needs
+from perdure.serve.http.dependencies import TENANT, Requires
 from perdure.serve.http.responses import ERROR, answers, reply, shape
 
 router = APIRouter(tags=["about"])
@@ -79,7 +79,7 @@ def _sendable(schema: dict[str, Any]) -> dict[str, Any]:
     return {**schema, **more}
 
 
-def needs_of(route: APIRoute) -> Needs | None:
+def needs_of(route: APIRoute) -> Requires | None:
     """What a route demands of who asks; None if it is open to everybody."""
     calls = [one.call for one in route.dependant.dependencies]
-    return next((call for call in calls if isinstance(call, Needs)), None)
+    return next((call for call in calls if isinstance(call, Requires)), None)

@@ -19,7 +19,7 @@ from perdure.core.session import naming as index
 from perdure.errors import StoreError
 from perdure.runtime.engine.feed import wait_for
 from perdure.runtime.sessions.service import Service
-from perdure.runtime.streaming import Piece
+from perdure.runtime.streaming import DeltaChunk
 from perdure.runtime.views import Event, event_of
 from perdure.store.base import Record
 
@@ -128,7 +128,7 @@ class Inbox:
     def __init__(self) -> None:
         self.is_behind = True
         self.is_closed = False
-        self._items: deque[News | Piece] = deque()
+        self._items: deque[News | DeltaChunk] = deque()
         self._bytes = 0
         self._came = anyio.Event()
 
@@ -142,7 +142,7 @@ class Inbox:
             self._bytes += size
         self._came.set()
 
-    def piece(self, piece: Piece) -> None:
+    def piece(self, piece: DeltaChunk) -> None:
         """Hand over a piece of an answer; without room it is dropped."""
         if len(self._items) < ROOM:
             self._items.append(piece)
@@ -151,7 +151,7 @@ class Inbox:
     def _fall_behind(self) -> None:
         """What is in the store is read from there; pieces of answers are nowhere else."""
         self.is_behind = True
-        self._items = deque(item for item in self._items if isinstance(item, Piece))
+        self._items = deque(item for item in self._items if isinstance(item, DeltaChunk))
         self._bytes = 0
 
     def catch_up(self) -> None:
@@ -159,7 +159,7 @@ class Inbox:
         self._fall_behind()
         self.is_behind = False
 
-    def take(self) -> list[News | Piece]:
+    def take(self) -> list[News | DeltaChunk]:
         """What has come."""
         items, self._bytes = list(self._items), 0
         self._items.clear()

@@ -6,7 +6,7 @@ import anyio
 from msgspec import Meta
 
 from perdure.runtime.engine.feed import wait_for
-from perdure.runtime.records.entries import Known, still_there
+from perdure.runtime.records.entries import SessionEntry, erased_as_not_found
 from perdure.runtime.sessions.service import FOLLOW_S, Service
 
 MOST_S: Final = 60.0
@@ -22,7 +22,9 @@ def seconds_of(wait: Wait) -> float:
     return wait
 
 
-async def rested(service: Service, known: Known, seconds: float, closing: anyio.Event) -> bool:
+async def rested(
+    service: Service, known: SessionEntry, seconds: float, closing: anyio.Event
+) -> bool:
     """Whether the session came to rest, by waiting or ending, within that time.
 
     Answers early where the server is told to stop.
@@ -42,9 +44,9 @@ async def rested(service: Service, known: Known, seconds: float, closing: anyio.
     return await is_at_rest(service, known)
 
 
-async def is_at_rest(service: Service, known: Known) -> bool:
+async def is_at_rest(service: Service, known: SessionEntry) -> bool:
     """Whether nobody drives the session and nobody should, now or when a model can be asked."""
-    with still_there(known.record.id):
+    with erased_as_not_found(known.record.id):
         at = await service.desk.store.read(known.stream, limit=0)
     if at.holder is not None or (at.due is not None and at.due <= service.desk.store.now()):
         return False

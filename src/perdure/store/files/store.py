@@ -43,7 +43,7 @@ from perdure.store.files.layout import Bare, Layout
 from perdure.store.files.replay import Spans
 from perdure.store.judge import Commit, checked, judge
 from perdure.store.shared.paging import END, position_of
-from perdure.store.shared.signal import Listeners, Signal
+from perdure.store.shared.signal import Signal, Subscribers
 from perdure.store.shared.tables import Moves
 
 T = TypeVar("T")
@@ -80,7 +80,7 @@ class FilesStore:
         self._layout = layout or Bare()
         self._clock = clock or WallClock()
         self._signal = Signal()
-        self._listeners = Listeners()
+        self._listeners = Subscribers()
         self._writing = anyio.Lock()
         self._under_way: set[asyncio.Task[Any]] = set()  # else nobody would keep them
         self._opened: _Open | None = None
@@ -365,11 +365,11 @@ class FilesStore:
         """Return when something may have changed since this task last looked."""
         await self._signal.wait(timeout_s)
 
-    def whisper(self, topic: str, data: bytes) -> None:
+    def broadcast(self, topic: str, data: bytes) -> None:
         """Tell whoever overhears now."""
         self._listeners.tell(topic, data)
 
-    def overhear(self, heard: Callable[[str, bytes], None]) -> AbstractContextManager[None]:
+    def subscribe(self, heard: Callable[[str, bytes], None]) -> AbstractContextManager[None]:
         """Be handed what is whispered meanwhile."""
         return self._listeners.listening(heard)
 

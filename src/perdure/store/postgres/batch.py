@@ -6,7 +6,7 @@ from typing import Any
 
 from perdure.store.base import Entry, StoreRefusal, Unavailable, Unknown
 from perdure.store.judge import Changes, Commit, Rows, StreamRow, judge
-from perdure.store.postgres.connection import Connection, Dial, Line
+from perdure.store.postgres.connection import AsyncpgConnection, Connector, PooledConnection
 from perdure.store.postgres.sql import packed, statement, texts, unpacked
 
 Form = Callable[[Sequence[Any]], str | bytes]
@@ -38,7 +38,7 @@ _ENTRY: tuple[Form, ...] = (
 _Key = tuple[str, str]
 
 
-class Ledger:
+class RowCache:
     """What a batch knows, and what it has yet to write."""
 
     def __init__(self, streams: dict[str, tuple[int, StreamRow]], entries: Iterable[Entry]) -> None:
@@ -168,11 +168,13 @@ class Overtaken(Exception):
 class Batches:
     """Writes batches, each on a connection of the caller's."""
 
-    def __init__(self, dial: Dial) -> None:
+    def __init__(self, dial: Connector) -> None:
         self._dial = dial
         self._sids: list[int] = []  # taken in advance; those that are never used leave holes
 
-    async def write(self, line: Line, commits: Sequence[Commit], now: int) -> list[Outcome]:
+    async def write(
+        self, line: PooledConnection, commits: Sequence[Commit], now: int
+    ) -> list[Outcome]:
         """What became of each commit, once it is durable.
 
         Raises Unknown if that is not known, Unavailable if nothing was written, Overtaken, or an
@@ -193,7 +195,7 @@ class Batches:
             raise Unavailable(f"{self._dial.address.where} undid a transaction")
         return outcomes
 
-    async def _locked(self, connection: Connection, commits: Sequence[Commit]) -> Ledger:
+    async def _locked(self, connection: AsyncpgConnection, commits: Sequence[Commit]) -> RowCache:
         names = {write.stream for commit in commits for write in commit.writes}
         rows = await connection.fetch(statement("lock_streams"), [packed(name) for name in names])
         keys = {(item.kind, item.key) for commit in commits for item in commit.conditions()}
@@ -203,9 +205,9 @@ class Batches:
             found = await connection.fetch(
                 statement("look_at_entries"), kinds, [packed(key) for _, key in keys]
             )
-        return Ledger(dict(map(_stream_of, rows)), map(entry_of, found))
+        return RowCache(dict(map(_stream_of, rows)), map(entry_of, found))
 
-    async def _write_changes(self, connection: Connection, ledger: Ledger) -> None:
+    async def _write_changes(self, connection: AsyncpgConnection, ledger: RowCache) -> None:
         new = ledger.new_streams()
         if new:
             ledger.number(new, await self._take_sids(connection, len(new)))
@@ -225,7 +227,7 @@ class Batches:
         if written != count:
             raise Overtaken
 
-    async def _take_sids(self, connection: Connection, count: int) -> list[int]:
+    async def _take_sids(self, connection: AsyncpgConnection, count: int) -> list[int]:
         # Other batches take from the same stock while this one waits for more.
         if len(self._sids) < count:
             more = await connection.fetch(statement("take_sids"), max(count, _SIDS_AT_ONCE))

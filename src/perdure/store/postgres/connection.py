@@ -45,7 +45,7 @@ _SETTINGS: Final = {
 }
 
 
-class Connection(Protocol):
+class AsyncpgConnection(Protocol):
     """What is used of a connection of asyncpg."""
 
     async def execute(self, sql: str, *args: Any) -> str:
@@ -89,10 +89,10 @@ class Connection(Protocol):
         ...
 
 
-class Line:
+class PooledConnection:
     """One connection; used by one task at a time."""
 
-    def __init__(self, connection: Connection, begin: str, *, is_pooled: bool) -> None:
+    def __init__(self, connection: AsyncpgConnection, begin: str, *, is_pooled: bool) -> None:
         self.connection = connection
         self._begin = begin
         # A pooled one has our settings inside a transaction only, so each statement is in one.
@@ -133,7 +133,7 @@ class Line:
         return rows[0] if rows else None
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Connection]:
+    async def transaction(self) -> AsyncIterator[AsyncpgConnection]:
         """Commit at the end, or undo; an error of COMMIT itself comes out as it is."""
         await self.begin()
         try:
@@ -150,14 +150,14 @@ class Line:
             await self.connection.close(timeout=1.0)
 
 
-class Dial:
+class Connector:
     """Makes connections to one database."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self._asyncpg: ModuleType | None = None
 
-    async def line(self, *, synced: bool = True, patient: bool = False) -> Line:
+    async def line(self, *, synced: bool = True, patient: bool = False) -> PooledConnection:
         """A new connection; raises StoreError.
 
         Without `synced` its commits are not on the disk when they are answered: for what is
@@ -178,11 +178,11 @@ class Dial:
         begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
         if pooled:
             begin = ";".join([begin, *(f"SET LOCAL {n} = '{v}'" for n, v in settings.items())])
-        return Line(connection, begin, is_pooled=pooled)
+        return PooledConnection(connection, begin, is_pooled=pooled)
 
-    async def plain(self) -> Connection:
+    async def plain(self) -> AsyncpgConnection:
         """A new connection with the settings that the server has for everybody."""
-        connection: Connection = await self._connected(COMMAND_S, statement_cache_size=0)
+        connection: AsyncpgConnection = await self._connected(COMMAND_S, statement_cache_size=0)
         return connection
 
     async def _connected(self, command_s: float | None, **more: Any) -> Any:
@@ -241,22 +241,22 @@ def _keep_alive(connection: Any) -> None:
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-class Lines:
+class Pool:
     """Connections of one kind."""
 
-    def __init__(self, dial: Dial, most: int, *, synced: bool = True) -> None:
+    def __init__(self, dial: Connector, most: int, *, synced: bool = True) -> None:
         self._dial = dial
         self._synced = synced
         self._places = asyncio.Semaphore(most)
         self._most = most
-        self._idle: list[Line] = []
+        self._idle: list[PooledConnection] = []
 
-    def keep(self, line: Line) -> None:
+    def keep(self, line: PooledConnection) -> None:
         """A connection that is there already."""
         self._idle.append(line)
 
     @asynccontextmanager
-    async def line(self) -> AsyncIterator[Line]:
+    async def line(self) -> AsyncIterator[PooledConnection]:
         """A connection; kept for the next one unless it broke or its task was cancelled."""
         async with self._places:
             line = self._kept() or await self._dial.line(synced=self._synced)
@@ -270,7 +270,7 @@ class Lines:
                 raise
             self._idle.append(line)
 
-    async def ask(self, question: Callable[[Line], Awaitable[T]]) -> T:
+    async def ask(self, question: Callable[[PooledConnection], Awaitable[T]]) -> T:
         """The answer to a question that may be asked twice, since a connection may have broken."""
         try:
             try:
@@ -295,11 +295,11 @@ class Lines:
         for _ in range(self._most):
             self._places.release()
 
-    async def _ask(self, question: Callable[[Line], Awaitable[T]]) -> T:
+    async def _ask(self, question: Callable[[PooledConnection], Awaitable[T]]) -> T:
         async with self.line() as line:
             return await question(line)
 
-    def _kept(self) -> Line | None:
+    def _kept(self) -> PooledConnection | None:
         while self._idle:
             line = self._idle.pop()
             if not line.connection.is_closed():

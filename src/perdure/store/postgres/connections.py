@@ -11,7 +11,7 @@ from perdure.errors import StoreError
 from perdure.store.base import Entry, Lease, Lost, Unknown
 from perdure.store.postgres import reads
 from perdure.store.postgres.clock import ServerClock
-from perdure.store.postgres.connection import Dial, Lines
+from perdure.store.postgres.connection import Connector, Pool
 from perdure.store.postgres.errors import is_of_one, pooler
 from perdure.store.postgres.feed import Follower
 from perdure.store.postgres.gather import Gather
@@ -49,7 +49,7 @@ class Running:
 
     def __init__(
         self,
-        dial: Dial,
+        dial: Connector,
         clock: ServerClock,
         signal: Signal,
         overheard: Overheard,
@@ -58,7 +58,7 @@ class Running:
         self.process = os.getpid()
         self._dial = dial
         self._clock = clock
-        self.readers = Lines(dial, _READERS)
+        self.readers = Pool(dial, _READERS)
         self.entries = Gather(self._entries, dial.explained, is_of_one)
         self.feed = Follower(self.readers)
         self.leases = Leases(dial, clock, program)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import anyio
 
 from perdure.store.base import Feed, Record, Unavailable
-from perdure.store.postgres.connection import Lines
+from perdure.store.postgres.connection import Pool
 from perdure.store.postgres.sql import statement, unpacked
 
 _LOOKS: Final = 20  # how often to look again for what is just being committed
@@ -24,7 +24,7 @@ _END_S: Final = 20.0
 class Follower:
     """Reads the feed; what it remembers of holes serves everybody who asks."""
 
-    def __init__(self, lines: Lines) -> None:
+    def __init__(self, lines: Pool) -> None:
         self._lines = lines
         self._marks: list[tuple[int, int]] = []  # a visible position, the next transaction id then
         self._hole: tuple[int, set[str]] | None = None  # a visible position, who may come before it

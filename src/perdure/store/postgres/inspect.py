@@ -20,7 +20,7 @@ from perdure.store.inspect import (
     free_name,
     kept_line,
 )
-from perdure.store.postgres.connection import Connection, Dial
+from perdure.store.postgres.connection import AsyncpgConnection, Connector
 from perdure.store.postgres.errors import is_database_error, sqlstate
 from perdure.store.postgres.schema import known_steps
 from perdure.store.postgres.sql import packed, statement, unpacked
@@ -30,7 +30,7 @@ from perdure.store.shared.line_files import append
 from perdure.store.shared.names import name_of
 
 T = TypeVar("T")
-Question = Callable[[Connection], Awaitable[T]]
+Question = Callable[[AsyncpgConnection], Awaitable[T]]
 
 _MOST: Final = 20  # of each kind of thing that is listed by name
 _NEWEST: Final = 1000  # records whose instants are looked at
@@ -67,7 +67,7 @@ class PostgresLook:
     """Questions to one database, each on a connection of its own. Raises StoreError."""
 
     def __init__(self, address: Address) -> None:
-        self._dial = Dial(address)
+        self._dial = Connector(address)
         self._schema = address.schema
         self.where = address.where
 
@@ -162,7 +162,7 @@ class PostgresLook:
         finally:
             await line.close(timeout=1.0)
 
-    async def _explained(self, line: Connection, error: Exception) -> StoreError:
+    async def _explained(self, line: AsyncpgConnection, error: Exception) -> StoreError:
         if sqlstate(error) == "42P01":  # no such table
             await line.execute("ROLLBACK")
             if await line.fetchval(statement("care_closed"), self._schema):
@@ -178,11 +178,11 @@ class PostgresLook:
             )
         return self._dial.explained(error)
 
-    async def _tables(self, line: Connection) -> tuple[Table, ...]:
+    async def _tables(self, line: AsyncpgConnection) -> tuple[Table, ...]:
         rows = await line.fetch(statement("care_tables"), self._schema)
         return tuple(Table(*row) for row in rows)
 
-    async def _server(self, line: Connection) -> Server:
+    async def _server(self, line: AsyncpgConnection) -> Server:
         ahead_ms = await line.fetchval(statement("now")) - WallClock().now()
         settings = await line.fetch(statement("care_settings"))
         there = dict(await line.fetch(statement("care_indexes"), self._schema))
@@ -215,7 +215,7 @@ def known_indexes() -> dict[str, str]:
     return {one[1]: " ".join(one[0].split()) for one in found}
 
 
-async def _vitals(line: Connection, now: int) -> Vitals:
+async def _vitals(line: AsyncpgConnection, now: int) -> Vitals:
     due = await line.fetch(statement("care_due"), now, _MOST)
     kinds = await line.fetch(statement("care_due_kinds"), now)
     counts = await line.fetch(statement("care_counts"))
@@ -233,7 +233,7 @@ async def _vitals(line: Connection, now: int) -> Vitals:
     )
 
 
-async def _stream(line: Connection, stream: str) -> StreamLook | None:
+async def _stream(line: AsyncpgConnection, stream: str) -> StreamLook | None:
     row = await line.fetchrow(statement("care_stream"), packed(stream))
     if row is None:
         return None

@@ -10,7 +10,7 @@ from perdure.errors import StoreError
 from perdure.store.base import Lease, Lost, Unknown
 from perdure.store.judge import BACK_OFF_FROM_TRY, LONGEST_BACK_OFF_MS
 from perdure.store.postgres.clock import ServerClock
-from perdure.store.postgres.connection import Connection, Dial, Line, Lines
+from perdure.store.postgres.connection import AsyncpgConnection, Connector, Pool, PooledConnection
 from perdure.store.postgres.errors import (
     READ_ONLY,
     is_broken,
@@ -34,11 +34,11 @@ class Leases:
     what a driver then writes takes it along, since PostgreSQL's log is in order.
     """
 
-    def __init__(self, dial: Dial, clock: ServerClock, program: int) -> None:
+    def __init__(self, dial: Connector, clock: ServerClock, program: int) -> None:
         self._dial = dial
         self._clock = clock
         self._program = program
-        self._lines = Lines(dial, _LINES, synced=False)
+        self._lines = Pool(dial, _LINES, synced=False)
         self._claims = asyncio.Semaphore(_CLAIMS)
         self._gathers: dict[tuple[str, str], Gather[str, list[Lease]]] = {}  # holder, kind
 
@@ -119,7 +119,7 @@ class Leases:
         """Make the holder's row; raises Lost if the name is taken, SchemaNewer."""
         values = packed(holder), ttl_ms, pulse, self._program, self._clock.given()
 
-        async def go(line: Line) -> Any:
+        async def go(line: PooledConnection) -> Any:
             async with line.transaction() as inside:
                 await inside.fetch(statement("keep_schema"))
                 newer = await inside.fetchrow(statement("newer"), self._program)
@@ -144,7 +144,7 @@ class Leases:
         """Give everything back and remove the row; raises Lost if there is none."""
         now = await self._now()
 
-        async def go(line: Line) -> bool:
+        async def go(line: PooledConnection) -> bool:
             async with line.transaction() as inside:
                 if await inside.fetchrow(statement("lock_leaving"), packed(holder)) is None:
                     return False
@@ -159,7 +159,7 @@ class Leases:
         """Give back what dead holders had: those whose time is over, and those named."""
         now = await self._now()
 
-        async def go(line: Line) -> None:
+        async def go(line: PooledConnection) -> None:
             async with line.transaction() as inside:
                 names = [packed(name) for name in dead]
                 rows = await inside.fetch(statement("lock_dead"), now, names)
@@ -191,7 +191,7 @@ class Leases:
         A claim of its that is still under way is waited for, and a later one finds nobody.
         """
 
-        async def go(line: Line) -> None:
+        async def go(line: PooledConnection) -> None:
             async with line.transaction() as inside:
                 if await inside.fetchrow(statement("lock_leaving"), name) is not None:
                     await inside.fetch(statement("give_back_unseen"), name, now)
@@ -227,11 +227,11 @@ def _lease(row: Any, holder: str) -> Lease:
     return Lease(unpacked(stream), epoch, holder, head, tries, now)
 
 
-async def _first(line: Line, name: str, *values: Any) -> Any:
+async def _first(line: PooledConnection, name: str, *values: Any) -> Any:
     return await line.fetchrow(statement(name), *values)
 
 
-async def _give_back(inside: Connection, names: list[str], now: int, *, wait: bool) -> None:
+async def _give_back(inside: AsyncpgConnection, names: list[str], now: int, *, wait: bool) -> None:
     sql = statement("give_back_all" if wait else "give_back")
     await inside.fetch(sql, names, now, BACK_OFF_FROM_TRY, LONGEST_BACK_OFF_MS)
     await inside.fetch(statement("remove_holders"), names)

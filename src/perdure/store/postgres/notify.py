@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import anyio
 
-from perdure.store.postgres.connection import Dial, Line
+from perdure.store.postgres.connection import Connector, PooledConnection
 from perdure.store.postgres.sql import packed, statement, unpacked
 from perdure.store.shared.signal import Overheard, Signal
 
@@ -36,13 +36,13 @@ Reap = Callable[[list[str]], Awaitable[None]]
 class Control:
     """The one connection that listens and shows that its holders are alive."""
 
-    def __init__(self, dial: Dial, signal: Signal, overheard: Overheard, reap: Reap) -> None:
+    def __init__(self, dial: Connector, signal: Signal, overheard: Overheard, reap: Reap) -> None:
         self._dial = dial
         self._overheard = overheard
         self._signal = signal
         self._reap = reap
         self._channel = f"perdure_{dial.address.schema}"
-        self._line: Line | None = None
+        self._line: PooledConnection | None = None
         self._using = asyncio.Lock()
         self._wanted = asyncio.Event()  # something is to be sent
         self._news = False
@@ -66,7 +66,7 @@ class Control:
             self._news = True
             self._send()
 
-    def whisper(self, topic: str, data: bytes) -> None:
+    def broadcast(self, topic: str, data: bytes) -> None:
         """Say something to the other processes that may get lost."""
         if not self._dial.address.listen or len(self._whispers) >= _MOST_WHISPERS:
             return
@@ -171,7 +171,7 @@ class Control:
     def _has_to_send(self) -> bool:
         return self._news or bool(self._whispers)
 
-    async def _connected(self) -> Line:
+    async def _connected(self) -> PooledConnection:
         if self._line is not None and self._line.connection.is_closed():
             self._broke(ConnectionError("it was cut"))
         if self._line is None:
@@ -182,7 +182,7 @@ class Control:
             self._signal.ring()  # whatever was said meanwhile was not heard
         return self._line
 
-    async def _prepared(self, line: Line) -> Line:
+    async def _prepared(self, line: PooledConnection) -> PooledConnection:
         """A connection that listens, and shows that our holders are alive."""
         try:
             # It is made again at once: until then our holders look dead.
@@ -196,11 +196,11 @@ class Control:
             raise
         return line
 
-    async def _keep(self, line: Line, number: int) -> bool:
+    async def _keep(self, line: PooledConnection, number: int) -> bool:
         (kept,) = await line.fetchrow(statement("keep_pulse"), number)
         return bool(kept)
 
-    async def _say(self, line: Line) -> None:
+    async def _say(self, line: PooledConnection) -> None:
         self._wanted.clear()
         said, self._whispers = self._whispers, []
         if self._news:
@@ -209,7 +209,7 @@ class Control:
         if said:
             await line.fetch(statement("notify"), self._channel, said)
 
-    async def _look(self, line: Line) -> list[str]:
+    async def _look(self, line: PooledConnection) -> list[str]:
         """The holders that have certainly died; rings if something has happened."""
         now = time.monotonic()
         if now < self._next_look:  # it is asked as often as there is something to send
@@ -222,7 +222,7 @@ class Control:
                 self._signal.ring()
         return await self._dead(line, now) if self._pulses else []
 
-    async def _dead(self, line: Line, now: float) -> list[str]:
+    async def _dead(self, line: PooledConnection, now: float) -> list[str]:
         """Those who showed no sign of life for so long that they were not just cut off."""
         missing = {unpacked(name) for (name,) in await line.fetch(statement("without_pulse"))}
         for holder in missing & self._pulses.keys():

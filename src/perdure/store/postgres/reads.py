@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeVar
 
 from perdure.store.base import Census, Entry, Gone, NoStream, Page, Record, Slice, StreamState
 from perdure.store.postgres.batch import entry_of
-from perdure.store.postgres.connection import Line
+from perdure.store.postgres.connection import PooledConnection
 from perdure.store.postgres.sql import packed, statement, unpacked
 from perdure.store.shared.paging import check_whole, cursor_of, place_of
 
@@ -18,12 +18,12 @@ _ALL = 2**62
 class Question(Protocol[T_co]):
     """Something to be asked on a connection."""
 
-    def __call__(self, line: Line, /) -> Awaitable[T_co]:
+    def __call__(self, line: PooledConnection, /) -> Awaitable[T_co]:
         """The answer."""
         ...
 
 
-async def read(line: Line, stream: str, after: int, limit: int | None) -> Slice:
+async def read(line: PooledConnection, stream: str, after: int, limit: int | None) -> Slice:
     """The records after `after`, and where the stream stands at the same moment."""
     after = max(after, 0)
     last = _ALL if limit is None else after + max(limit, 0)
@@ -42,7 +42,7 @@ async def read(line: Line, stream: str, after: int, limit: int | None) -> Slice:
     return Slice(records, head, None if holder is None else unpacked(holder), due)
 
 
-async def get(line: Line, asked: Sequence[tuple[str, str]]) -> list[Entry | None]:
+async def get(line: PooledConnection, asked: Sequence[tuple[str, str]]) -> list[Entry | None]:
     """Entries by kind and key."""
     kinds, keys = ([packed(one[place]) for one in asked] for place in range(2))
     rows = await line.fetch(statement("look_at_entries"), kinds, keys)
@@ -50,7 +50,9 @@ async def get(line: Line, asked: Sequence[tuple[str, str]]) -> list[Entry | None
     return [found.get(one) for one in asked]
 
 
-async def find(line: Line, conditions: dict[str, Any], after: str | None, limit: int) -> Page:
+async def find(
+    line: PooledConnection, conditions: dict[str, Any], after: str | None, limit: int
+) -> Page:
     """A page of the entries that meet the conditions: kind, perhaps state, stream, due_before."""
     wanted = {name: value for name, value in conditions.items() if value is not None}
     by_due = "due_before" in wanted
@@ -67,12 +69,12 @@ async def find(line: Line, conditions: dict[str, Any], after: str | None, limit:
     return Page(entries, cursor_of((last.due or 0, last.key) if by_due else (0, last.key)))
 
 
-async def entries_of(line: Line, stream: str) -> Sequence[Entry]:
+async def entries_of(line: PooledConnection, stream: str) -> Sequence[Entry]:
     """Every entry of a stream, by (kind, key)."""
     return [entry_of(row) for row in await line.fetch(statement("entries_of"), packed(stream))]
 
 
-async def streams(line: Line, after: str, limit: int) -> Sequence[StreamState]:
+async def streams(line: PooledConnection, after: str, limit: int) -> Sequence[StreamState]:
     """Streams by their ids."""
     rows = await line.fetch(statement("streams"), packed(after), max(limit, 0))
     return [
@@ -89,7 +91,7 @@ async def streams(line: Line, after: str, limit: int) -> Sequence[StreamState]:
     ]
 
 
-async def census(line: Line, kinds: list[str], now: int, commits: int) -> Census:
+async def census(line: PooledConnection, kinds: list[str], now: int, commits: int) -> Census:
     """Numbers of what there is; `commits` is known elsewhere."""
     names = [packed(kind) for kind in kinds]
     states = await line.fetch(statement("states"), names)

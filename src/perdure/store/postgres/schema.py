@@ -19,7 +19,7 @@ import anyio
 
 from perdure.errors import Conflict, SchemaNewer, StoreError
 from perdure.store.base import Unavailable
-from perdure.store.postgres.connection import Connection, Dial, Line
+from perdure.store.postgres.connection import AsyncpgConnection, Connector, PooledConnection
 from perdure.store.postgres.errors import LOCKED, is_database_error, sqlstate
 from perdure.store.postgres.sql import statement
 
@@ -110,7 +110,7 @@ def known_steps() -> tuple[Step, ...]:
 class Schema:
     """The steps of one database, and those that this program knows."""
 
-    def __init__(self, dial: Dial, steps: Sequence[Step]) -> None:
+    def __init__(self, dial: Connector, steps: Sequence[Step]) -> None:
         self._dial = dial
         self._steps = steps
         self._where = dial.address.where
@@ -120,7 +120,7 @@ class Schema:
         """The schema that this program knows."""
         return self._steps[-1].number
 
-    async def make(self, line: Line, *, contract: bool = False) -> list[str]:
+    async def make(self, line: PooledConnection, *, contract: bool = False) -> list[str]:
         """Take the steps that are missing; answers their names.
 
         Steps that take something away only with `contract`, or where there is nothing yet. They
@@ -135,7 +135,7 @@ class Schema:
         finally:
             await patient.close()
 
-    async def _is_made(self, line: Line, *, contract: bool) -> bool:
+    async def _is_made(self, line: PooledConnection, *, contract: bool) -> bool:
         try:
             async with line.transaction() as look:
                 if not await self._exists(look):
@@ -146,7 +146,7 @@ class Schema:
                 raise self._dial.explained(error) from error
             raise
 
-    async def _make_all(self, line: Line, *, contract: bool) -> list[str]:
+    async def _make_all(self, line: PooledConnection, *, contract: bool) -> list[str]:
         tries_left = _TRIES
         while True:
             try:
@@ -161,7 +161,7 @@ class Schema:
                     raise await self._explained(line, error) from error
                 await anyio.sleep(0.05)
 
-    async def _make(self, line: Line, *, contract: bool) -> list[str]:
+    async def _make(self, line: PooledConnection, *, contract: bool) -> list[str]:
         async with line.transaction() as inside:
             await inside.fetch(_NOTICE_OUR_DEATH)
             await self._lock(inside)
@@ -170,7 +170,7 @@ class Schema:
                 await self._take(inside, step, is_new=missing[0].number == 1)
         return [step.name for step in missing]
 
-    async def _lock(self, inside: Connection) -> None:
+    async def _lock(self, inside: AsyncpgConnection) -> None:
         """Be the only one who takes steps; raises _Busy."""
         schema = self._dial.address.schema
         if not await inside.fetchval(_HAS_SCHEMA, schema):
@@ -184,7 +184,7 @@ class Schema:
                 raise _Busy from error
             raise
 
-    async def _explained(self, line: Line, error: Exception) -> StoreError:
+    async def _explained(self, line: PooledConnection, error: Exception) -> StoreError:
         if sqlstate(error) != LOCKED:
             return self._dial.explained(error)
         blocker = await line.fetchrow(_BLOCKER)
@@ -195,11 +195,11 @@ class Schema:
             hint="end what is open for long in the database, then try again; nothing was changed",
         )
 
-    async def _exists(self, inside: Connection) -> bool:
+    async def _exists(self, inside: AsyncpgConnection) -> bool:
         table = f"{self._dial.address.schema}.schema_step"
         return bool(await inside.fetchval(_HAS_TABLE, table))
 
-    async def _taken(self, inside: Connection) -> list[Step]:
+    async def _taken(self, inside: AsyncpgConnection) -> list[Step]:
         """What the database has; raises SchemaNewer or StoreError if that is not for us."""
         known = {step.number: step for step in self._steps}
         rows = await inside.fetch(_TAKEN)
@@ -220,7 +220,7 @@ class Schema:
         first = next((n for n, step in enumerate(missing) if step.oldest), len(missing))
         return missing[:first]
 
-    async def _take(self, inside: Connection, step: Step, *, is_new: bool) -> None:
+    async def _take(self, inside: AsyncpgConnection, step: Step, *, is_new: bool) -> None:
         if step.oldest and not is_new:
             await inside.fetch(statement("keep_programs"))
             old = await inside.fetchrow(_OLD_ALIVE, step.oldest)

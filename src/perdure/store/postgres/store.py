@@ -25,12 +25,12 @@ from perdure.store.base import (
 from perdure.store.judge import checked
 from perdure.store.postgres import reads
 from perdure.store.postgres.clock import ServerClock
-from perdure.store.postgres.connection import Dial
+from perdure.store.postgres.connection import Connector
 from perdure.store.postgres.connections import Running
 from perdure.store.postgres.schema import Schema, Step, known_steps
 from perdure.store.postgres.url import Address, address_of
 from perdure.store.shared.paging import END, place_of, position_of
-from perdure.store.shared.signal import Listeners, Signal
+from perdure.store.shared.signal import Signal, Subscribers
 
 T = TypeVar("T")
 
@@ -46,13 +46,13 @@ class PostgresStore:
     def __init__(
         self, url: str, *, clock: Clock | None = None, steps: Sequence[Step] | None = None
     ) -> None:
-        self._dial = Dial(address_of(url))
+        self._dial = Connector(address_of(url))
         self._clock = ServerClock(clock)
         self._schema = Schema(self._dial, steps or known_steps())
         # the server's clock, in ms since the epoch; itself, since a drive asks it thirty times
         self.now = self._clock.now
         self._signal = Signal()
-        self._listeners = Listeners()
+        self._listeners = Subscribers()
         self._opening = anyio.Lock()
         self._running: Running | None = None
         self._commits = 0
@@ -185,13 +185,13 @@ class PostgresStore:
         """Return when something may have changed, here or in another process."""
         await self._ready().control.changed(timeout_s)
 
-    def whisper(self, topic: str, data: bytes) -> None:
+    def broadcast(self, topic: str, data: bytes) -> None:
         """Tell whoever overhears now, here or, with LISTEN, in another process."""
         if self._running is not None and self._running.process == os.getpid():
-            self._running.control.whisper(topic, data)
+            self._running.control.broadcast(topic, data)
         self._listeners.tell(topic, data)
 
-    def overhear(self, heard: Callable[[str, bytes], None]) -> AbstractContextManager[None]:
+    def subscribe(self, heard: Callable[[str, bytes], None]) -> AbstractContextManager[None]:
         """Be handed what is whispered meanwhile."""
         if self._running is not None:
             self._running.control.listen()

@@ -13,7 +13,7 @@ from perdure.errors import StoreError
 from perdure.store.base import Unavailable, Unknown
 from perdure.store.judge import Commit
 from perdure.store.postgres.batch import Batches, Outcome, Overtaken
-from perdure.store.postgres.connection import Dial, Line, Lines
+from perdure.store.postgres.connection import Connector, Pool, PooledConnection
 from perdure.store.postgres.errors import (
     LOCKED,
     OF_A_ROW,
@@ -36,11 +36,11 @@ Ended = dict[str, int] | Exception
 class Writer:
     """Takes commits from the tasks of one event loop, and answers once they are durable."""
 
-    def __init__(self, dial: Dial, now: Callable[[], int], told: Callable[[], None]) -> None:
+    def __init__(self, dial: Connector, now: Callable[[], int], told: Callable[[], None]) -> None:
         self._dial = dial
         self._now = now
         self._told = told  # called after every batch that changed something
-        self._lines = Lines(dial, AT_ONCE)
+        self._lines = Pool(dial, AT_ONCE)
         self._batches = Batches(dial)
         self._jobs: deque[Job] = deque()
         self._under_way: set[str] = set()  # streams
@@ -150,7 +150,7 @@ class Writer:
         except Exception:  # noqa: BLE001 - a server that does not let us: others keep the row
             return False
 
-    async def _attempt(self, line: Line, commits: Sequence[Commit]) -> list[Outcome]:
+    async def _attempt(self, line: PooledConnection, commits: Sequence[Commit]) -> list[Outcome]:
         try:
             return await self._batches.write(line, commits, self._now())
         except Unknown:

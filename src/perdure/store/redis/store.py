@@ -333,13 +333,13 @@ class IndexedStore:
         """As the store hears of it."""
         await self.primary.changed(timeout_s)
 
-    def whisper(self, topic: str, data: bytes) -> None:
+    def broadcast(self, topic: str, data: bytes) -> None:
         """As the store does it."""
-        self.primary.whisper(topic, data)
+        self.primary.broadcast(topic, data)
 
-    def overhear(self, heard: Callable[[str, bytes], None]) -> AbstractContextManager[None]:
+    def subscribe(self, heard: Callable[[str, bytes], None]) -> AbstractContextManager[None]:
         """As the store does it."""
-        return self.primary.overhear(heard)
+        return self.primary.subscribe(heard)
 
 
 def _beyond(anchor: Anchor, found: list[Record]) -> list[Record] | None:

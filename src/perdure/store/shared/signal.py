@@ -51,7 +51,7 @@ logger = logging.getLogger("perdure")
 Overheard = Callable[[str, bytes], None]  # topic, data
 
 
-class Listeners:
+class Subscribers:
     """Those who listen at this moment; nothing is kept for who comes later."""
 
     def __init__(self) -> None:

@@ -7,8 +7,8 @@ from typing import NamedTuple, assert_never
 from perdure.errors import StoreError
 from perdure.store.base import Lease, Lost, StoreRefusal
 from perdure.store.judge import Commit, due_after_reaping, judge
-from perdure.store.sqlite.row_cache import Ledger
-from perdure.store.sqlite.side_files import Pulse
+from perdure.store.sqlite.row_cache import RowCache
+from perdure.store.sqlite.side_files import LivenessLock
 
 _NOTHING_TO_CLAIM = """
     SELECT EXISTS (SELECT 1 FROM holder WHERE name = ?)
@@ -51,12 +51,12 @@ Answer = dict[str, int] | list[Lease] | int | StoreError
 class WriteRows:
     """The rows of one database as its writer changes them; every call is inside a transaction."""
 
-    def __init__(self, connection: sqlite3.Connection, pulse: Pulse) -> None:
+    def __init__(self, connection: sqlite3.Connection, pulse: LivenessLock) -> None:
         self._pulse = pulse
         self._dead: list[str] = []
         self._execute = connection.execute
         self._executemany = connection.executemany
-        self._ledger = Ledger(connection)
+        self._ledger = RowCache(connection)
         self._alive: set[str] = set()  # holders seen in this transaction
         self._has_reaped = False
         self.flush = self._ledger.flush

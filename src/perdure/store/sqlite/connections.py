@@ -20,7 +20,7 @@ from perdure.store.shared.signal import Overheard, Signal
 from perdure.store.sqlite.commands import Answer, Renew, Work
 from perdure.store.sqlite.open import explained, is_database_error
 from perdure.store.sqlite.reads import Query, Readers
-from perdure.store.sqlite.side_files import Doorbell, Pulse
+from perdure.store.sqlite.side_files import LivenessLock, WakeSocket
 from perdure.store.sqlite.writer import Job, Outcome, Writer
 
 T = TypeVar("T")
@@ -58,13 +58,13 @@ class Running:
         self._signal = signal
         self._loop = asyncio.get_running_loop()
         self.overheard: Overheard | None = None  # called in the event loop
-        self._doorbell = Doorbell(path.with_name(f"{path.name}.bell"), self._hand_on)
+        self._doorbell = WakeSocket(path.with_name(f"{path.name}.bell"), self._hand_on)
         self._readers = Readers(lambda: connect(reader=True))
         self._asked = 0
         self._asking = 0
         self._nobody_asks = anyio.Event()
         self._reading = anyio.CapacityLimiter(_READERS)
-        self._pulse = Pulse(path.with_name(f"{path.name}.alive"))
+        self._pulse = LivenessLock(path.with_name(f"{path.name}.alive"))
         write = partial(connect, reader=False)
         self._writer = Writer(path, clock, lock, self._pulse, write, self._deliver)
         self._watch = threading.Thread(target=self._run_watch, name="perdure-watch", daemon=True)
@@ -123,9 +123,9 @@ class Running:
             if not self._asking:
                 self._nobody_asks.set()
 
-    def whisper(self, topic: str, data: bytes) -> None:
+    def broadcast(self, topic: str, data: bytes) -> None:
         """Tell the other processes; it may get lost."""
-        self._doorbell.whisper(topic, data)
+        self._doorbell.broadcast(topic, data)
 
     def _answer(self, query: Query[T]) -> T:
         try:

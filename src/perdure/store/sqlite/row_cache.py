@@ -49,7 +49,7 @@ _MOST_BYTES = 16 * 1024 * 1024
 _Key = tuple[str, str]
 
 
-class Ledger:
+class RowCache:
     """The rows of one database as its only writer sees them; every call is inside a transaction."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:

@@ -22,7 +22,7 @@ _LARGEST = 64 * 1024  # bytes of one whisper
 _IN_A_ROW = 64  # whispers that are taken before the watch looks around again
 
 
-class Pulse:
+class LivenessLock:
     """Tells which holders' processes have died, sooner than their lease can run out.
 
     Each holder keeps an flock on a file of its own, which the kernel frees when its process ends,
@@ -96,7 +96,7 @@ class Pulse:
             self._path(holder).unlink()
 
 
-class Doorbell:
+class WakeSocket:
     """Tells the other processes on one database that something was committed, and whispers.
 
     Each listener has a datagram socket in a directory beside the database. A ring may get lost:
@@ -134,7 +134,7 @@ class Doorbell:
         """Tell the others; never waits, never fails."""
         self._send(_RING)
 
-    def whisper(self, topic: str, data: bytes) -> None:
+    def broadcast(self, topic: str, data: bytes) -> None:
         """Tell the others something that may get lost; never waits, never fails."""
         said = _WHISPER + topic.encode() + b"\0" + data
         if len(said) <= _LARGEST:

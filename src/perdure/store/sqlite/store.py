@@ -30,7 +30,7 @@ from perdure.store.base import (
 from perdure.store.judge import checked
 from perdure.store.shared.file_lock import WriteLock
 from perdure.store.shared.paging import END, position_of
-from perdure.store.shared.signal import Listeners, Signal
+from perdure.store.shared.signal import Signal, Subscribers
 from perdure.store.sqlite import reads, streams
 from perdure.store.sqlite.commands import Claim, Renew
 from perdure.store.sqlite.connections import Running
@@ -71,7 +71,7 @@ class SqliteStore:
         # the machine's clock, in ms since the epoch; itself, since a drive asks it thirty times
         self.now = self._clock.now
         self._signal = Signal()
-        self._listeners = Listeners()
+        self._listeners = Subscribers()
         self._opening = anyio.Lock()
         self._running: Running | None = None
         self._commits = 0
@@ -172,13 +172,13 @@ class SqliteStore:
         self._ready()
         await self._signal.wait(timeout_s)
 
-    def whisper(self, topic: str, data: bytes) -> None:
+    def broadcast(self, topic: str, data: bytes) -> None:
         """Tell whoever overhears now, here or in another process on this machine."""
         if self._running is not None and self._running.process == os.getpid():
-            self._running.whisper(topic, data)
+            self._running.broadcast(topic, data)
         self._listeners.tell(topic, data)
 
-    def overhear(self, heard: Callable[[str, bytes], None]) -> AbstractContextManager[None]:
+    def subscribe(self, heard: Callable[[str, bytes], None]) -> AbstractContextManager[None]:
         """Be handed what is whispered meanwhile."""
         return self._listeners.listening(heard)
 

@@ -19,7 +19,7 @@ from perdure.store.judge import Commit
 from perdure.store.shared.file_lock import WriteLock
 from perdure.store.sqlite.commands import Answer, Claim, Work, WriteRows
 from perdure.store.sqlite.open import WAL_LIMIT_BYTES, explained, is_database_error
-from perdure.store.sqlite.side_files import Pulse
+from perdure.store.sqlite.side_files import LivenessLock
 
 _LARGEST_BATCH = 1000
 _IDLE_S = 1.0
@@ -38,7 +38,7 @@ class Writer:
         path: Path,
         clock: Clock,
         lock: WriteLock,
-        pulse: Pulse,
+        pulse: LivenessLock,
         connect: Callable[[], sqlite3.Connection],
         deliver: Deliver,
     ) -> None:

@@ -30,7 +30,7 @@ class _Ear:
         with anyio.fail_after(_PATIENCE_S):
             while (topic, data) not in self.heard:
                 self._news = anyio.Event()
-                store.whisper(topic, data)
+                store.broadcast(topic, data)
                 with anyio.move_on_after(_AGAIN_S):
                     await self._news.wait()
 
@@ -39,7 +39,7 @@ class _Ear:
 async def who_listens_hears_what_is_whispered_unchanged(harness: Harness) -> None:
     """Any bytes, up to the size that every backend carries; also what it says itself."""
     store, ear, other = await harness.open(), _Ear(), _Ear()
-    with store.overhear(ear), store.overhear(other):
+    with store.subscribe(ear), store.subscribe(other):
         for data in (b"", b"{}", "ü\u2028'\"\\".encode(), b"x" * WHISPER_BYTES):
             await ear.hears(store, "topic", data)
             await other.hears(store, "topic", data)
@@ -51,7 +51,7 @@ async def another_store_on_the_same_data_hears_it(harness: Harness) -> None:
     one = await harness.open()
     other = await harness.open() if "shared" in harness.capabilities else one
     ear = _Ear()
-    with other.overhear(ear):
+    with other.subscribe(ear):
         await ear.hears(one, "topic", b"hello")
         await ear.hears(one, "another", b"hello")
 
@@ -64,9 +64,9 @@ async def who_has_left_hears_nothing_and_who_fails_harms_nobody(harness: Harness
     def fail(topic: str, data: bytes) -> None:
         raise RuntimeError(f"{topic} {data!r}")
 
-    with store.overhear(gone):
+    with store.subscribe(gone):
         await gone.hears(store, "topic", b"1")
-    with store.overhear(fail), store.overhear(ear):
+    with store.subscribe(fail), store.subscribe(ear):
         await ear.hears(store, "topic", b"2")
     assert all(data == b"1" for _, data in gone.heard)
 
@@ -78,10 +78,10 @@ async def whispering_changes_nothing_and_never_fails(harness: Harness) -> None:
     await make(store, "s")
     before = await store.read("s"), (await store.tail("")).cursor
     for data in (b"", b"x" * 1_000_000):
-        store.whisper("topic", data)
+        store.broadcast("topic", data)
     assert (await store.read("s"), (await store.tail("")).cursor) == before
     assert await store.commit([Write("s", [record()])]) == {"s": 2}
     await store.close()
-    store.whisper("topic", b"anybody there?")
-    with store.overhear(_Ear()):
-        store.whisper("topic", b"anybody there?")
+    store.broadcast("topic", b"anybody there?")
+    with store.subscribe(_Ear()):
+        store.broadcast("topic", b"anybody there?")

@@ -8,16 +8,20 @@ any mixture with anything: a history in one shape keeps it, a mixture becomes An
 """
 
 from perdure.core.conversation.repair.fixes import LOST_START
-from perdure.core.conversation.repair.incremental import Canonical, Growing, OwnHistory
+from perdure.core.conversation.repair.incremental import (
+    Canonical,
+    IncrementalCanonical,
+    IncrementalRepair,
+)
 from perdure.core.conversation.repair.model import Issue
 from perdure.core.conversation.repair.rewrite import Repaired, canonical, errors_of, repair
 
 __all__ = [
     "LOST_START",
     "Canonical",
-    "Growing",
+    "IncrementalCanonical",
+    "IncrementalRepair",
     "Issue",
-    "OwnHistory",
     "Repaired",
     "canonical",
     "errors_of",

@@ -47,7 +47,7 @@ class _Waiting:
         return call
 
 
-class Mender:
+class Fixes:
     """Puts the turns of one history in order. Its parts are changed in place."""
 
     def __init__(self, turns: list[Turn], interrupted: str | None) -> None:

@@ -18,7 +18,7 @@ from perdure.core.log.events import Content
 _PARTS: Final = frozenset({"text", "file"})
 
 
-class OwnHistory:
+class IncrementalRepair:
     """Repairs what a log tells, turn after turn; valid turns cost their length once."""
 
     def __init__(self) -> None:
@@ -109,13 +109,13 @@ Canonical = list[tuple[dict[str, Any], bool]]
 _BEFORE = UserMessage("…")  # stands for what was there before, since no history begins with answers
 
 
-class Growing:
+class IncrementalCanonical:
     """What `canonical` makes of a history that grows at its end."""
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
         self._told: Canonical = []
-        self._history = OwnHistory()
+        self._history = IncrementalRepair()
 
     def canonical(self, messages: list[Message]) -> Canonical:
         """The same as the function of that name; messages that it had before are not read again.
@@ -124,7 +124,7 @@ class Growing:
         the time before, or is not valid, is taken apart as a whole.
         """
         if messages[: len(self._messages)] != self._messages:
-            self._messages, self._told, self._history = [], [], OwnHistory()
+            self._messages, self._told, self._history = [], [], IncrementalRepair()
         if not self._history.is_sound(messages):
             return canonical(messages)
         new = canonical([_BEFORE, *messages[len(self._messages) :]])[1:]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from perdure.core.conversation.repair.fixes import Mender
+from perdure.core.conversation.repair.fixes import Fixes
 from perdure.core.conversation.repair.json_values import shown
 from perdure.core.conversation.repair.model import (
     EVERY,
@@ -188,7 +188,7 @@ def mend(messages: object, unanswered: Unanswered) -> tuple[list[Turn], list[Iss
         return [], [_whole("Removed what is not a list of messages")]
     reader = Reader()
     reader.read(messages)  # type: ignore[arg-type]
-    mender = Mender(reader.turns, INTERRUPTED if unanswered == "tell" else None)
+    mender = Fixes(reader.turns, INTERRUPTED if unanswered == "tell" else None)
     turns = mender.mend()
     return turns, sorted(reader.issues + mender.issues, key=lambda issue: issue.index)
 

@@ -3,8 +3,8 @@
 What a file is, its content says. Nothing here judges a history: `repair` does that.
 """
 
-from perdure.core.transfer.foreign.convert import Told, told
+from perdure.core.transfer.foreign.convert import ConvertedLog, convert
 from perdure.core.transfer.foreign.detect import FORMATS, parse
-from perdure.core.transfer.foreign.model import Foreign, Said
+from perdure.core.transfer.foreign.model import Foreign, ForeignMessage
 
-__all__ = ["FORMATS", "Foreign", "Said", "Told", "parse", "told"]
+__all__ = ["FORMATS", "ConvertedLog", "Foreign", "ForeignMessage", "convert", "parse"]

@@ -8,7 +8,14 @@ blocks that belong to an answer on it are taken along.
 from collections.abc import Iterator
 from typing import Any, Final
 
-from perdure.core.transfer.foreign.model import Foreign, Said, instant, kind_in, list_in, text_in
+from perdure.core.transfer.foreign.model import (
+    Foreign,
+    ForeignMessage,
+    instant,
+    kind_in,
+    list_in,
+    text_in,
+)
 
 NAME: Final = "claude-code"
 Row = dict[str, Any]
@@ -89,7 +96,7 @@ def _blocks(row: Row, kind: str) -> Iterator[dict[str, Any]]:
             yield block
 
 
-def _said(path: list[Row]) -> Iterator[Said]:
+def _said(path: list[Row]) -> Iterator[ForeignMessage]:
     """The messages, with the lines of one answer put together again, and those of its results."""
     whole: dict[str, list[Any]] = {}
     results: list[Any] | None = None  # of the turn before, as far as they have come
@@ -108,7 +115,7 @@ def _said(path: list[Row]) -> Iterator[Said]:
             content = results = list(content)
         else:
             results = None
-        yield Said(_message(row["type"], message, content), instant(row.get("timestamp")))
+        yield ForeignMessage(_message(row["type"], message, content), instant(row.get("timestamp")))
 
 
 def _are_results(content: Any) -> bool:

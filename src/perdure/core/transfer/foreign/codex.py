@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from perdure.core.transfer.foreign.model import (
     Foreign,
-    Said,
+    ForeignMessage,
     dict_in,
     instant,
     kind_in,
@@ -17,7 +17,7 @@ PROVIDER: Final = "openai-responses"
 ITEMS: Final = frozenset({"message", "reasoning", "function_call", "function_call_output"})
 
 
-def grouped(items: Iterable[Said], model: str | None = None) -> Iterator[Said]:
+def grouped(items: Iterable[ForeignMessage], model: str | None = None) -> Iterator[ForeignMessage]:
     """The messages that these items are; `model` is who answered, where that is known."""
     turn = _Turn(model)
     for said in items:
@@ -61,13 +61,13 @@ class _Turn:
         self._at = self._at or at
         return True
 
-    def flushed(self) -> Iterator[Said]:
+    def flushed(self) -> Iterator[ForeignMessage]:
         """The answer and its results, if there are; from here on the next one."""
         if self._answer:
             answer = {"role": "assistant", "content": self._answer, **self._origin}
-            yield Said(answer, self._at)
+            yield ForeignMessage(answer, self._at)
         if self._results:
-            yield Said({"role": "user", "content": self._results}, self._at)
+            yield ForeignMessage({"role": "user", "content": self._results}, self._at)
         self._answer, self._results, self._at = [], [], 0
 
 
@@ -120,7 +120,7 @@ class _Rollout:
     """What has been read of one."""
 
     def __init__(self) -> None:
-        self.said: list[Said] = []
+        self.said: list[ForeignMessage] = []
         self.session_id: str | None = None
         self.left_out: dict[str, int] = {}
         self.model: str | None = None  # the last one that was asked
@@ -152,7 +152,7 @@ class _Rollout:
             kind = f"{kind_in(item)} item(s)"
             self.left_out[kind] = self.left_out.get(kind, 0) + 1
             return
-        self.said.append(Said(made, at))
+        self.said.append(ForeignMessage(made, at))
 
     def _compacted(self, payload: dict[str, Any], at: int) -> None:
         """What Codex went on with after it had made the history shorter."""
@@ -162,7 +162,7 @@ class _Rollout:
             for item in history:
                 self._item(dict_in(item), at)
         elif text := text_in(payload.get("message")):
-            self.said.append(Said({"role": "user", "content": text}, at))
+            self.said.append(ForeignMessage({"role": "user", "content": text}, at))
 
 
 def _as_function(item: dict[str, Any]) -> dict[str, Any] | None:

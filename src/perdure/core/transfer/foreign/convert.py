@@ -12,20 +12,20 @@ from perdure.core.conversation.repair.model import Block, Issue, Part, Turn
 from perdure.core.conversation.repair.rewrite import mend
 from perdure.core.log import events
 from perdure.core.pending.settlement import INTERRUPTED
-from perdure.core.transfer.foreign.model import Foreign, Said
+from perdure.core.transfer.foreign.model import Foreign, ForeignMessage
 
 _UNKNOWN_MEDIA: Final = "application/octet-stream"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ConvertedLog:
     """The events of a session that was taken over, each with its instant, and what was mended."""
 
     log: tuple[tuple[int, events.Event], ...]
     issues: tuple[Issue, ...]
 
 
-def told(foreign: Foreign, agent: str, now: int) -> Told:
+def convert(foreign: Foreign, agent: str, now: int) -> ConvertedLog:
     """The session as its log begins here: complete, at rest, with what was wrong as an event."""
     turns, issues = mend([one.message for one in foreign.said], "tell")
     writer = _Writer(agent, foreign.said, now)
@@ -37,7 +37,7 @@ def told(foreign: Foreign, agent: str, now: int) -> Told:
         ends.append((at, events.SessionRecovery(issues=_shown(foreign, issues))))
     source = f"{foreign.format}:{foreign.session_id or ''}"
     ends.append((at, events.Forked(source=source, at=len(foreign.said))))
-    return Told((*writer.log, *ends), tuple(issues))
+    return ConvertedLog((*writer.log, *ends), tuple(issues))
 
 
 def _shown(foreign: Foreign, issues: Sequence[Issue]) -> list[Any]:
@@ -50,7 +50,7 @@ def _shown(foreign: Foreign, issues: Sequence[Issue]) -> list[Any]:
 class _Writer:
     """Writes turns as events; instants never go back."""
 
-    def __init__(self, agent: str, said: Sequence[Said], now: int) -> None:
+    def __init__(self, agent: str, said: Sequence[ForeignMessage], now: int) -> None:
         self.log: list[tuple[int, events.Event]] = []
         self.at = 0
         self._agent = agent
@@ -61,7 +61,7 @@ class _Writer:
 
     def take(self, turn: Turn) -> None:
         """The next turn; what a system said is the agent's own business now."""
-        said = self._said[turn.at] if 0 <= turn.at < len(self._said) else Said(None)
+        said = self._said[turn.at] if 0 <= turn.at < len(self._said) else ForeignMessage(None)
         self._by_id = said.by_id
         self._reach(said.at)
         if turn.role == "user":

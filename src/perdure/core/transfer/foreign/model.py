@@ -7,7 +7,7 @@ from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ForeignMessage:
     """One message, in the shape of whichever provider, and when it was said (0: not known).
 
     `by_id` has the instants of its calls or results, where they are known one by one.
@@ -23,7 +23,7 @@ class Foreign:
     """One session of another program."""
 
     format: str
-    said: tuple[Said, ...]
+    said: tuple[ForeignMessage, ...]
     session_id: str | None = None
     agent: str | None = None
     others: tuple[str, ...] = ()  # agents whose conversations are in it too

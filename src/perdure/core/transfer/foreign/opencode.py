@@ -3,7 +3,14 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from perdure.core.transfer.foreign.model import Foreign, Said, dict_in, instant, list_in, text_in
+from perdure.core.transfer.foreign.model import (
+    Foreign,
+    ForeignMessage,
+    dict_in,
+    instant,
+    list_in,
+    text_in,
+)
 
 NAME: Final = "opencode"
 _SIGNATURES: Final = ("signature", "redactedData")
@@ -40,11 +47,13 @@ def _created(message: dict[str, Any]) -> int:
     return instant(dict_in(message["info"].get("time")).get("created"))
 
 
-def _said(message: dict[str, Any]) -> Iterator[Said]:
+def _said(message: dict[str, Any]) -> Iterator[ForeignMessage]:
     info, at = message["info"], _created(message)
     parts = [dict_in(part) for part in message["parts"]]
     if info["role"] != "assistant":
-        yield Said({"role": info["role"], "content": [b for p in parts for b in _block(p)]}, at)
+        yield ForeignMessage(
+            {"role": info["role"], "content": [b for p in parts for b in _block(p)]}, at
+        )
         return
     origin = {
         name: text
@@ -53,10 +62,10 @@ def _said(message: dict[str, Any]) -> Iterator[Said]:
     }
     for step in _steps(parts):
         blocks = [block for part in step for block in _answer_block(part)]
-        yield Said({"role": "assistant", "content": blocks, **origin}, at)
+        yield ForeignMessage({"role": "assistant", "content": blocks, **origin}, at)
         results = [result for part in step for result in _result(part)]
         if results:
-            yield Said({"role": "user", "content": results}, at)
+            yield ForeignMessage({"role": "user", "content": results}, at)
 
 
 def _steps(parts: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:

@@ -5,7 +5,7 @@ from typing import Any, Final
 from perdure.core.transfer.foreign.codex import grouped
 from perdure.core.transfer.foreign.model import (
     Foreign,
-    Said,
+    ForeignMessage,
     dict_in,
     instant,
     kind_in,
@@ -29,7 +29,7 @@ def read(rows: list[Any]) -> Foreign:
     """The messages, in whichever shape they are."""
     whole = dict_in(rows[0]) if len(rows) == 1 else {}
     messages = _messages(rows)
-    said = tuple(Said(one, _at(one)) for one in messages)
+    said = tuple(ForeignMessage(one, _at(one)) for one in messages)
     name = _name(messages)
     if name == RESPONSES:
         said = tuple(grouped(said, text_in(whole.get("model"))))

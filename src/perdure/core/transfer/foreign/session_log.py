@@ -11,7 +11,7 @@ from perdure.core.transfer.event_log import (
     conversations,
     is_event,
 )
-from perdure.core.transfer.foreign.model import Foreign, Said, instant, text_in
+from perdure.core.transfer.foreign.model import Foreign, ForeignMessage, instant, text_in
 
 NAME: Final = "session-log"
 _TOLD: Final = frozenset({"user", "assistant", "tool_call", "tool_result", "agent_start"})
@@ -40,6 +40,6 @@ def _timed(found: Conversations, agent: str) -> Iterator[tuple[Message, Times]]:
     return zip(found.of(agent), found.times.get(agent, []), strict=True)
 
 
-def _said(message: Message, times: Times) -> Said:
+def _said(message: Message, times: Times) -> ForeignMessage:
     by_id = {call_id: instant(at) for call_id, at in times.by_id.items()}
-    return Said(message, instant(times.at), by_id)
+    return ForeignMessage(message, instant(times.at), by_id)

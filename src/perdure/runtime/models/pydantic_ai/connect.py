@@ -14,8 +14,8 @@ from pydantic_ai.providers import infer_provider_class
 
 from perdure.core.providers.catalog import Format, Provider
 from perdure.errors import ConfigError
-from perdure.runtime.models.pydantic_ai.request import Asking
-from perdure.runtime.models.pydantic_ai.transport import Repeats, listen_to, open_client
+from perdure.runtime.models.pydantic_ai.request import PydanticAIRequest
+from perdure.runtime.models.pydantic_ai.transport import RequestTemplates, listen_to, open_client
 
 _OLLAMA: Final = ("OLLAMA_BASE_URL", "http://localhost:11434/v1")
 _WORDS: Final = ("base_url", "api_base", "azure_endpoint")  # what a provider calls its address
@@ -29,16 +29,16 @@ _NO_KEY: Final = "none"  # to a server of one's own
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ProviderConnection:
     """A model that can be asked, in the event loop that asks it first."""
 
-    asking: Asking
+    asking: PydanticAIRequest
     client: httpx2.AsyncClient
 
 
 def connect(
     provider: Provider, model: str, agent: str, *, api_key: str | None, base_url: str | None
-) -> Connection:
+) -> ProviderConnection:
     """Open a named model. ConfigError if the provider does not take what it was given."""
     client = open_client()
 
@@ -56,12 +56,12 @@ def connect(
     if hasattr(sdk, "max_retries"):
         sdk.max_retries = 0  # repeated by the session, so that it is known and survives a crash
     is_plain = _is_plain(found)
-    repeats = Repeats(client) if is_plain else None
-    asking = Asking(found, provider, model, provider.format, is_plain, repeats)
-    return Connection(asking, client)
+    repeats = RequestTemplates(client) if is_plain else None
+    asking = PydanticAIRequest(found, provider, model, provider.format, is_plain, repeats)
+    return ProviderConnection(asking, client)
 
 
-def given(model: Model[Any]) -> Asking:
+def wrap_model(model: Model[Any]) -> PydanticAIRequest:
     """A model object, at which one can listen if it speaks one of the three formats over HTTP."""
     sdk: Any = getattr(model, "client", None)
     http: Any = getattr(sdk, "_client", None)
@@ -71,7 +71,7 @@ def given(model: Model[Any]) -> Asking:
     if format_ is not None:
         listen_to(http)
     provider = Provider(model.system, "", "", format=format_)
-    return Asking(model, provider, model.model_name, format_, _is_plain(model))
+    return PydanticAIRequest(model, provider, model.model_name, format_, _is_plain(model))
 
 
 def _is_plain(model: Model[Any]) -> bool:

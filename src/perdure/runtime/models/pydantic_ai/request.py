@@ -14,16 +14,16 @@ from pydantic_ai.models import Model, StreamedResponse
 from pydantic_ai.settings import ModelSettings
 
 from perdure.core.conversation.messages import Answer, AssistantMessage
-from perdure.core.conversation.repair import Growing
+from perdure.core.conversation.repair import IncrementalCanonical
 from perdure.core.providers import Target, rendered
 from perdure.core.providers.catalog import Format, Provider
-from perdure.core.providers.native import DONE, Sent, put_together, sent_in
-from perdure.core.providers.streams import Broken, Piece, Reader, Told, reader_of
+from perdure.core.providers.native import DONE, NativeResponse, put_together, sent_in
+from perdure.core.providers.streams import Broken, Chunk, Reader, ReceivedResponse, reader_of
 from perdure.runtime.models.base import Delta, Request
 from perdure.runtime.models.pydantic_ai.failures import cut_off, failure, no_answer, refused
 from perdure.runtime.models.pydantic_ai.translation import (
     OUTPUT_TOOL,
-    Shape,
+    OutputRequest,
     history_of,
     kept,
     piece_of,
@@ -33,10 +33,10 @@ from perdure.runtime.models.pydantic_ai.translation import (
     told_by,
 )
 from perdure.runtime.models.pydantic_ai.transport import (
-    Ear,
-    Repeats,
-    answered_with,
-    listening,
+    RequestTemplates,
+    StreamTap,
+    prefilled,
+    tapped,
     whole,
 )
 
@@ -69,7 +69,7 @@ _PLACE = [ModelRequest([UserPromptPart("…")])]  # where the conversation stand
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class PydanticAIRequest:
     """A model that can be asked; with a `format` the log's own bytes go out and come in."""
 
     model: Model[Any]
@@ -77,18 +77,18 @@ class Asking:
     model_name: str
     format: Format | None
     reads: bool = True  # whether the stream is just what the format says
-    repeats: Repeats | None = None
+    repeats: RequestTemplates | None = None
 
     async def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
         """Ask for one turn; what the provider refuses or fails at is raised as ModelError."""
         shape = shape_of(request, self.model)
         label = f"{self.provider.name}:{self.model_name}"
-        heard: Heard | None = None
-        ear = Ear()
+        heard: CompleteResponse | None = None
+        ear = StreamTap()
         try:
             async with AsyncExitStack() as stack:
                 async for piece in self._pieces(request, shape, ear, stack):
-                    if isinstance(piece, Heard):
+                    if isinstance(piece, CompleteResponse):
                         heard = piece
                     else:
                         where = (request.session_id, request.turn)
@@ -107,8 +107,8 @@ class Asking:
         yield self._whole(heard, shape)
 
     async def _pieces(
-        self, request: Request, shape: Shape, ear: Ear, stack: AsyncExitStack
-    ) -> AsyncIterator["Piece | Heard"]:
+        self, request: Request, shape: OutputRequest, ear: StreamTap, stack: AsyncExitStack
+    ) -> AsyncIterator["Chunk | CompleteResponse"]:
         """The answer as it comes, then the whole of it."""
         reader = reader_of(self.format) if self.reads else None
         ear.takes = reader is not None
@@ -124,11 +124,11 @@ class Asking:
             yield piece
 
     async def _opened(
-        self, request: Request, shape: Shape, ear: Ear, stack: AsyncExitStack
+        self, request: Request, shape: OutputRequest, ear: StreamTap, stack: AsyncExitStack
     ) -> StreamedResponse | None:
         """The library's view of the answer; None if it has none, since the ear took it."""
         messages, settings, conversation = await self._asked(request)
-        with listening(ear), answered_with(await self._repeated(request, conversation, ear)):
+        with tapped(ear), prefilled(await self._repeated(request, conversation, ear)):
             if ear.stream is not None:
                 return None
             asked = self.model.request_stream(messages, settings, shape.parameters)
@@ -143,7 +143,7 @@ class Asking:
         return stream if ear.stream is None else None
 
     async def _repeated(
-        self, request: Request, conversation: Mapping[str, Any], ear: Ear
+        self, request: Request, conversation: Mapping[str, Any], ear: StreamTap
     ) -> httpx2.Response | Exception | None:
         """What was answered to a request like one before, for the library to make sense of.
 
@@ -152,7 +152,7 @@ class Asking:
         again = self.repeats.again(request, conversation) if self.repeats and ear.takes else None
         if again is None or self.repeats is None:
             return None
-        with listening(ear):
+        with tapped(ear):
             outcome = await self.repeats.sent(again)
         if ear.stream is not None:
             return None
@@ -160,8 +160,8 @@ class Asking:
         return await whole(outcome)
 
     async def _translated(
-        self, stream: StreamedResponse, ear: Ear
-    ) -> AsyncIterator["Piece | Heard"]:
+        self, stream: StreamedResponse, ear: StreamTap
+    ) -> AsyncIterator["Chunk | CompleteResponse"]:
         """The answer as the library reads it."""
         calls: dict[int, str] = {}
         async for event in stream:
@@ -170,10 +170,10 @@ class Asking:
                 yield piece
         response = stream.get()
         if self.format is None:
-            yield Heard(told_by(response), kept(response))
+            yield CompleteResponse(told_by(response), kept(response))
             return
-        sent = sent_in(ear.events(), self.format) if ear.chunks else Sent(whole=True)
-        yield Heard(told_by(response), sent.native, sent.whole)
+        sent = sent_in(ear.events(), self.format) if ear.chunks else NativeResponse(whole=True)
+        yield CompleteResponse(told_by(response), sent.native, sent.whole)
 
     async def _asked(
         self, request: Request
@@ -185,7 +185,7 @@ class Asking:
             origin = (self.provider.recorded, self.model_name)
             told = history_of(request.messages, origin, files, request.instructions)
             return told, ModelSettings(**settings), {}  # type: ignore[typeddict-item]
-        growing = request.growing or Growing()
+        growing = request.growing or IncrementalCanonical()
         thinking = self.format == "anthropic" and thinks(settings)
         target = Target(self.provider.recorded, self.model_name, encoded(files), thinking)
         body = rendered(growing.canonical(list(request.messages)), self.format, target)
@@ -202,7 +202,7 @@ class Asking:
             messages = [_without_thinking(message) for message in messages]
         return first + messages
 
-    def _whole(self, heard: "Heard", shape: Shape) -> Answer:
+    def _whole(self, heard: "CompleteResponse", shape: OutputRequest) -> Answer:
         told = heard.told
         asked = tuple(call for call in told.calls if call.tool != OUTPUT_TOOL)
         last = next((call for call in told.calls if call.tool == OUTPUT_TOOL), None)
@@ -225,10 +225,10 @@ class Asking:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class CompleteResponse:
     """A whole answer, and what goes back to its provider one day; cut off unless it is whole."""
 
-    told: Told
+    told: ReceivedResponse
     native: bytes | None
     whole: bool = True
 
@@ -243,7 +243,7 @@ def _without_thinking(message: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in message.items() if not key.startswith("reasoning")}
 
 
-async def _read(reader: Reader, ear: Ear) -> AsyncIterator[Piece | Heard]:
+async def _read(reader: Reader, ear: StreamTap) -> AsyncIterator[Chunk | CompleteResponse]:
     """The answer as it is read here."""
     events: list[Any] = []
     done = False
@@ -258,7 +258,7 @@ async def _read(reader: Reader, ear: Ear) -> AsyncIterator[Piece | Heard]:
     sent = put_together(events, reader.format)
     with _of_another_make():
         told = reader.told(sent.items)
-    yield Heard(told, sent.native, sent.ended(done=done))
+    yield CompleteResponse(told, sent.native, sent.ended(done=done))
 
 
 @contextmanager

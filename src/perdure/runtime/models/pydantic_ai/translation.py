@@ -44,7 +44,7 @@ from perdure.core.conversation.messages import (
 from perdure.core.log.events import Content
 from perdure.core.log.stop_reasons import early
 from perdure.core.providers.catalog import Provider
-from perdure.core.providers.streams import Piece, Told, asked_call, counted
+from perdure.core.providers.streams import Chunk, ReceivedResponse, asked_call, counted
 from perdure.runtime.models.base import Request
 
 Origin = tuple[str, str]  # provider and model
@@ -123,7 +123,7 @@ _VALUE: Final = "value"  # holds an output that is no object, which providers wa
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class OutputRequest:
     """How the output is asked for: as the provider's own structured output, or by a tool."""
 
     parameters: ModelRequestParameters
@@ -143,7 +143,7 @@ class Shape:
         return json.dumps(value, ensure_ascii=False).encode()
 
 
-def shape_of(request: Request, model: Model[Any]) -> Shape:
+def shape_of(request: Request, model: Model[Any]) -> OutputRequest:
     """The tools and the output type of a request, for this model."""
     tools = [
         ToolDefinition(
@@ -155,7 +155,7 @@ def shape_of(request: Request, model: Model[Any]) -> Shape:
     ]
     said = [InstructionPart(request.instructions)] if request.instructions else None
     if request.output_schema is None:
-        return Shape(ModelRequestParameters(function_tools=tools, instruction_parts=said))
+        return OutputRequest(ModelRequestParameters(function_tools=tools, instruction_parts=said))
     schema, wrapped = _as_object(request.output_schema)
     profile = model.profile
     if profile.get("supports_json_schema_output") and not profile.get(
@@ -168,7 +168,7 @@ def shape_of(request: Request, model: Model[Any]) -> Shape:
             output_object=wanted,
             instruction_parts=said,
         )
-        return Shape(parameters, wrapped)
+        return OutputRequest(parameters, wrapped)
     last = ToolDefinition(
         name=OUTPUT_TOOL, description=_SAYS, parameters_json_schema=schema, kind="output"
     )
@@ -179,7 +179,7 @@ def shape_of(request: Request, model: Model[Any]) -> Shape:
         allow_text_output=False,
         instruction_parts=said,
     )
-    return Shape(parameters, wrapped)
+    return OutputRequest(parameters, wrapped)
 
 
 def _as_object(schema: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
@@ -190,19 +190,19 @@ def _as_object(schema: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     return ({**made, "$defs": schema["$defs"]} if "$defs" in schema else made), True
 
 
-def piece_of(event: ModelResponseStreamEvent, calls: dict[int, str]) -> Piece | None:
+def piece_of(event: ModelResponseStreamEvent, calls: dict[int, str]) -> Chunk | None:
     """The piece in an event; `calls` are the ids of those that began, by their place."""
     match event:
         case (
             PartStartEvent(part=TextPart(content=text))
             | PartDeltaEvent(delta=TextPartDelta(content_delta=text))
         ):
-            return Piece("text", text) if text else None
+            return Chunk("text", text) if text else None
         case (
             PartStartEvent(part=ThinkingPart(content=text))
             | PartDeltaEvent(delta=ThinkingPartDelta(content_delta=text))
         ):
-            return Piece("thinking", text) if text else None
+            return Chunk("thinking", text) if text else None
         case PartStartEvent(index=place, part=ToolCallPart() as call):
             calls[place] = call.tool_call_id
             return _args(call.args, call.tool_call_id)
@@ -213,17 +213,17 @@ def piece_of(event: ModelResponseStreamEvent, calls: dict[int, str]) -> Piece | 
             return None
 
 
-def _args(args: str | dict[str, object] | None, call: str) -> Piece | None:
+def _args(args: str | dict[str, object] | None, call: str) -> Chunk | None:
     text = json.dumps(args) if isinstance(args, dict) else args
-    return Piece("args", text, call) if text and text != "{}" else None
+    return Chunk("args", text, call) if text and text != "{}" else None
 
 
-def told_by(response: ModelResponse) -> Told:
+def told_by(response: ModelResponse) -> ReceivedResponse:
     """What a whole answer says."""
     parts, details = response.parts, response.provider_details or {}
     refused = response.finish_reason == "content_filter"
     thoughts = [part.content for part in parts if isinstance(part, ThinkingPart)]
-    return Told(
+    return ReceivedResponse(
         # A block of a kind that the library does not know comes as text without any.
         text="".join(part.content or "" for part in parts if isinstance(part, TextPart)),
         calls=tuple(

@@ -50,7 +50,7 @@ class Template:
         )
 
 
-class Repeats:
+class RequestTemplates:
     """The requests that were made over one client, by what they were made of."""
 
     def __init__(self, client: httpx2.AsyncClient) -> None:
@@ -97,7 +97,7 @@ def _key(request: Request) -> Key:
 
 
 @contextmanager
-def answered_with(outcome: httpx2.Response | Exception | None) -> Iterator[None]:
+def prefilled(outcome: httpx2.Response | Exception | None) -> Iterator[None]:
     """Let the next request inside find that it was answered already, and with what."""
     token = _answered.set(outcome)
     try:
@@ -141,7 +141,7 @@ _ENDS = (b"\n", b"\r")
 
 
 @dataclass(slots=True)
-class Ear:
+class StreamTap:
     """What one request was answered with: the bytes of its last stream.
 
     One that takes the stream keeps it to itself: the library is told that nothing came.
@@ -180,11 +180,11 @@ def _data(lines: Iterable[bytes]) -> Iterator[bytes]:
             yield line[5:].strip()
 
 
-_ear: ContextVar[Ear | None] = ContextVar("perdure_ear", default=None)
+_ear: ContextVar[StreamTap | None] = ContextVar("perdure_ear", default=None)
 
 
 @contextmanager
-def listening(ear: Ear) -> Iterator[None]:
+def tapped(ear: StreamTap) -> Iterator[None]:
     """Let the ear hear what is answered to the request that is made inside."""
     token = _ear.set(ear)
     try:
@@ -243,7 +243,7 @@ class _Nothing(httpx2.AsyncByteStream):
 class _Heard(httpx2.AsyncByteStream):
     """A stream of which each piece is kept."""
 
-    def __init__(self, stream: httpx2.AsyncByteStream, ear: Ear) -> None:
+    def __init__(self, stream: httpx2.AsyncByteStream, ear: StreamTap) -> None:
         self._stream = stream
         self._ear = ear
 

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Response
 from perdure.core.webhooks.deliveries import Delivery
 from perdure.runtime.webhooks.deliveries import Deliveries
 from perdure.serve.http.cursors import Cursor, cursor_of, place_of
-from perdure.serve.http.dependencies import Administers, Door, Id, Reads
+from perdure.serve.http.dependencies import Administers, Id, Reads, RequestScope
 from perdure.serve.http.responses import Schema, answers, listing, reply, schema_of, shape
 from perdure.serve.http.schemas import OBJECT, TEXT
 
@@ -37,7 +37,7 @@ _WHOLE: Final[Schema] = {
 }
 
 
-def _door(door: Door) -> Deliveries:
+def _door(door: RequestScope) -> Deliveries:
     return Deliveries(door.service.desk.outbox)
 
 

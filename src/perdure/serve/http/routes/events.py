@@ -9,10 +9,16 @@ from fastapi import APIRouter, Depends, Header, Query, Response
 from perdure.core.access import Permit
 from perdure.core.session.naming import check_id, names_in
 from perdure.errors import Corrupt
-from perdure.runtime.records.entries import still_there
+from perdure.runtime.records.entries import erased_as_not_found
 from perdure.runtime.views import event_of
-from perdure.serve.http.dependencies import Door, Id, Reads, ReadsToolCalls
-from perdure.serve.http.event_streams import Place, Telling, TellingCalls, of_all, of_session
+from perdure.serve.http.dependencies import Id, Reads, ReadsToolCalls, RequestScope
+from perdure.serve.http.event_streams import (
+    EventFilter,
+    FeedPosition,
+    TellingCalls,
+    of_all,
+    of_session,
+)
 from perdure.serve.http.responses import answers, reply
 from perdure.serve.http.routes.sessions import known_to
 from perdure.serve.http.schemas import EVENTS
@@ -81,7 +87,7 @@ async def session_events(
     place = _place(asked.last).pos if asked.last else asked.after or 0
     if asked.as_stream:
         return Stream(of_session(door, known, place, deltas=deltas), door.shared.closing)
-    with still_there(session_id):
+    with erased_as_not_found(session_id):
         read = await door.service.desk.store.read(known.stream, place, asked.limit)
     names = (known.record.tenant, known.record.id)
     found = [event_of(names, record) for record in read.records]
@@ -94,7 +100,7 @@ async def all_events(door: Reads, asked: From) -> Response:
     """The logs of all sessions; places are `pos`. Streams without a place begin now."""
     if asked.as_stream:
         place = await _start(door, asked.after, asked.last)
-        return Stream(of_all(door, place, Telling(door.tenant)), door.shared.closing)
+        return Stream(of_all(door, place, EventFilter(door.tenant)), door.shared.closing)
     store, more = door.service.desk.store, True
     cursor = str(_place(asked.last).pos if asked.last else asked.after or 0)
     found: list[dict[str, Any]] = []
@@ -107,7 +113,7 @@ async def all_events(door: Reads, asked: From) -> Response:
     return reply({"events": found, "next": cursor if more else None})
 
 
-def _seen(door: Door, record: Record) -> dict[str, Any] | None:
+def _seen(door: RequestScope, record: Record) -> dict[str, Any] | None:
     """The record as an event, if it is one that can be seen and read."""
     names = names_in(record.stream)
     if names is None or door.tenant not in (None, names[0]):
@@ -138,15 +144,15 @@ async def call_events(
     return Stream(of_all(door, place, telling), door.shared.closing)
 
 
-async def _start(door: Door, after: int | None, last: str | None) -> Place:
+async def _start(door: RequestScope, after: int | None, last: str | None) -> FeedPosition:
     """Where to begin: after what was seen last, else now."""
     if last:
         return _place(last)
     if after is not None:
-        return Place(after)
-    return Place(int((await door.service.desk.store.tail(END, 0)).cursor))
+        return FeedPosition(after)
+    return FeedPosition(int((await door.service.desk.store.tail(END, 0)).cursor))
 
 
-def _place(last: str) -> Place:
+def _place(last: str) -> FeedPosition:
     pos, _, sent = last.partition(".")
-    return Place(int(pos), int(sent or 0))
+    return FeedPosition(int(pos), int(sent or 0))

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 
 from perdure.errors import NotAllowed, PerdureError, StoreError
 from perdure.runtime.sessions.service import Service
-from perdure.serve.http.dependencies import Reads, Shared, shared_of
+from perdure.serve.http.dependencies import AppState, Reads, shared_of
 from perdure.serve.http.metrics import CONTENT_TYPE, Numbers
 from perdure.serve.http.responses import answers, reply, shape
 from perdure.store.shared.paging import END
@@ -48,7 +48,7 @@ async def readyz(request: Request) -> Response:
     return reply(error.to_json(), 503, {"Retry-After": "1"})
 
 
-async def _checks(shared: Shared) -> dict[str, str]:
+async def _checks(shared: AppState) -> dict[str, str]:
     if shared.closing.is_set():
         return {"server": "is told to stop"}
     try:

@@ -10,12 +10,12 @@ from perdure.core.access import Permit
 from perdure.core.conversation.display import shown_messages
 from perdure.core.session.naming import check_id
 from perdure.errors import NotFound, Refused
-from perdure.runtime.inbox.sessions import Said
-from perdure.runtime.records.entries import Address, Known, still_there
+from perdure.runtime.inbox.sessions import NewMessage
+from perdure.runtime.records.entries import SessionEntry, SessionRef, erased_as_not_found
 from perdure.runtime.records.log import Log
-from perdure.runtime.sessions.replies import Decided, Reply, answer, check_context
+from perdure.runtime.sessions.replies import Reply, ReplyDecision, check_context, settle_by_reply
 from perdure.serve.http.content import ContentIn, stored, text_of
-from perdure.serve.http.dependencies import Decides, Door, Id, Reads
+from perdure.serve.http.dependencies import Decides, Id, Reads, RequestScope
 from perdure.serve.http.responses import answers, reply, taking
 from perdure.serve.http.routes.sessions import MOVED, Key, known_to, moved
 from perdure.serve.http.schemas import MESSAGES, By, IdText
@@ -65,8 +65,8 @@ async def send(door: Decides, session_id: Id, key: Key = None) -> Response:
         return await moved(door, known, seconds)
     door.require(Permit.OPERATE)
     content = await stored(door.service, known, "" if body.content is None else body.content)
-    said = Said(content, None if key is None else check_id(key, "key"), door.by(body.by))
-    address = await door.service.at_home(Address(door.home, session_id))
+    said = NewMessage(content, None if key is None else check_id(key, "key"), door.by(body.by))
+    address = await door.service.at_home(SessionRef(door.home, session_id))
     sent = await door.service.desk.outside.send(address, said)
     return await moved(door, sent.known, seconds)
 
@@ -82,7 +82,7 @@ def _check(body: MessageBody) -> None:
         raise Refused("there is neither content nor a decision", code="CONTENT_INVALID")
 
 
-async def _known(door: Door, session_id: str, body: MessageBody) -> Known:
+async def _known(door: RequestScope, session_id: str, body: MessageBody) -> SessionEntry:
     try:
         return await known_to(door, session_id)
     except NotFound as error:
@@ -96,15 +96,17 @@ async def _known(door: Door, session_id: str, body: MessageBody) -> Known:
         ) from error
 
 
-async def _answered(door: Door, known: Known, body: MessageBody, task_id: str) -> bool:
+async def _answered(
+    door: RequestScope, known: SessionEntry, body: MessageBody, task_id: str
+) -> bool:
     """Whether it was the answer that a run waits for."""
     text, decision = text_of(body.content), body.decision
     if isinstance(decision, str):
-        decided: Decided | None = Decided(decision)
+        decided: ReplyDecision | None = ReplyDecision(decision)
     elif decision is None:
         decided = None
     else:
-        decided = Decided(
+        decided = ReplyDecision(
             decision.kind,
             decision.pending_id,
             decision.call_id,
@@ -115,7 +117,7 @@ async def _answered(door: Door, known: Known, body: MessageBody, task_id: str) -
             decision.remember,
         )
     said = Reply(task_id, text, decided, door.by(body.by), door.via)
-    return await answer(door.service, known, said) is not None
+    return await settle_by_reply(door.service, known, said) is not None
 
 
 @router.get("/sessions/{session_id}/messages", responses=answers({200: MESSAGES}, 404))
@@ -123,7 +125,7 @@ async def messages(door: Reads, session_id: Id) -> Response:
     """The conversation in parts, each call with where it stands."""
     known = await known_to(door, session_id)
     log = Log(door.service.desk.store, known.stream)
-    with still_there(known.record.id):
+    with erased_as_not_found(known.record.id):
         await log.catch_up()
     shown = msgspec.to_builtins(shown_messages(log.events))
     return reply({"sessionID": known.record.id, "messages": shown})

@@ -6,9 +6,9 @@ from fastapi import APIRouter, Path, Query, Response
 
 from perdure.core.session.naming import MAX_ID
 from perdure.hitl.showing import pause_json
-from perdure.runtime.records.entries import Known
+from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.views import permission_json
-from perdure.serve.http.dependencies import Decides, Door, Id, Reads
+from perdure.serve.http.dependencies import Decides, Id, Reads, RequestScope
 from perdure.serve.http.responses import Schema, answers, reply, shape
 from perdure.serve.http.routes.sessions import known_to
 from perdure.serve.http.schemas import OBJECT, PENDING, TEXT, TEXT_OR_NOT
@@ -69,6 +69,6 @@ async def revoke(
     return reply(await _listed(door, known))
 
 
-async def _listed(door: Door, known: Known) -> dict[str, Any]:
+async def _listed(door: RequestScope, known: SessionEntry) -> dict[str, Any]:
     allowed = (await door.service.sight(known)).folded.allowed
     return {"sessionID": known.record.id, "permissions": [permission_json(one) for one in allowed]}

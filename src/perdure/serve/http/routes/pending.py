@@ -10,7 +10,7 @@ from msgspec import Struct
 from perdure.core.pending.commands import Approve, CancelCall, Command, Deny, Respond
 from perdure.core.pending.record import PendingRecord
 from perdure.serve.http.cursors import Cursor, cursor_of, place_of
-from perdure.serve.http.dependencies import Decides, Door, Id, Operates, ReadsToolCalls
+from perdure.serve.http.dependencies import Decides, Id, Operates, ReadsToolCalls, RequestScope
 from perdure.serve.http.responses import answers, listing, reply, taking
 from perdure.serve.http.schemas import DECIDED, PENDING, By
 from perdure.serve.http.settlement import is_seen, seen, settled, shown, waited
@@ -144,7 +144,7 @@ async def respond(door: Decides, pending_id: Id) -> Response:
     return await _decided(door, pending_id, command, body.wait)
 
 
-async def _decided(door: Door, pending_id: str, command: Command, wait: Wait) -> Response:
+async def _decided(door: RequestScope, pending_id: str, command: Command, wait: Wait) -> Response:
     outcome = await settled(door, pending_id, command)
     status, more = await waited(door, outcome.record, wait)
     if outcome.duplicate:

@@ -11,7 +11,7 @@ from perdure.core.pending import settlement as decide
 from perdure.core.pending.commands import Command, SubmitError, SubmitResult
 from perdure.core.pending.record import PendingRecord, Verb
 from perdure.errors import Refused
-from perdure.serve.http.dependencies import CallsBack, Door, Id, Sends
+from perdure.serve.http.dependencies import CallsBack, Id, RequestScope, Sends
 from perdure.serve.http.responses import answers, reply, schema_of, taking
 from perdure.serve.http.schemas import ACCEPTED, By, IdText
 from perdure.serve.http.settlement import settled, unseen_is_not_there, waited
@@ -114,7 +114,7 @@ async def webhook_of(door: CallsBack, pending_id: Id) -> Response:
     return await _called_back(door, pending_id, body)
 
 
-async def _called_back(door: Door, pending_id: str, body: Callback) -> Response:
+async def _called_back(door: RequestScope, pending_id: str, body: Callback) -> Response:
     match _brought(body):
         case "result", Outcome() as outcome:
             return await _submitted(door, pending_id, _result(door, outcome, None))
@@ -145,11 +145,13 @@ def _brought(body: Callback) -> tuple[str, object]:
     return brought[0]
 
 
-def _result(door: Door, outcome: Outcome, by: str | None) -> SubmitResult:
+def _result(door: RequestScope, outcome: Outcome, by: str | None) -> SubmitResult:
     return SubmitResult(outcome.output, outcome.title, outcome.metadata, door.by(by), door.via)
 
 
-async def _submitted(door: Door, pending_id: str, command: Command, wait: Wait = None) -> Response:
+async def _submitted(
+    door: RequestScope, pending_id: str, command: Command, wait: Wait = None
+) -> Response:
     outcome = await settled(door, pending_id, command)
     status, more = await waited(door, outcome.record, wait)
     if outcome.duplicate:
@@ -157,7 +159,7 @@ async def _submitted(door: Door, pending_id: str, command: Command, wait: Wait =
     return reply({"success": True, "sessionID": outcome.record.session_id, **more}, status)
 
 
-async def _progressed(door: Door, pending_id: str, body: Callback) -> Response:
+async def _progressed(door: RequestScope, pending_id: str, body: Callback) -> Response:
     """Keep the news, unless they are what is known already; a settled call takes none."""
     door.shared.count(door.named(pending_id))
     settling = door.service.desk.settling

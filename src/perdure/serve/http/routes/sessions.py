@@ -14,15 +14,15 @@ from perdure.core.session.queues import check_queue
 from perdure.core.webhooks.deliveries import Hook
 from perdure.errors import Refused
 from perdure.runtime.ids import new_id
-from perdure.runtime.inbox.sessions import Said
+from perdure.runtime.inbox.sessions import NewMessage
 from perdure.runtime.records.content import read_bytes
-from perdure.runtime.records.entries import Address, Known, session_not_found
-from perdure.runtime.sessions.listing import Wanted, page_of
+from perdure.runtime.records.entries import SessionEntry, SessionRef, session_not_found
+from perdure.runtime.sessions.listing import SessionFilter, page_of
 from perdure.runtime.sessions.summary import ask_for_summary
 from perdure.runtime.transfer.create import fork
 from perdure.serve.http.content import ContentIn, file_of, header_of, no_file, stored
 from perdure.serve.http.cursors import Cursor, cursor_of, place_of
-from perdure.serve.http.dependencies import Administers, Door, Id, Operates, Reads
+from perdure.serve.http.dependencies import Administers, Id, Operates, Reads, RequestScope
 from perdure.serve.http.responses import answers, reply, taking
 from perdure.serve.http.schemas import DELETED, SESSION, SESSIONS, By, IdText
 from perdure.serve.http.wait import Wait, rested, seconds_of
@@ -116,19 +116,19 @@ async def create(door: Operates, key: Key = None) -> Response:
     names = [body.agent] if ready is None else [ready.name, *ready.agent.aliases]
     mode = "queue" if ready is None else ready.agent.while_waiting
     queue = agents.queue_of(body.agent) if body.queue is None else check_queue(body.queue)
-    address = Address(door.home, name, tuple(names), mode, body.metadata, _hook(body), queue)
+    address = SessionRef(door.home, name, tuple(names), mode, body.metadata, _hook(body), queue)
     if body.message is None:
         made = await service.desk.outside.create(address)
     else:
         door.shared.count(door.named(name))
         known = await service.desk.outside.find(address)
         content = await stored(service, known, body.message)
-        said = Said(content, None if key is None else check_id(key, "key"), door.by(body.by))
+        said = NewMessage(content, None if key is None else check_id(key, "key"), door.by(body.by))
         made = await service.desk.outside.send(address, said)
     return reply(await _session(door, made.known), 201 if made.is_new else 200)
 
 
-def _name(door: Door, body: NewSession, key: str | None) -> str:
+def _name(door: RequestScope, body: NewSession, key: str | None) -> str:
     """The id: as given, or the same again for the same key, else a new one."""
     if body.session_id is not None:
         return check_id(body.session_id)
@@ -169,7 +169,9 @@ async def listed(
     metadata = {
         name.removeprefix(_METADATA): value for name, value in given if name.startswith(_METADATA)
     }
-    wanted = Wanted(door.tenant, filters.state, filters.agent, filters.parent, metadata, filters.q)
+    wanted = SessionFilter(
+        door.tenant, filters.state, filters.agent, filters.parent, metadata, filters.q
+    )
     place = place_of(cursor)
     found, last = await page_of(door.service, wanted, None if place is None else place[1], limit)
     following = None if last is None else cursor_of((0, last, ""))
@@ -285,27 +287,27 @@ async def file(door: Reads, session_id: Id, digest: Digest) -> Response:
 # --- what the routes of a session share -----------------------------------------------------------
 
 
-def address_of(door: Door, session_id: str) -> Address:
+def address_of(door: RequestScope, session_id: str) -> SessionRef:
     """Which session is meant; what cannot be an id is the id of none. Raises NotFound."""
     try:
-        return Address(door.home, check_id(session_id))
+        return SessionRef(door.home, check_id(session_id))
     except Refused as error:
         raise session_not_found(session_id) from error
 
 
-async def known_to(door: Door, session_id: str) -> Known:
+async def known_to(door: RequestScope, session_id: str) -> SessionEntry:
     """The session, if it is there for who asks. Raises NotFound."""
     return await door.service.desk.outside.known(address_of(door, session_id))
 
 
-async def _session(door: Door, known: Known) -> dict[str, Any]:
+async def _session(door: RequestScope, known: SessionEntry) -> dict[str, Any]:
     return (await door.service.listed(known)).to_json()
 
 
-async def moved(door: Door, known: Known, seconds: float) -> Response:
+async def moved(door: RequestScope, known: SessionEntry, seconds: float) -> Response:
     """The session, once it rests (200), or as it is when the time is over (202)."""
     rests = bool(seconds) and await rested(door.service, known, seconds, door.shared.closing)
-    found = await door.service.desk.outside.find(Address(known.record.tenant, known.record.id))
+    found = await door.service.desk.outside.find(SessionRef(known.record.tenant, known.record.id))
     if found is None:
         raise session_not_found(known.record.id)  # deleted meanwhile
     return reply(await _session(door, found), 200 if rests else 202)
