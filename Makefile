@@ -1,20 +1,22 @@
-# Needs python3 (3.11 or newer) and make; everything else is put into .venv, in pinned versions.
+# Needs python3 (3.11 or newer) and make. Everything else is installed into .venv, in pinned versions.
 PYTHON ?= python3
 BIN := .venv/bin
+# The package with its own dependencies; and also the development tools and the servers that tests use.
+INSTALLED := .venv/.installed
 READY := .venv/.ready
-# One more than there are cores: many tests wait, for a lease to run out or for a process to start.
+# One more than there are cores: many tests wait for a lease to expire or a process to start.
 TESTS_AT_ONCE ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
-# The tests start Python hundreds of times: what it compiled once it may keep.
+# The tests start Python hundreds of times, so compiled modules are kept.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test lint bench soak venv clean
 .DEFAULT_GOAL := test
 
-demo: $(READY)    # plays the demo by itself
+demo: $(INSTALLED)   # plays the demo without waiting for Enter
 	$(BIN)/perdure demo --auto
 
-test: lint        # everything a change must pass
+test: lint           # everything that a change must pass
 	$(BIN)/pytest -q -n $(TESTS_AT_ONCE) --dist worksteal
 
 lint: $(READY)
@@ -23,17 +25,21 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-bench: $(READY)   # ours and others, in turns, in environments of their own; writes docs/benchmarks.md
+bench: $(READY)      # measures perdure and others in turns, in separate environments; writes docs/benchmarks.md
 	$(BIN)/python -m bench
 
-soak: $(READY)    # the tests that run for minutes; SOAK_MINUTES=60 for an hour, SOAK_SEED=… to repeat one
+soak: $(READY)       # tests that run for minutes; SOAK_MINUTES=60 for an hour, SOAK_SEED=… to repeat a run
 	$(BIN)/pytest -m soak -s
 
 venv: $(READY)
 
-$(READY): pyproject.toml constraints.txt scripts/bootstrap.sh
-	scripts/bootstrap.sh $(PYTHON)
+$(INSTALLED): pyproject.toml constraints.txt scripts/bootstrap.sh
+	scripts/bootstrap.sh $(PYTHON) package
 	@touch $@
+
+$(READY): pyproject.toml constraints.txt scripts/bootstrap.sh
+	scripts/bootstrap.sh $(PYTHON) dev
+	@touch $(INSTALLED) $@
 
 clean:
 	rm -rf .venv .bench build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

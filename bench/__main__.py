@@ -1,6 +1,6 @@
-"""Runs every benchmark, or the named ones (`python -m bench import`), into docs/benchmarks.md.
+"""Run all benchmarks, or the named ones (`python -m bench import`), and write docs/benchmarks.md.
 
-`--quick` is a short version that only prints: `python -m bench cycles --quick`.
+`--quick` runs a short version that only prints its results: `python -m bench cycles --quick`.
 """
 
 import argparse
@@ -29,28 +29,32 @@ ORDER = (
 
 
 def main() -> int:
-    """Print each section as it is ready and, unless this is quick, write it into the page."""
-    there = sorted(path.stem.removeprefix("bench_") for path in _modules())
+    """Print each section when it is complete and, without `--quick`, write it to the page."""
+    available = sorted(path.stem.removeprefix("bench_") for path in _modules())
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(there)}")
-    parser.add_argument("--quick", action="store_true", help="shorter, and only printed")
-    asked = parser.parse_args()
-    unknown = sorted(set(asked.names) - set(there))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(available)}")
+    parser.add_argument(
+        "--quick", action="store_true", help="run a short version and only print the results"
+    )
+    args = parser.parse_args()
+    unknown = sorted(set(args.names) - set(available))
     if unknown:
-        parser.error(f"no such benchmark: {', '.join(unknown)}; there are: {', '.join(there)}")
+        parser.error(
+            f"unknown benchmark: {', '.join(unknown)}; choose from: {', '.join(available)}"
+        )
     facts = machine.facts()
     print("\n".join(facts), flush=True)
-    for name in asked.names or ORDER:
-        moment = machine.moment()
-        section = replace(_measured(name, quick=asked.quick), measured=moment)
+    for name in args.names or ORDER:
+        label = machine.run_label()
+        section = replace(_run_benchmark(name, quick=args.quick), run_label=label)
         print("\n" + section.text(), flush=True)
-        if not asked.quick:
-            print(f"\nwritten: {report.write([section], facts)}", flush=True)
+        if not args.quick:
+            print(f"\nwritten: {report.write_page([section], facts)}", flush=True)
     return 0
 
 
-def _measured(name: str, *, quick: bool) -> report.Section:
-    """A benchmark's section; one that only prints is quoted."""
+def _run_benchmark(name: str, *, quick: bool) -> report.Section:
+    """Return a benchmark's section; output of one that only prints becomes a code block."""
     module = import_module(f"bench.bench_{name}")
     if hasattr(module, "measure"):
         section: report.Section = module.measure(quick=quick)

@@ -1,59 +1,59 @@
-"""What is lost, repeated or asked for again when a process is killed with kill -9 and restarted."""
+"""Losses and repetitions after a process is killed with kill -9 and its session is resumed."""
 
 from collections import Counter
 from typing import Any
 
-from bench.contenders import ALL, Contender, NotMeasured, do, present
+from bench.contenders import ALL, Contender, NotMeasured, available, run_job
 from bench.report import Section, Table
 
 TRIALS = 5
 
 METHOD = """\
-The story: message → model turn 1 → a tool with an effect → model turn 2 → a call that waits → its
-result → model turn 3 → done. The process is killed with SIGKILL at three points: when model turn 2
-is asked for (turn 1 and the effect are complete), right after the pause was acknowledged, and when
-model turn 3 is asked for (the result was handed in). Another process then brings the session to
-its end in the documented way. Counted over all trials: effects that ran again, complete model turns
-that were asked for again, messages that had to be sent again because no run was found, acknowledged
-pauses that were gone, and results that had to be handed in again. A message sent again may stand
-twice in the conversation, as it does in that of OpenAI Agents."""
+The scenario: message → model turn 1 → a tool with an effect → model turn 2 → a deferred call → its
+result → model turn 3 → done. SIGKILL stops the process at one of three points: when it requests
+model turn 2 (turn 1 and the effect are complete), right after the pause is acknowledged, and when
+it requests model turn 3 (the result has been submitted). Another process then finishes the session
+in the documented way. The table counts, over all trials: effects that ran again, completed model
+turns that were requested again, messages that had to be sent again because no run was found,
+acknowledged pauses that were lost, and results that had to be submitted again. A message that is
+sent again may appear twice in the conversation, as it does with OpenAI Agents."""
 
-WHAT = {
+COLUMNS = {
     "effect": "effect ran twice",
-    "turn": "model turns asked again",
+    "turn": "model turns repeated",
     "message": "message sent again",
     "pause": "pause lost",
-    "result": "result handed in again",
+    "result": "result submitted again",
 }
 
 
 def measure(*, quick: bool = False) -> Section:
-    """Every contender, killed at each point; `quick` is once each."""
+    """Kill every contender at each point; `quick` runs one trial per point."""
     trials = 1 if quick else TRIALS
     rows = []
-    for one in present(ALL):
-        if one.crashes:
-            rows += _rows(one, trials)
-    return Section("kill -9", [METHOD, Table(["", *WHAT.values(), "trials"], rows)])
+    for contender in available(ALL):
+        if contender.crashes:
+            rows += _rows(contender, trials)
+    return Section("kill -9", [METHOD, Table(["", *COLUMNS.values(), "trials"], rows)])
 
 
-def _rows(one: Contender, trials: int) -> list[list[str]]:
+def _rows(contender: Contender, trials: int) -> list[list[str]]:
     try:
-        found = do(one, "crash", trials=trials)["trials"]
+        outcomes = run_job(contender, "crash", trials=trials)["trials"]
     except NotMeasured:
         return []
     harm = Counter[str]()
-    for trial in found:
-        harm += harm_of(trial)
-    at_stake = Counter[str]()
-    for trial in found:
-        at_stake += stake_of(trial)
-    cells = [f"{harm[what]} of {at_stake[what]}" for what in WHAT]
-    return [[one.name, *cells, str(len(found))]]
+    for trial in outcomes:
+        harm += count_harm(trial)
+    at_risk = Counter[str]()
+    for trial in outcomes:
+        at_risk += count_at_risk(trial)
+    cells = [f"{harm[key]} of {at_risk[key]}" for key in COLUMNS]
+    return [[contender.name, *cells, str(len(outcomes))]]
 
 
-def stake_of(trial: dict[str, Any]) -> Counter[str]:
-    """What a trial could have lost: only what was complete before the kill."""
+def count_at_risk(trial: dict[str, Any]) -> Counter[str]:
+    """Count what a trial could lose: only what was complete before the kill."""
     before = trial["before"]
     return Counter(
         effect=before.count("charged"),
@@ -64,8 +64,8 @@ def stake_of(trial: dict[str, Any]) -> Counter[str]:
     )
 
 
-def harm_of(trial: dict[str, Any]) -> Counter[str]:
-    """What a trial lost or repeated. Raises AssertionError if the session never ended."""
+def count_harm(trial: dict[str, Any]) -> Counter[str]:
+    """Count what a trial lost or repeated. Raises AssertionError if the session did not finish."""
     before, after = trial["before"], trial["after"]
     assert "done" in after, trial
     turns = {line for line in before if line.startswith("turn")}
@@ -74,5 +74,5 @@ def harm_of(trial: dict[str, Any]) -> Counter[str]:
         turn=sum(line in turns for line in after),
         message=int("found nothing" in after),
         pause=int(trial["point"] == "paused" and "found nothing" in after),
-        result=int(trial["point"] == "turn 2" and "handed in" in after),
+        result=int(trial["point"] == "turn 2" and "submitted" in after),
     )

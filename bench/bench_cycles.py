@@ -1,6 +1,6 @@
-"""Full pause and resume cycles, ours and others', in turns: how many, how dear, how durable.
+"""Rate, cost and durability of full pause and resume cycles, of perdure and other libraries.
 
-A cycle is: message, model turn, call that waits, result from outside, model turn, done.
+A cycle is: message, model turn, deferred call, submitted result, model turn, done.
 """
 
 import os
@@ -14,114 +14,128 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.contenders import ALL, FLOOR, LANGGRAPH, OURS, QUICK, Contender, NotMeasured, do, present
+from bench.contenders import (
+    ALL,
+    FLOOR,
+    LANGGRAPH,
+    OURS,
+    QUICK,
+    Contender,
+    NotMeasured,
+    available,
+    run_job,
+)
 from bench.report import Section, Table, number
 from bench.svg import Bars, chart
 
 LEVELS = (1, 64)
 ROUNDS, SECONDS = 3, 3.0
 QUICK_SECONDS = 1.0
-COUNTED = {
+TRACED_CYCLES = {
     1: (10, 50),
     64: (64, 256),
-}  # cycles of the first traced run; how many more the second has
+}  # cycles of the short traced run, and how many more the long one has
 
 METHOD = """\
-A cycle is: message → model turn → call that waits → result from outside → model turn → done, each
-cycle in a session of its own, on one SQLite file, with a fake model that answers at once. Every
-slice runs in a process of its own; contenders take turns, round by round; the numbers are medians
-over the rounds. CPU is the process time of the measuring process. fsyncs are counted with strace,
-as the difference of a long and a short run, so that opening and closing do not count; bytes are the
-files' growth after closing. A cycle that does not end within ten seconds of its slice is given up;
-a dash is what could not be measured. "Result → request" is the median time at one session from
-handing the result in to the next model request."""
+A cycle is: message → model turn → deferred call → submitted result → model turn → done. Each cycle
+uses a new session in one SQLite file, and a fake model that responds immediately. Each slice runs
+in its own process; contenders alternate within every round, and the numbers are medians over the
+rounds. CPU is the CPU time of that process. fsyncs are counted with strace, as the difference
+between a long and a short run, so that opening and closing do not count; bytes are the growth of
+the files after closing. A cycle that does not finish within ten seconds after its slice is
+abandoned; a dash means "not measured". "Result → request" is the median time, with one session at a
+time, from submitting the result to the next model request."""
 
 
 @dataclass
-class Line:
-    """What was measured of one contender, by sessions at a time."""
+class CycleResults:
+    """Measurements of one contender, by the number of concurrent sessions."""
 
     slices: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     fsyncs: dict[int, float | None] = field(default_factory=dict)
 
     def median(self, key: str, level: int) -> float | None:
-        """The median over the rounds."""
-        values = [one[key] for one in self.slices.get(level, ()) if one[key] is not None]
+        """Return the median over the rounds."""
+        values = [result[key] for result in self.slices.get(level, ()) if result[key] is not None]
         return statistics.median(values) if values else None
 
     def durability(self) -> str:
-        """What its connection said."""
-        return next((one["durability"] for rounds in self.slices.values() for one in rounds), "-")
+        """Return the settings that the contender's connection reports."""
+        return next(
+            (result["durability"] for rounds in self.slices.values() for result in rounds), "-"
+        )
 
     def errors(self) -> int:
-        """Cycles that failed."""
-        return sum(len(one["errors"]) for rounds in self.slices.values() for one in rounds)
+        """Return the number of failed cycles."""
+        return sum(len(result["errors"]) for rounds in self.slices.values() for result in rounds)
 
 
-Lines = dict[Contender, Line]
+AllResults = dict[Contender, CycleResults]
 
 
 def measure(*, quick: bool = False) -> Section:
-    """All rounds of all contenders; `quick` is one short round of the first three, untraced."""
-    who = present(QUICK if quick else ALL)
-    lines: Lines = {one: Line() for one in who}
+    """Run all rounds of all contenders; `quick` runs one short round of three, without strace."""
+    contenders = available(QUICK if quick else ALL)
+    all_results: AllResults = {contender: CycleResults() for contender in contenders}
     seconds, rounds = (QUICK_SECONDS, 1) if quick else (SECONDS, ROUNDS)
-    for number_ in range(rounds):
+    for index in range(rounds):
         for level in LEVELS:
-            _say(f"cycles, round {number_ + 1} of {rounds}, {level} at a time")
-            for one in who:
-                _slice(one, lines[one], level, seconds)
+            _log(f"cycles, round {index + 1} of {rounds}, {level} at a time")
+            for contender in contenders:
+                _run_slice(contender, all_results[contender], level, seconds)
     if not quick:
-        _count_fsyncs(lines)
-    return _section(lines, quick=quick)
+        _count_fsyncs(all_results)
+    return _section(all_results, quick=quick)
 
 
-def _slice(one: Contender, line: Line, level: int, seconds: float) -> None:
+def _run_slice(contender: Contender, results: CycleResults, level: int, seconds: float) -> None:
     try:
-        result = do(one, "cycles", sessions=level, seconds=seconds)
+        result = run_job(contender, "cycles", sessions=level, seconds=seconds)
     except NotMeasured:
         return
-    line.slices.setdefault(level, []).append(result)
+    results.slices.setdefault(level, []).append(result)
 
 
 # --- fsyncs ------------------------------------------------------------------------------------
 
 
-def _count_fsyncs(lines: Lines) -> None:
+def _count_fsyncs(all_results: AllResults) -> None:
     if shutil.which("strace") is None:
-        _say("FSYNCS ARE NOT COUNTED: there is no strace (Debian: apt install strace)")
+        _log("FSYNCS ARE NOT COUNTED: strace is not installed (Debian: apt install strace)")
         return
-    for one, line in lines.items():
+    for contender, results in all_results.items():
         for level in LEVELS:
-            _say(f"fsyncs, {one.name}, {level} at a time")
-            line.fsyncs[level] = _fsyncs(one, level)
+            _log(f"fsyncs, {contender.name}, {level} at a time")
+            results.fsyncs[level] = _fsyncs_per_cycle(contender, level)
 
 
-def _fsyncs(one: Contender, level: int) -> float | None:
-    first, more = COUNTED[level]
+def _fsyncs_per_cycle(contender: Contender, level: int) -> float | None:
+    first, more = TRACED_CYCLES[level]
     try:
-        short, long = (_traced(one, level, cycles) for cycles in (first, first + more))
+        short, long = (
+            _count_traced_fsyncs(contender, level, cycles) for cycles in (first, first + more)
+        )
     except NotMeasured:
         return None
     return (long - short) / more
 
 
-def _traced(one: Contender, level: int, cycles: int) -> int:
+def _count_traced_fsyncs(contender: Contender, level: int, cycles: int) -> int:
     handle, name = tempfile.mkstemp(prefix="fsyncs-")
     os.close(handle)
-    seen = Path(name)
+    path = Path(name)
     trace = ("strace", "-f", "--seccomp-bpf", "-c", "-e", "trace=fsync,fdatasync", "-o", name)
     try:
-        done = do(one, "cycles", before=trace, sessions=level, cycles=cycles)
-        if done["cycles"] < cycles:
-            raise NotMeasured(f"{one.name} finished {done['cycles']} of {cycles} cycles")
-        return calls_in(seen.read_text())
+        result = run_job(contender, "cycles", prefix=trace, sessions=level, cycles=cycles)
+        if result["cycles"] < cycles:
+            raise NotMeasured(f"{contender.name} finished {result['cycles']} of {cycles} cycles")
+        return count_fsync_calls(path.read_text())
     finally:
-        seen.unlink()
+        path.unlink()
 
 
-def calls_in(summary: str) -> int:
-    """How often fsync and fdatasync stand in a summary of `strace -c`."""
+def count_fsync_calls(summary: str) -> int:
+    """Return the number of fsync and fdatasync calls in a summary of `strace -c`."""
     rows = re.findall(
         r"^\s*[\d.]+\s+[\d.]+\s+\d+\s+(\d+)\s.*\b(?:fsync|fdatasync)$", summary, re.MULTILINE
     )
@@ -131,86 +145,102 @@ def calls_in(summary: str) -> int:
 # --- the report --------------------------------------------------------------------------------
 
 
-def _section(lines: Lines, *, quick: bool) -> Section:
-    parts: list[str | Table] = [METHOD, _table(lines), "\n".join(_findings(lines))]
+def _section(all_results: AllResults, *, quick: bool) -> Section:
+    parts: list[str | Table] = [METHOD, _table(all_results), "\n".join(_findings(all_results))]
     if quick:
         return Section("Pause and resume", parts)
-    parts += ["### Settings and durability", _settings(lines)]
+    parts += ["### Settings and durability", _settings(all_results)]
     plots = {
-        "cycles.svg": _plot(lines, "Pause and resume", "cycles per second", "cycles_s"),
-        "cpu.svg": _plot(lines, "CPU per cycle", "ms", "cpu_ms"),
+        "cycles.svg": _plot(all_results, "Pause and resume", "cycles per second", "cycles_s"),
+        "cpu.svg": _plot(all_results, "CPU per cycle", "ms", "cpu_ms"),
         "fsyncs.svg": _bars(
-            lines, "fsyncs per cycle", "count", lambda line, level: line.fsyncs.get(level)
+            all_results,
+            "fsyncs per cycle",
+            "count",
+            lambda results, level: results.fsyncs.get(level),
         ),
     }
     return Section("Pause and resume", parts, plots)
 
 
-def _table(lines: Lines) -> Table:
+def _table(all_results: AllResults) -> Table:
     head = ["", "cycles/s, 1", "at 64", "CPU ms, 1", "at 64", "fsyncs, 1", "at 64"]
     head += ["result → request, ms", "bytes"]
     rows = []
-    for one, line in lines.items():
-        cells = [line.median(key, level) for key in ("cycles_s", "cpu_ms") for level in LEVELS]
-        cells += [line.fsyncs.get(level) for level in LEVELS]
-        cells += [line.median("handed_in_ms", 1), line.median("bytes", 64)]
-        rows.append([one.name, *(number(cell) for cell in cells)])
+    for contender, results in all_results.items():
+        cells = [results.median(key, level) for key in ("cycles_s", "cpu_ms") for level in LEVELS]
+        cells += [results.fsyncs.get(level) for level in LEVELS]
+        cells += [results.median("submitted_ms", 1), results.median("bytes", 64)]
+        rows.append([contender.name, *(number(cell) for cell in cells)])
     return Table([*head[:7], *head[7:]], rows)
 
 
-def _settings(lines: Lines) -> Table:
+def _settings(all_results: AllResults) -> Table:
     rows = [
-        [one.name, one.version or "this tree", line.durability(), one.setting, str(line.errors())]
-        for one, line in lines.items()
+        [
+            contender.name,
+            contender.version or "this tree",
+            results.durability(),
+            contender.setting,
+            str(results.errors()),
+        ]
+        for contender, results in all_results.items()
     ]
     return Table(["", "version", "journal, synchronous", "setting", "failed cycles"], rows)
 
 
-def _findings(lines: Lines) -> list[str]:
-    """Our targets, and where we stand; misses are said as plainly as hits."""
-    ours = lines.get(OURS, Line())
-    told = []
-    theirs = lines.get(LANGGRAPH, Line()).median("cycles_s", 64)
+def _findings(all_results: AllResults) -> list[str]:
+    """Return one line per target, met or missed."""
+    ours = all_results.get(OURS, CycleResults())
+    findings = []
+    theirs = all_results.get(LANGGRAPH, CycleResults()).median("cycles_s", 64)
     rate = ours.median("cycles_s", 64)
     if rate and theirs:
-        told.append(_against("cycles/s at 64 against LangGraph, sync", rate / theirs, 20, "x"))
-    told.append(_target("CPU ms per cycle at 64", ours.median("cpu_ms", 64), 0.8))
-    told.append(_target("fsyncs per cycle at 1", ours.fsyncs.get(1), 4))
-    told.append(_target("fsyncs per cycle at 64", ours.fsyncs.get(64), 0.5))
-    commit = lines.get(FLOOR, Line()).median("handed_in_ms", 1)
+        findings.append(
+            _target_ratio("cycles/s at 64 compared with LangGraph, sync", rate / theirs, 20, "x")
+        )
+    findings.append(_target("CPU ms per cycle at 64", ours.median("cpu_ms", 64), 0.8))
+    findings.append(_target("fsyncs per cycle at 1", ours.fsyncs.get(1), 4))
+    findings.append(_target("fsyncs per cycle at 64", ours.fsyncs.get(64), 0.5))
+    commit = all_results.get(FLOOR, CycleResults()).median("submitted_ms", 1)
     accepted = ours.median("accepted_ms", 1)
     if commit and accepted:
-        told.append(
+        findings.append(
             _target("accepted result → next model request, ms", accepted, 2 * commit)
             + f" (twice a bare commit, {commit:.2f} ms in this run)"
         )
-    return told
+    return findings
 
 
-def _target(what: str, value: float | None, most: float) -> str:
+def _target(name: str, value: float | None, limit: float) -> str:
     if value is None:
-        return f"- {what}: not measured; target ≤ {most:.2g}"
-    verdict = "met" if value <= most else f"missed by {value / most:.1f} x"
-    return f"- {what}: {number(value)}; target ≤ {most:.2g}: {verdict}"
+        return f"- {name}: not measured; target ≤ {limit:.2g}"
+    verdict = "met" if value <= limit else f"missed by {value / limit:.1f} x"
+    return f"- {name}: {number(value)}; target ≤ {limit:.2g}: {verdict}"
 
 
-def _against(what: str, value: float, least: float, unit: str) -> str:
+def _target_ratio(name: str, value: float, least: float, unit: str) -> str:
     verdict = "met" if value >= least else "missed"
-    return f"- {what}: {value:.1f} {unit}; target ≥ {least:g} {unit}: {verdict}"
+    return f"- {name}: {value:.1f} {unit}; target ≥ {least:g} {unit}: {verdict}"
 
 
-def _plot(lines: Lines, title: str, unit: str, key: str) -> str:
-    return _bars(lines, title, unit, lambda line, level: line.median(key, level))
+def _plot(all_results: AllResults, title: str, unit: str, key: str) -> str:
+    return _bars(all_results, title, unit, lambda results, level: results.median(key, level))
 
 
-def _bars(lines: Lines, title: str, unit: str, value: Callable[[Line, int], float | None]) -> str:
+def _bars(
+    all_results: AllResults,
+    title: str,
+    unit: str,
+    value: Callable[[CycleResults, int], float | None],
+) -> str:
     rows = [
-        Bars(one.name, [value(line, level) for level in LEVELS], one is OURS)
-        for one, line in lines.items()
-        if one is not FLOOR  # it would set the scale, and is no runtime
+        Bars(contender.name, [value(results, level) for level in LEVELS], contender is OURS)
+        for contender, results in all_results.items()
+        if contender is not FLOOR  # not a runtime, and its values would dominate the scale
     ]
     return chart(title, unit, [f"{level} at a time" for level in LEVELS], rows)
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(f"bench: {text}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""What it costs to pause for a person and to go on: by the size of the state, saved or in place."""
+"""Cost of a pause for an approval, by the size of the state: saved, elsewhere or in place."""
 
 import statistics
 import tempfile
@@ -14,9 +14,9 @@ from bench.report import Section, Table, number
 
 from perdure import Agent, Delta, Runtime, tool
 from perdure.app import service_of
-from perdure.core.conversation.messages import Answer, AskedCall
-from perdure.core.session.naming import stream_of
-from perdure.runtime.engine.host import Drive
+from perdure.core.conversation.messages import Answer, RequestedCall
+from perdure.core.session.naming import session_stream
+from perdure.runtime.engine.drives import Drive
 from perdure.runtime.models.base import Request
 
 SIZES = {"10 KB": 10_000, "100 KB": 100_000, "1 MB": 1_000_000}
@@ -26,14 +26,15 @@ TARGET = 5
 Mode = Literal["auto", "blocking"]
 
 METHOD = """\
-A session that begins with a message of that size pauses for an approval, again and again; the
-model and the tool take no time. A cycle is from the approval to the next pause: the decision, the
-call and its result, the model's answer and the next request, each durable before it counts. Saved
-is asynchronous: nothing is in memory but what the process may remember. Elsewhere, two runtimes on
-one file take turns, so that each reads the whole state anew. In place is blocking. Four commits
-of a cycle follow one another, each of which must be durable before the next may be thought of (the
-decision, the intent to run the call, its result, the next answer): the floor is four bare commits
-and a claim, and what Python does between them comes on top."""
+A session that starts with a message of the given size pauses for an approval again and again; the
+model and the tool take no time. A cycle lasts from the approval to the next pause: the decision,
+the call and its result, and the model response with the next gated call, each durable before the
+next step. "Saved" is the asynchronous mode: the session is parked between cycles, and only the
+caches of the process stay in memory. "Elsewhere": two runtimes on one file alternate, so that each
+reads the whole state again. "In place" is the blocking mode. A cycle has four commits in sequence,
+each durable before the next one starts (the decision, the intent to run the call, its result, the
+next model response): the lower bound is four bare commits and a claim, plus the work of Python
+between them."""
 
 
 @tool(requires_approval=True)
@@ -42,133 +43,138 @@ async def act(number: int) -> str:
     return f"done {number}"
 
 
-class Asking:
-    """A model that asks for the same call for ever."""
+class CallingModel:
+    """Model that requests the same tool in every turn."""
 
     name = "bench:asking"
 
     async def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
-        """The next call."""
-        call = AskedCall(f"call_{request.turn}", "act", {"number": request.turn})
+        """Request the next call."""
+        call = RequestedCall(f"call_{request.turn}", "act", {"number": request.turn})
         yield Answer(text="Next.", calls=(call,))
 
 
 def agent(mode: Mode) -> Agent[str]:
-    return Agent("clerk", model=Asking(), tools=[act], hitl=mode, max_turns=100_000)
+    """Agent whose only tool requires an approval."""
+    return Agent("clerk", model=CallingModel(), tools=[act], hitl=mode, max_turns=100_000)
 
 
-class Cycles(NamedTuple):
-    """What a cycle took, in milliseconds."""
+class CycleTimes(NamedTuple):
+    """Quantiles of the duration of a cycle, in milliseconds."""
 
     p50: float
     p99: float
 
 
 def measure(*, quick: bool = False) -> Section:
-    """All sizes; `quick` is a tenth of the cycles."""
+    """Measure all sizes; `quick` runs a tenth of the cycles."""
     cycles = CYCLES // 10 if quick else CYCLES
     ENVS.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="hitl-", dir=ENVS) as name:
         folder = Path(name)
         rows = []
         for label, size in SIZES.items():
-            found = [
-                anyio.run(way, folder / f"{label}-{n}.db", size, cycles)
-                for n, way in enumerate((_saved, _elsewhere, _in_place))
+            cycle_times = [
+                anyio.run(measure_mode, folder / f"{label}-{n}.db", size, cycles)
+                for n, measure_mode in enumerate(
+                    (_measure_saved, _measure_elsewhere, _measure_in_place)
+                )
             ]
-            rows.append([label, *(f"{number(one.p50)} / {number(one.p99)}" for one in found)])
-        small, bare = anyio.run(_beside_bare, folder, cycles)
-        grown = anyio.run(_growth, folder / "growth.db")
+            rows.append(
+                [label, *(f"{number(times.p50)} / {number(times.p99)}" for times in cycle_times)]
+            )
+        saved, bare = anyio.run(_compare_with_bare_commit, folder, cycles)
+        log_growth = anyio.run(_measure_log_growth, folder / "growth.db")
     head = ["state", "saved, p50 / p99 ms", "elsewhere, p50 / p99 ms", "in place, p50 / p99 ms"]
     verdicts = (
-        f"- taking turns with one bare commit of {number(bare)} ms, a saved cycle at 10 KB takes "
-        f"{number(small)} ms, "
-        f"{small / bare:.1f} x that; target ≤ {TARGET} x: "
-        f"{'met' if small <= TARGET * bare else 'missed'}\n"
-        f"- {PAUSES} pauses of a session of 1 MB write {number(grown / 1_000)} kB to its log; "
-        f"once 1 MB is the bound: {'met' if grown < 1_000_000 else 'missed'}"
+        f"- a saved cycle at 10 KB, alternating with one bare commit of {number(bare)} ms, takes "
+        f"{number(saved)} ms, "
+        f"{saved / bare:.1f} x that; target ≤ {TARGET} x: "
+        f"{'met' if saved <= TARGET * bare else 'missed'}\n"
+        f"- {PAUSES} pauses of a session of 1 MB add {number(log_growth / 1_000)} kB to its log; "
+        f"target < 1 MB: {'met' if log_growth < 1_000_000 else 'missed'}"
     )
-    return Section("Pausing for a person", [METHOD, Table(head, rows), verdicts])
+    return Section("Pausing for an approval", [METHOD, Table(head, rows), verdicts])
 
 
-async def _saved(path: Path, size: int, cycles: int) -> Cycles:
+async def _measure_saved(path: Path, size: int, cycles: int) -> CycleTimes:
     async with Runtime(f"sqlite:///{path}", agents=[agent("auto")]) as rt:
-        return await _cycled(lambda _: rt, size, cycles)
+        return await _run_cycles(lambda _: rt, size, cycles)
 
 
-async def _beside_bare(folder: Path, cycles: int) -> tuple[float, float]:
-    """A saved cycle of 10 KB and a bare commit, in turns: a busy moment meets both."""
+async def _compare_with_bare_commit(folder: Path, cycles: int) -> tuple[float, float]:
+    """Alternate saved cycles of 10 KB and bare commits, so that other load affects both."""
     bare: list[float] = []
     path = folder / "beside.db"
     async with Runtime(f"sqlite:///{path}", agents=[agent("auto")]) as rt:
 
-        def who(turn: int) -> Runtime:
-            place = folder / f"bare-{turn}.db"
-            bare.append(bare_commits(place, 1, 3).wall / 1_000)
+        def runtime_for(turn: int) -> Runtime:
+            bare_path = folder / f"bare-{turn}.db"
+            bare.append(bare_commits(bare_path, 1, 3).wall / 1_000)
             return rt
 
-        took = await _cycled(who, SIZES["10 KB"], cycles)
-    return took.p50, statistics.median(bare)
+        times = await _run_cycles(runtime_for, SIZES["10 KB"], cycles)
+    return times.p50, statistics.median(bare)
 
 
-async def _elsewhere(path: Path, size: int, cycles: int) -> Cycles:
+async def _measure_elsewhere(path: Path, size: int, cycles: int) -> CycleTimes:
     url = f"sqlite:///{path}"
     async with (
-        Runtime(url, agents=[agent("auto")]) as one,
-        Runtime(url, agents=[agent("auto")]) as other,
+        Runtime(url, agents=[agent("auto")]) as first,
+        Runtime(url, agents=[agent("auto")]) as second,
     ):
-        return await _cycled(lambda turn: (one, other)[turn % 2], size, cycles)
+        return await _run_cycles(lambda turn: (first, second)[turn % 2], size, cycles)
 
 
-async def _cycled(who: Callable[[int], Runtime], size: int, cycles: int) -> Cycles:
-    result = await who(0).session("s", agent="clerk").run("x" * size)
-    took = []
+async def _run_cycles(runtime_for: Callable[[int], Runtime], size: int, cycles: int) -> CycleTimes:
+    result = await runtime_for(0).session("s", agent="clerk").run("x" * size)
+    durations = []
     for turn in range(1, cycles + 1):
-        rt = who(turn)
+        rt = runtime_for(turn)
         began = time.perf_counter()
         await rt.approve(result.pending[0].id, by="bench")
         result = await rt.session("s").run()
-        took.append((time.perf_counter() - began) * 1_000)
-    return _quantiles(took)
+        durations.append((time.perf_counter() - began) * 1_000)
+    return _quantiles(durations)
 
 
-async def _in_place(path: Path, size: int, cycles: int) -> Cycles:
-    took: list[float] = []
+async def _measure_in_place(path: Path, size: int, cycles: int) -> CycleTimes:
+    durations: list[float] = []
     async with (
         Runtime(f"sqlite:///{path}", agents=[agent("blocking")]) as rt,
         anyio.create_task_group() as tasks,
     ):
-        host, stream = service_of(rt).host, stream_of("", "s")
-        news, done = anyio.Event(), ""
+        drives, stream = service_of(rt).drives, session_stream("", "s")
+        committed, previous = anyio.Event(), ""
 
-        def heard(_: int) -> None:
-            news.set()
+        def on_commit(_: int) -> None:
+            committed.set()
 
         tasks.start_soon(rt.session("s", agent="clerk").run, "x" * size)
         began = time.perf_counter()
-        with host.watch.listening(stream, heard):
-            while len(took) <= cycles:
-                await news.wait()
-                news = anyio.Event()
-                gate = _gate(host.drives.get(stream))
-                if gate in ("", done):
+        with drives.background.feed.subscribe(stream, on_commit):
+            while len(durations) <= cycles:
+                await committed.wait()
+                committed = anyio.Event()
+                gate = _open_approval(drives.running.get(stream))
+                if gate in ("", previous):
                     continue
-                took.append((time.perf_counter() - began) * 1_000)
-                began, done = time.perf_counter(), gate
+                durations.append((time.perf_counter() - began) * 1_000)
+                began, previous = time.perf_counter(), gate
                 await rt.approve(gate, by="bench")
         tasks.cancel_scope.cancel()
-    return _quantiles(took[1:])
+    return _quantiles(durations[1:])
 
 
-def _gate(drive: Drive | None) -> str:
-    """The approval that a drive waits for in place, if it does."""
+def _open_approval(drive: Drive | None) -> str:
+    """Return the id of the approval that a drive waits for in place, or an empty string."""
     driver = None if drive is None else drive.driver
     calls = [] if driver is None else driver.log.state.open_calls
-    return next((call.gate for call in calls if call.gate), "")
+    return next((call.approval_id for call in calls if call.approval_id), "")
 
 
-async def _growth(path: Path) -> float:
-    """The bytes of the records that twenty pauses add to a log of 1 MB."""
+async def _measure_log_growth(path: Path) -> float:
+    """Return the bytes that twenty pauses add to a log of 1 MB."""
     async with Runtime(f"sqlite:///{path}", agents=[agent("auto")]) as rt:
         session = rt.session("s", agent="clerk")
         result = await session.run("x" * 1_000_000)
@@ -179,8 +185,8 @@ async def _growth(path: Path) -> float:
         return sum(len(repr(event.data)) for event in await session.events(after=before))
 
 
-def _quantiles(took: list[float]) -> Cycles:
-    ordered = sorted(took)
-    return Cycles(
+def _quantiles(durations: list[float]) -> CycleTimes:
+    ordered = sorted(durations)
+    return CycleTimes(
         statistics.median(ordered), ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
     )

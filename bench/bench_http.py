@@ -1,4 +1,4 @@
-"""How many results a server takes per second, against the least that FastAPI and SQLite do."""
+"""Results that a server accepts per second, compared with a minimal FastAPI and SQLite server."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.envs import ENVS
-from bench.http_servers import TOKEN, parked
+from bench.http_servers import TOKEN, park_calls
 from bench.report import Section, Table, number
 
 CONNECTIONS: Final = 64
@@ -23,22 +23,22 @@ ROUNDS: Final = 5
 TARGET: Final = 0.5
 
 METHOD = f"""\
-`POST /async-tool/result` on {CONNECTIONS} connections that stay open, with a token each time, every
-call another one; the answer comes once the result is on the disk. The reference is a FastAPI
-endpoint with the same body that puts one row into SQLite, one durable commit for all requests that
-wait. Each server is a process of its own, and nothing drives the sessions meanwhile; they take
-turns, and the medians count."""
+`POST /async-tool/result` on {CONNECTIONS} persistent connections. Each request carries a token and
+the result of another call, and is answered when the result is on disk. The reference is a FastAPI
+endpoint with the same body that inserts one row into SQLite, with one durable commit for all
+requests that are waiting. Each server runs in its own process, and no worker drives the sessions
+during the measurement. The servers alternate; the numbers are medians."""
 
 
 def measure(*, quick: bool = False) -> Section:
-    """Both rates; `quick` is a tenth of the requests, once."""
+    """Measure both rates; `quick` runs one round with a tenth of the requests."""
     requests, rounds = (REQUESTS // 10, 1) if quick else (REQUESTS, ROUNDS)
-    found = [(_rate("perdure", requests), _rate("reference", requests)) for _ in range(rounds)]
-    ours, bare = (statistics.median(rates) for rates in zip(*found, strict=True))
+    pairs = [(_rate("perdure", requests), _rate("reference", requests)) for _ in range(rounds)]
+    ours, bare = (statistics.median(rates) for rates in zip(*pairs, strict=True))
     ratio = ours / bare
     table = Table(
         ["", "perdure", "reference", "ratio"],
-        [["results taken, per s", number(ours), number(bare), f"{ratio:.2f} x"]],
+        [["accepted results/s", number(ours), number(bare), f"{ratio:.2f} x"]],
     )
     verdict = (
         f"- {ratio:.2f} x the reference; target ≥ {TARGET} x: "
@@ -47,22 +47,22 @@ def measure(*, quick: bool = False) -> Section:
     return Section("Results over HTTP", [METHOD, table, verdict])
 
 
-def _rate(which: str, requests: int) -> float:
+def _rate(server: str, requests: int) -> float:
     ENVS.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="http-", dir=ENVS) as name:
         folder = Path(name)
         ids = [f"p_{n}" for n in range(requests)]
-        if which == "perdure":
-            ids = asyncio.run(parked(folder, requests))[:requests]
-        with _served(which, folder) as port:
-            return asyncio.run(_load(port, ids))
+        if server == "perdure":
+            ids = asyncio.run(park_calls(folder, requests))[:requests]
+        with _running_server(server, folder) as port:
+            return asyncio.run(_measure_load(port, ids))
 
 
 @contextmanager
-def _served(which: str, folder: Path) -> Iterator[int]:
+def _running_server(server: str, folder: Path) -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         descriptor = listener.fileno()
-        command = [sys.executable, "-m", "bench.http_servers", which, str(folder), str(descriptor)]
+        command = [sys.executable, "-m", "bench.http_servers", server, str(folder), str(descriptor)]
         process = subprocess.Popen(command, pass_fds=[descriptor])
         try:
             yield listener.getsockname()[1]
@@ -71,35 +71,34 @@ def _served(which: str, folder: Path) -> Iterator[int]:
             process.wait()
 
 
-async def _load(port: int, ids: Sequence[str]) -> float:
-    """Post them all, spread over the connections; answers how many per second."""
+async def _measure_load(port: int, ids: Sequence[str]) -> float:
+    """Post all results, spread over the connections; return the rate per second."""
     lanes = [ids[n::CONNECTIONS] for n in range(CONNECTIONS)]
-    await _post(port, [])  # the server is up once it accepts and answers
+    await _wait_until_up(port)  # the server is ready when it responds
     connections = [await asyncio.open_connection("127.0.0.1", port) for _ in lanes]
     began = time.perf_counter()
     async with asyncio.TaskGroup() as tasks:
         for lane, (reader, writer) in zip(lanes, connections, strict=True):
-            tasks.create_task(_lane(reader, writer, lane))
-    took = time.perf_counter() - began
+            tasks.create_task(_post_all(reader, writer, lane))
+    duration = time.perf_counter() - began
     for _, writer in connections:
         writer.close()
-    return len(ids) / took
+    return len(ids) / duration
 
 
-async def _post(port: int, ids: Sequence[str]) -> None:
+async def _wait_until_up(port: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-    await _answer(reader)
-    await _lane(reader, writer, ids)
+    await _read_response(reader)
     writer.close()
 
 
-async def _lane(
+async def _post_all(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ids: Sequence[str]
 ) -> None:
     for pending_id in ids:
         writer.write(_request(pending_id))
-        status = await _answer(reader)
+        status = await _read_response(reader)
         assert status == 200, status
 
 
@@ -112,8 +111,8 @@ def _request(pending_id: str) -> bytes:
     return head.encode() + body
 
 
-async def _answer(reader: asyncio.StreamReader) -> int:
-    """The status of the next answer, read to its end; a client that costs next to nothing."""
+async def _read_response(reader: asyncio.StreamReader) -> int:
+    """Read a whole response and return its status; an HTTP library would use more CPU."""
     head = await reader.readuntil(b"\r\n\r\n")
     length = next(
         int(line.partition(b":")[2])

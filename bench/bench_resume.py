@@ -1,4 +1,4 @@
-"""How long a session with a long history takes to go on, against only reading and decoding it."""
+"""Time to resume a session with a long history, compared with only reading and decoding it."""
 
 import re
 import sqlite3
@@ -25,21 +25,21 @@ BATCH = 1_000
 SESSION = "session"
 
 METHOD = """\
-A session of messages of 1,000 bytes is opened by a Runtime that knows nothing of it and given one
-more message. Resume is the time from that call to the model request with the whole history, two
-commits included; read and decode is the same rows with a bare connection and the codec. Medians."""
+A new Runtime, with empty caches, sends one more message to a session of messages of 1,000 bytes.
+"Resume" is the time from that call to the model request with the full history, including two
+commits; "read and decode" reads the same rows with a bare connection and decodes them. Medians."""
 
 
 def measure(*, quick: bool = False) -> Section:
-    """Both lengths; `quick` is a tenth of them."""
+    """Measure both lengths; `quick` uses a tenth of them."""
     lengths = tuple(count // 10 for count in MESSAGES) if quick else MESSAGES
-    found = {count: anyio.run(_measured, count) for count in lengths}
+    times = {count: anyio.run(_measure, count) for count in lengths}
     rows = [
         [f"{count:,} messages", number(resume), number(read), f"{resume / read:.1f} x"]
-        for count, (resume, read) in found.items()
+        for count, (resume, read) in times.items()
     ]
-    short, long = (found[count][0] for count in lengths)
-    ratio = found[lengths[0]][0] / found[lengths[0]][1]
+    short, long = (times[count][0] for count in lengths)
+    ratio = times[lengths[0]][0] / times[lengths[0]][1]
     verdicts = (
         f"- {lengths[0]:,} messages: {ratio:.1f} x read and decode; target ≤ 5 x: "
         f"{'met' if ratio <= 5 else 'missed'}\n"
@@ -47,25 +47,25 @@ def measure(*, quick: bool = False) -> Section:
         f"{'met' if long / short <= 11 else 'missed'}"
     )
     table = Table(["", "resume, ms", "read and decode, ms", "ratio"], rows)
-    return Section("Resume of a long session", [METHOD, table, verdicts])
+    return Section("Resuming a long session", [METHOD, table, verdicts])
 
 
-async def _measured(messages: int) -> tuple[float, float]:
+async def _measure(messages: int) -> tuple[float, float]:
     ENVS.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="resume-", dir=ENVS) as name:
         folder = Path(name)
         await _build(folder, messages)
         resumes = [await _resume(folder) for _ in range(SAMPLES)]
-        reads = [_timed(lambda: _read(folder)) for _ in range(SAMPLES)]
+        reads = [_time(lambda: _read(folder)) for _ in range(SAMPLES)]
     return statistics.median(resumes) * 1000, statistics.median(reads) * 1000
 
 
 async def _resume(folder: Path) -> float:
     story = Story(())
-    async with perdure_peer.opened(folder, story, "") as peer:
+    async with perdure_peer.open_peer(folder, story, "") as peer:
         began = time.perf_counter()
         await peer.talk(SESSION)
-    return story.asked_at - began
+    return story.requested_at - began
 
 
 def _read(folder: Path) -> None:
@@ -76,15 +76,15 @@ def _read(folder: Path) -> None:
     db.close()
 
 
-def _timed(work: Callable[[], None]) -> float:
+def _time(work: Callable[[], None]) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
 
 
 async def _build(folder: Path, messages: int) -> None:
-    """Two real turns; the second one's records are then repeated as later turns."""
-    async with perdure_peer.opened(folder, Story(()), "") as peer:
+    """Run two real turns, then repeat the records of the second as later turns."""
+    async with perdure_peer.open_peer(folder, Story(()), "") as peer:
         await peer.talk(SESSION)
         await peer.talk(SESSION)
     store = SqliteStore(folder / "perdure.db")
@@ -92,15 +92,15 @@ async def _build(folder: Path, messages: int) -> None:
     try:
         stream = (await store.tail("0")).records[0].stream
         last = (await store.read(stream)).records[-RUN_EVENTS:]
-        later = [again(record, turn) for turn in range(3, messages // 2 + 1) for record in last]
-        for place in range(0, len(later), BATCH):
-            await store.commit([Write(stream, later[place : place + BATCH])])
+        later = [renumber(record, turn) for turn in range(3, messages // 2 + 1) for record in last]
+        for start in range(0, len(later), BATCH):
+            await store.commit([Write(stream, later[start : start + BATCH])])
     finally:
         await store.close()
 
 
-def again(record: Record, turn: int) -> Record:
-    """A record of turn 2 as the same one of a later turn."""
+def renumber(record: Record, turn: int) -> Record:
+    """Return a record of turn 2 as the corresponding record of a later turn."""
     text = record.data.decode()
     text = re.sub(r'"turn":2\b', f'"turn":{turn}', text)
     head = RUN_EVENTS * (turn - 1) + 1

@@ -1,8 +1,8 @@
-"""What the SQLite store costs, as a ratio to a bare `sqlite3` loop taken in the same run.
+"""Cost of operations of the SQLite store, as a ratio to a bare `sqlite3` loop in the same run.
 
-The reference commits the same rows into the same tables with the same settings, and does nothing
-else: no event loop, no thread, no fence. Ours and the reference take turns, so that a busy moment
-of the machine meets both; the CPU figures hardly depend on it.
+The reference commits the same rows to the same tables with the same settings, and does nothing
+else: no event loop, no thread, no fence. The store and the reference alternate, so that other load
+on the machine affects both; the CPU values hardly depend on it.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from perdure.store.base import Lease, Put, Record, Write
-from perdure.store.sqlite.open import migrate, python_connect, settled
+from perdure.store.sqlite.open import apply_settings, migrate, python_connect
 from perdure.store.sqlite.store import SqliteStore
 
 ROUNDS = 7
@@ -29,21 +29,21 @@ PUT = """
 
 
 class Cost(NamedTuple):
-    """What one operation took, in microseconds."""
+    """Cost of one operation, in microseconds."""
 
     wall: float
     cpu: float
 
 
-class Watch:
-    """Takes the time of what happens inside `with`."""
+class Stopwatch:
+    """Stopwatch for the operations in a `with` block."""
 
     def __init__(self) -> None:
         self.cost = Cost(0, 0)
 
     @contextmanager
-    def over(self, operations: int) -> Iterator[None]:
-        """Note the cost of each of so many operations."""
+    def measure(self, operations: int) -> Iterator[None]:
+        """Measure a block of `operations` operations and store the cost of one."""
         wall, cpu = time.perf_counter(), time.process_time()
         yield
         self.cost = Cost(
@@ -53,11 +53,11 @@ class Watch:
 
 
 def bare_commits(path: Path, batch: int, batches: int) -> Cost:
-    """Commit rows in batches, with nothing around it."""
-    connection = settled(python_connect(str(path)))
+    """Commit rows in batches, without a store."""
+    connection = apply_settings(python_connect(str(path)))
     migrate(connection, path)
-    watch = Watch()
-    with watch.over(batch * batches):
+    watch = Stopwatch()
+    with watch.measure(batch * batches):
         for n in range(1, batches + 1):
             connection.execute("BEGIN IMMEDIATE")
             for sid in range(batch):
@@ -68,31 +68,31 @@ def bare_commits(path: Path, batch: int, batches: int) -> Cost:
 
 
 def bare_turns(path: Path, batch: int, batches: int) -> Cost:
-    """The rows of `turns`, with nothing around it and nothing compared."""
-    connection = settled(python_connect(str(path)))
+    """Commit the rows of `commit_turns`, without a store and without conditions."""
+    connection = apply_settings(python_connect(str(path)))
     migrate(connection, path)
-    watch = Watch()
-    with watch.over(batch * batches):
+    watch = Stopwatch()
+    with watch.measure(batch * batches):
         for n in range(batches):
             connection.execute("BEGIN IMMEDIATE")
             for sid in range(batch):
                 connection.execute(INSERT, (sid, n, "event", 1, DATA))
                 name, key = f"session-{sid}", f"session-{sid}-{n // 3}"
                 for kind in (("session", "key"), ("pending", "session"), ("pending",))[n % 3]:
-                    found = name if kind == "session" else key
-                    connection.execute(PUT, (kind, found, sid, n, "open", None, DATA))
+                    entry_key = name if kind == "session" else key
+                    connection.execute(PUT, (kind, entry_key, sid, n, "open", None, DATA))
             connection.execute("COMMIT")
     connection.close()
     return watch.cost
 
 
 def bare_reads(path: Path, reads: int) -> Cost:
-    """Get one entry, again and again, with nothing around it."""
-    connection = settled(python_connect(str(path)))
+    """Get one entry repeatedly, without a store."""
+    connection = apply_settings(python_connect(str(path)))
     migrate(connection, path)
     connection.execute("INSERT INTO entry VALUES ('k', 'a', 1, 1, 'open', 1, ?)", (DATA,))
-    watch = Watch()
-    with watch.over(reads):
+    watch = Stopwatch()
+    with watch.measure(reads):
         for _ in range(reads):
             connection.execute("SELECT * FROM entry WHERE kind = 'k' AND key = 'a'").fetchall()
     connection.close()
@@ -102,17 +102,17 @@ def bare_reads(path: Path, reads: int) -> Cost:
 Session = Callable[[SqliteStore, Lease, int], Awaitable[object]]
 
 
-async def sessions(path: Path, many: int, times: int, session: Session) -> Cost:
-    """Let so many sessions at once do something so many times each."""
+async def run_sessions(path: Path, count: int, times: int, session: Session) -> Cost:
+    """Run `count` sessions concurrently, each with `times` operations."""
     store = SqliteStore(path)
     await store.open()
     await store.renew("bench", 3_600_000, join=True)
-    names = [f"session-{n}" for n in range(many)]
+    names = [f"session-{n}" for n in range(count)]
     await store.commit([Write(name, create="session", wake=0) for name in names])
-    leases = await store.claim("bench", "session", many)
+    leases = await store.claim("bench", "session", count)
     await store.commit([Write(lease.stream, fence=lease) for lease in leases])
-    watch = Watch()
-    with watch.over(many * times):
+    watch = Stopwatch()
+    with watch.measure(count * times):
         async with asyncio.TaskGroup() as group:
             for lease in leases:
                 group.create_task(_finish(session(store, lease, times)))
@@ -124,93 +124,105 @@ async def _finish(work: Awaitable[object]) -> None:
     await work
 
 
-async def appends(store: SqliteStore, lease: Lease, times: int) -> None:
-    """A driver that only appends."""
+async def append_records(store: SqliteStore, lease: Lease, times: int) -> None:
+    """Append records as a driver does, with a fence and a head."""
     for head in range(times):
         write = Write(lease.stream, [Record("event", DATA)], fence=lease, head=head)
         await store.commit([write])
 
 
-async def turns(store: SqliteStore, lease: Lease, times: int) -> None:
-    """What a session does: a message, a turn that opens a call, its result; in commits with puts.
+async def commit_turns(store: SqliteStore, lease: Lease, times: int) -> None:
+    """Commit a message, a turn that opens a call, and its result, each with puts, like a session.
 
     Three commits count as three operations: `times` is a multiple of three.
     """
     name = lease.stream
     for n in range(0, times, 3):
-        line, key = [Record("event", DATA)], f"{name}-{n}"
+        records, key = [Record("event", DATA)], f"{name}-{n}"
         await store.commit(
-            [Write(name, line, wake=1)],
+            [Write(name, records, wake=1)],
             [_put("session", name, name, n // 3 * 2), _put("key", key, name, 0)],
         )
         await store.commit(
-            [Write(name, line, fence=lease, head=n + 1)],
+            [Write(name, records, fence=lease, head=n + 1)],
             [_put("pending", key, name, 0), _put("session", name, name, n // 3 * 2 + 1)],
         )
-        await store.commit([Write(name, line, wake=1)], [_put("pending", key, name, 1)])
+        await store.commit([Write(name, records, wake=1)], [_put("pending", key, name, 1)])
 
 
 def _put(kind: str, key: str, stream: str, expect: int) -> Put:
     return Put(kind, key, expect, stream, "open", None, DATA)
 
 
-async def gets(store: SqliteStore, lease: Lease, times: int) -> None:
-    """Read one entry again and again."""
+async def get_entries(store: SqliteStore, lease: Lease, times: int) -> None:
+    """Get one entry repeatedly."""
     name = lease.stream
     await store.commit([Write(name)], [_put("k", name, name, 0)])
     for _ in range(times):
         await store.get("k", name)
 
 
-async def ends(store: SqliteStore, lease: Lease, times: int) -> None:
-    """Read what came last to the stream."""
+async def read_ends(store: SqliteStore, lease: Lease, times: int) -> None:
+    """Read the last two records of the stream repeatedly."""
     await store.commit([Write(lease.stream, [Record("event", DATA)] * 10)])
     for _ in range(times):
         await store.read(lease.stream, after=8)
 
 
-async def finds(store: SqliteStore, lease: Lease, times: int) -> None:
-    """Look for the open calls of a session."""
+async def find_entries(store: SqliteStore, lease: Lease, times: int) -> None:
+    """Find the open calls of a session repeatedly."""
     name = lease.stream
     await store.commit([Write(name)], [_put("k", name, name, 0)])
     for _ in range(times):
         await store.find("k", stream=name, state="open")
 
 
-async def tails(store: SqliteStore, lease: Lease, times: int) -> None:
-    """Look for news where there is none."""
+async def tail_feed(store: SqliteStore, lease: Lease, times: int) -> None:
+    """Read the feed repeatedly while it has no new records."""
     await store.commit([Write(lease.stream, [Record("event", DATA)] * 10)])
     cursor = (await store.tail("$")).cursor
     for _ in range(times):
         await store.tail(cursor)
 
 
-def ours(session: Session, many: int, times: int) -> Callable[[Path], Cost]:
-    """One measurement of the store."""
-    return lambda path: asyncio.run(sessions(path, many, times, session))
+def store_cost(session: Session, count: int, times: int) -> Callable[[Path], Cost]:
+    """Return a function that measures one operation of the store."""
+    return lambda path: asyncio.run(run_sessions(path, count, times, session))
 
 
-LINES: tuple[tuple[str, Callable[[Path], Cost], Callable[[Path], Cost]], ...] = (
-    ("append, 256 sessions", ours(appends, 256, 40), lambda path: bare_commits(path, 256, 40)),
-    ("append, 1 session", ours(appends, 1, 300), lambda path: bare_commits(path, 1, 300)),
-    ("with puts, 64 sessions", ours(turns, 64, 60), lambda path: bare_turns(path, 64, 60)),
-    ("get, 1 session", ours(gets, 1, 2000), lambda path: bare_reads(path, 2000)),
-    ("get, 64 sessions", ours(gets, 64, 50), lambda path: bare_reads(path, 2000)),
-    ("read the last 2", ours(ends, 1, 2000), lambda path: bare_reads(path, 2000)),
-    ("find by stream", ours(finds, 1, 2000), lambda path: bare_reads(path, 2000)),
-    ("tail without news", ours(tails, 1, 2000), lambda path: bare_reads(path, 2000)),
+OPERATIONS: tuple[tuple[str, Callable[[Path], Cost], Callable[[Path], Cost]], ...] = (
+    (
+        "append, 256 sessions",
+        store_cost(append_records, 256, 40),
+        lambda path: bare_commits(path, 256, 40),
+    ),
+    (
+        "append, 1 session",
+        store_cost(append_records, 1, 300),
+        lambda path: bare_commits(path, 1, 300),
+    ),
+    (
+        "with puts, 64 sessions",
+        store_cost(commit_turns, 64, 60),
+        lambda path: bare_turns(path, 64, 60),
+    ),
+    ("get, 1 session", store_cost(get_entries, 1, 2000), lambda path: bare_reads(path, 2000)),
+    ("get, 64 sessions", store_cost(get_entries, 64, 50), lambda path: bare_reads(path, 2000)),
+    ("read the last 2", store_cost(read_ends, 1, 2000), lambda path: bare_reads(path, 2000)),
+    ("find by stream", store_cost(find_entries, 1, 2000), lambda path: bare_reads(path, 2000)),
+    ("tail without records", store_cost(tail_feed, 1, 2000), lambda path: bare_reads(path, 2000)),
 )
 
 
 def main() -> None:
-    """Print a line per operation: the medians, and how much of the bare loop's speed is left."""
+    """Print one line per operation: the medians, and the speed as a ratio to the bare loop."""
     print(f"{'SQLite store':<24}{'µs each':>10}{'CPU µs':>10}{'bare µs':>10}{'CPU µs':>10}  ratio")
-    for name, our, bare in LINES:
-        rounds = [(_in_new_file(our), _in_new_file(bare)) for _ in range(ROUNDS)]
-        mine, theirs = _median([m for m, _ in rounds]), _median([t for _, t in rounds])
+    for name, measure_store, measure_bare in OPERATIONS:
+        rounds = [(_in_new_file(measure_store), _in_new_file(measure_bare)) for _ in range(ROUNDS)]
+        store, bare = _median([m for m, _ in rounds]), _median([t for _, t in rounds])
         print(
-            f"{name:<24}{mine.wall:>10.1f}{mine.cpu:>10.1f}{theirs.wall:>10.1f}{theirs.cpu:>10.1f}"
-            f"  {theirs.wall / mine.wall:.2f}"
+            f"{name:<24}{store.wall:>10.1f}{store.cpu:>10.1f}{bare.wall:>10.1f}{bare.cpu:>10.1f}"
+            f"  {bare.wall / store.wall:.2f}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Who is measured, in which setting, and how one is made to do a job in a process of its own."""
+"""Contenders of the benchmarks with their settings, and the function that runs a job with one."""
 
 import json
 import shutil
@@ -9,26 +9,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.envs import ENVS, ROOT, python_of, version_of
+from bench.envs import ENVS, ROOT, ensure_python, pinned_version
 
 LIMIT_S = 240
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One line of the tables."""
+    """Library and setting that is measured: one row of the tables."""
 
     name: str
     module: str
-    env: str = ""  # "": our own
+    env: str = ""  # empty: the environment of this process
     variant: str = ""
     setting: str = ""
     crashes: bool = True
 
     @property
     def version(self) -> str:
-        """The library and its version."""
-        return version_of(self.env) if self.env else ""
+        """Return the library and its pinned version."""
+        return pinned_version(self.env) if self.env else ""
 
 
 OURS = Contender(
@@ -37,7 +37,7 @@ OURS = Contender(
 FLOOR = Contender(
     "bare commits",
     "floor",
-    setting="four inserts with Python's sqlite3; no runtime at all",
+    setting="four inserts with Python's sqlite3, without a runtime",
     crashes=False,
 )
 LANGGRAPH = Contender(
@@ -70,14 +70,14 @@ ALL = (
         "dbos",
         "dbos",
         "",
-        "SQLite as it opens it; polls every 10 ms instead of each second",
+        "SQLite with its default settings; polls every 10 ms instead of every second",
     ),
     Contender(
         "DBOS, WAL",
         "dbos",
         "dbos",
         "wal",
-        "the same, its file set to WAL by hand before it opens it",
+        "the same, with the file set to WAL before DBOS opens it",
     ),
     Contender(
         "Pydantic AI",
@@ -105,39 +105,43 @@ QUICK = (OURS, FLOOR, LANGGRAPH)
 
 
 class NotMeasured(Exception):
-    """A contender did not finish its job."""
+    """Error: a contender did not finish its job."""
 
 
-def present(wanted: tuple[Contender, ...]) -> list[Contender]:
-    """Those whose environment is there or can be made."""
-    return [one for one in wanted if python_of(one.env) is not None]
+def available(contenders: tuple[Contender, ...]) -> list[Contender]:
+    """Return the contenders whose environment exists or can be installed."""
+    return [contender for contender in contenders if ensure_python(contender.env) is not None]
 
 
-def do(one: Contender, job: str, *, before: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:
-    """Let a contender do a job in a new process and a new folder. Raises NotMeasured."""
-    python = python_of(one.env)
+def run_job(
+    contender: Contender, job: str, *, prefix: tuple[str, ...] = (), **options: Any
+) -> dict[str, Any]:
+    """Run a job with a contender in a new process and a new folder. Raises NotMeasured."""
+    python = ensure_python(contender.env)
     assert python is not None
     ENVS.mkdir(exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="run-", dir=ENVS))
-    asked = {"job": job, "folder": str(folder), "variant": one.variant, **more}
-    command = [*before, python, "-m", f"bench.peers.{one.module}_peer", json.dumps(asked)]
+    request = {"job": job, "folder": str(folder), "variant": contender.variant, **options}
+    command = [*prefix, python, "-m", f"bench.peers.{contender.module}_peer", json.dumps(request)]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        raise NotMeasured(_loudly(one, job, f"not done after {LIMIT_S} s")) from None
+        raise NotMeasured(
+            _report_problem(contender, job, f"not finished after {LIMIT_S} s")
+        ) from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    said = done.stdout.strip().splitlines()
-    if done.returncode or not said:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise NotMeasured(_loudly(one, job, last))
-    result: dict[str, Any] = json.loads(said[-1])
+    output = process.stdout.strip().splitlines()
+    if process.returncode or not output:
+        last = (process.stderr.strip().splitlines() or ["the process printed nothing"])[-1]
+        raise NotMeasured(_report_problem(contender, job, last))
+    result: dict[str, Any] = json.loads(output[-1])
     return result
 
 
-def _loudly(one: Contender, job: str, problem: str) -> str:
-    text = f"{one.name}: {job} IS NOT MEASURED: {problem}"
+def _report_problem(contender: Contender, job: str, problem: str) -> str:
+    text = f"{contender.name}: {job} IS NOT MEASURED: {problem}"
     print(f"bench: {text}", file=sys.stderr, flush=True)
     return text

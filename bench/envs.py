@@ -1,4 +1,4 @@
-"""The contenders' environments: one each, beside our own, in the versions of their constraints."""
+"""Virtual environments of the contenders, one each, with the versions pinned in constraints."""
 
 import hashlib
 import shutil
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 ENVS = ROOT / ".bench"
 LIMIT_S = 900
 
-# What is asked for; the versions, transitive ones too, are in peers/constraints-NAME.txt.
+# The versions of these packages and their dependencies are pinned in peers/constraints-NAME.txt.
 PACKAGES: dict[str, tuple[str, ...]] = {
     "langgraph": (
         "langgraph",
@@ -19,7 +19,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
         "langgraph-checkpoint-postgres",
         "psycopg-binary",
     ),
-    "dbos": ("dbos", "pysqlite3"),  # it needs a newer SQLite than many Pythons have
+    "dbos": ("dbos", "pysqlite3"),  # DBOS needs a newer SQLite than many Python builds include
     "pydantic-ai": ("pydantic-ai-slim",),
     "openai-agents": ("openai-agents",),
     "google-adk": ("google-adk", "aiosqlite"),
@@ -27,40 +27,40 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 
 
 @cache
-def python_of(env: str) -> str | None:
-    """The interpreter of an environment, made if need be; None, loudly, if it cannot be."""
+def ensure_python(env: str) -> str | None:
+    """Return the interpreter of an environment, installing it if needed; None if that fails."""
     if not env:
         return sys.executable
     constraints = ROOT / "bench" / "peers" / f"constraints-{env}.txt"
-    venv, wanted = ENVS / f"venv-{env}", _wanted(env, constraints)
+    venv, fingerprint = ENVS / f"venv-{env}", _fingerprint(env, constraints)
     stamp = venv / "ready"
     python = venv / "bin" / "python"
-    if stamp.exists() and stamp.read_text() == wanted and python.exists():
+    if stamp.exists() and stamp.read_text() == fingerprint and python.exists():
         return str(python)
     print(f"bench: installing {env}", file=sys.stderr, flush=True)
     problem = _install(venv, python, env, constraints)
     if problem:
         print(f"bench: {env} IS NOT MEASURED: {problem}", file=sys.stderr, flush=True)
         return None
-    stamp.write_text(wanted)
+    stamp.write_text(fingerprint)
     return str(python)
 
 
-def version_of(env: str) -> str:
-    """The pinned version of an environment's main package."""
+def pinned_version(env: str) -> str:
+    """Return the name and pinned version of an environment's main package."""
     name = PACKAGES[env][0]
     constraints = ROOT / "bench" / "peers" / f"constraints-{env}.txt"
     pins = dict(line.split("==") for line in constraints.read_text().split() if "==" in line)
     return f"{name} {pins[name]}"
 
 
-def _wanted(env: str, constraints: Path) -> str:
+def _fingerprint(env: str, constraints: Path) -> str:
     text = f"{sys.version}\n{PACKAGES[env]}\n{constraints.read_text()}"
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _install(venv: Path, python: Path, env: str, constraints: Path) -> str:
-    """Make it anew; what went wrong, in one line."""
+    """Recreate the environment; return one line about the error, or an empty string."""
     shutil.rmtree(venv, ignore_errors=True)
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     steps = (
@@ -69,11 +69,11 @@ def _install(venv: Path, python: Path, env: str, constraints: Path) -> str:
     )
     for step in steps:
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 step, capture_output=True, text=True, timeout=LIMIT_S, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             return str(error)
-        if done.returncode:
-            return (done.stderr.strip().splitlines() or ["pip failed"])[-1]
+        if process.returncode:
+            return (process.stderr.strip().splitlines() or ["pip failed"])[-1]
     return ""

@@ -1,7 +1,7 @@
-"""The two servers of the HTTP benchmark, each a process: `python -m bench.http_servers WHICH DIR`.
+"""Servers of the HTTP benchmark: `python -m bench.http_servers SERVER FOLDER FD`.
 
-`perdure` takes results for calls that wait. `reference` is what one would write by hand: a
-FastAPI endpoint that puts a row into SQLite, one durable commit for all requests that wait.
+`perdure` accepts results for pending calls. `reference` is a minimal implementation: a FastAPI
+endpoint that inserts a row into SQLite, with one durable commit for all requests that are waiting.
 """
 
 import asyncio
@@ -18,30 +18,30 @@ from pydantic import BaseModel
 
 from perdure import Agent, PendingCall, Principal, Runtime, tool
 from perdure.serve.http.app import application
-from perdure.serve.http.auth import by_tokens
+from perdure.serve.http.auth import token_authenticator
 from perdure.serve.http.middleware import Rate, Rules
-from perdure.store.sqlite.open import python_connect, settled
+from perdure.store.sqlite.open import apply_settings, python_connect
 from perdure.testing import ScriptedModel
 
-TOKEN: Final = "bench"  # noqa: S105 - nobody's
+TOKEN: Final = "bench"  # noqa: S105 - not a secret
 CALLS: Final = 32  # of one session
 UNLIMITED: Final = Rate(10**9, 10**9)
 
 
 @tool(deferred=True, timeout=None)
 def ask(n: int, call: PendingCall) -> str:
-    """Ask somebody."""
+    """Start a job elsewhere."""
     return f"job-{n}"
 
 
 def agent() -> Agent[str]:
-    """One that waits for many results at once."""
+    """Agent that waits for many results at once."""
     calls = [{"tool": "ask", "args": {"n": n}} for n in range(CALLS)]
     return Agent("bench", model=ScriptedModel([{"calls": calls}, {"text": "done"}]), tools=[ask])
 
 
-async def parked(folder: Path, calls: int) -> list[str]:
-    """A store where so many calls wait, perhaps some more; their ids."""
+async def park_calls(folder: Path, calls: int) -> list[str]:
+    """Create at least `calls` pending calls in a new store; return their ids."""
     async with Runtime(f"sqlite:///{folder / 'perdure.db'}", agents=[agent()]) as rt:
         sessions = [rt.session(f"s{n}", agent="bench") for n in range(-(-calls // CALLS))]
         await asyncio.gather(*(session.run("Go") for session in sessions))
@@ -49,16 +49,16 @@ async def parked(folder: Path, calls: int) -> list[str]:
 
 
 def perdure_app(folder: Path) -> Any:
-    """Ours, under its usual guard: a token, host and origin, counting, the size of bodies."""
+    """Application of perdure with its usual checks: token, host, origin, rate and body size."""
     rt = Runtime(f"sqlite:///{folder / 'perdure.db'}", agents=[agent()])
-    auth = by_tokens({TOKEN: Principal("bench", "submitter")})
+    auth = token_authenticator({TOKEN: Principal("bench", "submitter")})
     inner = application(rt, auth, Rules(per_source=UNLIMITED, per_id=UNLIMITED))
-    opened = asyncio.Lock()
+    lifespan = asyncio.Lock()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
             await receive()
-            async with opened, rt:
+            async with lifespan, rt:
                 await send({"type": "lifespan.startup.complete"})
                 await receive()
             await send({"type": "lifespan.shutdown.complete"})
@@ -68,33 +68,33 @@ def perdure_app(folder: Path) -> Any:
     return app
 
 
-class Outcome(BaseModel):
-    """As ours takes it."""
+class ResultBody(BaseModel):
+    """Result in the body that perdure accepts."""
 
     output: str
 
 
-class Body(BaseModel):
-    """As ours takes it."""
+class SubmissionBody(BaseModel):
+    """Body that perdure accepts."""
 
-    pendingID: str  # noqa: N815 - as on the wire
-    result: Outcome
+    pendingID: str  # noqa: N815 - the name of the JSON field
+    result: ResultBody
 
 
-class Commits:
-    """One thread, one connection; what queued up during the last sync is the next commit."""
+class CommitThread:
+    """Thread with one connection; all rows queued during a sync go into the next commit."""
 
     def __init__(self, path: Path) -> None:
         self._queue: queue.SimpleQueue[tuple[tuple[str, str], asyncio.Future[None]]] = (
             queue.SimpleQueue()
         )
-        self._db = settled(python_connect(str(path)))
+        self._db = apply_settings(python_connect(str(path)))
         self._db.execute("CREATE TABLE result (id TEXT PRIMARY KEY, output TEXT NOT NULL)")
         self._loop = asyncio.get_running_loop()
         threading.Thread(target=self._run, daemon=True).start()
 
     async def add(self, pending_id: str, output: str) -> None:
-        """Keep it, durably."""
+        """Insert a row; return when it is durable."""
         done = self._loop.create_future()
         self._queue.put(((pending_id, output), done))
         await done
@@ -116,14 +116,14 @@ def _settle(group: list[asyncio.Future[None]]) -> None:
 
 
 def reference_app(folder: Path) -> FastAPI:
-    """The least that FastAPI and SQLite can do."""
+    """Minimal application of FastAPI and SQLite."""
     app = FastAPI()
-    commits: list[Commits] = []
+    commits: list[CommitThread] = []
 
     @app.post("/async-tool/result")
-    async def result(body: Body) -> dict[str, Any]:
+    async def result(body: SubmissionBody) -> dict[str, Any]:
         if not commits:
-            commits.append(Commits(folder / "reference.db"))
+            commits.append(CommitThread(folder / "reference.db"))
         await commits[0].add(body.pendingID, body.result.output)
         return {"success": True}
 
@@ -134,9 +134,9 @@ APPS: Final = {"perdure": perdure_app, "reference": reference_app}
 
 
 def main() -> None:
-    """Serve on a socket that is handed over as a file descriptor, until killed."""
-    which, folder, descriptor = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    uvicorn.run(APPS[which](folder), fd=descriptor, log_level="error", access_log=False, ws="none")
+    """Serve on the socket with the given file descriptor until the process is killed."""
+    server, folder, descriptor = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    uvicorn.run(APPS[server](folder), fd=descriptor, log_level="error", access_log=False, ws="none")
 
 
 if __name__ == "__main__":

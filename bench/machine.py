@@ -1,4 +1,4 @@
-"""What the numbers were taken on: cores, Python, SQLite, disk, and what else ran."""
+"""Description of the machine and of a run: cores, Python, SQLite, disk, version and load."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 
 
 def facts() -> list[str]:
-    """What stays from one measurement to the next, one line each."""
+    """Return the properties that stay the same between runs, one line each."""
     system = f"{platform.system()} {platform.release().split('-')[0]}"
     return [
         f"machine: {os.cpu_count()} cores, {_processor()}, {_memory_gb():.0f} GB, {system}",
@@ -21,21 +21,21 @@ def facts() -> list[str]:
     ]
 
 
-def moment() -> str:
-    """When something is measured, on which version, and what else runs: asked for before it."""
+def run_label() -> str:
+    """Return the date, version and load average; call it before a measurement starts."""
     now = datetime.now(UTC).strftime("%Y-%m-%d")
-    load = f"load average before {os.getloadavg()[0]:.1f}"
+    load = f"load average before the run {os.getloadavg()[0]:.1f}"
     return f"{now}, perdure {version('perdure')}{_commit()}, {load}"
 
 
 def _commit() -> str:
-    """The commit of the tree, if it is one of git's."""
+    """Return the commit of the source tree, or an empty string outside a git repository."""
     try:
-        asked = ["git", "rev-parse", "--short", "HEAD"]
-        found = subprocess.run(asked, capture_output=True, text=True, check=True, cwd=HERE)
+        command = ["git", "rev-parse", "--short", "HEAD"]
+        process = subprocess.run(command, capture_output=True, text=True, check=True, cwd=HERE)
     except (OSError, subprocess.CalledProcessError):
         return ""
-    return f", commit {found.stdout.strip()}"
+    return f", commit {process.stdout.strip()}"
 
 
 def _processor() -> str:
@@ -52,10 +52,10 @@ def _memory_gb() -> float:
 
 
 def _file_system(path: Path) -> str:
-    """The file system that a path is on; `unknown` where the system does not say."""
+    """Return the type of the file system of a path, or `unknown`."""
     mounts = Path("/proc/mounts")
     if not mounts.exists():
         return "unknown"
     rows = [line.split() for line in mounts.read_text().splitlines()]
-    over = [row for row in rows if path.is_relative_to(row[1])]
-    return max(over, key=lambda row: len(row[1]))[2] if over else "unknown"
+    mounted = [row for row in rows if path.is_relative_to(row[1])]
+    return max(mounted, key=lambda row: len(row[1]))[2] if mounted else "unknown"

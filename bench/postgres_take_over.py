@@ -1,4 +1,4 @@
-"""How long a killed worker's session stands still: `python -m bench.postgres_take_over URL`."""
+"""Time until a worker takes over from a killed one: `python -m bench.postgres_take_over URL`."""
 
 import asyncio
 import subprocess
@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import anyio
 
 from perdure import Agent, Delta, Runtime, tool
-from perdure.core.conversation.messages import Answer, AskedCall
+from perdure.core.conversation.messages import Answer, RequestedCall
 from perdure.runtime.models.base import Request
 
 LIMIT_S = 30.0
@@ -17,53 +17,53 @@ LIMIT_S = 30.0
 
 @tool
 async def hold() -> None:
-    """Take longer than the process lives."""
+    """Run longer than the process lives."""
     print("held", flush=True)
     await asyncio.sleep(3_600)
 
 
 class Model:
-    """Asks for the tool first; notes when it is asked again."""
+    """Model that requests the tool first, and records the time of the next request."""
 
     name = "bench:take-over"
 
     def __init__(self) -> None:
-        self.asked_again = anyio.Event()
-        self.at = 0.0
+        self.was_resumed = anyio.Event()
+        self.requested_at = 0.0
 
     async def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
-        """The call, then a word."""
+        """Request the call, then respond with a text."""
         if request.turn == 1:
-            yield Answer(calls=(AskedCall("call-1", "hold", {}),))
+            yield Answer(calls=(RequestedCall("call-1", "hold", {}),))
             return
-        self.at = time.perf_counter()
-        self.asked_again.set()
-        yield Answer(text="Gone on.")
+        self.requested_at = time.perf_counter()
+        self.was_resumed.set()
+        yield Answer(text="Continued.")
 
 
 def gap_s(url: str) -> float:
-    """From the kill of the worker that has a session to the session's next model request here."""
-    return asyncio.run(_gap(url))
+    """Return the seconds from the kill of a driving worker to the next model request here."""
+    return asyncio.run(_measure_gap(url))
 
 
-async def _gap(url: str) -> float:
+async def _measure_gap(url: str) -> float:
     model = Model()
     command = [sys.executable, "-m", "bench.postgres_take_over", url]
-    held = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220 - no wait
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220 - does not block
     try:
-        assert held.stdout is not None
-        assert await anyio.to_thread.run_sync(held.stdout.readline) == "held\n"
+        assert holder.stdout is not None
+        assert await anyio.to_thread.run_sync(holder.stdout.readline) == "held\n"
         agent = Agent("bench", model=model, tools=[hold])
         async with Runtime(url, agents=[agent], worker=True):
-            await anyio.sleep(1)  # it is at rest, and looks as often as it does then
-            killed = time.perf_counter()
-            held.kill()
+            await anyio.sleep(1)  # until the worker is idle and polls at its idle interval
+            killed_at = time.perf_counter()
+            holder.kill()
             with anyio.fail_after(LIMIT_S):
-                await model.asked_again.wait()
-            return model.at - killed
+                await model.was_resumed.wait()
+            return model.requested_at - killed_at
     finally:
-        held.kill()
-        held.communicate()
+        holder.kill()
+        holder.communicate()
 
 
 async def _hold(url: str) -> None:

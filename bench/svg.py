@@ -1,4 +1,4 @@
-"""Horizontal bars as SVG, written by hand: one group of bars per contender, ours in colour."""
+"""Horizontal bar charts as SVG: one group of bars per contender, perdure in color."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ OTHERS = ("#64748b", "#b6c0cd")
 
 @dataclass(frozen=True)
 class Bars:
-    """One row: a name and a value per series; None is drawn as `not measured`."""
+    """Group of bars: a name and one value per series; None is drawn as `not measured`."""
 
     name: str
     values: Sequence[float | None]
@@ -21,8 +21,8 @@ class Bars:
 
 
 def chart(title: str, unit: str, series: Sequence[str], rows: Sequence[Bars]) -> str:
-    """The whole picture; one scale for all bars, from 0."""
-    most = max((v for row in rows for v in row.values if v is not None), default=0.0) or 1.0
+    """Return the SVG document; all bars share one scale, which starts at 0."""
+    maximum = max((v for row in rows for v in row.values if v is not None), default=0.0) or 1.0
     step = len(series) * BAR + GAP
     height = TOP + len(rows) * step + 8
     box = f'width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}"'
@@ -32,8 +32,8 @@ def chart(title: str, unit: str, series: Sequence[str], rows: Sequence[Bars]) ->
         _text(16, 24, f"{title} ({unit})", INK, size=15, weight="bold"),
         *_legend(series),
     ]
-    for place, row in enumerate(rows):
-        parts += _row(row, TOP + place * step, most, len(series))
+    for index, row in enumerate(rows):
+        parts += _row(row, TOP + index * step, maximum, len(series))
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -42,38 +42,38 @@ def _legend(series: Sequence[str]) -> list[str]:
         return []
     parts: list[str] = []
     x = 16
-    for place, name in enumerate(series):
+    for index, name in enumerate(series):
         parts += [
-            f'<rect x="{x}" y="37" width="11" height="11" fill="{_colour(OTHERS, place)}"/>',
+            f'<rect x="{x}" y="37" width="11" height="11" fill="{_color(OTHERS, index)}"/>',
             _text(x + 17, 47, name, PALE),
         ]
         x += 40 + 7 * len(name)
     return parts
 
 
-def _row(row: Bars, y: int, most: float, series: int) -> list[str]:
+def _row(row: Bars, y: int, maximum: float, series: int) -> list[str]:
     middle = y + series * BAR / 2 + 4
     weight = "bold" if row.is_ours else "normal"
     parts = [_text(LEFT - 10, middle, row.name, INK, anchor="end", weight=weight)]
-    for place, value in enumerate(row.values):
-        top = y + place * BAR
+    for index, value in enumerate(row.values):
+        top = y + index * BAR
         if value is None:
             parts.append(_text(LEFT + 4, top + 13, "not measured", PALE))
             continue
-        width = max(1.0, value / most * (WIDTH - LEFT - RIGHT))
-        fill = _colour(OURS if row.is_ours else OTHERS, place)
+        width = max(1.0, value / maximum * (WIDTH - LEFT - RIGHT))
+        fill = _color(OURS if row.is_ours else OTHERS, index)
         parts += [
             f'<rect x="{LEFT}" y="{top}" width="{width:.1f}" height="{BAR - 2}" fill="{fill}"/>',
-            _text(LEFT + width + 6, top + 13, _short(value), INK),
+            _text(LEFT + width + 6, top + 13, _format_value(value), INK),
         ]
     return parts
 
 
-def _colour(shades: Sequence[str], place: int) -> str:
-    return shades[place % len(shades)]
+def _color(shades: Sequence[str], index: int) -> str:
+    return shades[index % len(shades)]
 
 
-def _short(value: float) -> str:
+def _format_value(value: float) -> str:
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"

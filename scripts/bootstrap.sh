@@ -1,12 +1,14 @@
 #!/bin/sh
-# Makes .venv with the pinned versions, and sees to the system components the tests use.
-# Called by make as: scripts/bootstrap.sh <python>
-# Where we are root and apt-get is there, what is missing is installed; elsewhere we say what to install.
+# Creates .venv with pinned versions. make calls it as: scripts/bootstrap.sh PYTHON package|dev
+#   package   installs perdure with its own dependencies
+#   dev       also installs the development tools and the servers that tests use
+# As root with apt-get it installs missing Debian packages; otherwise it prints what to install.
 set -eu
 cd "$(dirname "$0")/.."
 python=${1:-python3}
+purpose=${2:-dev}
 
-# System components the tests use, one per line: the command to look for, and Debian's package for it.
+# Servers and programs that the tests use, one per line: the command, and its Debian package.
 components='
 curl curl
 openssl openssl
@@ -18,13 +20,13 @@ pgbouncer pgbouncer
 say() { echo "bootstrap: $*" >&2; }
 fail() { say "$*"; exit 1; }
 can_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
-# Debian has PostgreSQL's programs beside the path, and some servers where only root looks.
+# Debian installs PostgreSQL's programs outside the PATH, and some servers where only root has them in it.
 has() { (PATH=$PATH:/usr/sbin:/usr/local/sbin$(printf ':%s' /usr/lib/postgresql/*/bin /usr/pgsql-*/bin) && command -v "$1" >/dev/null); }
 install() { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null </dev/null; }
 
-# The tests start servers of their own and need the programs alone: what a package would start, now or
-# at the next boot, is not started, and PostgreSQL's makes no cluster. Both wishes are files that the
-# packages look for; one that is there already is left as it is, ours go again.
+# The tests start their own servers and need only the programs. Two files keep the Debian packages from
+# starting services, now or at boot, and from creating a PostgreSQL cluster. Existing files are left
+# alone; those created here are removed at the end.
 no_start=/usr/sbin/policy-rc.d
 no_cluster=/etc/postgresql-common/createcluster.d/perdure-bootstrap.conf
 ours=''
@@ -43,25 +45,31 @@ install_quietly() {
     ! command -v systemctl >/dev/null || systemctl --quiet disable "$@" >/dev/null 2>&1 || true
 }
 
-command -v "$python" >/dev/null || fail "no $python found: install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3"
+command -v "$python" >/dev/null || fail "$python was not found: install Python 3.11 or newer, or name it: make PYTHON=/path/to/python3"
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
-    fail "$("$python" --version) is too old: perdure needs 3.11 or newer; name another one: make PYTHON=/path/to/python3"
+    fail "$("$python" --version) is too old: perdure needs Python 3.11 or newer; name it: make PYTHON=/path/to/python3"
 
 make_venv() { "$python" -m venv --clear .venv && has_pip; }
 has_pip() { .venv/bin/python -m pip --version; }
 
-# Debian's python3 comes without ensurepip: it begins a venv and cannot finish it.
+# Debian's python3 comes without ensurepip and cannot create a complete venv.
 if ! has_pip >/dev/null 2>&1 && ! make_venv >/dev/null 2>&1; then
     package=$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
-    can_install || fail "$python cannot make a virtual environment: install $package (apt install $package), then run make again"
+    can_install || fail "$python cannot create a virtual environment: install $package (apt install $package), then run make again"
     say "installing $package"
     install "$package" || fail "could not install $package: install it, then run make again"
     make_venv >/dev/null
 fi
 
-# The first variable pins what is installed; the second, for newer pips, what builds it.
+case $purpose in
+package) target=. ;;
+dev) target='.[dev]' ;;
+*) fail "unknown argument $purpose: use package or dev" ;;
+esac
+# The first variable pins what is installed; the second one, for newer versions of pip, what builds it.
 PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable "$target"
+[ "$purpose" = dev ] || exit 0
 
 while read -r command package; do
     [ -n "$command" ] && ! has "$command" || continue

@@ -1,13 +1,17 @@
-"""What all tests share."""
+"""Fixtures and hooks of all tests."""
 
 from collections.abc import Generator
 from typing import Any
 
 import pytest
 from tests.servers.fixtures import (
+    new_postgres_schema,
     not_tested,
+    own_postgres,
+    own_redis,
     pgbouncer,
     postgres,
+    postgres_store,
     postgres_url,
     redis_server,
     redis_url,
@@ -15,8 +19,12 @@ from tests.servers.fixtures import (
 )
 
 __all__ = [
+    "new_postgres_schema",
+    "own_postgres",
+    "own_redis",
     "pgbouncer",
     "postgres",
+    "postgres_store",
     "postgres_url",
     "redis_server",
     "redis_url",
@@ -31,14 +39,14 @@ def anyio_backend() -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What was not tested is said where nobody overlooks it."""
+    """Report at the end of the run which servers were missing."""
     for text in not_tested(terminalreporter.stats.get("skipped", ())):
         terminalreporter.write_line(text, red=True, bold=True)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable() -> Generator[None, Any, Any]:
-    """What a worker of xdist says of a test is sent, and half a character cannot be sent."""
+    """Escape lone surrogates in reports, which xdist cannot send."""
     return _whole((yield))
 
 

@@ -1,17 +1,18 @@
 """SX.6: the sentences that people and programs were promised, word for word."""
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from perdure import Result, hitl
-from perdure.config.kinds import Scalar, Wrong
-from perdure.config.modes import waits_of
+from perdure.config.agents import wait_mode
+from perdure.config.kinds import InvalidValue, Scalar
 from perdure.config.settings import StoreConfig
 from perdure.config.table import TABLE
+from perdure.core.literals import PendingStatus
 from perdure.core.pending import settlement as decide
 from perdure.core.pending.commands import Approve, CancelCall, Command, Deny, SubmitResult
-from perdure.core.pending.record import PendingRecord, PendingStatus, PendingTime
+from perdure.core.pending.record import PendingRecord, PendingTime
 from perdure.core.session import naming as index
 from perdure.core.session.permissions import NOT_TRACKED
 from perdure.core.session.todos import check_todos
@@ -106,7 +107,7 @@ def refusal_of_a_lost_call() -> str:
     lost = PendingRecord(
         **{
             **{f: getattr(RECORD, f) for f in RECORD.__struct_fields__},
-            "status": PendingStatus.FAILED,
+            "status": "failed",
             "error": decide.LOST,
         }
     )
@@ -120,14 +121,14 @@ def refusal_of(mode: str, store: str | None, *, durable: bool = False) -> str:
         if store is None
         else StoreConfig(name=store, backend="sql" if durable else "memory", url="")
     )
-    with pytest.raises(Wrong) as caught:
-        waits_of(mode, store, named)  # type: ignore[arg-type]
+    with pytest.raises(InvalidValue) as caught:
+        wait_mode(mode, store, named)  # type: ignore[arg-type]
     return caught.value.text
 
 
 def refusal_of_a_mode() -> str:
     spec = TABLE.keys["agents"].item.keys["task"].keys["hitl"].keys["mode"]  # type: ignore[union-attr]
-    with pytest.raises(Wrong) as caught:
+    with pytest.raises(InvalidValue) as caught:
         spec.parse(Scalar("sync", "sync"))  # type: ignore[union-attr]
     return caught.value.text
 
@@ -189,7 +190,7 @@ TEXTS = [
     ),
     (
         "S4.26",
-        lambda: decide.denial(RECORD, "too much"),
+        lambda: decide.denial_text(RECORD, "too much"),
         (
             "The user denied this call to refund; it was not run. Reason: too much. "
             "Do not proceed as if it had run, and do not invent its result."
@@ -216,7 +217,7 @@ TEXTS = [
     ),
     (
         "S0.3",
-        lambda: " ".join(PendingStatus),
+        lambda: " ".join(get_args(PendingStatus)),
         "waiting processing completed failed expired cancelled",
     ),
 ]

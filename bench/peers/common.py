@@ -1,6 +1,6 @@
-"""What every contender shares: the job, the story its fake model plays, and the measuring.
+"""Code that all contenders share: the job, the story of the fake model, and the measurements.
 
-Runs in the contender's own environment, so it needs the standard library only.
+It runs in the environment of each contender and therefore uses only the standard library.
 """
 
 import asyncio
@@ -24,48 +24,48 @@ KILO = "All work and no play makes a benchmark of a chat. " * 20  # 1,000 bytes
 
 POSTGRES_SETTINGS = ("fsync", "synchronous_commit")
 
-CYCLE = ("deploy", "say")  # deploy pauses until somebody outside has its result
-CRASH = ("charge", "deploy", "say")  # charge has an effect at once
-PATIENCE_S = 10.0  # how much longer than asked a slice may take before it is given up
-COUNTED_S = 120.0  # how long a given number of cycles may take
-RESTART_S = 30.0  # how long a killed session may take to its end
+CYCLE = ("deploy", "say")  # deploy pauses until its result is submitted
+CRASH = ("charge", "deploy", "say")  # charge has an effect immediately
+PATIENCE_S = 10.0  # after the end of a slice, until its unfinished cycles are abandoned
+COUNTED_S = 120.0  # for a fixed number of cycles
+RESTART_S = 30.0  # for a killed session to finish
 
 
 @dataclass(frozen=True)
 class Job:
-    """What the parent wants of this process."""
+    """Job of this process, from the arguments that the parent process wrote."""
 
     job: str
     folder: str
     variant: str = ""
     sessions: int = 1
-    seconds: float = 0.0  # how long new cycles are begun; 0: exactly `cycles` of them
+    seconds: float = 0.0  # while new cycles are started; 0: run exactly `cycles` cycles
     cycles: int = 0
     turns: tuple[int, ...] = ()
     trials: int = 0
-    begin_at: float = 0.0  # by the clock of the wall: several processes begin at once
+    begin_at: float = 0.0  # wall-clock time at which several processes start together
 
 
 @dataclass
 class Story:
-    """What the fake model does, turn by turn, and what was seen of it."""
+    """Moves of the fake model, turn by turn, and the times and points observed."""
 
     moves: tuple[str, ...]
-    log: Path | None = None  # only in a crash run
+    log: Path | None = None  # set only in crash trials
     kill_at: str = ""
-    asked_at: float = 0.0
+    requested_at: float = 0.0
     accepted_at: float = 0.0
-    handed_in: list[float] = field(default_factory=list)  # result handed in -> next request
-    accepted: list[float] = field(default_factory=list)  # result accepted -> next request
+    submit_delays: list[float] = field(default_factory=list)  # result submitted -> next request
+    accept_delays: list[float] = field(default_factory=list)  # result accepted -> next request
 
-    def asked(self, turn: int) -> str:
-        """The model is asked for answer number `turn`, from 0: its move."""
-        self.asked_at = time.perf_counter()
-        self.reached(f"turn {turn}")
+    def next_move(self, turn: int) -> str:
+        """Return the move of the fake model for turn `turn`, counted from 0."""
+        self.requested_at = time.perf_counter()
+        self.reach(f"turn {turn}")
         return self.moves[turn] if turn < len(self.moves) else "talk"
 
-    def reached(self, point: str) -> None:
-        """Note a point of the story; die there if this is the one."""
+    def reach(self, point: str) -> None:
+        """Log a point of the story, or kill this process if it is `kill_at`."""
         if self.log is None:
             return
         if self.kill_at == point:
@@ -75,29 +75,29 @@ class Story:
 
 
 class Peer(Protocol):
-    """One contender on an open store."""
+    """Contender with an open store."""
 
     async def durability(self) -> str:
-        """What its own connection says about journal and synchronous."""
+        """Return the durability settings that the contender's own connection reports."""
         ...
 
     async def start(self, session: str) -> None:
-        """Give a new session its message; answers when the run is durably paused."""
+        """Send a new session its message; return when the pause is durable."""
         ...
 
     async def resume(self, session: str) -> None:
-        """Hand in the outside result; answers when the run is done."""
+        """Submit the result of the call; return when the run is complete."""
         ...
 
     async def recover(self, session: str) -> str:
-        """Bring a session that was killed to where it can take its result, or to its end.
+        """Drive a killed session until it waits for its result or is complete.
 
-        Answers where it was found: "nothing", "waiting" or "done".
+        Return its state: "nothing", "waiting" or "done".
         """
         ...
 
     async def talk(self, session: str) -> None:
-        """One message of 1,000 bytes, answered by 1,000 bytes."""
+        """Send one message of 1,000 bytes; the model response has 1,000 bytes."""
         ...
 
 
@@ -105,32 +105,32 @@ Opener = Callable[[Path, Story, str], AbstractAsyncContextManager[Peer]]
 
 
 def main(opener: Opener) -> None:
-    """Do the job in argv; the last line of stdout is its result as JSON."""
+    """Run the job in argv; the last line of stdout is its result as JSON."""
     job = Job(**json.loads(sys.argv[1]))
     folder = Path(job.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    doing = {"cycles": _cycles, "growth": _growth, "crash": _crash}[job.job]
-    print(json.dumps(doing(opener, job, folder)), flush=True)
-    os._exit(0)  # a contender's threads are not waited for
+    run_job = {"cycles": _measure_cycles, "growth": _measure_growth, "crash": _run_trials}[job.job]
+    print(json.dumps(run_job(opener, job, folder)), flush=True)
+    os._exit(0)  # does not wait for threads of the contender
 
 
-def size_of(folder: Path) -> int:
-    """Bytes of all files in a folder."""
+def folder_size(folder: Path) -> int:
+    """Return the size of all files in a folder, in bytes."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 # --- cycles ------------------------------------------------------------------------------------
 
 
-def _cycles(opener: Opener, job: Job, folder: Path) -> dict[str, Any]:
+def _measure_cycles(opener: Opener, job: Job, folder: Path) -> dict[str, Any]:
     empty = folder / "empty"
     empty.mkdir()
-    _forked(lambda: _open_and_close(opener, empty, job.variant))
+    _run_in_fork(lambda: _open_and_close(opener, empty, job.variant))
     data = folder / "data"
     data.mkdir()
-    result = asyncio.run(_measured(opener, job, data))
+    result = asyncio.run(_measure(opener, job, data))
     total = result.pop("total")
-    result["bytes"] = (size_of(data) - size_of(empty)) / total if total else None
+    result["bytes"] = (folder_size(data) - folder_size(empty)) / total if total else None
     return result
 
 
@@ -139,65 +139,67 @@ async def _open_and_close(opener: Opener, folder: Path, variant: str) -> None:
         pass
 
 
-async def _measured(opener: Opener, job: Job, folder: Path) -> dict[str, Any]:
+async def _measure(opener: Opener, job: Job, folder: Path) -> dict[str, Any]:
     story = Story(CYCLE)
     async with opener(folder, story, job.variant) as peer:
         durability = await peer.durability()
         run = Run(peer, story, job)
         if job.seconds:
-            await run.rounds(job.sessions)  # lazy imports, prepared statements, first pages
-        warm = len(run.done)
-        story.handed_in.clear()
-        story.accepted.clear()
-        late = time.time() - job.begin_at if job.begin_at else 0.0
-        await asyncio.sleep(max(0.0, -late))
+            await run.run_cycles(
+                job.sessions
+            )  # warm up lazy imports, prepared statements and caches
+        warmup_cycles = len(run.completed)
+        story.submit_delays.clear()
+        story.accept_delays.clear()
+        delay = time.time() - job.begin_at if job.begin_at else 0.0
+        await asyncio.sleep(max(0.0, -delay))
         began, cpu = time.perf_counter(), time.process_time()
         run.until = began + job.seconds
-        await run.rounds(job.cycles)
-        took, cpu = time.perf_counter() - began, time.process_time() - cpu
-    done = len(run.done) - warm
+        await run.run_cycles(job.cycles)
+        duration, cpu = time.perf_counter() - began, time.process_time() - cpu
+    completed = len(run.completed) - warmup_cycles
     return {
         "durability": durability,
-        "cycles": done,
-        "cycles_s": done / took,
-        "cpu_ms": cpu * 1000 / done if done else None,
-        "handed_in_ms": _p50(story.handed_in),
-        "accepted_ms": _p50(story.accepted),
+        "cycles": completed,
+        "cycles_s": completed / duration,
+        "cpu_ms": cpu * 1000 / completed if completed else None,
+        "submitted_ms": _p50(story.submit_delays),
+        "accepted_ms": _p50(story.accept_delays),
         "errors": run.errors,
-        "total": len(run.done),
-        "late_s": max(0.0, late),
+        "total": len(run.completed),
+        "late_s": max(0.0, delay),
     }
 
 
 @dataclass
 class Run:
-    """Cycles on an open contender, as many sessions at a time as the job says."""
+    """Cycles on an open contender, with `job.sessions` concurrent sessions."""
 
     peer: Peer
     story: Story
     job: Job
     until: float = 0.0
-    left: int = 0
-    begun: int = 0
-    done: list[str] = field(default_factory=list)
+    remaining: int = 0
+    started: int = 0
+    completed: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
-    async def rounds(self, cycles: int) -> None:
-        """So many cycles, or as many as begin in time; what gets stuck is given up."""
-        self.left = cycles
+    async def run_cycles(self, cycles: int) -> None:
+        """Run `cycles` cycles, or as many as start before `until`; abandon those that hang."""
+        self.remaining = cycles
         workers = [self._work() for _ in range(self.job.sessions)]
         limit = self.job.seconds + PATIENCE_S if self.job.seconds else COUNTED_S
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*workers), limit)
 
     async def _work(self) -> None:
-        while self.left > 0 or time.perf_counter() < self.until:
-            self.left -= 1
-            self.begun += 1
-            session = f"session-{os.getpid()}-{self.begun}"  # several processes may share a store
+        while self.remaining > 0 or time.perf_counter() < self.until:
+            self.remaining -= 1
+            self.started += 1
+            session = f"session-{os.getpid()}-{self.started}"  # several processes may share a store
             try:
                 await self._cycle(session)
-                self.done.append(session)
+                self.completed.append(session)
             except Exception as error:  # noqa: BLE001 - a failed cycle is a result
                 self.errors.append(repr(error)[:200])
 
@@ -206,9 +208,9 @@ class Run:
         began = time.perf_counter()
         await self.peer.resume(session)
         if self.job.sessions == 1:
-            self.story.handed_in.append(self.story.asked_at - began)
+            self.story.submit_delays.append(self.story.requested_at - began)
             if self.story.accepted_at:
-                self.story.accepted.append(self.story.asked_at - self.story.accepted_at)
+                self.story.accept_delays.append(self.story.requested_at - self.story.accepted_at)
 
 
 def _p50(seconds: list[float]) -> float | None:
@@ -218,17 +220,17 @@ def _p50(seconds: list[float]) -> float | None:
 # --- growth ------------------------------------------------------------------------------------
 
 
-def _growth(opener: Opener, job: Job, folder: Path) -> dict[str, Any]:
+def _measure_growth(opener: Opener, job: Job, folder: Path) -> dict[str, Any]:
     sizes = {}
-    talked = 0
+    turns_so_far = 0
     for turns in job.turns:
-        asyncio.run(_talk(opener, folder, job.variant, turns - talked))
-        talked = turns
-        sizes[str(turns)] = size_of(folder)
+        asyncio.run(_exchange_messages(opener, folder, job.variant, turns - turns_so_far))
+        turns_so_far = turns
+        sizes[str(turns)] = folder_size(folder)
     return {"sizes": sizes}
 
 
-async def _talk(opener: Opener, folder: Path, variant: str, turns: int) -> None:
+async def _exchange_messages(opener: Opener, folder: Path, variant: str, turns: int) -> None:
     async with opener(folder, Story(()), variant) as peer:
         for _ in range(turns):
             await peer.talk("session")
@@ -239,49 +241,49 @@ async def _talk(opener: Opener, folder: Path, variant: str, turns: int) -> None:
 POINTS = ("turn 1", "paused", "turn 2")
 
 
-def _crash(opener: Opener, job: Job, folder: Path) -> dict[str, Any]:
+def _run_trials(opener: Opener, job: Job, folder: Path) -> dict[str, Any]:
     trials = [
-        _killed(opener, job.variant, folder / f"{number}-{point.replace(' ', '-')}", point)
+        _run_trial(opener, job.variant, folder / f"{number}-{point.replace(' ', '-')}", point)
         for point in POINTS
         for number in range(job.trials)
     ]
     return {"trials": trials}
 
 
-def _killed(opener: Opener, variant: str, folder: Path, point: str) -> dict[str, Any]:
-    """One session, killed at a point and brought to its end by another process."""
+def _run_trial(opener: Opener, variant: str, folder: Path, point: str) -> dict[str, Any]:
+    """Kill one session at a point and finish it in another process."""
     data = folder / "data"
     data.mkdir(parents=True)
     before, after = folder / "before", folder / "after"
-    _forked(lambda: _play(opener, data, variant, Story(CRASH, before, point)))
-    _forked(lambda: _finish(opener, data, variant, Story(CRASH, after)))
+    _run_in_fork(lambda: _run_to_end(opener, data, variant, Story(CRASH, before, point)))
+    _run_in_fork(lambda: _finish(opener, data, variant, Story(CRASH, after)))
     first = before.read_text().splitlines() if before.exists() else []
     second = after.read_text().splitlines() if after.exists() else []
     return {"point": point, "before": first, "after": second}
 
 
-async def _play(opener: Opener, folder: Path, variant: str, story: Story) -> None:
+async def _run_to_end(opener: Opener, folder: Path, variant: str, story: Story) -> None:
     async with opener(folder, story, variant) as peer:
         await peer.start("session")
-        story.reached("paused")
+        story.reach("paused")
         await peer.resume("session")
-        story.reached("done")
+        story.reach("done")
 
 
 async def _finish(opener: Opener, folder: Path, variant: str, story: Story) -> None:
     async with opener(folder, story, variant) as peer:
-        found = await peer.recover("session")
-        story.reached(f"found {found}")
-        if found == "nothing":
+        state = await peer.recover("session")
+        story.reach(f"found {state}")
+        if state == "nothing":
             await peer.start("session")
-        if found != "done":
-            story.reached("handed in")
+        if state != "done":
+            story.reach("submitted")
             await peer.resume("session")
-        story.reached("done")
+        story.reach("done")
 
 
-def _forked(work: Callable[[], Any]) -> None:
-    """Run in a process of its own, without importing everything again."""
+def _run_in_fork(work: Callable[[], Any]) -> None:
+    """Run in a forked process, which does not import everything again."""
     child = os.fork()
     if child == 0:
         try:
@@ -293,13 +295,13 @@ def _forked(work: Callable[[], Any]) -> None:
     os.waitpid(child, 0)
 
 
-def pragmas(connection: Any) -> str:
-    """What a SQLite connection says about itself."""
+def read_durability(connection: Any) -> str:
+    """Return the durability settings of a SQLite connection, such as `wal, FULL`."""
     (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
     (level,) = connection.execute("PRAGMA synchronous").fetchone()
-    return told(mode, level)
+    return format_durability(mode, level)
 
 
-def told(mode: str, level: int) -> str:
-    """`wal, FULL` for what the two pragmas answer."""
+def format_durability(mode: str, level: int) -> str:
+    """Format the values of the pragmas journal_mode and synchronous, such as `wal, FULL`."""
     return f"{mode}, {('OFF', 'NORMAL', 'FULL', 'EXTRA')[int(level)]}"

@@ -1,7 +1,7 @@
-"""DBOS on SQLite: a workflow whose model turns are steps, parked in `recv` until `send`.
+"""DBOS on SQLite: a workflow whose model turns are steps, and which waits in `recv` until `send`.
 
-Its notices are polled on SQLite, each second by default; here every 10 ms, so that the wait for
-the poll is not what is measured.
+On SQLite, DBOS polls for messages every second by default. Here it polls every 10 ms, so that the
+benchmark does not measure the polling interval.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-if sqlite3.sqlite_version_info < (3, 42):  # it needs unixepoch('subsec')
+if sqlite3.sqlite_version_info < (3, 42):  # DBOS needs unixepoch('subsec')
     import pysqlite3
 
     sys.modules["sqlite3"] = pysqlite3
@@ -24,11 +24,11 @@ from dbos import DBOS, SetWorkflowID
 
 TOPIC = "call"
 POLL_S = 0.01
-GIVE_UP_S = 5.0  # after a restart: the result that it had is not coming any more
+GIVE_UP_S = 5.0  # after a restart; then the workflow waits for its result
 
 
-class World:
-    """What the workflow's functions see; they must be registered before DBOS is launched."""
+class WorkflowContext:
+    """Globals of the workflow's functions, which must be registered before DBOS is launched."""
 
     story = Story(())
     parked: dict[str, asyncio.Event] = {}  # noqa: RUF012 - one per process, like DBOS
@@ -36,9 +36,9 @@ class World:
 
 @DBOS.step()  # type: ignore[untyped-decorator]
 async def model(messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """One model turn."""
+    """Run one model turn."""
     turn = sum(message["role"] == "assistant" for message in messages)
-    move = World.story.asked(turn)
+    move = WorkflowContext.story.next_move(turn)
     if move in ("deploy", "charge"):
         call = {"id": f"call-{turn}", "name": move, "args": common.ARGS}
         return {"role": "assistant", "content": "", "tool_calls": [call]}
@@ -47,14 +47,14 @@ async def model(messages: list[dict[str, Any]]) -> dict[str, Any]:
 
 @DBOS.step()  # type: ignore[untyped-decorator]
 async def charge() -> str:
-    """An effect that must not be repeated."""
-    World.story.reached("charged")
+    """Have an effect that must not be repeated."""
+    WorkflowContext.story.reach("charged")
     return "charged"
 
 
 @DBOS.workflow()  # type: ignore[untyped-decorator]
 async def agent(message: str) -> str:
-    """The loop of an agent."""
+    """Run the loop of an agent."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": message}]
     while True:
         answer = await model(messages)
@@ -64,48 +64,48 @@ async def agent(message: str) -> str:
         if answer["tool_calls"][0]["name"] == "charge":
             output = await charge()
         else:
-            _parked(DBOS.workflow_id).set()
+            _parked_event(DBOS.workflow_id).set()
             output = await DBOS.recv_async(TOPIC, timeout_seconds=86400)
         messages.append({"role": "tool", "content": output})
 
 
-def _parked(session: str | None) -> asyncio.Event:
-    return World.parked.setdefault(str(session), asyncio.Event())
+def _parked_event(session: str | None) -> asyncio.Event:
+    return WorkflowContext.parked.setdefault(str(session), asyncio.Event())
 
 
 class Dbos:
-    """A launched DBOS."""
+    """Launched DBOS instance."""
 
     async def durability(self) -> str:
-        """Of a connection of its engine."""
+        """Return the settings of a connection of the engine."""
         from dbos._dbos import _get_dbos_instance
 
         engine = _get_dbos_instance()._sys_db.engine  # noqa: SLF001 - only to read its settings
         with engine.connect() as connection:
             if engine.dialect.name == "sqlite":
-                return common.pragmas(connection.connection)
-            shown = [
+                return common.read_durability(connection.connection)
+            values = [
                 connection.exec_driver_sql(f"SHOW {name}").scalar()
                 for name in common.POSTGRES_SETTINGS
             ]
-            return ", ".join(shown)
+            return ", ".join(values)
 
     async def start(self, session: str) -> None:
-        """Start the workflow; it says itself when it is about to wait."""
+        """Start the workflow, which sets an event when it is about to wait."""
         with SetWorkflowID(session):
             await DBOS.start_workflow_async(agent, common.MESSAGE)
-        await _parked(session).wait()
+        await _parked_event(session).wait()
 
     async def resume(self, session: str) -> None:
-        """Send the result and wait for the end."""
+        """Send the result and wait until the workflow is complete."""
         await DBOS.send_async(session, common.RESULT, TOPIC)
-        World.story.reached("accepted")
+        WorkflowContext.story.reach("accepted")
         handle = await DBOS.retrieve_workflow_async(session)
         answer = await handle.get_result(polling_interval_sec=POLL_S)
         assert answer == common.ANSWER, answer
 
     async def recover(self, session: str) -> str:
-        """It has begun by itself, with the launch."""
+        """Wait for the workflow, which DBOS recovers when it is launched."""
         if not await DBOS.list_workflows_async(workflow_ids=[session]):
             return "nothing"
         handle = await DBOS.retrieve_workflow_async(session)
@@ -116,25 +116,25 @@ class Dbos:
         return "done"
 
     async def talk(self, session: str) -> None:
-        """A workflow is one run and not a conversation."""
+        """Not supported: a workflow is one run, not a conversation."""
         raise NotImplementedError(session)
 
 
 @asynccontextmanager
-async def opened(folder: Path, story: Story, variant: str) -> AsyncIterator[Dbos]:
-    """DBOS with its system database in the folder; `wal` sets the file to WAL before it opens."""
-    World.story = story
+async def open_peer(folder: Path, story: Story, variant: str) -> AsyncIterator[Dbos]:
+    """Launch DBOS on a file in the folder; `wal` sets the file to WAL before DBOS opens it."""
+    WorkflowContext.story = story
     if variant == "wal":
         file = sys.modules["sqlite3"].connect(folder / "dbos.db")
         file.execute("pragma journal_mode = wal")
         file.close()
-    async with launched(f"sqlite:///{folder}/dbos.db") as dbos:
+    async with launch_dbos(f"sqlite:///{folder}/dbos.db") as dbos:
         yield dbos
 
 
 @asynccontextmanager
-async def launched(url: str, **more: Any) -> AsyncIterator[Dbos]:
-    """DBOS with its system database there."""
+async def launch_dbos(url: str, **options: Any) -> AsyncIterator[Dbos]:
+    """Launch DBOS with its system database at the URL."""
     DBOS(
         config={
             "name": "bench",
@@ -143,7 +143,7 @@ async def launched(url: str, **more: Any) -> AsyncIterator[Dbos]:
             "run_admin_server": False,
             "application_version": "1",
             "notification_listener_polling_interval_sec": POLL_S,
-            **more,
+            **options,
         }
     )
     DBOS.launch()
@@ -154,4 +154,4 @@ async def launched(url: str, **more: Any) -> AsyncIterator[Dbos]:
 
 
 if __name__ == "__main__":
-    common.main(opened)
+    common.main(open_peer)

@@ -1,6 +1,6 @@
-"""The floor: the same four facts per cycle as bare commits of Python's sqlite3, and nothing else.
+"""Lower bound on SQLite: the four commits of a cycle as bare inserts with Python's sqlite3.
 
-No lease, no fence, no index, no plan: what the disk and the library cost.
+It has no lease, fence, index or plan: its cost is that of the disk and the library.
 """
 
 import sqlite3
@@ -12,8 +12,8 @@ from bench.peers import common
 from bench.peers.common import Story
 
 
-class Floor:
-    """A connection."""
+class SqliteFloor:
+    """Bare SQLite connection."""
 
     def __init__(self, db: sqlite3.Connection, story: Story) -> None:
         self._db = db
@@ -23,43 +23,43 @@ class Floor:
         self._db.execute("insert into fact (session, text) values (?, ?)", (session, text))
 
     async def durability(self) -> str:
-        """Of the connection."""
-        return common.pragmas(self._db)
+        """Return the settings of the connection."""
+        return common.read_durability(self._db)
 
     async def start(self, session: str) -> None:
-        """The message, and the call that waits."""
+        """Commit the message and the pending call."""
         self._commit(session, common.MESSAGE)
         self._commit(session, str(common.ARGS))
 
     async def resume(self, session: str) -> None:
-        """The result, and the answer."""
+        """Commit the result and the model response."""
         self._commit(session, common.RESULT)
-        self._story.asked(1)
+        self._story.next_move(1)
         self._commit(session, common.ANSWER)
 
     async def recover(self, session: str) -> str:
-        """There is nothing that could be killed inside."""
+        """Not supported: there is no run to recover."""
         raise NotImplementedError(session)
 
     async def talk(self, session: str) -> None:
-        """One message and its answer."""
+        """Commit one message and its response."""
         self._commit(session, common.KILO)
         self._commit(session, common.KILO)
 
 
 @asynccontextmanager
-async def opened(folder: Path, story: Story, variant: str) -> AsyncIterator[Floor]:
-    """A file in the folder; there is one variant."""
+async def open_peer(folder: Path, story: Story, variant: str) -> AsyncIterator[SqliteFloor]:
+    """Open a file in the folder; there are no variants."""
     assert not variant
     db = sqlite3.connect(folder / "floor.db", isolation_level=None)
     db.execute("pragma journal_mode = wal")
     db.execute("pragma synchronous = full")
     db.execute("create table if not exists fact (id integer primary key, session text, text text)")
     try:
-        yield Floor(db, story)
+        yield SqliteFloor(db, story)
     finally:
         db.close()
 
 
 if __name__ == "__main__":
-    common.main(opened)
+    common.main(open_peer)

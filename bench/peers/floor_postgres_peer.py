@@ -1,4 +1,4 @@
-"""The floor on PostgreSQL: the four facts of a cycle as bare inserts of asyncpg."""
+"""Lower bound on PostgreSQL: the four commits of a cycle as bare inserts with asyncpg."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,8 +15,8 @@ TABLE = """
 """
 
 
-class Floor:
-    """A few connections, so that many sessions may commit at once."""
+class PostgresFloor:
+    """Pool of connections, so that several sessions can commit concurrently."""
 
     def __init__(self, pool: Any, story: Story) -> None:
         self._pool = pool
@@ -26,39 +26,39 @@ class Floor:
         await self._pool.execute("INSERT INTO fact (session, text) VALUES ($1, $2)", session, text)
 
     async def durability(self) -> str:
-        """Of a connection."""
+        """Return the settings of a connection."""
         return ", ".join(
             [await self._pool.fetchval(f"SHOW {name}") for name in common.POSTGRES_SETTINGS]
         )
 
     async def start(self, session: str) -> None:
-        """The message, and the call that waits."""
+        """Commit the message and the pending call."""
         await self._commit(session, common.MESSAGE)
         await self._commit(session, str(common.ARGS))
 
     async def resume(self, session: str) -> None:
-        """The result, and the answer."""
+        """Commit the result and the model response."""
         await self._commit(session, common.RESULT)
-        self._story.asked(1)
+        self._story.next_move(1)
         await self._commit(session, common.ANSWER)
 
     async def recover(self, session: str) -> str:
-        """There is nothing that could be killed inside."""
+        """Not supported: there is no run to recover."""
         raise NotImplementedError(session)
 
     async def talk(self, session: str) -> None:
-        """One message and its answer."""
+        """Commit one message and its response."""
         await self._commit(session, common.KILO)
         await self._commit(session, common.KILO)
 
 
 @asynccontextmanager
-async def opened(_: Path, story: Story, variant: str) -> AsyncIterator[Floor]:
-    """A table in the database at the URL."""
+async def open_peer(_: Path, story: Story, variant: str) -> AsyncIterator[PostgresFloor]:
+    """Open a pool on the database at the URL, which is the variant."""
     async with asyncpg.create_pool(variant, min_size=1, max_size=8) as pool:
         await pool.execute(TABLE)
-        yield Floor(pool, story)
+        yield PostgresFloor(pool, story)
 
 
 if __name__ == "__main__":
-    common.main(opened)
+    common.main(open_peer)

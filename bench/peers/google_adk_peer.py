@@ -1,4 +1,4 @@
-"""Google ADK: a long-running tool, on its SqliteSessionService, in a resumable App."""
+"""Google ADK: a long-running tool in a resumable App on its SqliteSessionService."""
 
 import logging
 import uuid
@@ -21,12 +21,12 @@ from google.genai import types
 
 APP, USER = "bench", "user"
 
-warnings.filterwarnings("ignore")  # it warns of its own experimental parts
+warnings.filterwarnings("ignore")  # ADK warns about its own experimental features
 logging.disable(logging.CRITICAL)
 
 
-class Fake(BaseLlm):  # type: ignore[misc]
-    """A model that answers at once."""
+class FakeAdkModel(BaseLlm):  # type: ignore[misc]
+    """Model that responds immediately."""
 
     story: Any = None
 
@@ -37,14 +37,14 @@ class Fake(BaseLlm):  # type: ignore[misc]
         move = self.story.asked(turn)
         if move in ("deploy", "charge"):
             call = types.FunctionCall(id=uuid.uuid4().hex, name=move, args=common.ARGS)
-            said = types.Part(function_call=call)
+            part = types.Part(function_call=call)
         else:
-            said = types.Part(text=common.ANSWER)
-        yield LlmResponse(content=types.Content(role="model", parts=[said]))
+            part = types.Part(text=common.ANSWER)
+        yield LlmResponse(content=types.Content(role="model", parts=[part]))
 
 
 class GoogleAdk:
-    """A runner on a session service."""
+    """Runner on a session service."""
 
     def __init__(self, path: Path, story: Story) -> None:
         self._path = path
@@ -52,16 +52,16 @@ class GoogleAdk:
         self._waiting: dict[str, str] = {}
 
         def deploy(branch: str, region: str, size: str, ttl: str) -> None:
-            """Deploy; reported from outside."""
+            """Deploy; the result is submitted later."""
 
         async def charge(branch: str, region: str, size: str, ttl: str) -> dict[str, str]:
-            """An effect that must not be repeated."""
-            story.reached("charged")
-            return {"said": "charged"}
+            """Have an effect that must not be repeated."""
+            story.reach("charged")
+            return {"result": "charged"}
 
         agent = LlmAgent(
             name=APP,
-            model=Fake(model="fake", story=story),
+            model=FakeAdkModel(model="fake", story=story),
             tools=[LongRunningFunctionTool(deploy), FunctionTool(charge)],
         )
         app = App(
@@ -69,56 +69,64 @@ class GoogleAdk:
         )
         self._runner = Runner(app=app, session_service=self._service)
 
-    async def _run(self, session: str, **given: Any) -> list[str]:
-        said: list[str] = []
-        async for event in self._runner.run_async(user_id=USER, session_id=session, **given):
+    async def _run(self, session: str, **options: Any) -> list[str]:
+        texts: list[str] = []
+        async for event in self._runner.run_async(user_id=USER, session_id=session, **options):
             parts = event.content.parts if event.content else None
-            said += [part.text for part in parts or () if part.text]
+            texts += [part.text for part in parts or () if part.text]
             if event.long_running_tool_ids:
                 self._waiting[session] = next(iter(event.long_running_tool_ids))
-        return said
+        return texts
 
     async def durability(self) -> str:
-        """Of a connection made as the service makes its own."""
+        """Return the settings of a connection opened the way the service opens its own."""
         async with self._service._get_db_connection() as db:  # noqa: SLF001 - to read its pragmas
             async with db.execute("PRAGMA journal_mode") as cursor:
                 (mode,) = await cursor.fetchone()
             async with db.execute("PRAGMA synchronous") as cursor:
                 (level,) = await cursor.fetchone()
-        return common.told(mode, level)
+        return common.format_durability(mode, level)
 
     async def start(self, session: str) -> None:
-        """Run until the long-running call is out."""
+        """Run until the long-running call is pending."""
         await self._service.create_session(app_name=APP, user_id=USER, session_id=session)
         message = types.Content(role="user", parts=[types.Part(text=common.MESSAGE)])
         await self._run(session, new_message=message)
         assert session in self._waiting
 
     async def resume(self, session: str) -> None:
-        """Run on with the call's response."""
+        """Continue the run with the response of the call."""
         response = types.FunctionResponse(
             id=self._waiting.pop(session), name="deploy", response={"result": common.RESULT}
         )
         content = types.Content(role="user", parts=[types.Part(function_response=response)])
-        said = await self._run(session, new_message=content)
-        assert said == [common.ANSWER], said
+        texts = await self._run(session, new_message=content)
+        assert texts == [common.ANSWER], texts
 
     async def recover(self, session: str) -> str:
-        """Resume its last invocation, if it does not wait."""
-        kept = await self._service.get_session(app_name=APP, user_id=USER, session_id=session)
-        if kept is None:
+        """Resume the last invocation unless the session waits."""
+        adk_session = await self._service.get_session(
+            app_name=APP, user_id=USER, session_id=session
+        )
+        if adk_session is None:
             return "nothing"
-        if not self._waits(kept):
-            await self._run(session, invocation_id=kept.events[-1].invocation_id)
-            kept = await self._service.get_session(app_name=APP, user_id=USER, session_id=session)
-        return "waiting" if self._waits(kept) else "done"
+        if not self._is_waiting(adk_session):
+            await self._run(session, invocation_id=adk_session.events[-1].invocation_id)
+            adk_session = await self._service.get_session(
+                app_name=APP, user_id=USER, session_id=session
+            )
+        return "waiting" if self._is_waiting(adk_session) else "done"
 
-    def _waits(self, kept: Any) -> bool:
-        answered = {one.id for event in kept.events for one in event.get_function_responses()}
-        for event in kept.events:
+    def _is_waiting(self, adk_session: Any) -> bool:
+        answered = {
+            response.id
+            for event in adk_session.events
+            for response in event.get_function_responses()
+        }
+        for event in adk_session.events:
             for call in event.long_running_tool_ids or ():
                 if call not in answered:
-                    self._waiting[kept.id] = call
+                    self._waiting[adk_session.id] = call
                     return True
         return False
 
@@ -128,11 +136,11 @@ class GoogleAdk:
 
 
 @asynccontextmanager
-async def opened(folder: Path, story: Story, variant: str) -> AsyncIterator[GoogleAdk]:
-    """A service on a file in the folder; there is one variant."""
+async def open_peer(folder: Path, story: Story, variant: str) -> AsyncIterator[GoogleAdk]:
+    """Open a service on a file in the folder; there are no variants."""
     assert not variant
     yield GoogleAdk(folder / "adk.db", story)
 
 
 if __name__ == "__main__":
-    common.main(opened)
+    common.main(open_peer)

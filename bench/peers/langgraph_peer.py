@@ -17,18 +17,18 @@ from langgraph.types import Command, interrupt
 
 
 class State(TypedDict):
-    """The conversation, as the tutorials keep it."""
+    """Conversation as a list of messages, as in the tutorials."""
 
     messages: Annotated[list[dict[str, Any]], operator.add]
 
 
 class LangGraph:
-    """A compiled graph with a saver."""
+    """Compiled graph with a saver."""
 
     def __init__(
         self, saver: Any, story: Story, variant: str, durability: Callable[[], Awaitable[str]]
     ) -> None:
-        self._shown = durability
+        self._read_durability = durability
         self._story = story
         self._durability = variant
         graph = StateGraph(State)
@@ -41,52 +41,52 @@ class LangGraph:
 
     async def _model(self, state: State) -> dict[str, Any]:
         turn = sum(message["role"] == "assistant" for message in state["messages"])
-        move = self._story.asked(turn)
+        move = self._story.next_move(turn)
         if move in ("deploy", "charge"):
             call = {"id": f"call-{turn}", "name": move, "args": common.ARGS}
-            return _said("assistant", "", tool_calls=[call])
-        return _said("assistant", common.KILO if move == "talk" else common.ANSWER)
+            return _update("assistant", "", tool_calls=[call])
+        return _update("assistant", common.KILO if move == "talk" else common.ANSWER)
 
     async def _tool(self, state: State) -> dict[str, Any]:
         call = state["messages"][-1]["tool_calls"][0]
         if call["name"] == "charge":
-            self._story.reached("charged")
-            return _said("tool", "charged", id=call["id"])
-        return _said("tool", interrupt(call), id=call["id"])
+            self._story.reach("charged")
+            return _update("tool", "charged", id=call["id"])
+        return _update("tool", interrupt(call), id=call["id"])
 
-    async def _invoke(self, given: Any, session: str) -> Any:
-        return await self._app.ainvoke(given, _config(session), durability=self._durability)
+    async def _invoke(self, graph_input: Any, session: str) -> Any:
+        return await self._app.ainvoke(graph_input, _config(session), durability=self._durability)
 
     async def durability(self) -> str:
-        """Of a connection as it uses them."""
-        return await self._shown()
+        """Return the settings of a connection of the saver."""
+        return await self._read_durability()
 
     async def start(self, session: str) -> None:
-        """Invoke until it is interrupted."""
-        state = await self._invoke(_said("user", common.MESSAGE), session)
+        """Invoke the graph until it is interrupted."""
+        state = await self._invoke(_update("user", common.MESSAGE), session)
         assert state["__interrupt__"], state
 
     async def resume(self, session: str) -> None:
-        """Invoke with the result."""
+        """Invoke the graph with the result."""
         state = await self._invoke(Command(resume=common.RESULT), session)
         assert state["messages"][-1]["content"] == common.ANSWER, state
 
     async def recover(self, session: str) -> str:
-        """Go on from its last checkpoint."""
-        found = await self._app.aget_state(_config(session))
-        if not found.next:
+        """Continue from the last checkpoint."""
+        snapshot = await self._app.aget_state(_config(session))
+        if not snapshot.next:
             return "nothing"
-        if found.interrupts:
+        if snapshot.interrupts:
             return "waiting"
         state = await self._invoke(None, session)
         return "waiting" if state.get("__interrupt__") else "done"
 
     async def talk(self, session: str) -> None:
-        """One message and its answer."""
-        await self._invoke(_said("user", common.KILO), session)
+        """Invoke the graph with one message."""
+        await self._invoke(_update("user", common.KILO), session)
 
 
-def _said(role: str, content: str, **more: Any) -> dict[str, Any]:
+def _update(role: str, content: str, **more: Any) -> dict[str, Any]:
     return {"messages": [{"role": role, "content": content, **more}]}
 
 
@@ -99,21 +99,21 @@ def _config(session: str) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def opened(folder: Path, story: Story, variant: str) -> AsyncIterator[LangGraph]:
-    """A saver on a file in the folder."""
+async def open_peer(folder: Path, story: Story, variant: str) -> AsyncIterator[LangGraph]:
+    """Open a saver on a file in the folder."""
     async with AsyncSqliteSaver.from_conn_string(str(folder / "langgraph.db")) as saver:
         await saver.setup()
 
         async def durability() -> str:
-            """Of the saver's connection."""
+            """Return the settings of the saver's connection."""
             async with saver.conn.execute("PRAGMA journal_mode") as cursor:
                 (mode,) = await cursor.fetchone()
             async with saver.conn.execute("PRAGMA synchronous") as cursor:
                 (level,) = await cursor.fetchone()
-            return common.told(mode, level)
+            return common.format_durability(mode, level)
 
         yield LangGraph(saver, story, variant, durability)
 
 
 if __name__ == "__main__":
-    common.main(opened)
+    common.main(open_peer)

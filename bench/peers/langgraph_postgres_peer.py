@@ -12,13 +12,13 @@ from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
-# As its documentation has them; prepared at once, so that no statement is planned twice.
+# The settings of its documentation; a threshold of 0 prepares each statement at its first use.
 SETTINGS: dict[str, Any] = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
 
 
 @asynccontextmanager
-async def opened(_: Path, story: Story, variant: str) -> AsyncIterator[LangGraph]:
-    """A saver on a pool of connections."""
+async def open_peer(_: Path, story: Story, variant: str) -> AsyncIterator[LangGraph]:
+    """Open a saver on a pool of connections."""
     durability, url = variant.split()
     async with AsyncConnectionPool(
         url, min_size=4, max_size=32, open=False, kwargs=SETTINGS
@@ -26,8 +26,8 @@ async def opened(_: Path, story: Story, variant: str) -> AsyncIterator[LangGraph
         saver = AsyncPostgresSaver(pool)
         await saver.setup()
 
-        async def shown() -> str:
-            """Of a connection of the pool."""
+        async def read_durability() -> str:
+            """Return the settings of a connection of the pool."""
             values = []
             async with pool.connection() as connection:
                 for name in common.POSTGRES_SETTINGS:
@@ -35,8 +35,8 @@ async def opened(_: Path, story: Story, variant: str) -> AsyncIterator[LangGraph
                     values.append(str(row[name]))
             return ", ".join(values)
 
-        yield LangGraph(saver, story, durability, shown)
+        yield LangGraph(saver, story, durability, read_durability)
 
 
 if __name__ == "__main__":
-    common.main(opened)
+    common.main(open_peer)

@@ -1,8 +1,8 @@
 """OpenAI Agents SDK: a tool that needs an approval interrupts the run.
 
-Its SQLiteSession keeps the conversation. The interrupted run is a RunState that the caller must
-keep: here as a row of a SQLite file with WAL and synchronous=FULL. It has no call that takes a
-result from outside, so the approved tool returns it.
+Its SQLiteSession stores the conversation. The interrupted run is a RunState that the caller must
+store: here as a row in a SQLite file with WAL and synchronous=FULL. The SDK has no deferred tools
+whose result is submitted later, so the approved tool returns the result.
 """
 
 import os
@@ -32,30 +32,30 @@ from bench.peers.common import Story
 CONFIG = RunConfig(tracing_disabled=True)
 
 
-class Fake(Model):  # type: ignore[misc]
-    """A model that answers at once."""
+class FakeOpenaiModel(Model):  # type: ignore[misc]
+    """Model that responds immediately."""
 
     def __init__(self, story: Story) -> None:
         self._story = story
 
     async def get_response(self, system_instructions: Any, input: Any, *_: Any, **__: Any) -> Any:  # noqa: A002
         """Play the story's move for this turn."""
-        told = input if isinstance(input, list) else []
-        turn = sum(item.get("type") == "function_call_output" for item in told)
-        move = self._story.asked(turn)
+        items = input if isinstance(input, list) else []
+        turn = sum(item.get("type") == "function_call_output" for item in items)
+        move = self._story.next_move(turn)
         if move in ("deploy", "charge"):
-            said = function_call(move, common.ARGS, call_id=f"call-{turn}")
+            output = function_call(move, common.ARGS, call_id=f"call-{turn}")
         else:
-            said = assistant_message(common.ANSWER, item_id=f"message-{turn}")
-        return ModelResponse(output=[said], usage=Usage(), response_id=None)
+            output = assistant_message(common.ANSWER, item_id=f"message-{turn}")
+        return ModelResponse(output=[output], usage=Usage(), response_id=None)
 
     def stream_response(self, *_: Any, **__: Any) -> Any:
-        """Not asked for here."""
+        """Not used here."""
         raise NotImplementedError
 
 
 class OpenaiAgents:
-    """An agent, its sessions and the caller's table of states."""
+    """Agent with its sessions and the caller's table of run states."""
 
     def __init__(self, folder: Path, db: sqlite3.Connection, story: Story) -> None:
         self._folder = folder
@@ -63,30 +63,30 @@ class OpenaiAgents:
 
         @function_tool(needs_approval=True)  # type: ignore[untyped-decorator]
         async def deploy(branch: str, region: str, size: str, ttl: str) -> str:
-            """Deploy; approved from outside."""
+            """Deploy; requires an approval."""
             return common.RESULT
 
         @function_tool  # type: ignore[untyped-decorator]
         async def charge(branch: str, region: str, size: str, ttl: str) -> str:
-            """An effect that must not be repeated."""
-            story.reached("charged")
+            """Have an effect that must not be repeated."""
+            story.reach("charged")
             return "charged"
 
-        self._agent = Agent(name="bench", model=Fake(story), tools=[deploy, charge])
+        self._agent = Agent(name="bench", model=FakeOpenaiModel(story), tools=[deploy, charge])
 
     def _session(self, session: str) -> Any:
         return SQLiteSession(session, self._folder / "sessions.db")
 
     async def durability(self) -> str:
-        """Of a session's connection, and of the caller's."""
+        """Return the settings of a session's connection and of the caller's."""
         session = self._session("durability")
         with session._locked_connection() as connection:  # noqa: SLF001 - only to read its pragmas
-            theirs = common.pragmas(connection)
+            session_durability = common.read_durability(connection)
         session.close()
-        return f"{theirs}; state: {common.pragmas(self._db)}"
+        return f"{session_durability}; state: {common.read_durability(self._db)}"
 
     async def start(self, session: str) -> None:
-        """Run until it is interrupted, and keep its state."""
+        """Run until the interruption, and store the run state."""
         memory = self._session(session)
         result = await Runner.run(self._agent, common.MESSAGE, session=memory, run_config=CONFIG)
         assert result.interruptions, result
@@ -95,11 +95,11 @@ class OpenaiAgents:
         memory.close()
 
     async def resume(self, session: str) -> None:
-        """Run on from the kept state."""
+        """Continue the run from the stored state."""
         memory = self._session(session)
         query = "select state from state where id = ?"
-        (kept,) = self._db.execute(query, (session,)).fetchone()
-        state = await RunState.from_string(self._agent, kept)
+        (saved,) = self._db.execute(query, (session,)).fetchone()
+        state = await RunState.from_string(self._agent, saved)
         for interruption in state.get_interruptions():
             state.approve(interruption)
         result = await Runner.run(self._agent, state, session=memory, run_config=CONFIG)
@@ -108,7 +108,7 @@ class OpenaiAgents:
         memory.close()
 
     async def recover(self, session: str) -> str:
-        """Look for a kept state."""
+        """Look for a stored run state."""
         query = "select 1 from state where id = ?"
         return "waiting" if self._db.execute(query, (session,)).fetchone() else "nothing"
 
@@ -118,8 +118,8 @@ class OpenaiAgents:
 
 
 @asynccontextmanager
-async def opened(folder: Path, story: Story, variant: str) -> AsyncIterator[OpenaiAgents]:
-    """Two files in the folder; there is one variant."""
+async def open_peer(folder: Path, story: Story, variant: str) -> AsyncIterator[OpenaiAgents]:
+    """Open two files in the folder; there are no variants."""
     assert not variant
     db = sqlite3.connect(folder / "states.db", isolation_level=None)
     db.execute("pragma journal_mode = wal")
@@ -132,4 +132,4 @@ async def opened(folder: Path, story: Story, variant: str) -> AsyncIterator[Open
 
 
 if __name__ == "__main__":
-    common.main(opened)
+    common.main(open_peer)

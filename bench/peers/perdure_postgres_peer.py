@@ -1,4 +1,4 @@
-"""perdure through its public Runtime on PostgreSQL, as it is shipped; the variant is the URL."""
+"""perdure with its public Runtime on PostgreSQL and default settings; the variant is the URL."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -6,29 +6,29 @@ from pathlib import Path
 
 from bench.peers import common
 from bench.peers.common import Story
-from bench.peers.perdure_peer import Perdure, agent_of
+from bench.peers.perdure_peer import Perdure, create_agent
 
 from perdure import Runtime
 from perdure.store.postgres.connection import Connector
-from perdure.store.postgres.url import address_of
+from perdure.store.postgres.url import parse_address
 
 
 @asynccontextmanager
-async def opened(_: Path, story: Story, variant: str) -> AsyncIterator[Perdure]:
-    """A Runtime on the database."""
+async def open_peer(_: Path, story: Story, variant: str) -> AsyncIterator[Perdure]:
+    """Open a Runtime on the database."""
 
     async def durability() -> str:
-        """Of a connection made as the store makes its own for commits."""
-        line = await Connector(address_of(variant)).line()
+        """Return the settings of a connection opened the way the store opens those for commits."""
+        connection = await Connector(parse_address(variant)).connect()
         try:
-            shown = [await line.fetchrow(f"SHOW {name}") for name in common.POSTGRES_SETTINGS]
+            rows = [await connection.fetchrow(f"SHOW {name}") for name in common.POSTGRES_SETTINGS]
         finally:
-            await line.close()
-        return ", ".join(value for (value,) in shown)
+            await connection.close()
+        return ", ".join(value for (value,) in rows)
 
-    async with Runtime(variant, agents=[agent_of(story)]) as rt:
+    async with Runtime(variant, agents=[create_agent(story)]) as rt:
         yield Perdure(rt, story, durability)
 
 
 if __name__ == "__main__":
-    common.main(opened)
+    common.main(open_peer)

@@ -1,7 +1,7 @@
-"""Pydantic AI: a deferred tool, and its message history kept by the caller.
+"""Pydantic AI: a deferred tool, and a message history that the caller stores.
 
-It stores nothing by itself, so this is the store its documentation leaves to the caller: one row
-per session in a SQLite file with WAL and synchronous=FULL, written when the run pauses and ends.
+The library stores nothing itself; its documentation leaves storage to the caller. Here it is one
+row per session in a SQLite file with WAL and synchronous=FULL, written when a run pauses and ends.
 """
 
 import sqlite3
@@ -24,7 +24,7 @@ from pydantic_ai.models.function import FunctionModel
 
 
 class PydanticAi:
-    """An agent, and the caller's table."""
+    """Agent with the caller's table of histories."""
 
     def __init__(self, db: sqlite3.Connection, story: Story) -> None:
         self._db = db
@@ -37,7 +37,7 @@ class PydanticAi:
 
     async def _model(self, messages: list[Any], _info: Any) -> Any:
         turn = sum(isinstance(message, ModelResponse) for message in messages)
-        move = self._story.asked(turn)
+        move = self._story.next_move(turn)
         if move in ("deploy", "charge"):
             return ModelResponse(parts=[ToolCallPart(move, common.ARGS)])
         return ModelResponse(parts=[TextPart(common.ANSWER)])
@@ -46,31 +46,31 @@ class PydanticAi:
         raise CallDeferred
 
     async def _charge(self, branch: str, region: str, size: str, ttl: str) -> str:
-        self._story.reached("charged")
+        self._story.reach("charged")
         return "charged"
 
     async def durability(self) -> str:
-        """Of the caller's connection."""
-        return common.pragmas(self._db)
+        """Return the settings of the caller's connection."""
+        return common.read_durability(self._db)
 
     async def start(self, session: str) -> None:
-        """Run until it asks for the deferred call, and keep that."""
+        """Run until the deferred call, and store its id and the history."""
         result = await self._agent.run(common.MESSAGE)
         assert isinstance(result.output, DeferredToolRequests), result.output
         self._save(session, result.output.calls[0].tool_call_id, result.all_messages_json())
 
     async def resume(self, session: str) -> None:
-        """Run on from the kept history with the result."""
-        waiting, kept = self._load(session)
+        """Continue from the stored history with the result."""
+        waiting, history = self._load(session)
         result = await self._agent.run(
-            message_history=ModelMessagesTypeAdapter.validate_json(kept),
+            message_history=ModelMessagesTypeAdapter.validate_json(history),
             deferred_tool_results=DeferredToolResults(calls={waiting: common.RESULT}),
         )
         assert result.output == common.ANSWER, result.output
         self._save(session, None, result.all_messages_json())
 
     async def recover(self, session: str) -> str:
-        """Look for a kept history."""
+        """Look for a stored history."""
         row = self._load(session)
         if row is None:
             return "nothing"
@@ -89,8 +89,8 @@ class PydanticAi:
 
 
 @asynccontextmanager
-async def opened(folder: Path, story: Story, variant: str) -> AsyncIterator[PydanticAi]:
-    """The caller's file in the folder; there is one variant."""
+async def open_peer(folder: Path, story: Story, variant: str) -> AsyncIterator[PydanticAi]:
+    """Open the caller's file in the folder; there are no variants."""
     assert not variant
     db = sqlite3.connect(folder / "runs.db", isolation_level=None)
     db.execute("pragma journal_mode = wal")
@@ -103,4 +103,4 @@ async def opened(folder: Path, story: Story, variant: str) -> AsyncIterator[Pyda
 
 
 if __name__ == "__main__":
-    common.main(opened)
+    common.main(open_peer)

@@ -1,16 +1,16 @@
-"""Every error perdure raises on purpose: one tree, with stable codes for the wire.
+"""Errors of perdure: one tree, with stable codes for the wire.
 
     PerdureError
-    ├─ NotFound      there is no such thing
-    ├─ Conflict      somebody else was first, or the thing is in another state; `.winner` says who
+    ├─ NotFound      there is no such object
+    ├─ Conflict      another caller was first, or the object is in another state; see `.winner`
     ├─ Refused       the request itself is wrong; repeating it will not help
     ├─ NotAllowed    the caller may not do this
     ├─ ConfigError   the configuration or the code it names is wrong
     ├─ ModelError    the model provider failed
-    │  └─ ModelUnavailable  it may answer later: the same request is sent again
-    ├─ ToolError     a tool failed; raise it in a tool to tell the model why
+    │  └─ ModelUnavailable  it may respond later: the same request is retried
+    ├─ ToolError     a tool failed; raise it in a tool, its text goes to the model
     └─ StoreError    the store cannot be used now
-       ├─ Corrupt       what is stored cannot be read
+       ├─ Corrupt       stored data cannot be read
        └─ SchemaNewer   the database was written by a newer perdure
 
 Each has `code` (stable), `hint` (what to do next) and `details`.
@@ -21,7 +21,7 @@ from typing import Any
 
 
 class PerdureError(Exception):
-    """Something perdure foresaw went wrong; the text says what, the hint what to do."""
+    """Base of all errors that perdure raises; the text says what is wrong, the hint what to do."""
 
     code = "ERROR"
     exit_code = 1
@@ -39,13 +39,13 @@ class PerdureError(Exception):
         self.message = message
         self.hint = hint
         if hint:
-            self.add_note(f"hint: {hint}")  # where nobody catches it, Python prints it below
+            self.add_note(f"hint: {hint}")  # Python prints it below the traceback
         self.details: dict[str, Any] = dict(details or {})
         if code is not None:
             self.code = code
 
     def to_json(self) -> dict[str, Any]:
-        """The error as every door shows it."""
+        """Return the error as plain JSON values, as HTTP and `--json` show it."""
         return {
             "error": self.message,
             "code": self.code,
@@ -55,7 +55,7 @@ class PerdureError(Exception):
 
 
 class NotFound(PerdureError):
-    """There is no such thing."""
+    """There is no such object."""
 
     code = "NOT_FOUND"
     exit_code = 3
@@ -63,7 +63,7 @@ class NotFound(PerdureError):
 
 
 class Conflict(PerdureError):
-    """Somebody else was first, or the thing is in another state."""
+    """Another caller was first, or the object is in another state."""
 
     code = "CONFLICT"
     exit_code = 5
@@ -71,7 +71,7 @@ class Conflict(PerdureError):
 
     @property
     def winner(self) -> Any:
-        """What was accepted instead, when, and by whom; None where that is not the reason."""
+        """The decision or result that settled the call first; None for other conflicts."""
         return self.details.get("winner")
 
 
@@ -105,7 +105,7 @@ class ModelError(PerdureError):
 
 
 class ModelUnavailable(ModelError):
-    """The model provider does not answer now and may do so later; the request is sent again."""
+    """The model provider does not respond now and may do so later; the request is retried."""
 
     code = "MODEL_UNAVAILABLE"
 
@@ -113,7 +113,7 @@ class ModelUnavailable(ModelError):
         self, message: str, *, retry_after_ms: int | None = None, hint: str | None = None
     ) -> None:
         super().__init__(message, hint=hint)
-        self.retry_after_ms = retry_after_ms  # as the provider asked; None: it did not say
+        self.retry_after_ms = retry_after_ms  # as the provider requested, if it did
 
 
 class ToolError(PerdureError):
@@ -130,7 +130,7 @@ class StoreError(PerdureError):
 
 
 class Corrupt(StoreError):
-    """What is stored cannot be read."""
+    """Stored data cannot be read."""
 
     code = "STORE_CORRUPT"
     exit_code = 7

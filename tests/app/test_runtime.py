@@ -36,8 +36,8 @@ async def test_a_runtime_that_is_not_open_says_how_to_open_it(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "url, why",
     [
-        ("mysql://ana:secret@db/x", "not known"),
-        ("sqlite:perdure.db", "not known"),
+        ("mysql://ana:secret@db/x", "is unknown"),
+        ("sqlite:perdure.db", "is unknown"),
     ],
 )
 def test_a_store_that_cannot_be_had_is_refused_in_one_line(url: str, why: str) -> None:

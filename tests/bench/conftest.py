@@ -1,4 +1,4 @@
-"""The benchmarks are found as `python -m bench` finds them: from the root of the repository."""
+"""Import path of the benchmarks: the root of the repository, as for `python -m bench`."""
 
 import sys
 from pathlib import Path

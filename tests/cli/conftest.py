@@ -1,4 +1,4 @@
-"""The project of a test, and the logging of pytest put back after it."""
+"""Fixture: a project for the CLI; the logging configuration is restored afterwards."""
 
 import logging
 import sys
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.shop import SHOP, Shop
+from tests.support.cli_project import SHOP, Shop
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     (tmp_path / "shop.py").write_text(SHOP)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr("perdure.cli.actions.pending.CLAIM_S", 0.1)  # no worker comes here
+    monkeypatch.setattr("perdure.cli.actions.pending.CLAIM_S", 0.1)  # no worker runs in these tests
     root, ours = logging.getLogger(), logging.getLogger("perdure")
     before = (list(root.handlers), root.level, ours.level)
     yield Shop(tmp_path)

@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.serve.shop import TOKENS, agent
+from tests.support.http_shop import TOKENS, agent
 
 from perdure import Runtime, asgi, errors
 from perdure.client import Client

@@ -57,7 +57,7 @@ class Server:
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.client.wire.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("perdure.client.connection.FIRST_PAUSE_S", 0.001)
 
 
 async def seen(found: AsyncIterator[dict[str, Any]], count: int) -> list[dict[str, Any]]:

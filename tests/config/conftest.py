@@ -1,4 +1,4 @@
-"""A directory to write configurations into, as a user would have it."""
+"""Fixtures: a directory with a configuration, as a user has it."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ Write = Callable[[str], str]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The current directory, with a script; what is imported from it is forgotten afterwards."""
+    """Use a directory with a script as the current one; unload its modules afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -36,7 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def write(folder: Path) -> Write:
-    """Writes perdure.yaml and returns its name."""
+    """Return a function that writes perdure.yaml and returns its name."""
 
     def write_(text: str) -> str:
         (folder / "perdure.yaml").write_text(dedent(text).lstrip("\n"), "utf-8")
@@ -47,7 +47,7 @@ def write(folder: Path) -> Write:
 
 @pytest.fixture
 def refusal(write: Write) -> Refusal:
-    """The error with which a configuration is refused."""
+    """Return a function that returns the error of an invalid configuration."""
 
     def refusal_(text: str) -> ConfigError:
         with pytest.raises(ConfigError) as caught:

@@ -32,14 +32,14 @@ def agent(name: str, *keys: str) -> str:
 def test_without_a_store_it_is_a_file_beside_the_yaml(write: Write, folder: Path) -> None:
     config = load(write(f"agents:{agent('a')}"))
     assert config.store_url == f"sqlite:///{folder}/perdure.db"
-    assert "the default, for no durable store is configured" in describe(config)[1]
+    assert "the default: no durable store is configured" in describe(config)[1]
 
 
 def test_the_only_durable_store_is_the_default(write: Write, folder: Path) -> None:
     config = load(write(f"{MAIN}  mem: {{backend: memory}}\nagents:{agent('a')}"))
     assert config.store_url == f"sqlite:///{folder}/s.db"
     assert describe(config)[1].endswith("(session_stores.main-db, the only durable one)")
-    assert describe(config)[-1] == "note: session_stores.mem is used by no agent"
+    assert describe(config)[-1] == "note: no agent uses session_stores.mem"
 
 
 def test_two_durable_stores_need_a_choice(refusal: Refusal) -> None:
@@ -52,8 +52,8 @@ def test_a_process_has_one_store(second: str, refusal: Refusal) -> None:
     """S4.41"""
     one, two = agent("a", "session_store: main-db"), agent("b", f"session_store: {second}")
     assert refusal(f"{STORES}agents:{one}{two}").message == (
-        "perdure.yaml:8: agents.b.session_store: is another store than 'main-db' of agent 'a', "
-        "and a process has one"
+        "perdure.yaml:8: agents.b.session_store: is not 'main-db', the store of agent 'a'; "
+        "a process has one store"
     )
 
 
@@ -94,7 +94,7 @@ def test_an_unknown_store_is_told(refusal: Refusal) -> None:
         ("{backend: files}", ": backend files needs files: {path}"),
         (
             "{backend: memory, sql: {driver: sqlite, database: x}}",
-            ": backend memory takes no 'sql'",
+            ": backend memory does not take 'sql'",
         ),
         ("{backend: sql, sql: {driver: mysql, database: x}}", ".sql.driver: invalid driver: mysql"),
         ("{backend: sql, sql: {driver: sqlite}}", ".sql.database: is missing"),
@@ -158,7 +158,7 @@ def test_tasks_are_kept_in_the_session_store(write: Write) -> None:
     task = f"task: {{backend: sql, sql: {sql}}}"
     config = load(write(f"{MAIN}agents:{agent('a', 'session_store: main-db', task)}"))
     assert config.agents["a"].task.backend == "sql"
-    note = "note: task handles live in the session store, whatever task.backend says"
+    note = "note: the session store also stores tasks; task.backend has no effect"
     assert note in describe(config)
 
 
@@ -167,8 +167,8 @@ def test_tasks_in_a_second_database_are_refused(refusal: Refusal) -> None:
     sql = "{driver: sqlite, database: tasks.db}"
     error = refusal(f"{MAIN}agents:{agent('a', 'session_store: main-db', f'task: {{sql: {sql}}}')}")
     assert error.message == (
-        "perdure.yaml:4: agents.a.task.sql: is another database than that of the session "
-        "store, where tasks are kept too"
+        "perdure.yaml:4: agents.a.task.sql: is not the database of the session "
+        "store, which also stores tasks"
     )
 
 
@@ -266,11 +266,11 @@ def test_the_four_good_examples_lack_only_what_is_not_built(
 @pytest.mark.parametrize(
     "keys, line",
     [
-        ((), "durable with this line in the agent: session_store: main-db"),
-        (("session_store: mem",), "durable with this line in the agent: session_store: main-db"),
+        ((), "to keep them, add to the agent: session_store: main-db"),
+        (("session_store: mem",), "to keep them, add to the agent: session_store: main-db"),
         (
             ("session_store: main-db", "task: {hitl: {mode: blocking}}"),
-            "durable without task.hitl.mode: blocking",
+            "to keep them, remove task.hitl.mode: blocking",
         ),
     ],
 )
@@ -279,7 +279,7 @@ def test_a_blocking_agent_is_warned_of_with_the_line_that_helps(
 ) -> None:
     """S4.45 S4.64"""
     config = load(write(f"{MAIN}  mem: {{backend: memory}}\nagents:{agent('a', *keys)}"))
-    warning = "warning: agent a waits in place, and a restart loses what it waits for"
+    warning = "warning: agent a waits in place, and a restart loses its pending calls"
     assert f"{warning}; {line}" in describe(config)
 
 
@@ -304,8 +304,11 @@ def test_the_fifth_example_is_refused_with_its_error(refusal: Refusal) -> None:
 @pytest.mark.parametrize(
     "llm, told",
     [
-        ("mian", "'mian' is no key of llms, and not provider:model; did you mean 'main'?"),
-        ("antropic:claude", "the provider 'antropic' is not known; did you mean 'anthropic'?"),
+        (
+            "mian",
+            "'mian' is not a key of llms and not of the form provider:model; did you mean 'main'?",
+        ),
+        ("antropic:claude", "unknown provider 'antropic'; did you mean 'anthropic'?"),
         ("scripted:nowhere.json", ""),
     ],
 )
@@ -322,10 +325,13 @@ def test_an_unknown_model_is_told(llm: str, told: str, refusal: Refusal) -> None
         ("{provider: scripted, script: x.json}", ".script: "),
         (
             "{provider: scripted, script: turns.json, model: x, api_key: y}",
-            ": provider scripted takes no 'model' or 'api_key'",
+            ": provider scripted does not take 'model' or 'api_key'",
         ),
         ("{provider: openai}", ": provider openai needs model: NAME"),
-        ("{provider: openai, model: x, script: turns.json}", ": provider openai takes no 'script'"),
+        (
+            "{provider: openai, model: x, script: turns.json}",
+            ": provider openai does not take 'script'",
+        ),
         ("{model: x}", ".provider: is missing"),
         ("{provider: openai, model: x, settings: 5}", ".settings: must be a block of keys"),
         ("{provider: openai, model: x, base_url: y}", ".base_url: must be a URL"),
@@ -393,16 +399,16 @@ def test_models_that_stand_in_are_understood(write: Write, folder: Path) -> None
     assert [one.script for one in first.fallback] == [folder / "spare.json", folder / "turns.json"]
     assert (first.retries, second.retries) == (0, 6)
     assert [one.script for one in second.fallback] == [folder / "spare.json"]
-    assert not any("used by no agent" in line for line in describe(config))
+    assert not any("no agent uses" in line for line in describe(config))
 
 
 @pytest.mark.parametrize(
     "key, told",
     [
-        ("fallback: spar", "agents.a.fallback: 'spar' is no key of llms"),
+        ("fallback: spar", "agents.a.fallback: 'spar' is not a key of llms"),
         (
             "fallback: ['scripted:turns.json', 'spar:x']",
-            "agents.a.fallback[1]: the provider 'spar'",
+            "agents.a.fallback[1]: unknown provider 'spar'",
         ),
         ("retries: -1", "agents.a.retries"),
         ("retries: often", "agents.a.retries"),

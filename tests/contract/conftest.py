@@ -1,4 +1,4 @@
-"""The backends that the contract is run against."""
+"""Backends that the store contract runs against."""
 
 import sqlite3
 from collections.abc import AsyncIterator
@@ -10,7 +10,6 @@ from typing import cast
 
 import pytest
 from tests.contract.indexed import indexed_maker
-from tests.servers.postgres import PostgresServer
 
 from perdure.store.base import Store
 from perdure.store.files.store import FilesStore
@@ -23,10 +22,10 @@ from perdure.testing.contract import HandClock, Harness, MakeHarness
 
 @dataclass
 class MemoryHarness:
-    """The reference: gone with its process, and one object is all its data."""
+    """Memory store, the reference; all opens share one object."""
 
     clock: HandClock = field(default_factory=HandClock)
-    capabilities: frozenset[str] = frozenset({"whispers"})
+    capabilities: frozenset[str] = frozenset({"broadcasts"})
     store: MemoryStore | None = None
 
     async def open(self) -> Store:
@@ -37,12 +36,12 @@ class MemoryHarness:
 
 @dataclass
 class SqliteHarness:
-    """One file, as many stores as wanted."""
+    """SQLite file with any number of stores."""
 
     path: Path
     connect: Connect | None = None
     clock: HandClock = field(default_factory=HandClock)
-    capabilities: frozenset[str] = frozenset({"durable", "shared", "whispers"})
+    capabilities: frozenset[str] = frozenset({"durable", "shared", "broadcasts"})
     stores: list[SqliteStore] = field(default_factory=list)
 
     async def open(self) -> Store:
@@ -54,11 +53,11 @@ class SqliteHarness:
 
 @dataclass
 class FilesHarness:
-    """One folder, one store at a time."""
+    """Folder with one store at a time."""
 
     base: Path
     clock: HandClock = field(default_factory=HandClock)
-    capabilities: frozenset[str] = frozenset({"durable", "whispers"})
+    capabilities: frozenset[str] = frozenset({"durable", "broadcasts"})
     stores: list[FilesStore] = field(default_factory=list)
 
     async def open(self) -> Store:
@@ -70,7 +69,7 @@ class FilesHarness:
 
 @dataclass
 class PostgresHarness:
-    """One schema of a database, as many stores as wanted."""
+    """PostgreSQL schema with any number of stores."""
 
     url: str
     capabilities: frozenset[str]
@@ -85,17 +84,17 @@ class PostgresHarness:
 
 
 async def empty(url: str) -> None:
-    """Leave nothing in the tables, which costs less than to make them anew."""
+    """Empty the tables, which is faster than to create them again."""
     store = PostgresStore(url)
     await store.open()
-    async with store._ready().readers.line() as line, line.transaction() as inside:
+    async with store._ready().readers.connection() as line, line.transaction() as inside:
         await inside.execute("DELETE FROM stream; DELETE FROM record; DELETE FROM entry")
         await inside.execute("DELETE FROM holder")
     await store.close()
 
 
 def newest_sqlite() -> Connect:
-    """Connections of the newest SQLite that there is a wheel for; skips, saying so, without it."""
+    """Return a connect function of the newest SQLite with a wheel; skip without it."""
     module = pytest.importorskip(
         "pysqlite3", reason="pysqlite3 is not installed: NOT TESTED on the newest SQLite"
     )
@@ -104,7 +103,7 @@ def newest_sqlite() -> Connect:
         connection = module.connect(
             path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
         )
-        return cast("sqlite3.Connection", connection)  # the same names, another class
+        return cast("sqlite3.Connection", connection)  # another class with the same methods
 
     return connect
 
@@ -116,10 +115,10 @@ PLAIN = "listen=off&advisory=off"
 
 @asynccontextmanager
 async def postgres_harness(backend: str, url: str) -> AsyncIterator[PostgresHarness]:
-    """The database, emptied; through a pooler there is nothing beyond plain SQL."""
-    harness = PostgresHarness(url, frozenset({"durable", "shared", "whispers"}))
+    """Yield a harness on the emptied database; a pooler allows plain SQL only."""
+    harness = PostgresHarness(url, frozenset({"durable", "shared", "broadcasts"}))
     if backend == "pgbouncer":
-        harness = PostgresHarness(f"{url}?{PLAIN}", frozenset({"durable", "shared"}))
+        harness = PostgresHarness(f"{url}&{PLAIN}", frozenset({"durable", "shared"}))
     await empty(harness.url)
     try:
         yield harness
@@ -129,7 +128,7 @@ async def postgres_harness(backend: str, url: str) -> AsyncIterator[PostgresHarn
 
 
 def harness_maker(backend: str, folder: Path) -> MakeHarness:
-    """Makes harnesses of this backend, each with data of its own."""
+    """Return a factory of harnesses of this backend, each with its own data."""
     connect = newest_sqlite() if backend == "sqlite-newest" else None
     made = 0
 
@@ -154,19 +153,13 @@ def harness_maker(backend: str, folder: Path) -> MakeHarness:
     return make
 
 
-@pytest.fixture(scope="session")
-def contract_database(postgres: PostgresServer) -> str:
-    """One for all cases, emptied before each."""
-    return postgres.new_database()
-
-
 @pytest.fixture(params=BACKENDS)
 def make_harness(request: pytest.FixtureRequest, tmp_path: Path) -> MakeHarness:
     if request.param == "redis":
         return indexed_maker(request.getfixturevalue("redis_server"), tmp_path)
     if request.param not in POSTGRES:
         return harness_maker(request.param, tmp_path)
-    url = request.getfixturevalue("contract_database")
+    url = request.getfixturevalue("new_postgres_schema")()
     if request.param == "pgbouncer":
         url = request.getfixturevalue("pgbouncer").through(url)
     return partial(postgres_harness, request.param, url)

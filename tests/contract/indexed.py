@@ -1,4 +1,4 @@
-"""A store behind an index in Redis, for the contract."""
+"""Store behind a Redis index, for the contract."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,12 +16,12 @@ from perdure.testing.contract import HandClock, Harness, MakeHarness
 
 @dataclass
 class IndexedHarness:
-    """One SQLite file, and one Redis, which all stores on it share."""
+    """SQLite file and Redis that all stores of the harness share."""
 
     path: Path
     url: str
     clock: HandClock = field(default_factory=HandClock)
-    capabilities: frozenset[str] = frozenset({"durable", "shared", "whispers"})
+    capabilities: frozenset[str] = frozenset({"durable", "shared", "broadcasts"})
     stores: list[IndexedStore] = field(default_factory=list)
 
     async def open(self) -> Store:
@@ -32,7 +32,7 @@ class IndexedHarness:
 
 
 def indexed_maker(server: RedisServer, folder: Path) -> MakeHarness:
-    """Makes harnesses, each with data of its own."""
+    """Return a factory of harnesses, each with its own data."""
     made = 0
 
     @asynccontextmanager

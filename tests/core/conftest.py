@@ -1,4 +1,4 @@
-"""How hard hypothesis tries in the tests of the core: the same examples in every run."""
+"""Hypothesis profile of the core tests: the same examples in every run."""
 
 from hypothesis import settings
 

@@ -19,24 +19,25 @@ from hypothesis.stateful import (
 )
 from msgspec.structs import replace
 
-from perdure.core.conversation.messages import Answer, AskedCall, UserMessage, conversation
+from perdure.core.conversation.messages import Answer, RequestedCall, UserMessage, conversation
 from perdure.core.driver import drafts as turns
 from perdure.core.driver import effects
-from perdure.core.driver.drafts import Draft, ModelTurn, SessionScope
+from perdure.core.driver.draft_builder import Draft, SessionScope
+from perdure.core.driver.drafts import ModelTurn
 from perdure.core.driver.plan import DriveView, plan
 from perdure.core.driver.verdicts import (
     Defer,
     Finish,
     GiveUp,
-    OnCrash,
     Reject,
     RequireApproval,
     Start,
     Verdict,
     Wait,
 )
+from perdure.core.literals import OnCrash
 from perdure.core.log import events
-from perdure.core.log.events import Event, Stamped
+from perdure.core.log.events import Event, StampedEvent
 from perdure.core.pending import settlement as decide
 from perdure.core.pending.commands import (
     Approve,
@@ -48,7 +49,7 @@ from perdure.core.pending.commands import (
     SubmitError,
     SubmitResult,
 )
-from perdure.core.pending.record import VERBS, PendingRecord, PendingStatus, Verb
+from perdure.core.pending.record import VERBS, PendingRecord, Verb
 from perdure.core.session.calls import Call, CallStatus
 from perdure.core.session.state import State, fold
 from perdure.errors import Conflict
@@ -98,7 +99,7 @@ class Sessions(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 1_000
-        self.log: list[Stamped] = []
+        self.log: list[StampedEvent] = []
         self.state = State()
         self.records: dict[str, PendingRecord] = {}
         self.lease: Lease | None = None
@@ -119,7 +120,7 @@ class Sessions(RuleBasedStateMachine):
 
     def append(self, facts: Sequence[Event], *, wake: bool = False) -> None:
         for fact in facts:
-            self.log.append(Stamped(len(self.log) + 1, self.now, fact))
+            self.log.append(StampedEvent(len(self.log) + 1, self.now, fact))
             self.state = fold(self.log[-1:], self.state)
         if wake and self.lease is None:
             self.due = self.now if self.due is None else min(self.due, self.now)
@@ -210,7 +211,7 @@ class Sessions(RuleBasedStateMachine):
         pending_id = data.draw(st.sampled_from(sorted(self.records)))
         record = self.records[pending_id]
         if record.is_open:
-            self.records[pending_id] = replace(record, status=PendingStatus.PROCESSING)
+            self.records[pending_id] = replace(record, status="processing")
             news = events.Progress(pending_id=pending_id, call_id=record.call_id, started=True)
             self.append([news])
 
@@ -219,7 +220,7 @@ class Sessions(RuleBasedStateMachine):
     def somebody_cancels(self) -> None:
         facts: list[Event] = []
         open_now = [record for record in self.records.values() if record.is_open]
-        for outcome in decide.give_up_all(open_now, CancelCall(by="ops"), self.now):
+        for outcome in decide.cancel_all_open(open_now, CancelCall(by="ops"), self.now):
             self.records[outcome.record.id] = outcome.record
             facts += outcome.facts
         told = Counter(f.tool_call_id for f in facts if isinstance(f, events.ToolResult))
@@ -286,7 +287,7 @@ class Sessions(RuleBasedStateMachine):
     def the_driver_acts(self, dies: bool) -> None:
         assert self.lease is not None
         lease = self.lease
-        if lease.asking is not None and not lease.seen.needs_model:
+        if lease.asking is not None and not lease.seen.is_model_due:
             lease.asking = None
         effect = plan(lease.seen, self.seat(lease), self.now)
         match effect:
@@ -307,7 +308,7 @@ class Sessions(RuleBasedStateMachine):
             lease.epoch,
             lease.tries,
             in_flight=frozenset(lease.in_flight),
-            asking=lease.asking is not None,
+            is_asking_model=lease.asking is not None,
         )
 
     def scope(self, lease: Lease) -> SessionScope:
@@ -320,21 +321,21 @@ class Sessions(RuleBasedStateMachine):
             case effects.StartCalls():
                 verdicts = {call.id: self.begin_verdict(call.id) for call in effect.calls}
                 return turns.start_calls(state, self.scope(lease), verdicts, self.now)
-            case effects.Interrupted():
+            case effects.HandleInterrupted():
                 found = [
                     (call, self.policies[call.id], self.gate("run it again?"))
                     for call in effect.calls
                 ]
-                return turns.interrupted(state, self.scope(lease), found, self.now)
+                return turns.record_interrupted(state, self.scope(lease), found, self.now)
             case effects.FireTimers():
                 return turns.fire_timers(state, effect.calls, self.now)
             case effects.CloseCalls():
                 lease.in_flight.clear()
                 lease.asking = None
-                return turns.close(state, self.now)
+                return turns.close_calls(state, self.now)
             case effects.CloseStrays():
                 return turns.close_strays(state, effect.calls, self.now)
-            case effects.Fail():
+            case effects.FailRun():
                 ending = GiveUp(effect.error, effect.code)
                 return Draft(turns.end_run(state, ending, self.now))
             case _:
@@ -367,7 +368,7 @@ class Sessions(RuleBasedStateMachine):
         facts = list(draft.facts)
         if facts and not lease.introduced and lease.seen.run is not None:
             facts.insert(0, events.AgentStart(run=lease.seen.run.id, agent="a", worker="w"))
-        for record in draft.opened:
+        for record in draft.new_records:
             assert record.id not in self.records
             self.records[record.id] = record
         self.records |= changed
@@ -384,7 +385,7 @@ class Sessions(RuleBasedStateMachine):
 
     def changed(self, draft: Draft) -> dict[str, PendingRecord]:
         after = {}
-        for pending_id, change in draft.changed.items():
+        for pending_id, change in draft.record_changes.items():
             record = self.records[pending_id]
             if not record.is_open:
                 raise VersionMoved(pending_id)
@@ -437,12 +438,12 @@ class Sessions(RuleBasedStateMachine):
         if lease.seen.head != len(self.log):
             lease.seen = self.state  # a decision at an old head would be refused
         lease.asking = None
-        if not lease.seen.takes_answer(turn, head):
+        if not lease.seen.may_take_response(turn, head):
             return
         names = [self.name("c") for _ in wanted]
         for name, (kind, policy) in zip(names, wanted, strict=True):
             self.kinds[name], self.policies[name] = kind, policy
-        asked = tuple(AskedCall(name, self.kinds[name], {"n": 1}) for name in names)
+        asked = tuple(RequestedCall(name, self.kinds[name], {"n": 1}) for name in names)
         verdicts = tuple(self.verdict(name) for name in names)
         said = ModelTurn(Answer("so", asked), head, verdicts)
         draft = turns.record_turn(lease.seen, self.scope(lease), said, self.now)
@@ -457,7 +458,7 @@ class Sessions(RuleBasedStateMachine):
         assert self.lease.asking is not None
         lease, (turn, head) = self.lease, self.lease.asking
         lease.asking, lease.seen = None, self.state
-        if not lease.seen.takes_answer(turn, head):
+        if not lease.seen.may_take_response(turn, head):
             return
         again = events.Retry(attempt=1, message="busy", next=self.now + 7)
         end = turns.end_run(lease.seen, GiveUp("no model", "MODEL_ERROR"), self.now)
@@ -478,17 +479,17 @@ class Sessions(RuleBasedStateMachine):
         if call is None or not call.is_open or call.returned:
             del lease.in_flight[name]
             return
-        if call.wait is not None and not is_error:
-            news = events.Progress(pending_id=call.wait, call_id=name, returned=True)
-            draft = turns.returned(lease.seen, news, self.now)
+        if call.pending_id is not None and not is_error:
+            news = events.Progress(pending_id=call.pending_id, call_id=name, returned=True)
+            draft = turns.record_deferred_start(lease.seen, news, self.now)
         else:
-            draft = turns.outcome(lease.seen, call, "out", is_error=is_error, now=self.now)
+            draft = turns.record_outcome(lease.seen, call, "out", is_error=is_error, now=self.now)
         before = len(self.log)
         self.write(lease, draft)
         if len(self.log) > before:
             lease.in_flight.pop(name, None)
-            if call.wait is not None and is_error:
-                assert self.records[call.wait].status == "failed"
+            if call.pending_id is not None and is_error:
+                assert self.records[call.pending_id].status == "failed"
 
     # --- what must hold -----------------------------------------------------------------------
 
@@ -555,7 +556,7 @@ class Sessions(RuleBasedStateMachine):
             call = self.state.calls.get(record.call_id)
             if record.is_open:
                 assert call is not None
-                assert record.id in (call.gate, call.wait)
+                assert record.id in (call.approval_id, call.pending_id)
 
     def teardown(self) -> None:
         """G9: from every state, settle what is open and drive: the run ends."""

@@ -1,4 +1,4 @@
-"""The agents of the crash tests: every tool writes down what it does, and may be killed there."""
+"""Agents of the crash tests: every tool records its effect, and may be killed there."""
 
 import itertools
 import json
@@ -19,20 +19,20 @@ from perdure.testing import ScriptedModel
 
 @dataclass(slots=True)
 class Place:
-    """One folder: a database, what was done in the world, what was asked of the model."""
+    """Folder with a database, the effects of tools, and the requests to the model."""
 
     folder: Path
-    kill_at: str | None = None  # the point at which this process is to die
-    points: list[str] = field(default_factory=list)  # those it has passed
+    kill_at: str | None = None  # the point at which this process dies
+    points: list[str] = field(default_factory=list)  # the points it has passed
     writes: int = 0
-    die_after_s: float | None = None  # once armed
-    hold: Callable[[], Awaitable[None]] | None = None  # what a tool that holds on waits for
+    die_after_s: float | None = None  # after `arm`
+    hold: Callable[[], Awaitable[None]] | None = None  # file that a holding tool waits for
     store: str = "sqlite"
-    die_at_call: int | None = None  # of the system, once armed
+    die_at_call: int | None = None  # system calls after `arm`
 
     @property
     def url(self) -> str:
-        named = self.folder / "url"  # of a database that is elsewhere
+        named = self.folder / "url"  # of a database on a server
         if named.exists():
             return named.read_text()
         if self.store == "files":
@@ -40,14 +40,14 @@ class Place:
         return f"sqlite:///{self.folder / 'perdure.db'}"
 
     def point(self, name: str) -> None:
-        """Where a process may be killed; it says where it was before it dies."""
+        """Mark a point at which the process may be killed; it records the point first."""
         self.points.append(name)
         if self.kill_at is not None and name.partition(" ")[0] == self.kill_at:
             (self.folder / "died_at").write_text(name)
             os.kill(os.getpid(), signal.SIGKILL)
 
     def arm(self) -> None:
-        """Die at any moment from now on, whatever is being done then."""
+        """Kill the process at a random moment from now on."""
         if self.die_after_s is not None:
             threading.Thread(target=self._die, args=[self.die_after_s], daemon=True).start()
         if self.die_at_call is not None:
@@ -56,7 +56,7 @@ class Place:
                 setattr(os, name, self._mortal(getattr(os, name), calls))
 
     def _mortal(self, real: Callable[..., Any], calls: Iterator[int]) -> Callable[..., Any]:
-        """A call of the system at which this process may die: before it, or halfway through."""
+        """Mark a system call at which this process may die: before it, or halfway through."""
 
         def call(*arguments: Any) -> Any:
             number = next(calls)
@@ -73,17 +73,17 @@ class Place:
         os.kill(os.getpid(), signal.SIGKILL)
 
     async def held(self) -> None:
-        """Inside a tool: wait for the test, where it wants that."""
+        """Wait inside a tool until the test releases it, if it asks for that."""
         if self.hold is not None:
             await self.hold()
 
     def wrote(self, what: str) -> None:
-        """Right after a durable write."""
+        """Mark the point right after a durable write."""
         self.writes += 1
         self.point(f"write:{self.writes} {what}")
 
     def act(self, ctx: Context["Place"]) -> str:
-        """The effect of a tool: one line on the disk, with a point before and after it."""
+        """Record the effect of a tool as a line on disk, with a point before and after it."""
         where = f"tool:{ctx.tool}:{ctx.call_id}"
         self.point(f"{where}:before")
         line: dict[str, Any] = {"tool": ctx.tool, "call": ctx.call_id, "effect": ctx.effect_id}
@@ -96,16 +96,16 @@ class Place:
         return f"{ctx.tool} was done"
 
     def effects(self, tool_name: str | None = None) -> list[dict[str, Any]]:
-        """What was done, in order."""
+        """Return the effects, in order."""
         lines = _lines(self.folder / "effects")
         return [line for line in lines if tool_name in (None, line["tool"])]
 
     def asked(self) -> list[int]:
-        """Which turns the model was asked for, in order; 0 is the first."""
+        """Return the turns requested from the model, in order; 0 is the first."""
         return [line["turn"] for line in self._requests("turn")]
 
     def summaries(self) -> list[int]:
-        """Before which turns the model was asked for a summary, in order."""
+        """Return the turns before which a summary was requested, in order."""
         return [line["turn"] for line in self._requests("summary")]
 
     def _requests(self, purpose: str) -> list[dict[str, Any]]:
@@ -196,14 +196,14 @@ TOOLS: tuple[Tool[..., Any], ...] = (
 
 
 class MortalModel(ScriptedModel):
-    """A scripted model whose process may die between the answer and its record."""
+    """Scripted model whose process may die between the response and its record."""
 
     def __init__(self, turns: Sequence[Mapping[str, Any]], place: Place) -> None:
         super().__init__(turns)
         self._place = place
 
     def _error(self, said: Any, session_id: str, played: int) -> Mapping[str, Any] | None:
-        """How often it has failed is known from what it was asked, whoever asked it."""
+        """Count its failures by its requests, whatever process sent them."""
         times = self._place.asked().count(played)
         return None if not said or times > said["times"] else said
 
@@ -216,10 +216,10 @@ class MortalModel(ScriptedModel):
 
 
 def make_agent(place: Place, turns: str) -> Agent:
-    """An agent with all tools, whose turns each call what a word says, as in `look+notify pay`.
+    """Return an agent with all tools; each word of the script is a turn, as in `look+notify pay`.
 
-    After `short:` it summarises whatever it can before each turn. Each `!` before a word is one
-    time that the model is too busy to answer; `?` is one time that it says so for ten minutes.
+    After `short:` it compacts as much as possible before each turn. Each `!` before a word is one
+    failure of a busy model; `?` is one failure that asks for ten minutes of back-off.
     """
     more: dict[str, Any] = {}
     if turns.startswith(SHORT):

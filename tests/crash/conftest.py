@@ -1,33 +1,22 @@
-"""Processes that are ended with their test."""
+"""Fixtures: folders with a database, and processes that end with their test."""
 
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.crash.agents import Place
 from tests.crash.harness import Child, Forker, MakePlace, StartChild, StartForker
-from tests.servers.postgres import PostgresServer
-
-MakeUrl = Callable[[], str]
-
-
-@pytest.fixture(scope="session")
-def crash_database(postgres: PostgresServer) -> MakeUrl:
-    """Schemas of one database, each empty."""
-    url, numbers = postgres.new_database(), count(1)
-    return lambda: f"{url}?schema=place{next(numbers)}"
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def places(request: pytest.FixtureRequest, tmp_path: Path) -> MakePlace:
-    """Folders with a database each, on every store that several processes can use."""
+    """Return a factory of folders with a database, for every store that processes can share."""
 
     def make(name: str = "") -> Place:
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
         if request.param == "postgres":
-            (folder / "url").write_text(request.getfixturevalue("crash_database")())
+            (folder / "url").write_text(request.getfixturevalue("new_postgres_schema")())
         return Place(folder)
 
     return make
@@ -35,7 +24,7 @@ def places(request: pytest.FixtureRequest, tmp_path: Path) -> MakePlace:
 
 @pytest.fixture
 def place(places: MakePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """A folder, also for a runtime of the test itself."""
+    """Folder that a runtime of the test itself can use too."""
     monkeypatch.setenv("PERDURE_LEASE", "2s")
     monkeypatch.setenv("PERDURE_SCRIPT_LOG", str(tmp_path / "requests"))
     return places()
@@ -56,7 +45,7 @@ def forkers() -> Iterator[StartForker]:
 
 @pytest.fixture(scope="session")
 def forker(forkers: StartForker) -> Forker:
-    """One that is shared by the tests that need but one."""
+    """Forker that tests share if they need only one."""
     return forkers()
 
 

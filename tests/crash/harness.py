@@ -1,4 +1,4 @@
-"""Starting and ending the processes of the crash tests."""
+"""Processes of the crash tests."""
 
 import json
 import subprocess
@@ -10,16 +10,16 @@ from typing import Any
 
 from tests.crash.agents import Place, make_agent
 from tests.crash.program import SESSION
+from tests.support.paths import ROOT
 
 from perdure import Runtime, Session
 from perdure.store.base import Clock
 
-ROOT = Path(__file__).parents[2]
 KILLED = -9
 
 
 class Child:
-    """Another process, which talks in lines of JSON."""
+    """Process that communicates in lines of JSON."""
 
     program = "tests.crash.program"
 
@@ -33,13 +33,13 @@ class Child:
         )
 
     def tell(self, what: dict[str, Any]) -> None:
-        """Say a line to it."""
+        """Send a line to it."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(what) + "\n")
         self.process.stdin.flush()
 
     def says(self) -> dict[str, Any]:
-        """The next line it says."""
+        """Return the next line of its output."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, f"process {self.process.pid} has ended: {self.process.poll()}"
@@ -53,17 +53,17 @@ class Child:
 
 
 class Forker(Child):
-    """A process that does jobs in forks of its own, one after the other."""
+    """Process that does jobs in forks, one after the other."""
 
     def run(self, folder: Path, do: str, turns: str = "", **more: Any) -> int:
-        """Do a job; answers the status with which its process ended."""
+        """Do a job; return the exit status of its process."""
         folder.mkdir(exist_ok=True)
         self.tell({"folder": str(folder), "do": do, "turns": turns, **more})
         status: int = self.says()["status"]
         return status
 
     def kill(self, folder: Path, do: str, turns: str = "", *, at: str, **more: Any) -> None:
-        """Do a job whose process is killed at that point; it must have been there."""
+        """Do a job whose process is killed at that point, which it must reach."""
         died_at = folder / "died_at"
         died_at.unlink(missing_ok=True)
         status = self.run(folder, do, turns, kill_at=at, **more)
@@ -71,18 +71,18 @@ class Forker(Child):
         assert (status, reached) == (KILLED, at), f"it ended with {status} at {reached}"
 
     def points(self, folder: Path) -> list[str]:
-        """The points that the last job passed."""
+        """Return the points that the last job passed."""
         return (folder / "points").read_text().splitlines()
 
 
 def ended(folder: Path) -> dict[str, Any]:
-    """What the last process that came to its end said of the session."""
+    """Return the report of the last process that ended by itself."""
     end: dict[str, Any] = json.loads((folder / "end").read_text())
     return end
 
 
 def of(end: dict[str, Any], type_: str) -> list[dict[str, Any]]:
-    """Its events of one type."""
+    """Return its events of one type."""
     return [event for event in end["events"] if event["type"] == type_]
 
 
@@ -90,7 +90,7 @@ def of(end: dict[str, Any], type_: str) -> list[dict[str, Any]]:
 async def successor(
     place: Place, turns: str, clock: Clock | None = None
 ) -> AsyncIterator[tuple[Runtime, Session[Any]]]:
-    """The test itself as the next process on the same database, and the session there."""
+    """Use the test itself as the next process on the same database; yield the session."""
     agent = make_agent(place, turns)
     async with Runtime(place.url, agents=[agent], deps=place, clock=clock) as rt:
         yield rt, rt.session(SESSION, agent=agent)

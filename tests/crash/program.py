@@ -1,7 +1,7 @@
-"""The processes that are killed: `python -m tests.crash.program`, a JSON job on each input line.
+"""Processes that tests kill: `python -m tests.crash.program`, a JSON job on each input line.
 
-A job is done in a fork of its own, so that starting a process costs little; the answer is the
-status of its death. With a role as its argument it does that itself, and talks in lines.
+A job runs in a fork, so that starting a process costs little; the reply is its exit status. With a
+role as its argument the program does that itself, and communicates in lines.
 """
 
 import json
@@ -26,11 +26,11 @@ from perdure.store.base import Check, Lease, Put, Store, Write
 
 SESSION = "order-1"
 LEASE = "1s"
-LONGEST_S = 20  # a job that takes longer has stopped moving
+LONGEST_S = 20  # a job that takes longer counts as stuck
 
 
 class KillingStore:
-    """The store of a process that may die right before or after any of its durable writes."""
+    """Store of a process that may die right before or after any of its durable writes."""
 
     def __init__(self, store: Store, place: Place) -> None:
         self._store = store
@@ -56,13 +56,13 @@ class KillingStore:
 
     async def renew(self, holder: str, ttl_ms: int, *, join: bool = False) -> int:
         until = await self._store.renew(holder, ttl_ms, join=join)
-        if join or ttl_ms == 0:  # heartbeats come when they come
+        if join or ttl_ms == 0:  # the time of heartbeats is not deterministic
             self._place.wrote("join" if join else "leave")
         return until
 
 
 async def answer(rt: Runtime, call: PendingCall) -> None:
-    """What the outside says to a call; to say it again is no error."""
+    """Settle a pending call; settling it again is not an error."""
     if call.kind == "approval":
         await rt.approve(call.id, by="ana")
     else:
@@ -70,12 +70,12 @@ async def answer(rt: Runtime, call: PendingCall) -> None:
 
 
 async def story(rt: Runtime, turns: str, place: Place) -> None:
-    """A whole script, which may be started again at any time."""
+    """Play a complete script, which may be started again at any time."""
     await to_its_end(rt, rt.session(SESSION, agent=make_agent(place, turns)), place)
 
 
 async def to_its_end(rt: Runtime, session: Session[Any], place: Place) -> None:
-    """Start or resume a session, answer whatever it waits for, and say how it ended."""
+    """Start or resume a session, settle its pending calls, and report how it ended."""
     result = await session.run("Refund order 1", key="start")
     while True:
         async for call in rt.pending(session=SESSION, status="all"):
@@ -93,14 +93,14 @@ async def _finish(session: Session[Any], result: Result[Any], place: Place) -> N
 
 
 async def begin(rt: Runtime, turns: str, place: Place) -> None:
-    """The script up to its first pause, where it stays for a while."""
+    """Play the script up to its first pause, and stay there for a while."""
     session = rt.session(SESSION, agent=make_agent(place, turns))
     await _finish(session, await session.run("Refund order 1", key="start"), place)
     place.point("idle")
 
 
 async def settle(rt: Runtime, turns: str, place: Place) -> None:
-    """The outside alone: no agent is here, so nothing can be driven."""
+    """Settle calls in a process without agents, which cannot drive anything."""
     open_calls = [call async for call in rt.pending()]
     place.arm()
     for call in open_calls:
@@ -108,13 +108,13 @@ async def settle(rt: Runtime, turns: str, place: Place) -> None:
 
 
 async def work(rt: Runtime, turns: str, place: Place) -> None:
-    """A worker that drives what is due, and leaves."""
+    """Run a worker until nothing is due."""
     rt.session(agent=make_agent(place, turns))
     await rt.work(once=True)
 
 
 async def compact(rt: Runtime, turns: str, place: Place) -> None:
-    """A script to its end, and then a summary, unless it was asked for before."""
+    """Play a script to its end, then compact, unless that was requested before."""
     await story(rt, turns, place)
     session = rt.session(SESSION)
     asked = [one for one in await session.events() if one.type == "compaction_requested"]
@@ -123,7 +123,7 @@ async def compact(rt: Runtime, turns: str, place: Place) -> None:
 
 
 async def copy(rt: Runtime, turns: str, place: Place) -> None:
-    """Fork the session, as somebody who has no agent."""
+    """Fork the session in a process without agents."""
     place.arm()
     await rt.session(SESSION).fork(id="fork")
 
@@ -160,7 +160,7 @@ async def do(job: dict[str, Any]) -> None:
 
 
 def fork(job: dict[str, Any], do: Do) -> int:
-    """Do the job in a process of its own and answer how that ended; -9: by SIGKILL."""
+    """Do the job in its own process and return its exit status; -9 is SIGKILL."""
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -179,9 +179,9 @@ def fork(job: dict[str, Any], do: Do) -> int:
 
 
 async def respond() -> None:
-    """Answer calls at a given moment, together with others; say what became of it.
+    """Settle calls at the same moment as other processes; report the outcome.
 
-    A line with a URL opens that database, and leaves the one before.
+    A line with a URL opens that database and closes the one before.
     """
     line = sys.stdin.readline()
     while line:
@@ -209,12 +209,12 @@ async def _respond(rt: Runtime, job: dict[str, Any]) -> None:
 
 
 async def drive() -> None:
-    """Drive a session whose tool holds on until it is told to go on; say when and what came."""
+    """Drive a session whose tool waits until it is released; report when and the outcome."""
     job = json.loads(sys.stdin.readline())
 
     async def hold() -> None:
         await anyio.sleep(job["settle_s"])
-        if job["blocking"]:  # no heartbeat can begin any more; one under way has its time to end
+        if job["blocking"]:  # no heartbeat can begin any more; one in flight has time to end
             time.sleep(job["settle_s"])  # noqa: ASYNC251
             say({"holding": os.getpid()})
             sys.stdin.readline()
@@ -236,7 +236,7 @@ def say(what: dict[str, Any]) -> None:
 
 
 def take_jobs(do: Do) -> None:
-    """Do what the input's lines say, each in a process of its own."""
+    """Do the job of each input line in its own process."""
     for line in sys.stdin:
         say({"status": fork(json.loads(line), do)})
 

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.serve.process import CLI, around
+from tests.support.server import CLI, around
 
 from perdure import Runtime
-from perdure.app import service_of
 
 APP = '''
 import os
@@ -128,7 +127,7 @@ def test_a_worker_that_is_told_to_stop_leaves_its_sessions_to_another(fleet: Fle
             await rt.session(name, agent=name).send("Go")
 
     async def alive(rt: Runtime) -> tuple[str, ...]:
-        return (await service_of(rt).desk.store.census(())).alive
+        return (await rt._resources.store.census(())).alive
 
     fleet.ask(send)
     first = fleet.worker()

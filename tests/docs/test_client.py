@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.serve.process import Server
-from tests.serve.project import OPS, make_project
+from tests.support.paths import ROOT
+from tests.support.server import Server
+from tests.support.server_project import OPS, make_project
 
 from perdure.client import Client
 from perdure.core.webhooks import signatures as webhooks
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "client.md").read_text()
 SECRET = "hush-hush-4242"  # noqa: S105 - nobody's
 
@@ -62,7 +62,9 @@ def test_a_call_is_completed_by_a_service_that_signs(server: Server) -> None:
     call = waiting(server, "signed")["deploy"]
     names: dict[str, Any] = {}
     exec(blocks("python")[1], names)  # noqa: S102 - it is our page
-    told = names["call_back"](call["callbackURL"], webhooks.derive(SECRET, call["id"]), "deployed")
+    told = names["call_back"](
+        call["callbackURL"], webhooks.derive_secret(SECRET, call["id"]), "deployed"
+    )
     assert told == {"success": True, "sessionID": "signed"}
 
 

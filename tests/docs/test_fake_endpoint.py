@@ -1,14 +1,14 @@
 """What the page about the fake endpoint shows, runs."""
 
 import re
-from pathlib import Path
 
 import pytest
+from tests.support.paths import DOCS
 
-from perdure.testing.endpoint.failures import BROKEN, REFUSED
+from perdure.testing.endpoint.failures import CONNECTION_FAILURES, PROVIDER_FAILURES
 from perdure.testing.endpoint.script import _KEYS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "fake-endpoint.md").read_text("utf-8")
+PAGE = (DOCS / "fake-endpoint.md").read_text("utf-8")
 
 
 def test_the_program_on_the_page_runs(
@@ -23,4 +23,4 @@ def test_the_program_on_the_page_runs(
 
 def test_every_key_and_every_failure_is_named_on_the_page() -> None:
     named = set(re.findall(r"`([a-z_]+)`", PAGE))
-    assert {*_KEYS, *REFUSED, *BROKEN} <= named
+    assert {*_KEYS, *PROVIDER_FAILURES, *CONNECTION_FAILURES} <= named

@@ -1,11 +1,11 @@
 """What the page about histories shows, runs."""
 
 import re
-from pathlib import Path
 
 import pytest
+from tests.support.paths import DOCS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "histories.md").read_text("utf-8")
+PAGE = (DOCS / "histories.md").read_text("utf-8")
 
 
 def test_the_program_on_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,10 +12,11 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.serve.process import ROOT, Server, run, shop_server
-from tests.serve.shop import TURNS
+from tests.support.http_shop import TURNS
+from tests.support.paths import ROOT
+from tests.support.server import Server, run, shop_server
 
-from perdure.config.loading import parse
+from perdure.config.load import parse
 from perdure.core.access import ROLES
 from perdure.serve.http.app import ROUTERS
 

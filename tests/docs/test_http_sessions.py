@@ -6,8 +6,9 @@ import re
 import subprocess
 from pathlib import Path
 
-from tests.cli.shop import SHOP
-from tests.serve.process import ROOT, Server, shop_server
+from tests.support.cli_project import SHOP
+from tests.support.paths import ROOT
+from tests.support.server import Server, shop_server
 
 PAGE = (ROOT / "docs" / "http-sessions.md").read_text()
 FOREVER = "curl -sN"

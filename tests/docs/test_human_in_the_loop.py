@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runtime.shop import agent, ran, refunds
+from tests.support.paths import DOCS
+from tests.support.shop import agent, ran, refunds
 
 from perdure import Agent, Runtime, tool
 from perdure.config import describe, load
-from perdure.config.modes import waits_of
+from perdure.config.agents import wait_mode
 from perdure.config.settings import StoreConfig
 from perdure.config.table import TABLE
 from perdure.testing import ScriptedModel
 
-DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "human-in-the-loop.md").read_text("utf-8")
 YAML = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -54,7 +54,7 @@ def test_its_matrix_is_that_of_the_loader() -> None:
         if "refused" in told:
             assert (named, mode) == (None, "async")
             continue
-        waits = waits_of(mode, named, DURABLE if named else None)
+        waits = wait_mode(mode, named, DURABLE if named else None)
         assert waits == ("async" if told.startswith("saved") else "blocking")
 
 

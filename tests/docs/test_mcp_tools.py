@@ -5,13 +5,14 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.support.paths import DOCS
 
 from perdure import Agent, Runtime
 from perdure.config import load
 from perdure.mcp import MCPServer, MCPTools
 from perdure.testing import ScriptedModel
 
-PAGE = (Path(__file__).parents[2] / "docs" / "mcp-tools.md").read_text()
+PAGE = (DOCS / "mcp-tools.md").read_text()
 
 
 def code(language: str) -> str:

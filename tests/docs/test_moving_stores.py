@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
-from tests.cli.shop import SHOP
 from tests.docs.test_operating import shell
+from tests.support.cli_project import SHOP
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "moving-stores.md").read_text()
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.cli.shop import SHOP
+from tests.support.cli_project import SHOP
+from tests.support.paths import ROOT
 
 from perdure.cli.root import cli
 from perdure.runtime.doctor import database as checkup
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "operating.md").read_text()
 
 
@@ -49,7 +49,7 @@ def test_every_command_of_the_page_works(folder: Path) -> None:
     commands = [line for block in blocks("sh") for line in block.splitlines()]
     assert len(commands) == 9
     said = {command: shell(folder, command) for command in commands}
-    assert said["perdure doctor"].endswith("All is well.\n")
+    assert said["perdure doctor"].endswith("There are no findings.\n")
     assert shell(folder, "perdure approve @last --store sqlite:///other.db --no-run")
     assert shell(folder, "perdure sessions show s1 --store sqlite:///backup.db")
 

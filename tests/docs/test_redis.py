@@ -3,14 +3,15 @@
 import json
 import re
 from pathlib import Path
+from typing import get_args
 
 from redis.asyncio import Redis
-from tests.runtime.shop import clerk, paused
+from tests.support.paths import ROOT
+from tests.support.shop import clerk, paused
 
 from perdure import Runtime, config
-from perdure.core.pending.record import PendingStatus
+from perdure.core.literals import PendingStatus
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "redis.md").read_text()
 (YAML,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
@@ -23,7 +24,7 @@ def test_its_yaml_is_understood(tmp_path: Path) -> None:
 
 
 async def test_its_keys_are_there(tmp_path: Path, redis_url: str) -> None:
-    for status in PendingStatus:
+    for status in get_args(PendingStatus):
         assert f"`{status}`" in PAGE
     one = clerk()
     store = f"sqlite:///{tmp_path / 'perdure.db'}"

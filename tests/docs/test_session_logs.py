@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.support.paths import ROOT
 
 from perdure.cli.root import cli
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "session-logs.md").read_text()
 
 

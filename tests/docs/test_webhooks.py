@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runtime.receiver import Receiver, receiving
-from tests.serve.process import ROOT, Server
+from tests.support.paths import ROOT
+from tests.support.receiver import Receiver, receiving
+from tests.support.server import Server
 
 from perdure.core.durations import format_ms
-from perdure.core.webhooks.deliveries import BACK_OFF_S, FEW, LIMIT_MS, TYPES
-from perdure.core.webhooks.signatures import derive, verify
+from perdure.core.webhooks.deliveries import BACK_OFF_S, LIMIT_MS, MAX_REFUSALS, TYPES
+from perdure.core.webhooks.signatures import derive_secret, verify
 
 PAGE = (ROOT / "docs" / "webhooks.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
@@ -89,7 +90,7 @@ def test_every_command_of_the_page_works(folder: Path) -> None:
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
             ids = dict(zip(("FIRST", "SECOND", "THIRD"), (c["id"] for c in calls), strict=True))
-            own = derive(SECRETS["PERDURE_WEBHOOK_SECRET"], ids["SECOND"])
+            own = derive_secret(SECRETS["PERDURE_WEBHOOK_SECRET"], ids["SECOND"])
             more = {"SERVER": server.url, "CALLBACK_SECRET": own, **options, **ids}
             for block in (signing, plain, standard):
                 assert json.loads(shell(folder, block, **more))["success"] is True
@@ -115,7 +116,7 @@ def test_the_page_names_every_occasion_and_the_pauses_that_there_are() -> None:
     assert [f"{n}{'m' if unit == 'min' else unit}" for n, unit in shown] == [
         "24h" if pause == "1d" else pause for pause in pauses
     ]
-    assert (FEW, LIMIT_MS) == (4, 3 * 86_400_000)
+    assert (MAX_REFUSALS, LIMIT_MS) == (4, 3 * 86_400_000)
 
 
 def test_every_link_of_the_page_leads_somewhere_and_the_configuration_leads_to_it() -> None:

@@ -120,10 +120,10 @@ def test_a_state_that_says_it_beside_its_snapshot_is_read_too() -> None:
     "data, why",
     [
         (b"", "failed to load execution state: "),
-        (b"[]", "failed to load execution state: it is no object"),
+        (b"[]", "failed to load execution state: it is not an object"),
         (b"\xff", "failed to load execution state: "),
         (b"{}", "failed to load execution state: Object missing required field `task_id`"),
-        (b'{"version": 0}', "failed to load execution state: version 0 is none"),
+        (b'{"version": 0}', "failed to load execution state: 0 is not a version"),
         (b'{"version": 2}', "failed to load execution state: version 2 is newer"),
         (
             b'{"task_id": "t", "context_id": "c", "reasoning_state": {"iteration": "x"}}',

@@ -1,16 +1,18 @@
-"""Runtimes with a session that waits for two calls."""
+"""Fixtures: runtimes with a session that waits for two calls."""
 
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.runtimes import clock, memory
 
 from perdure import Agent, Runtime, tool
-from perdure.app import service_of
-from perdure.runtime.webhooks.addresses import Screen
+from perdure.runtime.webhooks.addresses import AddressFilter
 from perdure.store.memory import MemoryStore
 from perdure.testing import ManualClock, ScriptedModel
+
+__all__ = ["clock", "memory"]
 
 
 @tool(deferred=True, timeout="24h")
@@ -28,16 +30,6 @@ def agent() -> Agent[str]:
     return Agent("ci", model=ScriptedModel(turns), tools=[deploy])
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def memory(clock: ManualClock) -> MemoryStore:
-    return MemoryStore(clock)
-
-
 @pytest.fixture(params=["memory", "sqlite"])
 async def rt(
     request: pytest.FixtureRequest,
@@ -46,14 +38,14 @@ async def rt(
     clock: ManualClock,
     tmp_path: Path,
 ) -> AsyncIterator[Runtime]:
-    """An open runtime where session `s` waits for two calls of `deploy`."""
+    """Open runtime in which session `s` waits for two calls of `deploy`."""
     store: Any = memory if request.param == "memory" else f"sqlite:///{tmp_path}/h.db"
     async with Runtime(store, agents=[agent], clock=clock) as opened:
         await opened.session("s", agent=agent).run("Go")
-        service_of(opened).desk.outbox.screen = Screen.allowing([], somewhere)
+        opened._resources.outbox.address_filter = AddressFilter.from_allow_list([], somewhere)
         yield opened
 
 
 async def somewhere(host: str, port: int) -> list[str]:
-    """Every name means a public address: no test asks the machine."""
+    """Resolve every name to a public address, without DNS."""
     return ["93.184.215.14"]

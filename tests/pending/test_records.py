@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from perdure import Conflict, NotFound, Refused, Runtime
-from perdure.app import service_of
 from perdure.pending import PendingToolCall
 from perdure.runtime.webhooks.deliveries import Deliveries
 from perdure.testing import ManualClock
@@ -172,10 +171,10 @@ async def test_each_call_may_have_somebody_of_its_own_to_tell(
     )
     other = await calls.create(session_id="s", tool="build", input={}, notify_secret="b")  # noqa: S106
     await calls.complete(one["id"], "up")
-    desk = service_of(rt).desk
-    assert await desk.own_secrets(one["id"]) == ["a"]
-    assert await desk.own_secrets(other["id"]) == ["b"]
-    found = [made async for made in Deliveries(desk.outbox).all(None)]
+    resources = rt._resources
+    assert await resources.own_secrets(one["id"]) == ["a"]
+    assert await resources.own_secrets(other["id"]) == ["b"]
+    found = [made async for made in Deliveries(resources.outbox).all(None)]
     assert sorted(made.occasion for made in found) == ["decided", "pending"]
     assert "T0ken" not in str(await calls.list())
     with pytest.raises(Refused, match="not a public address"):

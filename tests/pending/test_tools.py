@@ -6,7 +6,6 @@ import anyio
 import pytest
 
 from perdure import Conflict, Context, NotFound, PendingCall, Refused, Runtime, ToolError, tool
-from perdure.app import service_of
 from perdure.errors import ConfigError
 from perdure.pending import AsyncTool, AsyncToolRegistry, PendingToolCall, SessionResumer
 from perdure.runtime.webhooks.deliveries import Deliveries
@@ -174,11 +173,11 @@ async def test_whom_a_caller_names_is_told_what_becomes_of_the_call_and_of_it_al
     started = await registry.execute("build", {}, webhook_url=url, webhook_secret=secret)
     assert seen == ["shared"]
     await SessionResumer(rt).submit_result(started["pendingID"], "up")
-    desk = service_of(rt).desk
-    assert await desk.own_secrets(started["pendingID"]) == ["shared"]
-    found = [one async for one in Deliveries(desk.outbox).all(None)]
+    resources = rt._resources
+    assert await resources.own_secrets(started["pendingID"]) == ["shared"]
+    found = [one async for one in Deliveries(resources.outbox).all(None)]
     assert {one.occasion for one in found} == {"pending", "decided", "expiring"}
-    hook = await desk.outbox.find(found[0].target)
+    hook = await resources.outbox.find_hook(found[0].target)
     assert hook is not None
     assert (hook.url, hook.secret) == (url, secret)
     record = await PendingToolCall(rt).get(started["pendingID"])
@@ -189,11 +188,11 @@ async def test_a_caller_may_give_a_secret_alone(registry: AsyncToolRegistry, rt:
     """S0.59"""
     started = await registry.execute("deploy-preview", {"branch": "x"}, webhook_secret="s")  # noqa: S106
     other = await registry.execute("deploy-preview", {"branch": "x"})
-    desk = service_of(rt).desk
-    assert await desk.own_secrets(started["pendingID"]) == ["s"]
-    assert await desk.own_secrets(other["pendingID"]) == []
-    assert await desk.own_secrets("p_nope") == []
-    assert [one async for one in Deliveries(desk.outbox).all(None)] == []
+    resources = rt._resources
+    assert await resources.own_secrets(started["pendingID"]) == ["s"]
+    assert await resources.own_secrets(other["pendingID"]) == []
+    assert await resources.own_secrets("p_nope") == []
+    assert [one async for one in Deliveries(resources.outbox).all(None)] == []
 
 
 async def test_a_result_is_validated_by_the_tool(registry: AsyncToolRegistry, rt: Runtime) -> None:

@@ -1,4 +1,4 @@
-"""A connection of apsw with the part of Python's `sqlite3` that the store uses."""
+"""Connection of apsw with the part of Python's `sqlite3` API that the store uses."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ import apsw
 
 
 class Cursor:
-    """The rows of one statement, all of them fetched."""
+    """Rows of one statement, all fetched."""
 
     def __init__(self, connection: apsw.Connection, sql: str, values: Sequence[Any]) -> None:
         before = connection.total_changes()
@@ -27,7 +27,7 @@ class Cursor:
 
 
 class Connection:
-    """`settings` replaces the values of pragmas that the store sets."""
+    """Connection; `settings` replaces the values of pragmas that the store sets."""
 
     Error = apsw.Error
 

@@ -1,4 +1,4 @@
-"""Stores that many processes use."""
+"""Fixture: stores that many processes can share."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def shared_store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of an empty store."""
+    """URL of an empty store."""
     if request.param == "postgres":
         url: str = request.getfixturevalue("postgres_url")
         return url

@@ -1,8 +1,8 @@
 """Many processes on one store: `python -m tests.proof.crowd FOLDER STORE SECONDS`.
 
-Each has sessions of its own and drives whatever is due, its own or another's; approvals and
-results come from a process that is not the session's. On SQLite one of them checkpoints all the
-while.
+Each has its own sessions and drives whatever is due, its own or another's; approvals and results
+come from another process than the session's. On SQLite one of them runs WAL checkpoints all the
+time.
 """
 
 import json
@@ -30,8 +30,8 @@ from perdure.store.shared.file_lock import WriteLock
 from perdure.testing import ScriptedModel
 
 PROCESSES = 10
-SESSIONS = 10  # of each
-LONGEST_S = 60  # beyond the time that it is given
+SESSIONS = 10  # per member
+LONGEST_S = 60  # beyond the time limit of the test
 TURNS = (("look",), ("refund",), ("look", "look"), ("deploy",))
 TOOLS = [name for turn in TURNS for name in turn]  # of one run, in order
 _CHECKPOINTS = ("PASSIVE", "RESTART", "TRUNCATE")
@@ -39,18 +39,18 @@ _CHECKPOINTS = ("PASSIVE", "RESTART", "TRUNCATE")
 
 @dataclass(slots=True)
 class Member:
-    """One process of the crowd, and what it has done."""
+    """Process of the crowd, with its counts."""
 
     number: int
     folder: Path
     store: str
-    mouths: Sequence[int]  # where to tell each member of a call that waits
+    mouths: Sequence[int]  # queues that announce open calls to each member
     ear: int
     done: Counter[str] = field(default_factory=Counter)
     intervals: list[dict[str, Any]] = field(default_factory=list)
 
     async def wait_for_all(self) -> None:
-        """Return when the sessions of all members have come to their end."""
+        """Wait until the sessions of all members have ended."""
         (self.folder / f"ready-{self.number}").touch()
         while len(list(self.folder.glob("ready-*"))) < PROCESSES:  # noqa: ASYNC110 - of others
             await anyio.sleep(0.05)
@@ -85,14 +85,14 @@ async def deploy(ctx: Context[Member], call: PendingCall) -> str:
 
 
 def make_agent() -> Agent[Any]:
-    """An agent whose every run is the same turns again."""
+    """Return an agent whose runs all have the same turns."""
     script: list[dict[str, Any]] = [{"calls": [{"tool": name} for name in turn]} for turn in TURNS]
     model = ScriptedModel([*script, {"text": "all done"}] * 200)
     return Agent("a", model=model, tools=[look, refund, deploy])
 
 
 class CountingStore:
-    """Counts what this process has committed."""
+    """Store that counts the commits of this process."""
 
     def __init__(self, store: Store, done: Counter[str]) -> None:
         self._store = store
@@ -110,7 +110,7 @@ class CountingStore:
 
 
 async def live(me: Member, seconds: float) -> None:
-    """Run sessions one after the other until time is up, then see all of them to their end."""
+    """Run sessions one after the other until the time is up, then drive all to their end."""
     around_store.set(lambda store: cast("Store", CountingStore(store, me.done)))
     agent = make_agent()
     until = time.monotonic() + seconds
@@ -150,7 +150,7 @@ async def run_again(rt: Runtime, me: Member, number: int, until: float) -> None:
 
 
 async def answer(rt: Runtime, me: Member) -> None:
-    """Settle the calls of others that we are told of."""
+    """Settle the announced calls of other members."""
     left = b""
     while True:
         await anyio.wait_readable(me.ear)
@@ -165,7 +165,7 @@ async def answer(rt: Runtime, me: Member) -> None:
 
 
 def checkpoint(folder: Path, database: str) -> None:
-    """Copy the log into the database again and again, in every way, under the writers' lock."""
+    """Run WAL checkpoints of every kind again and again, under the writers' lock."""
     connection = sqlite3.connect(database, timeout=10)
     lock = WriteLock(f"{database}.lock")
     lock.open()
@@ -181,7 +181,7 @@ def checkpoint(folder: Path, database: str) -> None:
 
 
 def run(me: Member, seconds: float) -> None:
-    """One member, from its fork to its end."""
+    """Run one member, from its fork to its end."""
     status = 1
     try:
         log = os.open(me.folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -203,7 +203,7 @@ def run(me: Member, seconds: float) -> None:
 
 def main() -> None:
     folder, store, seconds = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
-    Runtime(store).run_sync(_nothing)  # so that the database is there
+    Runtime(store).run_sync(_nothing)  # creates the database
     pipes = [os.pipe() for _ in range(PROCESSES)]
     mouths = [mouth for _, mouth in pipes]
     children = []

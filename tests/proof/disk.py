@@ -1,8 +1,8 @@
-"""A disk that can lose its power: it keeps what was synced, and of the rest what it happens to.
+"""Disk that can lose its power: synced data survives, unsynced data at random.
 
-Under it are ordinary files, which show what a process sees. Beside them the disk remembers what
-would be there after a power loss: the synced bytes, and every write, truncation, creation and
-deletion since. A survivor is those bytes plus a random choice of the rest, sector by sector.
+Ordinary files hold what a process sees. The disk also remembers what would exist after a power
+loss: the synced bytes, and every write, truncation, creation and deletion since. A survivor is
+those bytes plus a random choice of the others, sector by sector.
 """
 
 import random
@@ -15,13 +15,13 @@ import apsw
 
 SECTOR = 512
 
-# What SQLite creates with the promise to sync the directory too, at the file's first sync.
+# Files whose directory SQLite promises to sync at the file's first sync.
 _JOURNALS = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL | apsw.SQLITE_OPEN_SUPER_JOURNAL
 
 
 @dataclass(slots=True)
 class Cached:
-    """A write or truncation that no sync has followed yet; `data` is None for a truncation."""
+    """Write or truncation without a sync after it; `data` is None for a truncation."""
 
     offset: int
     data: bytes | None
@@ -29,7 +29,7 @@ class Cached:
 
 @dataclass(slots=True)
 class OnDisk:
-    """One file as the disk has it."""
+    """File as the disk has it."""
 
     synced: bytearray = field(default_factory=bytearray)
     cached: list[Cached] = field(default_factory=list)
@@ -41,7 +41,7 @@ class OnDisk:
         self.cached.clear()
 
     def survivor(self, luck: random.Random, share: float) -> bytes:
-        """What is there after a power loss, if about this share of the unsynced was written."""
+        """Return the content after a power loss, with about this share of the unsynced writes."""
         left = bytearray(self.synced)
         for change in self.cached:
             if change.data is None:
@@ -70,22 +70,22 @@ Image = dict[str, bytes]  # the files of a directory, by name
 
 
 class Disk:
-    """What has reached the disk of one directory. `before` is called before each operation."""
+    """Disk of one directory. `before` is called before each operation."""
 
     def __init__(self, files: Image | None = None) -> None:
         self.operations = 0
         self.before: Callable[[str], None] = lambda operation: None
         self._lock = threading.RLock()
         self._seen = {name: OnDisk(bytearray(data)) for name, data in (files or {}).items()}
-        self._named = dict(self._seen)  # the directory as it was last synced
+        self._named = dict(self._seen)  # the directory at its last sync
 
     def survivor(self, luck: random.Random) -> Image:
-        """The files after a power loss at this very moment."""
+        """Return the files after a power loss at this moment."""
         with self._lock:
             share = luck.choice([0.0, 0.1, 0.5, 0.9, 1.0])
             image: Image = {}
             for name in sorted(self._named.keys() | self._seen.keys()):
-                # A creation or deletion that was not synced has happened or not, each by itself.
+                # Every unsynced creation or deletion has happened or not, independently.
                 folder = self._seen if luck.random() < share else self._named
                 if name in folder:
                     image[name] = folder[name].survivor(luck, share)
@@ -124,7 +124,7 @@ class Disk:
 
 
 class DiskVfs(apsw.VFS):
-    """SQLite's own files, with a disk that is told what is done to them. Nothing is fsynced."""
+    """VFS of SQLite's own files that reports every operation to a disk. Nothing is fsynced."""
 
     def __init__(self, name: str, disk: Disk) -> None:
         self._disk = disk
@@ -142,7 +142,7 @@ class DiskVfs(apsw.VFS):
 
 
 class DiskFile(apsw.VFSFile):
-    """One file of such a disk."""
+    """File of such a disk."""
 
     def __init__(
         self, path: str | apsw.URIFilename | None, flags: list[int], name: str, disk: Disk

@@ -1,6 +1,6 @@
-"""A process on a store where many sessions wait: `python -m tests.proof.parked DATABASE`.
+"""Process on a store with many parked sessions: `python -m tests.proof.parked DATABASE`.
 
-It says what one start and one session cost it: SQLite's steps, and its memory.
+It reports the cost of one start and one session: SQLite's steps, and its memory.
 """
 
 import json
@@ -17,11 +17,11 @@ from perdure.store.sqlite.open import python_connect
 from perdure.store.sqlite.store import SqliteStore
 from perdure.testing import ScriptedModel
 
-PARKED, PENDING = "parked-{:06}", "p_{:026}"  # ids of the sessions that wait, and of their calls
+PARKED, PENDING = "parked-{:06}", "p_{:026}"  # ids of the parked sessions, and of their calls
 
 
 class Steps:
-    """Counts the instructions of SQLite's virtual machine, on every connection of a store."""
+    """Counter of the instructions of SQLite's virtual machine on every connection of a store."""
 
     def __init__(self) -> None:
         self._total = 0
@@ -36,7 +36,7 @@ class Steps:
         return 0
 
     def taken(self) -> int:
-        """How many since the last question."""
+        """Return the number since the last call."""
         total, self._total = self._total, 0
         return total
 
@@ -52,7 +52,7 @@ def make_agent() -> Agent[Any]:
 
 
 async def cycle(database: str) -> dict[str, Any]:
-    """Start, recover, look for work, expire, then one session from its message to its end."""
+    """Start, recover, claim, expire, then run one session from its message to its end."""
     steps, said, end = Steps(), dict[str, int](), dict[str, Any]()
     store = SqliteStore(database, connect=steps.connect)
     async with Runtime(store, agents=[make_agent()]) as rt:
@@ -79,7 +79,7 @@ async def cycle(database: str) -> dict[str, Any]:
 
 
 def most_memory_kib() -> int:
-    """The most that this process has had; on Linux getrusage would tell of its parent too."""
+    """Return the peak memory of this process; getrusage on Linux includes its parent's."""
     status = Path("/proc/self/status")
     if status.exists():
         (line,) = [one for one in status.read_text().splitlines() if one.startswith("VmHWM:")]

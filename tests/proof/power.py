@@ -1,4 +1,4 @@
-"""Commits on a disk that may lose its power at any operation, and what must be there afterwards."""
+"""Commits on a disk that may lose its power at any operation, and what must survive."""
 
 import asyncio
 import itertools
@@ -23,16 +23,16 @@ from perdure.testing import ManualClock
 
 DATABASE = "perdure.db"
 WRITERS = 4
-DRIVER = 0  # this writer holds a lease; the others come from outside
+DRIVER = 0  # this writer holds a lease; the others commit without one
 LEASE_MS = 3_600_000
-WAL_LIMIT = 40_000  # so that there is a checkpoint every few commits
+WAL_LIMIT = 40_000  # a WAL checkpoint every few commits
 
 _vfs_names = (f"disk-{n}" for n in itertools.count())
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A power loss: what the disk had then, and which commits had been acknowledged."""
+    """Power loss: the content of the disk, and the commits acknowledged before it."""
 
     operation: int
     image: Image
@@ -41,11 +41,11 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a new process found after a power loss."""
+    """Result of opening the store after a power loss."""
 
     present: frozenset[int] = frozenset()
-    lost: frozenset[int] = frozenset()  # acknowledged, and not there
-    wrong: tuple[str, ...] = ()  # what is there in part, or damaged
+    lost: frozenset[int] = frozenset()  # acknowledged, but missing
+    wrong: tuple[str, ...] = ()  # present in part, or damaged
 
     @property
     def is_good(self) -> bool:
@@ -53,19 +53,19 @@ class Finding:
 
 
 class Life:
-    """One process on such a disk: it opens a store, commits from several tasks, closes it."""
+    """Process on such a disk: it opens a store, commits from several tasks, and closes it."""
 
     def __init__(
         self, folder: Path, seed: str, settings: Mapping[str, object], before: "Life | None" = None
     ) -> None:
         self.cuts: list[Cut] = []
         self.operations = 0
-        self.records: dict[int, int] = dict(before.records) if before else {}  # of each commit
+        self.records: dict[int, int] = dict(before.records) if before else {}  # per commit
         self._acknowledged: set[int] = set()
         self._folder = folder
         self._luck = random.Random(seed)  # noqa: S311 - chance, not a secret
         self._settings = {"journal_size_limit": WAL_LIMIT, **settings}
-        # Long after the life before it, so that what that one held is free.
+        # Long after the process before it, so that its leases have expired.
         self._clock = ManualClock()
         if before is not None:
             self._clock.advance(timedelta(milliseconds=2 * LEASE_MS))
@@ -77,7 +77,7 @@ class Life:
         image: Image | None = None,
         present: frozenset[int] = frozenset(),
     ) -> None:
-        """Live, on what an earlier power loss left; `rate` of all operations are cut at."""
+        """Run on what an earlier power loss left; `rate` is the share of operations with a cut."""
         self._acknowledged |= present
         lay_out(self._folder, image or {})
         disk, name = Disk(image), next(_vfs_names)
@@ -100,10 +100,10 @@ class Life:
         loop = asyncio.get_running_loop()
 
         def cut(operation: str) -> None:
-            # Rather before a sync, when all of a commit may have been written, and none need be.
+            # Preferably before a sync, when any part of a commit may have been written.
             if self._luck.random() >= (rate * 5 if operation == "sync" else rate):
                 return
-            # What is durable by now is answered first, so that all of it is owed.
+            # Acknowledge first whatever is durable by now, so that all of it must survive.
             _let_it_run(loop)
             owed = frozenset(self._acknowledged)
             self.cuts.append(Cut(disk.operations, disk.survivor(self._luck), owed))
@@ -129,7 +129,7 @@ class Life:
             shape = self._luck.choice(["plain", "driven", "two"])
             if shape == "driven" and lease is not None:  # an append that has its own SQL
                 writes, puts = [Write(stream, records, fence=lease, head=head)], []
-            elif shape == "two":  # a child tells its parent
+            elif shape == "two":  # a child reports to its parent
                 writes = [
                     Write(stream, records[1:], create="session"),
                     Write(other, records[:1], create="session"),
@@ -144,16 +144,16 @@ class Life:
 async def _drive(store: SqliteStore, stream: str) -> Lease:
     name = f"driver-{store.now()}"
     await store.renew(name, LEASE_MS, join=True)
-    await store.claim(name, "session", 0)  # what a driver before us held becomes free
+    await store.claim(name, "session", 0)  # leases of the driver before this one expire
     await store.commit([Write(stream, wake=0)])
     (lease,) = await store.claim(name, "session", 1, only=stream)
     return lease
 
 
 def _let_it_run(loop: asyncio.AbstractEventLoop) -> None:
-    """From another thread: wait until everything that the loop has to do now is done."""
+    """Wait, in another thread, until the loop has done its current work."""
     passed = threading.Event()
-    rounds = iter(range(3))  # an answer, the task that it wakes, and what that does
+    rounds = iter(range(3))  # a reply, the asyncio task that it wakes, and what that does
 
     def again() -> None:
         if next(rounds, None) is None:
@@ -166,14 +166,14 @@ def _let_it_run(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def lay_out(folder: Path, image: Image) -> None:
-    """The files of an image in a new directory."""
+    """Write the files of an image into a new directory."""
     folder.mkdir()
     for name, data in image.items():
         (folder / name).write_bytes(data)
 
 
 async def examine(folder: Path, cut: Cut, records: Mapping[int, int]) -> Finding:
-    """Open what a power loss left with an ordinary store, and look for everything."""
+    """Open what a power loss left with an ordinary store, and check everything."""
     lay_out(folder, cut.image)
     store = SqliteStore(folder / DATABASE)
     try:
@@ -217,7 +217,7 @@ async def _find(store: SqliteStore, cut: Cut, records: Mapping[int, int]) -> Fin
 
 
 async def _unlike(store: SqliteStore, parts: Mapping[str, Entry]) -> list[str]:
-    """Each stream's last entry must be that of its last commit with entries."""
+    """Check that each stream's last entry is that of its last commit with entries."""
     wrong = []
     last = await _entries(store, "last")
     for stream in {entry.stream for entry in parts.values()} | set(last):

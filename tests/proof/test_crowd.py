@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from anyio import to_thread
-from tests.crash.harness import ROOT
 from tests.proof.crowd import LONGEST_S, PROCESSES, SESSIONS, TOOLS, TURNS
+from tests.support.paths import ROOT
 
 from perdure import Event, Runtime
 

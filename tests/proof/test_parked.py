@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from anyio import to_thread
-from tests.crash.harness import ROOT
 from tests.proof.parked import PARKED, PENDING, make_agent
+from tests.support.paths import ROOT
 
 from perdure import Runtime
 from perdure.core.session import naming as index
@@ -34,7 +34,7 @@ class Parked(NamedTuple):
     def copied(self, number: int, now: int) -> tuple[Write, list[Put]]:
         """The same session with another name, as the writes that make it."""
         name = PARKED.format(number)
-        stream = index.stream_of("", name)
+        stream = index.session_stream("", name)
         ours = [self.session_id, self.pending_id, self.effect_id]
         theirs = [name, PENDING.format(number), f"e_{number:026}"]
 
@@ -61,7 +61,7 @@ async def park(database: Path, number: int) -> None:
     async with Runtime(store, agents=[make_agent()]) as rt:
         session = rt.session("one-to-be-copied", agent="shop")
         (call,) = (await session.run("Refund A-1")).pending
-        stream = index.stream_of("", session.id)
+        stream = index.session_stream("", session.id)
         found = [await store.find(kind, stream=stream) for kind in ("session", "pending")]
         one = Parked(
             index.stream_kind("shop"),

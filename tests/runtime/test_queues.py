@@ -9,7 +9,8 @@ import pytest
 from perdure import Agent, Refused, Runtime, tool
 from perdure.errors import ConfigError
 from perdure.runtime.records.entries import SessionRef
-from perdure.runtime.transfer.archive import export_lines, import_lines
+from perdure.runtime.transfer.exports import export_lines
+from perdure.runtime.transfer.imports import import_lines
 from perdure.testing import ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]
@@ -55,10 +56,10 @@ async def test_a_session_stays_in_its_queue(runtime: MakeRuntime) -> None:
         await rt.work(once=True, queues=["gpu"])
         copy = await rt.session("s").fork(id="copy")
         assert (await copy.get()).queue == "gpu"
-        known = await rt._service.desk.outside.known(SessionRef("", "s"))
-        lines = [line async for line in export_lines(rt._service, known)]
+        known = await rt._resources.session_inbox.session_entry(SessionRef("", "s"))
+        lines = [line async for line in export_lines(rt._resources.store, known)]
     async with Runtime("memory:", agents=[one]) as other:
-        await import_lines(other._service, lines)
+        await import_lines(other._resources.store, lines)
         assert (await other.session("s").get()).queue == "gpu"
         await other.session("s").send("More")
         await other.work(once=True)
@@ -115,7 +116,7 @@ async def test_a_session_whose_queue_nobody_serves_says_so(
         clock.advance("6s")  # it would be the worker's here for as long as it may need
         problem = (await rt.session("s").get()).problem
         assert problem is not None
-        assert problem.message == "it is due, and nobody drives it"
+        assert problem.message == "it is due, and no worker drives it"
         tasks.cancel_scope.cancel()
 
 
@@ -126,7 +127,7 @@ async def test_a_name_that_says_too_little_is_given_up_once_nothing_is_driven(
     one = agent()
     async with in_memory(one) as rt:
         await rt.session("s", agent=one).run("Go")
-        store = rt._service.desk.store
+        store = rt._resources.store
         (before,) = (await store.census(())).alive
         await rt.work(once=True)
         assert (await store.census(())).alive == (before,)

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import SecretStr
-from tests.mcp.world import World
+from tests.runtime.mcp.world import World
 
 from perdure import Agent, File, Runtime, ToolError, tool
 from perdure.errors import ConfigError

@@ -46,7 +46,7 @@ def test_values_are_frozen_varied_by_replace_and_hashable() -> None:
 
 
 async def test_the_callback_secret_is_known_only_inside_its_tool() -> None:
-    with pytest.raises(Refused, match="known only inside its tool") as caught:
+    with pytest.raises(Refused, match="available only inside its tool") as caught:
         _ = pending().callback_secret
     assert caught.value.code == "NOT_IN_TOOL"
     inside = pending(_secret=lambda: "hush")

@@ -1,4 +1,4 @@
-"""Server programs on this machine: where they are, and whom they run as."""
+"""Server programs on this machine: their paths, and the users they run as."""
 
 import os
 import pwd
@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-# Where packagers put PostgreSQL's programs, of which only the clients are on the path.
+# Folders of PostgreSQL's programs in distributions; only the clients are on the path.
 _POSTGRES_HOMES = (
     "/usr/lib/postgresql/*/bin",  # Debian
     "/usr/pgsql-*/bin",  # Red Hat
@@ -17,7 +17,7 @@ _POSTGRES_HOMES = (
 
 
 class Missing(Exception):
-    """A server that is not installed; its tests are skipped, loudly."""
+    """A server is not installed; its tests are skipped, with a line at the end of the run."""
 
     def __init__(self, component: str, package: str) -> None:
         super().__init__(f"{component} is not installed (Debian: {package})")
@@ -25,21 +25,21 @@ class Missing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Whom a server runs as; nothing is set where it is ourselves."""
+    """User that a server runs as; empty for the current user."""
 
     uid: int | None = None
     gid: int | None = None
 
     @property
     def popen(self) -> dict[str, int | list[int]]:
-        """As arguments of Popen."""
+        """Return the arguments of Popen."""
         if self.uid is None or self.gid is None:
             return {}
         return {"user": self.uid, "group": self.gid, "extra_groups": []}
 
 
 def unprivileged() -> User:
-    """Ourselves, unless we are root: PostgreSQL and pgbouncer refuse to run as root."""
+    """Return the current user, or another one if that is root, as which servers refuse to run."""
     if os.geteuid() != 0:
         return User()
     for name in ("postgres", "nobody"):
@@ -52,7 +52,7 @@ def unprivileged() -> User:
 
 
 def program(name: str, package: str) -> str:
-    """A program on the path, or where only root has its path. Missing."""
+    """Return a program on the path, or on root's path. Raises Missing."""
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin:/sbin")
     if found is None:
         raise Missing(name, package)
@@ -60,7 +60,7 @@ def program(name: str, package: str) -> str:
 
 
 def postgres_home() -> Path:
-    """The folder of PostgreSQL's programs, the newest of several. Missing."""
+    """Return the folder of the newest PostgreSQL's programs. Raises Missing."""
     homes = [path for pattern in _POSTGRES_HOMES for path in Path("/").glob(pattern[1:])]
     on_path = shutil.which("initdb")
     if on_path is not None:

@@ -1,12 +1,16 @@
-"""Servers as fixtures: started by the first test that needs one, ended with the run.
+"""Fixtures: servers that the first test that needs one starts, and that end with the run.
 
-A server that is not installed skips the tests that need it, with a loud line at the end of the run;
-with CI=true it fails them.
+All tests share one PostgreSQL and one Redis, which none of them may stop, restart, fill or
+reconfigure: such a test uses `own_postgres`, `start_postgres` or `own_redis`.
+
+Tests of a server that is not installed are skipped, with a red line at the end of the run; with
+CI=true they fail.
 """
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from itertools import count
 from typing import TypeVar
 
 import pytest
@@ -15,15 +19,18 @@ from tests.servers.pgbouncer import Pgbouncer
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 
+from perdure.store.postgres.store import PostgresStore
+
 S = TypeVar("S")
 
 StartPostgres = Callable[..., PostgresServer]
+NewSchema = Callable[[], str]
 
-NOT_TESTED = "NOT TESTED: "  # how the reason of a skip begins that is said again at the end
+NOT_TESTED = "NOT TESTED: "  # prefix of skip reasons that are repeated at the end of the run
 
 
 def wanted(start: Callable[[], S]) -> S:
-    """The server, or the test that wants it is skipped, in CI failed."""
+    """Return the server, or skip the test; in CI fail it."""
     try:
         return start()
     except Missing as missing:
@@ -34,21 +41,45 @@ def wanted(start: Callable[[], S]) -> S:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """One PostgreSQL for the run."""
-    server = wanted(PostgresServer)
+    """PostgreSQL server that the tests of the run share; none may stop or restart it."""
+    server = wanted(lambda: PostgresServer(is_shared=True))
     yield server
     server.end()
 
 
 @pytest.fixture
 def postgres_url(postgres: PostgresServer) -> str:
-    """An empty database of its own."""
+    """URL of an empty database for one test."""
     return postgres.new_database()
+
+
+@pytest.fixture(scope="session")
+def new_postgres_schema(postgres: PostgresServer) -> NewSchema:
+    """Return a factory of URLs of empty schemas in one database: cheaper than databases."""
+    url, numbers = postgres.new_database(), count(1)
+    return lambda: f"{url}?schema=schema_{next(numbers)}"
+
+
+@pytest.fixture
+async def postgres_store(postgres_url: str) -> AsyncIterator[PostgresStore]:
+    """Open store on an empty database."""
+    store = PostgresStore(postgres_url)
+    await store.open()
+    yield store
+    await store.close()
+
+
+@pytest.fixture(scope="module")
+def own_postgres() -> Iterator[PostgresServer]:
+    """PostgreSQL server for the tests of one module that terminate its connections."""
+    server = wanted(PostgresServer)
+    yield server
+    server.end()
 
 
 @pytest.fixture
 def start_postgres() -> Iterator[StartPostgres]:
-    """Servers of the test's own, which it may kill and start again."""
+    """Return a factory of servers for one test, which may kill and restart them."""
     started: list[PostgresServer] = []
 
     def start(*settings: str, standby_of: PostgresServer | None = None) -> PostgresServer:
@@ -62,7 +93,7 @@ def start_postgres() -> Iterator[StartPostgres]:
 
 @pytest.fixture(scope="session")
 def pgbouncer(postgres: PostgresServer) -> Iterator[Pgbouncer]:
-    """One pgbouncer before the PostgreSQL of the run, in transaction mode."""
+    """pgbouncer in front of the PostgreSQL of the run, in transaction mode."""
     pooler = wanted(lambda: Pgbouncer(postgres))
     yield pooler
     pooler.end()
@@ -70,7 +101,15 @@ def pgbouncer(postgres: PostgresServer) -> Iterator[Pgbouncer]:
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
-    """One Redis for the run. A test that kills it starts it again."""
+    """Redis server that the tests of the run share; none may stop or restart it."""
+    server = wanted(lambda: RedisServer(is_shared=True))
+    yield server
+    server.end()
+
+
+@pytest.fixture
+def own_redis() -> Iterator[RedisServer]:
+    """Redis server of one test, which may kill and restart it."""
     server = wanted(RedisServer)
     yield server
     server.end()
@@ -78,13 +117,13 @@ def redis_server() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def redis_url(redis_server: RedisServer) -> str:
-    """The Redis of the run, with nothing in it."""
+    """URL of the emptied Redis of the run."""
     redis_server.empty()
     return redis_server.url
 
 
 def not_tested(skipped: Iterable[pytest.TestReport]) -> list[str]:
-    """What a run had to do without, one line each."""
+    """Return the missing servers of a run, one line each."""
     reasons = Counter(
         reason[reason.index(NOT_TESTED) :]
         for report in skipped

@@ -1,8 +1,8 @@
-"""Keeps one server for the process that holds its input: `python keeper.py`, told in lines of JSON.
+"""Keeper of one server for the process that holds its input: `python keeper.py`, in lines of JSON.
 
-It is a process of its own so that the server ends with whoever wanted it, also after `kill -9`:
-the input ends then, the keeper stops the server and removes its folder. In answer to each line it
-says one line of JSON: where the server is, or what went wrong.
+It is a separate process so that the server ends with its owner, even after `kill -9`: the input
+ends, and the keeper stops the server and removes its folder. The reply to each line is one line of
+JSON: the address of the server, or an error.
 """
 
 import json
@@ -25,16 +25,16 @@ POLL_S = 0.05
 
 
 class Failed(Exception):
-    """The server did not come up; the text says why."""
+    """The server did not start; the text says why."""
 
 
 @dataclass
 class Server:
-    """One server, its folder and its port; `{folder}` and `{port}` stand for them in what is told.
+    """Server with its folder and port; `{folder}` and `{port}` stand for them in the options.
 
-    What is told: `name`, `files` (by name), `prepare` (commands, once), `command`, `ready` (a
-    command that succeeds when the server answers; none: its port is tried), `stop` (a signal) and
-    `popen` (whom it runs as).
+    Options: `name`, `files` (by name), `prepare` (commands, once), `command`, `ready` (a command
+    that succeeds when the server responds; without it the port is tried), `stop` (a signal) and
+    `popen` (the user it runs as).
     """
 
     told: dict[str, Any]
@@ -47,7 +47,7 @@ class Server:
         self._own(self.folder)
 
     def start(self) -> None:
-        """Start it, at the port it had; at first at a free one. Failed says why it did not."""
+        """Start it, first on a free port, then on the same one. Raises Failed."""
         for command in [] if self.port else self._prepared():
             self._run(command)
         last = Failed("no port was free")
@@ -55,7 +55,7 @@ class Server:
             port = self.port or _free_port()
             try:
                 self._start_at(port)
-            except Failed as failed:  # somebody else may have taken the port meanwhile
+            except Failed as failed:  # another process may have taken the port meanwhile
                 last = failed
             else:
                 self.port = port
@@ -63,22 +63,22 @@ class Server:
         raise last
 
     def kill(self) -> None:
-        """SIGKILL, as a power cut would."""
+        """Kill it with SIGKILL."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """Ask it to end; after some seconds, kill it."""
+        """Stop it; after some seconds, kill it."""
         self._end(signal.Signals[self.told["stop"]])
 
     def remove(self) -> None:
-        """Stop it and leave nothing behind; many databases take a while to remove."""
+        """Stop it and remove its folder, which may take a while."""
         self.stop()
         gone = self.folder.with_name(f"{self.folder.name}.gone")
         self.folder.rename(gone)
         subprocess.Popen(["rm", "-rf", str(gone)], start_new_session=True)
 
     def answer(self) -> dict[str, Any]:
-        """Where it is."""
+        """Return its address."""
         pid = None if self.process is None else self.process.pid
         return {"pid": pid, "port": self.port, "folder": str(self.folder)}
 
@@ -181,14 +181,14 @@ def _do(server: Server, word: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Do what is told until the input ends."""
+    """Serve commands until the input ends."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     told = sys.stdin.readline()
     if not told:
         return
     server = Server(json.loads(told))
     try:
-        with suppress(BrokenPipeError):  # nobody listens any more: the input has ended too
+        with suppress(BrokenPipeError):  # the owner is gone: the input has ended too
             for line in sys.stdin:
                 _say(_do(server, line.strip()))
     finally:

@@ -1,4 +1,4 @@
-"""A server that another process keeps for us, and that ends when we do, however we end."""
+"""Server that a keeper process owns, and that ends with the tests, however they end."""
 
 import json
 import subprocess
@@ -14,15 +14,15 @@ KEEPER = Path(__file__).with_name("keeper.py")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a server is."""
+    """Address of a server."""
 
     port: int
     folder: Path
-    pid: int | None  # None: it does not run
+    pid: int | None  # None: it is not running
 
 
 class Kept:
-    """One server. Starting it twice is the same server again, at the same port."""
+    """Server. Starting it again uses the same data and port."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Kept:
         ready: tuple[str, ...] = (),
         stop: str = "SIGTERM",
     ) -> None:
-        # A session of its own: what is typed at the terminal is not for the keeper.
+        # A separate session: signals from the terminal are not for the keeper.
         self._keeper = subprocess.Popen(
             [sys.executable, str(KEEPER)],
             stdin=subprocess.PIPE,
@@ -56,23 +56,23 @@ class Kept:
 
     @property
     def keeper_pid(self) -> int:
-        """The process that keeps it."""
+        """Process id of the keeper."""
         return self._keeper.pid
 
     def start(self) -> Place:
-        """Start it and wait until it answers. RuntimeError says why it did not."""
+        """Start it and wait until it responds. Raises RuntimeError."""
         return self._ask("start")
 
     def kill(self) -> Place:
-        """SIGKILL, as a power cut would; what it has on its disk stays."""
+        """Kill it with SIGKILL; its data stays."""
         return self._ask("kill")
 
     def stop(self) -> Place:
-        """End it in good order; what it has on its disk stays."""
+        """Stop it in good order; its data stays."""
         return self._ask("stop")
 
     def end(self) -> None:
-        """Stop it and remove all it had."""
+        """Stop it and remove its data."""
         self._keeper.communicate()
 
     def _ask(self, word: str) -> Place:

@@ -1,10 +1,10 @@
-"""A pgbouncer of our own before a PostgreSQL of our own, in transaction mode."""
+"""pgbouncer of the tests in front of their PostgreSQL, in transaction mode."""
 
 from tests.servers.components import program
 from tests.servers.kept import Kept
 from tests.servers.postgres import USER, PostgresServer
 
-# Plain defaults otherwise: what works here works at somebody who installed it and set the mode.
+# Defaults otherwise: what works here works for users who only set the mode.
 _INI = """\
 [databases]
 * = host=127.0.0.1 port={server}
@@ -20,7 +20,7 @@ default_pool_size = 10
 
 
 class Pgbouncer:
-    """Runs from the start until `end`; every database of the server can be reached through it.
+    """pgbouncer that runs until `end`; every database of the server is reachable through it.
 
     `settings` are further lines of its configuration.
     """
@@ -36,16 +36,16 @@ class Pgbouncer:
                 ),
                 "users": f'"{USER}" "{server.password}"\n',
             },
-            stop="SIGKILL",  # it has nothing to lose, and newer ones wait for their clients
+            stop="SIGKILL",  # it has no data to lose, and newer versions wait for their clients
         )
         self._port = self._kept.start().port
 
     def url(self, database: str) -> str:
-        """Where a database is, through the pooler."""
+        """Return the URL of a database through the pooler."""
         return f"postgresql://{USER}:{self._password}@127.0.0.1:{self._port}/{database}"
 
     def through(self, url: str) -> str:
-        """The same database as a URL of the server itself, through the pooler."""
+        """Return the URL, through the pooler, of the database that a URL of the server names."""
         return self.url(url.rpartition("/")[2])
 
     def end(self) -> None:

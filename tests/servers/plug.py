@@ -1,4 +1,4 @@
-"""A cable between clients and a PostgreSQL server that a test can pull, at the worst moment too."""
+"""Proxy between clients and a PostgreSQL server that a test can interrupt at any moment."""
 
 import asyncio
 import socket
@@ -8,18 +8,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Final, Literal
 
-COMMIT: Final = b"COMMIT\0"  # how the server is told to
+COMMIT: Final = b"COMMIT\0"  # the COMMIT message of the protocol
 
-# The server does not get the question and the client a reset; or the server gets it, and instead of
-# the answer the client gets a reset, or nothing for ever.
+# The request is lost and the client gets a reset; or the server gets it, and instead of the
+# response the client gets a reset, or nothing.
 Loss = Literal["question", "answer", "silence"]
 
 
 class Plug:
-    """Passes everything on, until it is told not to."""
+    """Proxy that forwards everything until the test interrupts it."""
 
     def __init__(self, port: int) -> None:
-        self.lost: list[Loss] = []  # what was lost so far
+        self.lost: list[Loss] = []  # losses so far
         self._port = port
         self._losing: deque[Loss | None] = deque()
         self._wires: dict[_Wire, asyncio.Future[tuple[None, None]]] = {}
@@ -27,11 +27,11 @@ class Plug:
         self._flows.set()
 
     def lose(self, *what: Loss | None) -> None:
-        """Lose this of the next COMMITs, one of each; None: nothing."""
+        """Lose these parts of the next COMMITs, one each; None loses nothing."""
         self._losing.extend(what)
 
     def forget(self) -> None:
-        """Lose nothing of what comes."""
+        """Lose nothing from now on."""
         self._losing.clear()
 
     def cut(self) -> None:
@@ -40,15 +40,15 @@ class Plug:
             wire.reset()
 
     def stall(self) -> None:
-        """Take connections and what comes on them, and pass nothing on; `flow` ends it."""
+        """Accept connections and data, but forward nothing, until `flow`."""
         self._flows.clear()
 
     def flow(self) -> None:
-        """Go on."""
+        """Forward again."""
         self._flows.set()
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, from its beginning to its end."""
+        """Serve one connection, from its beginning to its end."""
         there, back = await asyncio.open_connection("127.0.0.1", self._port)
         wire = _Wire(writer, back)
         both = asyncio.gather(self._ask(wire, reader), self._answer(wire, there))
@@ -61,7 +61,7 @@ class Plug:
             wire.reset()
 
     def end(self) -> None:
-        """Carry nothing any more."""
+        """Close the proxy."""
         for both in self._wires.values():
             both.cancel()
 
@@ -91,7 +91,7 @@ class Plug:
 
 
 class _Wire:
-    """One connection."""
+    """Connection through the proxy."""
 
     def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         self.client = client
@@ -99,7 +99,7 @@ class _Wire:
         self.loses: Loss | None = None
 
     def reset(self) -> None:
-        """End both sides as a machine does that knows nothing of them any more."""
+        """Reset both sides."""
         for writer in (self.client, self.server):
             with suppress(OSError):
                 sock = writer.get_extra_info("socket")
@@ -109,7 +109,7 @@ class _Wire:
 
 @asynccontextmanager
 async def plugged(url: str) -> AsyncIterator[tuple[Plug, str]]:
-    """A cable to the server of a URL, and the URL of the same database through it."""
+    """Yield a proxy to the server of a URL, and the URL of the same database through it."""
     before, _, after = url.rpartition(":")
     port, _, database = after.partition("/")
     plug = Plug(int(port))

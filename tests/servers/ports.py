@@ -1,4 +1,4 @@
-"""Ports of the loopback for the servers that the tests start themselves."""
+"""Loopback ports for the servers that tests start."""
 
 import socket
 import sys
@@ -8,11 +8,11 @@ _held: Final[list[socket.socket]] = []
 
 
 def free_port() -> int:
-    """A port that nobody has, and that nobody else is given while the tests run.
+    """Return a free port that no other process gets while the tests run.
 
-    On Linux we stay bound to it without listening: the kernel then gives it to nobody who asks for
-    any port, refuses who connects, and lets a server that may reuse addresses listen there, again
-    and again. Elsewhere we can only hope that nobody takes it meanwhile.
+    On Linux this process stays bound to it without listening: the kernel then does not assign it,
+    refuses connections, and lets a server with SO_REUSEADDR listen there repeatedly. On other
+    systems another process may take the port.
     """
     one = socket.socket()
     one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

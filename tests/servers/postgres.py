@@ -1,4 +1,4 @@
-"""A PostgreSQL of our own, on a free port of the loopback, with databases for the asking."""
+"""PostgreSQL server of the tests, on a free loopback port, with new databases on request."""
 
 import os
 import secrets
@@ -13,15 +13,21 @@ USER = "perdure"
 
 
 class PostgresServer:
-    """Runs from the start until `end`; a password keeps other users of the machine out.
+    """Server that runs until `end`; a password keeps other users of the machine out.
 
-    It is as durable as any (fsync is on), so that killing it means something. `settings` are
-    further lines of its configuration, such as `max_connections=20`. A `standby_of` another one
-    follows it, and takes no writes until it is promoted.
+    It is durable (fsync is on), so that killing it proves something. `settings` are further lines
+    of its configuration, such as `max_connections=20`. A `standby_of` another server follows it,
+    and rejects writes until it is promoted. A test cannot stop a server that others share.
     """
 
-    def __init__(self, *settings: str, standby_of: "PostgresServer | None" = None) -> None:
+    def __init__(
+        self,
+        *settings: str,
+        standby_of: "PostgresServer | None" = None,
+        is_shared: bool = False,
+    ) -> None:
         home = postgres_home()
+        self._is_shared = is_shared
         self.password: str = standby_of.password if standby_of else secrets.token_hex(16)
         self._psql = str(home / "psql")
         self._numbers = count(1)
@@ -46,22 +52,22 @@ class PostgresServer:
             prepare=(made,),
             files={"password": self.password},
             ready=(str(home / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", "{port}"),
-            stop="SIGQUIT",  # at once, without a checkpoint: what it has is thrown away
+            stop="SIGQUIT",  # immediate, without a checkpoint: its data is thrown away
         )
         self.place: Place = self._kept.start()
 
     def url(self, database: str = "postgres") -> str:
-        """Where a database is."""
+        """Return the URL of a database."""
         return f"postgresql://{USER}:{self.password}@127.0.0.1:{self.place.port}/{database}"
 
     def new_database(self) -> str:
-        """The URL of an empty database that nobody else has."""
+        """Return the URL of a new, empty database."""
         name = f"test_{next(self._numbers)}"
         self.psql(f"CREATE DATABASE {name}")
         return self.url(name)
 
     def psql(self, sql: str, database: str = "postgres") -> str:
-        """What psql says to a statement, bare: columns parted by |."""
+        """Return the output of psql for a statement, with columns separated by |."""
         place = ("-h", "127.0.0.1", "-p", str(self.place.port), "-U", USER, "-d", database)
         asked = subprocess.run(
             [self._psql, "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", *place, "-c", sql],
@@ -75,22 +81,27 @@ class PostgresServer:
         return asked.stdout.strip()
 
     def kill(self) -> None:
-        """SIGKILL to the server itself; `start` brings it back, at the same port."""
+        """Kill the server with SIGKILL; `start` brings it back on the same port."""
+        self._check_own()
         self.place = self._kept.kill()
 
     def stop(self) -> None:
-        """End it at once, as for a restart; `start` brings it back, at the same port."""
+        """Stop it at once, as for a restart; `start` brings it back on the same port."""
+        self._check_own()
         self.place = self._kept.stop()
 
     def start(self) -> None:
-        """Bring it back."""
+        """Start it again."""
         self.place = self._kept.start()
 
     def end(self) -> None:
-        """Stop it for good and remove its data."""
+        """Stop it and remove its data."""
         self._kept.end()
+
+    def _check_own(self) -> None:
+        assert not self._is_shared, "other tests share this server: use own_postgres"
 
 
 def log_of(server: PostgresServer) -> str:
-    """What the server has said."""
+    """Return the server's log."""
     return Path(server.place.folder, "log").read_text(errors="replace")

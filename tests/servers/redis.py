@@ -1,4 +1,4 @@
-"""A Redis of our own, on a free port of the loopback, that keeps nothing on disk."""
+"""Redis server of the tests, on a free loopback port, without persistence."""
 
 import secrets
 import socket
@@ -16,9 +16,10 @@ appendonly no
 
 
 class RedisServer:
-    """Runs from the start until `end`."""
+    """Server that runs until `end`. A test cannot kill a server that others share."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_shared: bool = False) -> None:
+        self._is_shared = is_shared
         self._password = secrets.token_hex(16)
         self._kept = Kept(
             "redis",
@@ -30,24 +31,25 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """URL of the server."""
         return f"redis://:{self._password}@127.0.0.1:{self.place.port}/0"
 
     def empty(self) -> None:
-        """Forget everything."""
+        """Remove all keys."""
         with socket.create_connection(("127.0.0.1", self.place.port), timeout=10) as line:
             line.sendall(f"AUTH {self._password}\r\nFLUSHALL\r\nQUIT\r\n".encode())
             said = b"".join(iter(lambda: line.recv(1024), b""))
         assert said == b"+OK\r\n" * 3, said
 
     def kill(self) -> None:
-        """SIGKILL; `start` brings an empty one back, at the same port."""
+        """Kill it with SIGKILL; `start` brings it back empty, on the same port."""
+        assert not self._is_shared, "other tests share this server: use own_redis"
         self.place = self._kept.kill()
 
     def start(self) -> None:
-        """Bring it back, empty."""
+        """Start it again, empty."""
         self.place = self._kept.start()
 
     def end(self) -> None:
-        """Stop it for good."""
+        """Stop it."""
         self._kept.end()

@@ -96,6 +96,15 @@ async def test_a_killed_server_comes_back_where_it_was(start_postgres: StartPost
     assert server.place.pid != pid
 
 
+def test_no_test_can_stop_a_server_that_others_share(
+    postgres: PostgresServer, redis_server: RedisServer
+) -> None:
+    for stop in (postgres.kill, postgres.stop, redis_server.kill):
+        with pytest.raises(AssertionError, match="share this server"):
+            stop()
+    assert postgres.psql("SELECT 1") == "1"
+
+
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
 def test_servers_end_with_a_run_that_was_killed(postgres: PostgresServer) -> None:
     with subprocess.Popen(

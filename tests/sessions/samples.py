@@ -1,4 +1,4 @@
-"""The lines of a session's log as they are documented."""
+"""Lines of a session's log in the documented format."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The agent of the soak: what it does in each turn follows from the seed, so that it is known."""
+"""Agent of the soak: its turns follow from the seed, so that the oracle knows them."""
 
 import json
 import os
@@ -12,16 +12,16 @@ from typing import Any
 import anyio
 
 from perdure import Agent, Context, Delta, PendingCall, Tool, tool
-from perdure.core.conversation.messages import Answer, AskedCall, AssistantMessage
+from perdure.core.conversation.messages import Answer, AssistantMessage, RequestedCall
 from perdure.runtime.models.base import Request
 
 AGENT = "soaked"
 MOMENTS = (0.0, 0.01, 0.2)  # seconds
-LAST = 0.35  # the share of turns that call nothing, and so end a run
+LAST = 0.35  # share of turns without calls, which end a run
 
 
 def plan(seed: str, session: str, turn: int) -> list[str]:
-    """The tools that a turn of a session calls; the first turn is 0."""
+    """Return the tools that a turn of a session calls; the first turn is 0."""
     luck = random.Random(f"{seed}/{session}/{turn}")  # noqa: S311 - chance, not a secret
     if luck.random() < LAST:
         return []
@@ -34,13 +34,13 @@ def call_id(turn: int, number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Where the tools of all processes leave what they did: a line each, which a kill keeps."""
+    """Folder in which the tools of all processes record their effects, line by line."""
 
     folder: Path
     seed: str
 
     async def act(self, ctx: Context["World"]) -> str:
-        """Take a moment, do it, take another: the process may be killed or frozen in each."""
+        """Sleep, record the effect, sleep again: the process may be killed or frozen meanwhile."""
         line: dict[str, Any] = {"session": ctx.session_id, "call": ctx.call_id, "tool": ctx.tool}
         line |= {"effect": ctx.effect_id, "pid": os.getpid(), "began": time.monotonic()}
         try:
@@ -53,12 +53,12 @@ class World:
 
     @property
     def url(self) -> str:
-        named = self.folder / "url"  # of a database that is elsewhere
+        named = self.folder / "url"  # of a database on a server
         return named.read_text() if named.exists() else f"sqlite:///{self.database}"
 
     @property
     def is_local(self) -> bool:
-        """Whether the database is a file here."""
+        """Return True if the database is a file."""
         return self.url.startswith("sqlite:")
 
     @property
@@ -70,23 +70,23 @@ class World:
         return self.folder / "effects"
 
     def effects(self) -> list[dict[str, Any]]:
-        """What was done, in order."""
+        """Return the effects, in order."""
         return _lines(self.effects_file)
 
     def intervals(self) -> list[dict[str, Any]]:
-        """When tools ran, of processes that lived to see their end."""
+        """Return the times of tools in processes that were not killed meanwhile."""
         return _lines(self.folder / "intervals")
 
     def note_fenced(self, stream: str) -> None:
-        """Somebody who had lost a session was kept from writing to it."""
+        """Record that the fence rejected a write after a lost lease."""
         _append(self.folder / "fenced", {"stream": stream, "pid": os.getpid()})
 
     def fenced(self) -> list[dict[str, Any]]:
-        """Who was kept from writing."""
+        """Return the rejected writers."""
         return _lines(self.folder / "fenced")
 
     def log(self) -> str:
-        """What the workers said."""
+        """Return the log of the workers."""
         file = self.folder / "log"
         return file.read_text(errors="replace") if file.exists() else ""
 
@@ -137,7 +137,7 @@ TOOLS: tuple[Tool[..., Any], ...] = (look, notify, pay, refund, deploy, brief)
 
 
 class PlannedModel:
-    """Answers each turn as it was planned."""
+    """Model that responds to each turn as planned."""
 
     name = "planned"
 
@@ -148,7 +148,7 @@ class PlannedModel:
         turn = sum(isinstance(message, AssistantMessage) for message in request.messages)
         await anyio.sleep(random.uniform(0, 0.02))  # noqa: S311
         tools = plan(self._seed, request.session_id, turn)
-        calls = tuple(AskedCall(call_id(turn, n), name, {}) for n, name in enumerate(tools))
+        calls = tuple(RequestedCall(call_id(turn, n), name, {}) for n, name in enumerate(tools))
         yield Answer(text=f"turn {turn}", calls=calls, stop="tool_use" if calls else "end_turn")
 
 

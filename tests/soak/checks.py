@@ -1,4 +1,4 @@
-"""What must hold after a soak, besides what the oracle says of each session."""
+"""Checks after a soak, besides the oracle's check of each session."""
 
 import re
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from perdure import Runtime
 
 
 async def check_all(world: World, rt: Runtime, director: Director) -> None:
-    """Every session's log is right, none ran in two places, and nothing waits."""
+    """Check that every log is correct, no session ran in two processes, and nothing waits."""
     effects, intervals = _by_session(world.effects()), _by_session(world.intervals())
     naps = [*director.naps, *stalls(world)]
     wrong = []
@@ -26,9 +26,9 @@ async def check_all(world: World, rt: Runtime, director: Director) -> None:
 
 
 def overlaps(intervals: list[dict[str, Any]], naps: Sequence[Nap]) -> list[str]:
-    """Tools of one session that ran at the same time in two processes.
+    """Return tools of one session that ran at the same time in two processes.
 
-    One that was taken over while it slept inside a tool may finish that, and does nothing more.
+    A frozen worker may finish the tool it was in after another took over, but nothing more.
     """
     in_order = sorted(intervals, key=lambda line: float(line["began"]))
     return [
@@ -39,7 +39,7 @@ def overlaps(intervals: list[dict[str, Any]], naps: Sequence[Nap]) -> list[str]:
 
 
 def stalls(world: World) -> list[Nap]:
-    """Workers that say that they lost their lease: the machine was slow, or they were frozen."""
+    """Return workers that logged a lost lease: the machine was slow, or they were frozen."""
     lost = re.findall(r"-(\d+)-\w+ lost its lease", world.log())
     return [Nap(int(pid), 0, float("inf")) for pid in lost]
 

@@ -1,4 +1,4 @@
-"""The outside of a soak: sends, decides, kills, freezes and restarts at random."""
+"""Director of a soak: sends, decides, kills, freezes and restarts at random."""
 
 import random
 import time
@@ -18,17 +18,17 @@ from perdure.errors import StoreError
 T = TypeVar("T")
 
 WORKERS = 3
-AT_ONCE = 16  # of what is done for many sessions
-SESSIONS = 12  # that are talked to at a time
-LONGEST_DEED_S = 60.0  # nobody may be kept waiting by a worker that is frozen
-OVERSLEEP_S = 2.0  # more than a lease
+AT_ONCE = 16  # concurrent operations
+SESSIONS = 12  # sessions in use at a time
+LONGEST_DEED_S = 60.0  # a frozen worker must not delay any caller
+OVERSLEEP_S = 2.0  # longer than a lease
 DYING = "DRIVERS_KEEP_DYING"
 VERBS = {"approval": ("approve", "approve", "deny", "respond"), "tool": ("result", "error")}
 Deed = Callable[[], Awaitable[None]]
 
 
 class Director:
-    """Does one random thing after the other, and notes what was acknowledged."""
+    """Runs random actions one after the other, and records acknowledgements."""
 
     def __init__(
         self,
@@ -44,8 +44,8 @@ class Director:
         self._luck = random.Random(world.seed)  # noqa: S311 - chance, not a secret
         self._rt = rt
         self._workers = workers
-        self._crowd = [f"c{n}" for n in range(crowd)]  # sessions beside those that are talked to
-        self._asleep: dict[int, float] = {}  # until when each frozen worker is
+        self._crowd = [f"c{n}" for n in range(crowd)]  # sessions beside those in use
+        self._asleep: dict[int, float] = {}  # end of each worker's freeze
         self._deeds: dict[str, tuple[int, Deed]] = {
             "send": (30, self._send),
             "answer": (50, self._answer),
@@ -55,11 +55,11 @@ class Director:
             "restart": (2, self._restart),
             **(more or {}),
         }
-        if crowd:  # who waits in it is answered all the time
+        if crowd:  # its open calls are settled all the time
             del self._deeds["answer"]
 
     async def run(self, seconds: float, seen: Callable[[], object] = lambda: True) -> None:
-        """Go on for so long, after a worker has overslept as often as it takes until it is seen."""
+        """Run for so long, after freezing workers until the fence has rejected one."""
         for _ in range(WORKERS):
             self._workers.start()
         async with anyio.create_task_group() as tasks:
@@ -84,7 +84,7 @@ class Director:
             await anyio.sleep(self._luck.uniform(0, 0.03))
 
     async def finish(self, longest_s: float) -> None:
-        """Break nothing more, answer what waits, until every session rests."""
+        """Stop breaking things and settle open calls until every session is parked."""
         for pid in list(self._workers.frozen):
             self._workers.wake(pid)
         left = set(self.oracle.messages)
@@ -98,7 +98,7 @@ class Director:
 
     @property
     def naps(self) -> list[Nap]:
-        """When workers were frozen."""
+        """Return the times of freezes."""
         return self._workers.naps
 
     async def _rests(self, left: set[str], name: str) -> None:
@@ -109,7 +109,7 @@ class Director:
             left.remove(name)
 
     async def _among(self, items: Sequence[T], do: Callable[[T], Awaitable[None]]) -> None:
-        """Do it for all of them, some at a time."""
+        """Run it for all, some at a time."""
         todo = iter(items)
 
         async def next_ones() -> None:
@@ -120,10 +120,10 @@ class Director:
             for _ in range(AT_ONCE):
                 tasks.start_soon(next_ones)
 
-    # --- what it does -------------------------------------------------------------------------
+    # --- actions -------------------------------------------------------------------------
 
     async def _insist(self, do: Callable[[], Awaitable[T]]) -> T:
-        """Ask again for as long as the database is not there, as a client should."""
+        """Retry while the database is unavailable, as a client should."""
         while True:
             try:
                 return await do()
@@ -150,7 +150,7 @@ class Director:
         await self.send(name, f"message {number}")
 
     async def send(self, name: str, text: str) -> None:
-        """Say something to a session."""
+        """Send a message to a session."""
         await self._insist(lambda: self._rt.session(name, agent=AGENT).send(text, key=text))
         self.oracle.messages.setdefault(name, []).append(text)
         self.done["send"] += 1
@@ -194,14 +194,14 @@ class Director:
             self.done["kill"] += 1
 
     async def _freeze(self) -> None:
-        """For less than a lease, or for so long that others take over."""
+        """Freeze a worker for less than a lease, or until others take over."""
         if len(self._workers.living) > 1:
             pid = self._luck.choice(self._workers.living)
             self._asleep[pid] = time.monotonic() + self._luck.uniform(0.5, 3.0)
             self.done["freeze"] += self._workers.freeze(pid)
 
     async def _oversleep(self) -> None:
-        """Freeze one that is at work until others have its sessions, and let it go on."""
+        """Freeze a busy worker until others have its sessions, then let it continue."""
         pid = self._workers.living[0]
         self._asleep[pid] = 0
         if self._workers.freeze(pid):

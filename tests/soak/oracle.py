@@ -1,4 +1,4 @@
-"""What must be in the logs after a soak, from what was acknowledged and what was done."""
+"""Expected logs after a soak, from acknowledgements and effects."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ DECISIONS = frozenset({"approve", "deny", "respond"})
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A pending call that somebody outside settled, acknowledged."""
+    """Acknowledged settlement of a pending call."""
 
     verb: str
     text: str
@@ -23,7 +23,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Oracle:
-    """Collects acknowledgements; afterwards judges each session's log by them."""
+    """Collector of acknowledgements that afterwards judges each session's log."""
 
     seed: str
     messages: dict[str, list[str]] = field(default_factory=dict)  # by session, in order
@@ -33,7 +33,7 @@ class Oracle:
     def judge(
         self, session: str, events: Sequence[Event], effects: Sequence[dict[str, Any]]
     ) -> list[str]:
-        """What is wrong with a session, a line each; `effects` are those of its tools."""
+        """Return the problems of a session; `effects` are those of its tools."""
         log = _Log(session, events, effects)
         checks = (self._order, self._turns, self._effects, self._answers, self._expiries)
         return [f"{session}: {line}" for check in checks for line in check(log)]
@@ -114,7 +114,7 @@ class Oracle:
 
 
 class _Log:
-    """One session's log with what its tools did."""
+    """Log of one session with the effects of its tools."""
 
     def __init__(
         self, session: str, events: Sequence[Event], effects: Sequence[dict[str, Any]]
@@ -140,7 +140,7 @@ class _Log:
         return next(dict(e.data) for e in self.of("tool_result") if e.data["toolCallId"] == call)
 
     def claims_done(self, call: Event) -> bool:
-        """Whether its result is what the tool itself says when it has done its work."""
+        """Return True if its result is the one that the tool returns."""
         said: bool = self.result(call.data["id"])["result"] == (
             f"{call.data['tool']} {call.data['id']} was done"
         )

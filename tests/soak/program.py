@@ -1,7 +1,7 @@
-"""The processes of the soak: `python -m tests.soak.program FOLDER SEED [PROGRAM]`.
+"""Processes of the soak: `python -m tests.soak.program FOLDER SEED [PROGRAM]`.
 
-Each line of its input is an order to fork a worker; it answers with the worker's process id.
-A worker works until it is killed, or told to leave by SIGTERM.
+Each line of its input forks a worker; the reply is the worker's process id. A worker runs until it
+is killed, or drained by SIGTERM.
 """
 
 import os
@@ -44,7 +44,7 @@ async def work(world: World, program: str) -> None:
 
 
 def tell_of_fences(world: World) -> None:
-    """Let it be known where the fence has held: without that, a test of it shows nothing."""
+    """Record rejections by the fence, without which the test would prove nothing."""
     refused = judge._fenced
 
     def told(write: Write, row: judge.StreamRow | None) -> StoreRefusal | None:
@@ -57,12 +57,12 @@ def tell_of_fences(world: World) -> None:
 
 
 def run(world: World, program: str) -> None:
-    """One worker, from its fork to its end."""
+    """Run one worker, from its fork to its end."""
     status = 1
     try:
         log = os.open(world.folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 2)
-        random.seed()  # not all workers alike
+        random.seed()  # workers differ
         tell_of_fences(world)
         anyio.run(work, world, program)
         status = 0
@@ -76,7 +76,7 @@ def run(world: World, program: str) -> None:
 def main() -> None:
     world = World(Path(sys.argv[1]), sys.argv[2])
     os.environ["PERDURE_LEASE"] = LEASE
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the dead need no funeral
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the children
     for _ in sys.stdin:
         child = os.fork()
         if child == 0:

@@ -48,7 +48,7 @@ async def test_workers_of_two_versions_drive_the_same_sessions_until_the_old_one
         """What only the newer one knows, in a log that both read."""
         for name in list(director.oracle.messages)[-3:]:
             record = Record("noted", b'{"run":"","text":"by a newer one"}')
-            await store.commit([Write(index.stream_of("", name), [record])])
+            await store.commit([Write(index.session_stream("", name), [record])])
             director.done["note"] += 1
 
     async with Runtime(store) as rt:

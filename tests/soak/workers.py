@@ -1,4 +1,4 @@
-"""Real worker processes, and the ways to end or stop them."""
+"""Worker processes, and the ways to end or freeze them."""
 
 import os
 import signal
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 
-from tests.crash.harness import ROOT
 from tests.soak.agents import World
+from tests.support.paths import ROOT
 
 from perdure.store.shared.file_lock import WriteLock
 
 
 @dataclass(frozen=True, slots=True)
 class Nap:
-    """How long a worker was frozen, by the monotonic clock of the machine."""
+    """Time for which a worker was frozen, by the machine's monotonic clock."""
 
     pid: int
     began: float
@@ -27,20 +27,20 @@ class Nap:
 
 
 class Workers:
-    """The workers of one database, living and frozen."""
+    """Workers of one database, running and frozen."""
 
     def __init__(self, world: World, programs: Sequence[str] = ("",)) -> None:
         self.living: list[int] = []
         self.frozen: list[int] = []
         self.naps: list[Nap] = []
-        self._slept: dict[int, float] = {}  # since when each frozen one is
+        self._slept: dict[int, float] = {}  # start of each freeze
         self._world = world
         self._forkers = {name: _forker(world, name) for name in programs}
         self._next = cycle(programs)
-        self.programs: dict[int, str] = {}  # of each process
+        self.programs: dict[int, str] = {}  # by process
 
     def start(self, program: str | None = None) -> None:
-        """One more, of this program or of the one whose turn it is."""
+        """Start a worker of this program, or of the next one in turn."""
         name = next(self._next) if program is None else program
         forker = self._forkers[name]
         assert forker.stdin is not None
@@ -52,23 +52,23 @@ class Workers:
         self.living.append(pid)
 
     def of(self, program: str) -> list[int]:
-        """Those that live and run this program."""
+        """Return the workers that run this program."""
         return [pid for pid in self.living if self.programs[pid] == program]
 
     def kill(self, pid: int) -> None:
-        """As if its machine had failed."""
+        """Kill a worker, as if its machine had failed."""
         self._signal(pid, signal.SIGKILL)
         self._forget(pid)
 
     def leave(self, pid: int) -> None:
-        """Let it finish what it does, and go."""
+        """Drain a worker."""
         self._signal(pid, signal.SIGTERM)
         self._forget(pid)
 
     def freeze(self, pid: int) -> bool:
-        """Stop it where it is; on SQLite not inside a commit: that would stop all others with it.
+        """Freeze a worker; on SQLite not inside a commit, which would block all others.
 
-        On PostgreSQL the server ends a transaction that stands still.
+        On PostgreSQL the server ends an idle transaction.
         """
         if not self._world.is_local:
             self._signal(pid, signal.SIGSTOP)
@@ -90,14 +90,14 @@ class Workers:
             lock.close()
 
     def wake(self, pid: int) -> None:
-        """Let a frozen one go on, as if nothing had been."""
+        """Let a frozen worker continue."""
         self._signal(pid, signal.SIGCONT)
         self.frozen.remove(pid)
         self.living.append(pid)
         self.naps.append(Nap(pid, self._slept[pid], time.monotonic()))
 
     def end(self) -> None:
-        """Kill all of them."""
+        """Kill all workers."""
         for pid in [*self.living, *self.frozen]:
             self._signal(pid, signal.SIGKILL)
         for forker in self._forkers.values():

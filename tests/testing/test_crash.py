@@ -36,8 +36,8 @@ async def test_after_the_crash_nothing_is_written_and_the_next_runtime_goes_on(
     with pytest.raises(Crashed), crash_after(commits=3) as crash:
         async with Runtime(store, agents=[agent]) as rt:
             await rt.session("s", agent=agent).run("pay", key="k")
-    assert len(crash.written) == 3
-    assert crash.written[2] == "tool_result"
+    assert len(crash.commits) == 3
+    assert crash.commits[2] == "tool_result"
     async with Runtime(store, agents=[agent]) as rt:
         head = (await rt.session("s").get()).seq
         assert (await rt.session("s").events())[-1].type == "tool_result"
@@ -78,7 +78,7 @@ async def test_no_handler_in_a_tool_survives_it() -> None:
     with pytest.raises(Crashed):
         async with rt:
             await rt.session("s", agent=agent).run("go", key="k")
-    assert crash.written[2] == "user"
+    assert crash.commits[2] == "user"
     assert swallowed == []
 
 
@@ -120,5 +120,5 @@ async def test_outside_of_the_block_nothing_dies() -> None:
 
 
 def test_a_crash_comes_after_at_least_one_commit() -> None:
-    with pytest.raises(ValueError, match="1 commit or more"), crash_after(commits=0):
+    with pytest.raises(ValueError, match="must be 1 or more"), crash_after(commits=0):
         pass

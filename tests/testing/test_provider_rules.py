@@ -83,7 +83,7 @@ def test_a_request_that_makes_no_sense_is_found_wanting(
 
 
 def test_a_format_that_does_not_exist_is_named() -> None:
-    with pytest.raises(ValueError, match="no format 'gemini'"):
+    with pytest.raises(ValueError, match="unknown format 'gemini'"):
         check({}, "gemini")  # type: ignore[arg-type]
 
 

@@ -98,12 +98,12 @@ async def test_a_story_under_an_id_of_chance_does_not_survive() -> None:
 async def test_an_engine_that_repeats_interrupted_calls_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    right = turns.interrupted
+    right = turns.record_interrupted
 
     def wrong(state: Any, scope: Any, found: Sequence[tuple[Call, Any, Any]], now: int) -> Any:
         return right(state, scope, [(call, "retry", gate) for call, _, gate in found], now)
 
-    monkeypatch.setattr(turns, "interrupted", wrong)
+    monkeypatch.setattr(turns, "record_interrupted", wrong)
     with pytest.raises(AssertionError, match="ran 2 times for one call"):
         await survives(story, agents=[AGENT])
 
@@ -123,7 +123,7 @@ async def test_an_engine_that_asks_again_for_a_recorded_turn_is_found_out() -> N
     async def play(rt: Runtime) -> None:
         await rt.session("s", agent=AGENT).run("Refund order 1", key="k")
 
-    with pytest.raises(AssertionError, match="turn 1 of session 's' was recorded and asked for"):
+    with pytest.raises(AssertionError, match="turn 1 of session 's' was recorded and requested"):
         await survives(play, agents=[AGENT], store=Stale)
 
 

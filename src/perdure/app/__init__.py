@@ -1,6 +1,14 @@
-"""Wires store, agents and engine together; the only room that picks classes."""
+"""The Runtime, which assembles store, agents and engine; the only package that picks classes."""
 
-from perdure.app.behind import is_open, leave_driving, reachable_at, service_of, tenant_of
+from perdure.app.access import (
+    is_open,
+    open_without_worker,
+    service_of,
+    store_of,
+    tenant_of,
+    untracked,
+)
+from perdure.app.options import serving_at
 from perdure.app.runtime import Runtime
 from perdure.app.stores import around_store, open_store
 
@@ -8,9 +16,11 @@ __all__ = [
     "Runtime",
     "around_store",
     "is_open",
-    "leave_driving",
     "open_store",
-    "reachable_at",
+    "open_without_worker",
     "service_of",
+    "serving_at",
+    "store_of",
     "tenant_of",
+    "untracked",
 ]

@@ -1,4 +1,4 @@
-"""From what a configuration says to agents that run."""
+"""Agents, MCP servers and options of a configuration."""
 
 import json
 from collections.abc import Sequence
@@ -6,142 +6,157 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from perdure.app.options import RuntimeOptions
 from perdure.config import AgentConfig, Config, McpTools, ModelRef, ToolRef
 from perdure.config.problems import Key
-from perdure.config.settings import ServerConfig
 from perdure.errors import ConfigError
-from perdure.runtime.agents.agents import Agent, two_tools
+from perdure.runtime.agents.agents import Agent, tool_name_clash
+from perdure.runtime.agents.prices import Prices
 from perdure.runtime.mcp.servers import MCPServer, MCPTools
 from perdure.runtime.models.base import Model
 from perdure.runtime.models.resolve import ModelWithSettings, named_model
 from perdure.runtime.models.scripted import ScriptedModel
+from perdure.runtime.telemetry import Telemetry
 from perdure.runtime.tools.tool import Tool, as_tool
-from perdure.runtime.webhooks.addresses import Screen
-from perdure.runtime.webhooks.outbox import Outbox, Target
+from perdure.runtime.values import parse_duration
+from perdure.runtime.webhooks.addresses import AddressFilter
+from perdure.runtime.webhooks.outbox import WebhookTarget
+from perdure.runtime.webhooks.public_address import PublicAddress
 
 
 def agents_from(config: Config) -> list[Agent[Any]]:
-    """The agents of a configuration; imports the user's modules. ConfigError says where."""
+    """Return the agents of a configuration; imports the user's modules. Raises ConfigError."""
     return [_agent(agent, config) for agent in config.agents.values()]
 
 
 def mcp_servers_from(config: Config) -> list[MCPServer]:
-    """The MCP servers of a configuration, whether or not an agent of it uses them."""
+    """Return the MCP servers of a configuration, whether or not an agent uses them."""
     return [_mcp_server(name, config) for name in config.mcp_servers]
 
 
-def tell(outbox: Outbox, said: ServerConfig) -> None:
-    """Let an outbox know whom the server tells, and whom it may call."""
-    outbox.targets = tuple(Target(one.url, one.secret, frozenset(one.on)) for one in said.webhooks)
-    outbox.screen = Screen.allowing(said.webhook_allow)
-    outbox.share, outbox.is_configured = said.expiring_after, True
+def options_from(config: Config) -> RuntimeOptions:
+    """Return the options of a configuration, except deps and worker."""
+    server = config.server
+    return RuntimeOptions(
+        address=PublicAddress(config.public_url, config.webhook_secret, server.former_secrets),
+        targets=tuple(
+            WebhookTarget(receiver.url, receiver.secret, frozenset(receiver.on))
+            for receiver in server.webhooks
+        ),
+        address_filter=AddressFilter.from_allow_list(server.webhook_allow),
+        warning_share=server.expiring_after,
+        telemetry=Telemetry.from_options(config.telemetry or {}),
+        prices=Prices(config.prices),
+        resumes_running=config.resumes_running,
+        keep_settled_ms=parse_duration(config.settled_calls),
+    )
 
 
-def _agent(said: AgentConfig, config: Config) -> Agent[Any]:
-    key = ("agents", said.name)
+def _agent(settings: AgentConfig, config: Config) -> Agent[Any]:
+    key = ("agents", settings.name)
     output: Any = str
-    if said.output_type is not None:
-        output = config.import_object(said.output_type, (*key, "output_type"))
-    if said.output_schema is not None:
-        output = _json_schema(said.output_schema, config, (*key, "output_type"))
-    tools = [_tool(tool, config) for tool in said.tools]
-    _check_names(said, tools, config)
+    if settings.output_type is not None:
+        output = config.import_object(settings.output_type, (*key, "output_type"))
+    if settings.output_schema is not None:
+        output = _json_schema(settings.output_schema, config, (*key, "output_type"))
+    tools = [_tool(tool, config) for tool in settings.tools]
+    _check_names(settings, tools, config)
     try:
         return Agent(
-            said.name,
-            model=_model(said.model, config, said.name),
-            instructions=said.instructions,
+            settings.name,
+            model=_model(settings.model, config, settings.name),
+            instructions=settings.instructions,
             tools=tools,
             output_type=output,
-            sub_agents=said.sub_agents,
-            model_settings=said.model.settings,
+            sub_agents=settings.sub_agents,
+            model_settings=settings.model.settings,
             fallback=[
-                ModelWithSettings(_model(one, config, said.name), one.settings)
-                for one in said.fallback
+                ModelWithSettings(_model(model, config, settings.name), model.settings)
+                for model in settings.fallback
             ],
-            retries=said.retries,
-            max_turns=said.max_turns,
-            show_thinking=said.show_thinking,
-            queue=said.queue,
-            worker_pool=said.task.worker_pool,
-            timeout=said.task.timeout,
-            budget=said.budget,
-            compaction=said.compaction,
-            hitl="blocking" if said.waits == "blocking" else said.task.hitl,
-            input_timeout=said.task.input_timeout,
-            on_expire=said.task.on_expire,
-            expire_grace=said.task.expire_grace,
-            while_waiting=said.while_waiting,
-            permissions=said.permissions,
-            description=said.description,
-            aliases=said.aliases,
+            retries=settings.retries,
+            max_turns=settings.max_turns,
+            show_thinking=settings.show_thinking,
+            queue=settings.queue,
+            worker_pool=settings.task.worker_pool,
+            timeout=settings.task.timeout,
+            budget=settings.budget,
+            compaction=settings.compaction,
+            hitl="blocking" if settings.waits == "blocking" else settings.task.hitl,
+            input_timeout=settings.task.input_timeout,
+            on_expire=settings.task.on_expire,
+            expire_grace=settings.task.expire_grace,
+            while_waiting=settings.while_waiting,
+            permissions=settings.permissions,
+            description=settings.description,
+            aliases=settings.aliases,
         )
     except ConfigError as error:
-        raise config.located(error, key) from error
+        raise config.with_location(error, key) from error
 
 
 def _check_names(
-    said: AgentConfig, tools: Sequence[Tool[..., Any] | MCPTools | str], config: Config
+    settings: AgentConfig, tools: Sequence[Tool[..., Any] | MCPTools | str], config: Config
 ) -> None:
-    seen: set[str] = set()
-    for ref, tool in zip(said.tools, tools, strict=True):
+    names: set[str] = set()
+    for tool_ref, tool in zip(settings.tools, tools, strict=True):
         if isinstance(tool, MCPTools):
-            continue  # their names are known when the server has told them
+            continue  # their names are known once the server has listed them
         name = tool if isinstance(tool, str) else tool.name
-        if name in seen:
-            raise config.located(two_tools(said.name, name), ref.key)
-        seen.add(name)
+        if name in names:
+            raise config.with_location(tool_name_clash(settings.name, name), tool_ref.key)
+        names.add(name)
 
 
 def _json_schema(path: Path, config: Config, key: Key) -> dict[str, Any]:
     try:
         schema = json.loads(path.read_text("utf-8"))
     except ValueError as error:
-        raise config.located(ConfigError(f"{path} is not JSON: {error}"), key) from error
+        raise config.with_location(ConfigError(f"{path} is not JSON: {error}"), key) from error
     if not isinstance(schema, dict):
-        raise config.located(ConfigError(f"{path} is not a JSON schema"), key)
+        raise config.with_location(ConfigError(f"{path} is not a JSON schema"), key)
     return schema
 
 
-def _model(said: ModelRef, config: Config, agent: str) -> Model:
+def _model(ref: ModelRef, config: Config, agent: str) -> Model:
     try:
-        if said.script is not None:
-            return ScriptedModel.read(said.script)
+        if ref.script is not None:
+            return ScriptedModel.read(ref.script)
         return named_model(
-            said.provider,
-            said.model or "",
+            ref.provider,
+            ref.model or "",
             agent,
-            api_key=said.api_key,
-            base_url=said.base_url,
-            llm=str(said.key[1]) if said.key[0] == "llms" else None,
+            api_key=ref.api_key,
+            base_url=ref.base_url,
+            llm=str(ref.key[1]) if ref.key[0] == "llms" else None,
         )
     except ConfigError as error:
-        raise config.located(error, said.key) from error
+        raise config.with_location(error, ref.key) from error
 
 
-def _tool(said: ToolRef | McpTools, config: Config) -> Tool[..., Any] | MCPTools | str:
+def _tool(ref: ToolRef | McpTools, config: Config) -> Tool[..., Any] | MCPTools | str:
     try:
-        if isinstance(said, McpTools):
-            return MCPTools(_mcp_server(said.mcp, config), **said.options)
-        if said.is_built_in:
-            return said.target
-        found = config.import_object(said.target, said.key)
-        return replace(as_tool(found), **said.options)
+        if isinstance(ref, McpTools):
+            return MCPTools(_mcp_server(ref.mcp, config), **ref.options)
+        if ref.is_built_in:
+            return ref.target
+        target = config.import_object(ref.target, ref.key)
+        return replace(as_tool(target), **ref.options)
     except ConfigError as error:
-        raise config.located(error, said.key) from error
+        raise config.with_location(error, ref.key) from error
 
 
 def _mcp_server(name: str, config: Config) -> MCPServer:
-    said = config.mcp_servers[name]
+    settings = config.mcp_servers[name]
     try:
         return MCPServer(
             name,
-            command=said.command,
-            env=said.env,
-            cwd=(said.cwd or config.base_dir) if said.command else None,
-            url=said.url,
-            headers=said.headers,
-            **said.options,
+            command=settings.command,
+            env=settings.env,
+            cwd=(settings.cwd or config.base_dir) if settings.command else None,
+            url=settings.url,
+            headers=settings.headers,
+            **settings.options,
         )
     except ConfigError as error:
-        raise config.located(error, ("mcp_servers", name)) from error
+        raise config.with_location(error, ("mcp_servers", name)) from error

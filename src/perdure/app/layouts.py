@@ -1,4 +1,4 @@
-"""Sessions and pending calls as files: which file shows what in the folder of a files store."""
+"""File layout of a files store: the files of sessions and pending calls in its folder."""
 
 from bisect import insort
 from collections.abc import Iterable, Sequence
@@ -10,34 +10,34 @@ from perdure.core.pending import record as pending
 from perdure.core.session import naming as index
 from perdure.errors import Corrupt
 from perdure.store.base import Entry
-from perdure.store.shared.names import name_of
+from perdure.store.shared.names import file_name
 
 
 class SessionFiles:
     """`{session}/events.jsonl`, `storage/pending_tool/{id}.json`, `session/{agent}/{session}.json`.
 
-    A session of a tenant stands under `{tenant}@{session}`.
+    The name of a tenant's session is `{tenant}@{session}`.
     """
 
     def folder(self, stream: str) -> str | None:
-        """The name of the folder of a session's log."""
-        names = index.names_in(stream)
+        """Return the name of the folder of a session's log."""
+        names = index.parse_session_stream(stream)
         return None if names is None else _name(*names)
 
-    def place(self, entry: Entry) -> str | None:
-        """The file that shows a session or a pending call; what cannot be read has none."""
+    def file_path(self, entry: Entry) -> str | None:
+        """Return the file of a session or a pending call; None if its entry cannot be read."""
         if entry.kind == "pending":
-            return f"storage/pending_tool/{name_of(entry.key)}.json"
+            return f"storage/pending_tool/{file_name(entry.key)}.json"
         if entry.kind != "session":
             return None
         try:
             record = index.decode(entry.data)
         except Corrupt:
             return None
-        return f"session/{name_of(record.agent)}/{_name(record.tenant, record.id)}.json"
+        return f"session/{file_name(record.agent)}/{_name(record.tenant, record.id)}.json"
 
     def index(self, entries: Iterable[Entry]) -> bytes:
-        """Pending calls by session, by status, and by deadline, the next one first."""
+        """Return pending calls by session, by status and by deadline, the next deadline first."""
         sessions: dict[str, list[str]] = {}
         statuses: dict[str, list[str]] = {}
         deadlines: list[tuple[int, str]] = []
@@ -52,33 +52,33 @@ class SessionFiles:
             insort(statuses.setdefault(str(record.status), []), record.id)
             if record.is_open and record.timeout is not None:
                 insort(deadlines, (record.timeout, record.id))
-        found: dict[str, Any] = {
+        data: dict[str, Any] = {
             "bySession": dict(sorted(sessions.items())),
             "byStatus": dict(sorted(statuses.items())),
             "byExpiration": [{"pendingID": key, "expiresAt": at} for at, key in deadlines],
         }
-        return msgspec.json.encode(found)
+        return msgspec.json.encode(data)
 
 
 def _name(tenant: str, session_id: str) -> str:
-    return name_of(session_id) if not tenant else f"{name_of(tenant)}@{name_of(session_id)}"
+    return file_name(session_id) if not tenant else f"{file_name(tenant)}@{file_name(session_id)}"
 
 
 class PendingNames:
-    """Sessions by their ids, statuses as the record of a call has them."""
+    """Names in the index of pending calls: session ids, and the statuses of records."""
 
     def session(self, stream: str) -> str:
-        """The session that a stream is of; two tenants may have one of the same name."""
-        names = index.names_in(stream)
+        """Return the session id of a stream; two tenants may use the same id."""
+        names = index.parse_session_stream(stream)
         return stream if names is None else names[1]
 
     def status(self, entry: Entry) -> str:
-        """The status in the record; of one that cannot be read, the state of its entry."""
+        """Return the status of the record; if it cannot be read, the state of its entry."""
         try:
             return str(pending.decode(entry.data).status)
         except Corrupt:
             return entry.state
 
     def statuses(self, state: str) -> Sequence[str]:
-        """An open call waits, or is being processed."""
+        """Return the statuses of a state: an open call waits, or is processed."""
         return ("open", "waiting", "processing") if state == "open" else (state,)

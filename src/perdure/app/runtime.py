@@ -1,16 +1,28 @@
-"""The Runtime: wires store, agents and engine together; the only place that picks classes."""
+"""The Runtime: the entry point of the Python API."""
 
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, overload
 
 import anyio
 
-from perdure.app.stores import around_store, indexed, is_in_memory, open_store, sees_death
+from perdure.app.assembly import assemble_resources, check_deps, check_mode
+from perdure.app.options import RuntimeOptions, complete_address
+from perdure.app.stores import around_store, has_liveness_locks, indexed, open_store
 from perdure.core.pending.commands import (
     Approve,
     CancelCall,
@@ -20,44 +32,39 @@ from perdure.core.pending.commands import (
     SubmitError,
     SubmitResult,
 )
-from perdure.core.session import naming as index
 from perdure.core.session.naming import check_tenant
 from perdure.core.webhooks.deliveries import Hook
-from perdure.errors import ConfigError, Corrupt, Refused
+from perdure.errors import Refused
 from perdure.runtime.agents.agents import Agent, Agents, ReadyAgent
 from perdure.runtime.agents.prices import Prices
-from perdure.runtime.engine.host import Host
+from perdure.runtime.engine.drives import Drives
 from perdure.runtime.engine.leases import BLIND_LEASE_MS, LEASE_MS
 from perdure.runtime.ids import new_id
-from perdure.runtime.inbox.pending import PendingInbox
-from perdure.runtime.inbox.sessions import SessionInbox
 from perdure.runtime.mcp.pool import ServerPool
 from perdure.runtime.mcp.servers import MCPServer
-from perdure.runtime.records.cache import SessionCache
 from perdure.runtime.records.entries import SessionRef
-from perdure.runtime.resources import Resources
 from perdure.runtime.sessions.handle import Session
 from perdure.runtime.sessions.service import Service
-from perdure.runtime.streaming import Bus
 from perdure.runtime.telemetry import Telemetry
+from perdure.runtime.transfer.imports import read_lines
 from perdure.runtime.values import PendingCall, parse_duration
-from perdure.runtime.views import Event, Result, event_of
-from perdure.runtime.webhooks.outbox import Outbox
+from perdure.runtime.views import Event, Result
+from perdure.runtime.webhooks.public_address import PublicAddress
 from perdure.runtime.worker.worker import Kind, StartReport, Worker, WorkerScope
 from perdure.store.base import Clock, Store
-from perdure.store.shared.paging import END
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 logger = logging.getLogger("perdure")
 
-LEASE: Final = "PERDURE_LEASE"  # how long a worker may be silent before others take over
+LEASE: Final = "PERDURE_LEASE"  # how long a worker may be silent before another takes over
 
 
 class Runtime:
-    """Agents on a store. Open it with `async with`; nothing runs by itself unless `worker=True`."""
+    """Agents on a store. Open it with `async with`; it drives by itself only with `worker=True`."""
 
-    def __init__(  # noqa: PLR0913 - what a runtime is made of, each named
+    def __init__(  # noqa: PLR0913 - keyword options
         self,
         store: str | Store = "sqlite:///perdure.db",
         *,
@@ -72,35 +79,51 @@ class Runtime:
         telemetry: Mapping[str, bool] | None = None,
         prices: Mapping[str, Mapping[str, float]] | None = None,
     ) -> None:
-        primary = open_store(store, clock)
-        opened = around_store.get()(indexed(primary, index))
-        lease_ms = LEASE_MS if sees_death(primary) else BLIND_LEASE_MS
-        if os.environ.get(LEASE):
-            lease_ms = parse_duration(os.environ[LEASE])
-        outbox = Outbox(opened, public_url=public_url, webhook_secret=webhook_secret)
-        near = SessionCache()
-        desk = Resources(
-            opened,
-            SessionInbox(opened, outbox, near),
-            PendingInbox(opened, outbox, near),
-            Bus(opened),
-            outbox,
-            None,
-            public_url,
-            webhook_secret,
-            near=near,
-            telemetry=Telemetry.of(telemetry or {}),
+        options = RuntimeOptions(
+            deps=deps,
+            worker=worker,
+            address=PublicAddress(public_url, webhook_secret),
+            telemetry=Telemetry.from_options(telemetry or {}),
             prices=Prices(prices),
         )
-        known = Agents(agents, ServerPool(mcp_servers))
-        for agent in agents:
-            _check_mode(agent, store)
-        self._service = Service(desk, known, Host(desk, known, lease_ms))
-        self._deps = deps
-        self._with_worker = worker
+        self._create(store, agents, mcp_servers, options, clock=clock, index=index)
+
+    def _create(
+        self,
+        store: str | Store,
+        agents: Sequence[Agent[Any]],
+        mcp_servers: Sequence[MCPServer],
+        options: RuntimeOptions,
+        *,
+        clock: Clock | None = None,
+        index: str | None = None,
+    ) -> None:
+        primary = open_store(store, clock)
+        lease_ms = LEASE_MS if has_liveness_locks(primary) else BLIND_LEASE_MS
+        if os.environ.get(LEASE):
+            lease_ms = parse_duration(os.environ[LEASE])
         self._tenant: str | None = None
         self._stack: AsyncExitStack | None = None
-        self._main: Any = None
+        address = complete_address(options.address)
+        self._assemble(
+            around_store.get()(indexed(primary, index)),
+            Agents(agents, ServerPool(mcp_servers)),
+            replace(options, lease_ms=lease_ms, address=address),
+        )
+        for agent in agents:
+            check_mode(agent, store)
+
+    def _assemble(self, store: Store, agents: Agents, options: RuntimeOptions) -> None:
+        resources = assemble_resources(store, options)
+        self._options = options
+        self._resources = resources
+        self._service = Service(
+            resources,
+            agents,
+            Drives(resources, agents, options.lease_ms),
+            resumes_running=options.resumes_running,
+            keep_settled_ms=options.keep_settled_ms,
+        )
 
     @classmethod
     def from_config(
@@ -112,55 +135,56 @@ class Runtime:
         deps: Any = None,
         worker: bool = False,
     ) -> "Runtime":
-        """The runtime that a YAML file describes; what is given here counts more."""
+        """Return the runtime that a YAML file describes; arguments override the file."""
         from perdure import config
-        from perdure.app.configured import agents_from, mcp_servers_from, tell
+        from perdure.app.configured import agents_from, mcp_servers_from, options_from
 
         loaded = config.load(Path(path))
-        runtime = cls(
-            loaded.store_url if store is None else store,
-            agents=[*agents_from(loaded), *agents],
+        runtime = cls.__new__(cls)
+        configured_agents = agents_from(loaded)
+        options = replace(
+            options_from(loaded),
             deps=loaded.build_deps() if deps is None else deps,
             worker=worker,
-            public_url=loaded.public_url,
-            webhook_secret=loaded.webhook_secret,
-            index=loaded.store.index if store is None else None,
-            mcp_servers=mcp_servers_from(loaded),
-            telemetry=loaded.telemetry,
-            prices=loaded.prices,
         )
-        runtime._service.resumes_running = loaded.resumes_running
-        runtime._service.keep_settled_ms = parse_duration(loaded.settled_calls)
-        tell(runtime._service.desk.outbox, loaded.server)
-        runtime._service.desk.former_secrets = loaded.server.former_secrets
+        runtime._create(  # noqa: SLF001 - a second constructor
+            loaded.store_url if store is None else store,
+            [*configured_agents, *agents],
+            mcp_servers_from(loaded),
+            options,
+            index=loaded.store.index if store is None else None,
+        )
         return runtime
 
     # --- open and close -----------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Open the store and, if there are, the deps. May be left in another task."""
+        """Open the store and the deps. Another task may close the runtime."""
+        await self._open(worker=self._options.worker)
+        return self
+
+    async def _open(self, *, worker: bool) -> None:
         if self._stack is not None:
             raise Refused("the runtime is open already", code="ALREADY_OPEN")
         stack = AsyncExitStack()
-        desk = self._service.desk
+        resources = self._resources
         try:
-            await desk.store.open()
-            stack.push_async_callback(desk.store.close)
-            desk.deps = await _entered(stack, self._deps)
+            await resources.store.open()
+            stack.push_async_callback(resources.store.close)
+            await resources.deps.enter(stack)
             for agent in self._service.agents.all():
-                _check_deps(agent, desk.deps)
-            await desk.outbox.learn()
-            stack.push_async_callback(self._service.agents.lines.close)
+                check_deps(agent, resources.deps.value)
+            await resources.outbox.load_targets()
+            stack.push_async_callback(self._service.agents.servers.close)
             stack.push_async_callback(self._service.agents.close)
-            self._service.host.open()
-            stack.push_async_callback(self._service.host.close)
-            if self._with_worker:
-                await self._service.host.also(Worker(self._service).run)
+            self._service.drives.open()
+            stack.push_async_callback(self._service.drives.close)
+            if worker:
+                self._service.drives.background.run_beside(self._worker().run)
         except BaseException:
             await stack.aclose()
             raise
         self._stack = stack
-        return self
 
     async def __aexit__(
         self,
@@ -168,23 +192,29 @@ class Runtime:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Let current calls finish for a moment, give the leases back, close the store."""
+        """Let running calls finish for a moment, release the leases, close the store."""
         stack, self._stack = self._stack, None
         if stack is not None:
             with anyio.CancelScope(shield=True):
                 await stack.aclose()
 
     def run_sync(self, main: "Callable[[Runtime], Awaitable[R]]") -> R:
-        """Open, await `main(runtime)`, close: the one door for programs that are not async."""
+        """Open, await `main(runtime)` and close, in a program that is not async."""
 
-        async def opened() -> R:
+        async def open_and_run() -> R:
             async with self:
                 return await main(self)
 
-        return anyio.run(opened)
+        return anyio.run(open_and_run)
+
+    def _with_options(self, options: RuntimeOptions) -> "Runtime":
+        derived = object.__new__(Runtime)
+        derived.__dict__ = dict(self.__dict__)
+        derived._assemble(self._resources.store, self._service.agents, options)
+        return derived
 
     def tenant(self, name: str) -> "Runtime":
-        """The same runtime, seeing one tenant; everything else is NotFound there."""
+        """Return this runtime scoped to one tenant; sessions of others are NotFound there."""
         scoped = object.__new__(Runtime)
         scoped.__dict__ = dict(self.__dict__)
         scoped._tenant = check_tenant(name)
@@ -192,9 +222,33 @@ class Runtime:
 
     # --- sessions -----------------------------------------------------------------------------
 
+    @overload
     def session(
         self,
-        id: str | None = None,  # noqa: A002 - the word users know
+        id: str | None = None,
+        *,
+        agent: Agent[T],
+        metadata: Mapping[str, Any] | None = None,
+        queue: str | None = None,
+        notify_url: str | None = None,
+        notify_secret: str | None = None,
+    ) -> Session[T]: ...
+
+    @overload
+    def session(
+        self,
+        id: str | None = None,
+        *,
+        agent: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        queue: str | None = None,
+        notify_url: str | None = None,
+        notify_secret: str | None = None,
+    ) -> Session[Any]: ...
+
+    def session(
+        self,
+        id: str | None = None,  # noqa: A002 - the field's name in all APIs
         *,
         agent: Agent[Any] | str | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -202,24 +256,36 @@ class Runtime:
         notify_url: str | None = None,
         notify_secret: str | None = None,
     ) -> Session[Any]:
-        """A handle; nothing is read or written. The session is created by its first message.
+        """Return a handle; nothing is read or written. The first message creates the session.
 
-        `queue` says which workers a new session is for, else its agent does.
-        `notify_url` is told, from the next message on, of its pending calls and of its end.
+        `queue` names the workers of a new session; the default is its agent's queue.
+        `notify_url` receives, from the next message on, its pending calls and its end.
         """
-        known = agent if not isinstance(agent, Agent) else self._service.agents.add(agent)
-        if self._stack is not None and isinstance(known, ReadyAgent):
-            _check_deps(known, self._service.desk.deps)
+        resolved = self._service.agents.add(agent) if isinstance(agent, Agent) else agent
+        if self._stack is not None and isinstance(resolved, ReadyAgent):
+            check_deps(resolved, self._resources.deps.value)
         session_id = new_id("s") if id is None else id
         return Session(
             self._service,
             self._tenant or "",
             session_id,
-            agent=known,
+            agent=resolved,
             metadata=metadata,
             notify=None if notify_url is None else Hook(notify_url, notify_secret),
             queue=queue,
         )
+
+    async def import_sessions(
+        self, lines: str | bytes | Iterable[str | bytes] | AsyncIterable[str | bytes]
+    ) -> list[str]:
+        """Create the sessions of an export and return their ids.
+
+        `lines` is the text or its lines: those of `Session.export`, an open file, `perdure
+        sessions export`. All of them are checked before anything is written. Raises Refused,
+        which names the line, or Conflict if a session exists: an import never changes one.
+        """
+        report = await self._service.import_lines(await read_lines(lines), self._tenant)
+        return [session.session_id for session in report.sessions]
 
     async def sessions(
         self,
@@ -230,9 +296,9 @@ class Runtime:
         metadata: Mapping[str, Any] | None = None,
         search: str | None = None,
     ) -> AsyncIterator[Result[Any]]:
-        """The sessions, each as it stands; `search` looks in ids and first messages."""
-        async for known in self._service.sessions(self._tenant):
-            record = known.record
+        """Yield the sessions as they stand; `search` looks in ids and first messages."""
+        async for entry in self._service.sessions(self._tenant):
+            record = entry.record
             if (agent is not None and record.agent != agent) or (
                 parent is not None and record.parent != parent
             ):
@@ -241,7 +307,7 @@ class Runtime:
                 continue
             if search and search.lower() not in f"{record.id} {record.title}".lower():
                 continue
-            result = await self._service.listed(known)
+            result = await self._service.listed_result(entry)
             if state is None or result.state == state:
                 yield result
 
@@ -252,27 +318,10 @@ class Runtime:
         after: int | None = None,
         types: Collection[str] = (),
     ) -> AsyncIterator[Event]:
-        """Watch events as they are recorded, from now or after an `Event.pos`; never drives."""
-        store = self._service.desk.store
-        cursor = END if after is None else str(after)
-        while True:
-            feed = await store.tail(cursor)
-            for record in feed.records:
-                names = index.names_in(record.stream)
-                if names is None or (self._tenant is not None and names[0] != self._tenant):
-                    continue
-                if session is not None and names != (self._tenant or "", session):
-                    continue
-                if not types or record.type in types:
-                    try:
-                        event = event_of(names, record)
-                    except Corrupt as error:  # of one session; the others go on
-                        logger.warning("%s", error.message)
-                        continue
-                    yield event
-            if feed.cursor == cursor:
-                await store.changed(1.0)
-            cursor = feed.cursor
+        """Yield events as they are recorded, from now or after an `Event.pos`; drives nothing."""
+        feed = self._service.feed
+        async for event in feed.follow(self._tenant, session_id=session, after=after, types=types):
+            yield event
 
     # --- pending calls ------------------------------------------------------------------------
 
@@ -284,14 +333,14 @@ class Runtime:
         tool: str | None = None,
         status: str | None = None,
     ) -> AsyncIterator[PendingCall]:
-        """Calls that wait; `status` may also be an end state, or "all"."""
+        """Yield open pending calls; `status` may also be an end status, or "all"."""
         stream: str | None = None
         if session is not None:
-            address = SessionRef(self._tenant or "", session)
-            stream = (await self._service.desk.outside.known(address)).stream
-        async for record in self._service.pending(self._tenant, status=status, stream=stream):
+            ref = SessionRef(self._tenant or "", session)
+            stream = (await self._service.get(ref)).stream
+        async for record in self._service.calls.list(self._tenant, status=status, stream=stream):
             if kind in (None, record.kind) and tool in (None, record.tool):
-                yield self._service.desk.pending_call(record)
+                yield self._service.calls.view(record)
 
     async def approve(
         self,
@@ -302,15 +351,15 @@ class Runtime:
         note: str | None = None,
         remember: bool | str = False,
     ) -> PendingCall:
-        """Let exactly the stored call run, with `args` merged over its arguments.
+        """Approve exactly the stored call, with `args` merged over its arguments.
 
-        With `remember` this call is not asked about again in its session: exactly this one, or
-        what a rule says, such as `"shell:cmd=ls*"`. `Session.permissions` lists and revokes.
+        With `remember` the same call needs no approval again in its session; a rule such as
+        `"shell:cmd=ls*"` covers more calls. See `Session.permissions`.
         """
         return await self._settle(pending_id, Approve(by, "python", args, note, remember))
 
     async def deny(self, pending_id: str, *, by: str, reason: str | None = None) -> PendingCall:
-        """Do not run it; the model is told the reason."""
+        """Deny a call; the model gets the reason."""
         return await self._settle(pending_id, Deny(by, "python", reason))
 
     async def respond(self, pending_id: str, output: str, *, by: str) -> PendingCall:
@@ -326,22 +375,22 @@ class Runtime:
         metadata: Mapping[str, Any] | None = None,
         by: str | None = None,
     ) -> PendingCall:
-        """The outcome of a deferred call."""
+        """Submit the result of a deferred call."""
         return await self._settle(pending_id, SubmitResult(output, title, metadata, by))
 
     async def submit_error(
         self, pending_id: str, error: str, *, by: str | None = None
     ) -> PendingCall:
-        """A deferred call failed."""
+        """Submit the error of a deferred call."""
         return await self._settle(pending_id, SubmitError(error, by))
 
     async def cancel(self, pending_id: str, *, by: str | None = None) -> PendingCall:
-        """Give one pending call up; the model is told."""
+        """Cancel one pending call; the model gets an error."""
         return await self._settle(pending_id, CancelCall(by))
 
     async def _settle(self, pending_id: str, command: Command) -> PendingCall:
-        outcome = await self._service.settle(pending_id, command, self._tenant)
-        return self._service.desk.pending_call(outcome.record)
+        outcome = await self._service.calls.settle(pending_id, command, self._tenant)
+        return self._service.calls.view(outcome.record)
 
     # --- working ------------------------------------------------------------------------------
 
@@ -354,57 +403,20 @@ class Runtime:
         only: Kind | None = None,
         concurrency: int | None = None,
     ) -> None:
-        """Drive whatever is due, for ever; with `once` until nothing is.
+        """Drive whatever is due, until cancelled; with `once` until nothing is due.
 
-        A worker can do a part of it: sessions of these agents or in these queues only, only
-        sessions or only deliveries, so many sessions at one time. Without `queues` it serves
-        `default` and those of the agents that are known here.
+        A worker can be limited: to sessions of these agents or queues, to sessions or deliveries,
+        to a number of sessions at a time. Without `queues` it serves `default` and the queues of
+        the agents that are known here.
         """
-        mine = None if agents is None else frozenset(agents)
-        served = None if queues is None else frozenset(queues)
-        share = WorkerScope(mine, served, only, concurrency)
-        await Worker(self._service, share).run(once=once)
+        agent_names = None if agents is None else frozenset(agents)
+        queue_names = None if queues is None else frozenset(queues)
+        scope = WorkerScope(agent_names, queue_names, only, concurrency)
+        await self._worker(scope).run(once=once)
 
     async def recover(self) -> StartReport:
-        """What waits and what had expired: the report of a worker's start."""
-        return await Worker(self._service).recover()
+        """Return the report of a worker's start: the calls that wait or have expired."""
+        return await self._worker().recover()
 
-
-async def _entered(stack: AsyncExitStack, deps: Any) -> Any:
-    if not callable(deps):
-        return deps
-    made = deps()
-    if not isinstance(made, AbstractAsyncContextManager):
-        raise ConfigError(
-            f"deps {deps!r} is called when the runtime opens, and gave no async context manager",
-            code="DEPS_INVALID",
-            hint="pass the value itself, or a function with @asynccontextmanager",
-        )
-    return await stack.enter_async_context(made)
-
-
-def _check_mode(agent: Agent[Any], store: str | Store) -> None:
-    if agent.hitl == "async" and is_in_memory(store):
-        raise ConfigError(
-            f"agent {agent.name!r}: async HITL requires a durable session_store "
-            "('memory:' is memory)",
-            hint="use sqlite:///perdure.db, or leave hitl out",
-        )
-
-
-def _check_deps(agent: ReadyAgent, deps: Any) -> None:
-    for tool in agent.tools.values():
-        wanted = tool.deps_type
-        if isinstance(wanted, type) and not _fits(deps, wanted):
-            raise ConfigError(
-                f"tool {tool.name!r} needs deps of type {wanted.__name__}, "
-                f"and Runtime(deps=) is {type(deps).__name__}",
-                code="DEPS_INVALID",
-            )
-
-
-def _fits(deps: Any, wanted: type) -> bool:
-    try:
-        return wanted is Any or isinstance(deps, wanted)
-    except TypeError:  # a protocol that cannot be checked
-        return True
+    def _worker(self, scope: WorkerScope | None = None) -> Worker:
+        return Worker(self._service, self._resources, scope)

@@ -1,4 +1,4 @@
-"""Which store a URL means."""
+"""Stores by their URL."""
 
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -9,11 +9,11 @@ from perdure.store.base import Clock, Store
 around_store: ContextVar[Callable[[Store], Store]] = ContextVar(
     "around_store", default=lambda plain: plain
 )
-"""A seam for tests: what a Runtime made in this context puts around its store."""
+"""A seam for tests: wraps the store of every Runtime that is created in this context."""
 
 
 def open_store(store: str | Store, clock: Clock | None = None) -> Store:
-    """The store behind a URL: `sqlite:///…`, `postgresql://…`, `files:./folder` or `memory:`."""
+    """Return the store of a URL: `sqlite:///…`, `postgresql://…`, `files:./folder`, `memory:`."""
     if not isinstance(store, str):
         return store
     scheme, _, rest = store.partition(":")
@@ -35,19 +35,19 @@ def open_store(store: str | Store, clock: Clock | None = None) -> Store:
 
         return PostgresStore(store, clock=clock)
     raise ConfigError(
-        f"the store {_without_password(store)!r} is not known",
+        f"the store {_without_password(store)!r} is unknown",
         code="STORE_UNKNOWN",
         hint="use sqlite:///perdure.db, postgresql://HOST/DATABASE, files:./folder or memory:",
     )
 
 
 def indexed(store: Store, url: str | None) -> Store:
-    """The store with an index of its pending calls before it; without a URL, the store itself."""
+    """Return the store with an index of its pending calls; without a URL, the store itself."""
     if url is None:
         return store
     if not url.startswith(("redis://", "rediss://", "unix://")):
         raise ConfigError(
-            f"the index {_without_password(url)!r} is not known",
+            f"the index {_without_password(url)!r} is unknown",
             code="INDEX_UNKNOWN",
             hint="use redis://localhost:6379/0",
         )
@@ -65,13 +65,13 @@ def indexed(store: Store, url: str | None) -> Store:
 
 
 def without_index(store: Store) -> Store:
-    """The store itself, behind its index if it has one."""
+    """Return the store itself, without its index if it has one."""
     primary: Store = getattr(store, "primary", store)
     return primary
 
 
 def is_in_memory(store: str | Store) -> bool:
-    """Whether what a store keeps ends with the process."""
+    """Report whether the store loses everything when the process ends."""
     if isinstance(store, str):
         return store == "memory:"
     from perdure.store.memory import MemoryStore
@@ -79,9 +79,9 @@ def is_in_memory(store: str | Store) -> bool:
     return isinstance(store, MemoryStore)
 
 
-def sees_death(store: Store) -> bool:
-    """Whether the store notices that a process has died before its lease is over."""
-    return bool(getattr(store, "sees_death", True))
+def has_liveness_locks(store: Store) -> bool:
+    """Report whether the store detects that a process has died before its lease expires."""
+    return bool(getattr(store, "has_liveness_locks", True))
 
 
 def _without_password(url: str) -> str:

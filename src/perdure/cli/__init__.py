@@ -1,14 +1,14 @@
-"""The command line: a thin door to the runtime. Heavy imports happen inside the commands."""
+"""The command line. Modules here import the runtime only when a command runs."""
 
 
 def main() -> None:
-    """What `perdure` runs."""
-    from perdure.cli.process import collect_rarely
+    """Run the `perdure` program."""
+    from perdure.cli.process import relax_collector
 
-    collect_rarely()
+    relax_collector()
 
-    from perdure.cli.process import ending
+    from perdure.cli.process import exit_promptly
     from perdure.cli.root import cli
 
-    with ending():
+    with exit_promptly():
         cli()

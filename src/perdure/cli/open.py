@@ -1,4 +1,4 @@
-"""From the options of a command to an open Runtime."""
+"""Opening the runtime or server that the options of a command name."""
 
 import logging
 import sys
@@ -9,9 +9,9 @@ from typing import Final, Literal, TypeVar
 import anyio
 
 from perdure.app import Runtime
-from perdure.cli.backend import find as finding
 from perdure.cli.backend.base import Backend
-from perdure.cli.backend.local import Local, known_of
+from perdure.cli.backend.find import find_session
+from perdure.cli.backend.local import LocalBackend, session_entry
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import clean
 from perdure.config.load_object import load_object
@@ -25,28 +25,31 @@ CONFIG: Final = "perdure.yaml"
 DATABASE: Final = "perdure.db"
 
 
-def working(
+def with_backend(
     settings: Settings, main: Callable[[Backend], Awaitable[R]], *, need: Need = "existing"
 ) -> R:
-    """Open the server or the runtime that the options name, await `main` with it, close."""
+    """Open the server or runtime that the options name, await `main` with it, and close it."""
     if settings.server is not None:
-        from perdure.cli.backend.remote import served
+        from perdure.cli.backend.remote import with_server
 
         log_to_stderr(settings, logging.WARNING)
-        return served(settings, main)
-    return opened(settings, lambda runtime: main(Local(runtime)), need=need)
+        return with_server(settings, main)
+    return with_runtime(settings, lambda runtime: main(LocalBackend(runtime)), need=need)
 
 
-def opened(
+def with_runtime(
     settings: Settings,
     main: Callable[[Runtime], Awaitable[R]],
     *,
     need: Need = "existing",
     level: int = logging.WARNING,
 ) -> R:
-    """Open what the options name, await `main` with it, close. `existing`: create no database."""
+    """Open the runtime that the options name, await `main` with it, and close it.
+
+    With `need="existing"` no database is created.
+    """
     log_to_stderr(settings, level)
-    runtime = runtime_of(settings, need)
+    runtime = load_runtime(settings, need)
     scoped = runtime if settings.tenant is None else runtime.tenant(settings.tenant)
 
     async def inside() -> R:
@@ -56,21 +59,21 @@ def opened(
     return anyio.run(inside)
 
 
-async def known_session(runtime: Runtime, given: str) -> SessionEntry:
-    """The entry of the session that is meant. NotFound, or Refused AMBIGUOUS_ID."""
-    return await known_of(runtime, await finding.session(Local(runtime), given))
+async def find_entry(runtime: Runtime, typed_id: str) -> SessionEntry:
+    """Return the entry of the session that a typed id names. Raises NotFound or Refused."""
+    return await session_entry(runtime, await find_session(LocalBackend(runtime), typed_id))
 
 
-def runtime_of(settings: Settings, need: Need) -> Runtime:
-    """The runtime that the options name. ConfigError if they name none."""
+def load_runtime(settings: Settings, need: Need) -> Runtime:
+    """Return the runtime that the options name, not open yet. Raises ConfigError."""
     if settings.server is not None:
         raise ConfigError(
-            "this command works on a store, and not through a server",
+            "this command needs the store itself and does not work with --server",
             code="NOT_ON_A_SERVER",
-            hint="type it where the store is, with --config, --app or --store",
+            hint="run it where the store is, with --config, --app or --store",
         )
     if settings.app is not None:
-        return _of_app(settings, settings.app)
+        return _load_app(settings, settings.app)
     file = config_file(settings)
     if file is not None:
         check_exists(settings.store, need)
@@ -80,47 +83,48 @@ def runtime_of(settings: Settings, need: Need) -> Runtime:
         url = f"sqlite:///{DATABASE}"
     if url is None:
         raise ConfigError(
-            f"there is no {CONFIG} here, and neither --config, --app nor --store says what to use",
+            f"there is no {CONFIG} in this directory, and no --config, --app or --store was given",
             code="NOTHING_NAMED",
-            hint="perdure --app MODULE:NAME …, or --store sqlite:///perdure.db",
+            hint="create a project with perdure init, or name one: --config FILE, "
+            "--app MODULE:NAME or --store sqlite:///perdure.db",
         )
     check_exists(url, need)
     return Runtime(url)
 
 
 def config_file(settings: Settings) -> str | None:
-    """The configuration that the options name, or that stands here and they leave to count."""
+    """Return the configuration that the options name, or else perdure.yaml if it exists."""
     if settings.config is not None or settings.store is not None or settings.app is not None:
         return settings.config
     return CONFIG if Path(CONFIG).exists() else None
 
 
-def _of_app(settings: Settings, target: str) -> Runtime:
+def _load_app(settings: Settings, target: str) -> Runtime:
     if settings.config is not None or settings.store is not None:
         raise ConfigError(
-            "--app goes with neither --config nor --store",
+            "--app cannot be combined with --config or --store",
             code="OPTIONS_CLASH",
-            hint="the Runtime in Python says which store it has",
+            hint="remove them: the Runtime in Python names its own store",
         )
     module, colon, name = target.partition(":")
     if not (module and colon and name):
         raise ConfigError(
-            f"--app is {target!r}, and must be MODULE:NAME",
+            f"--app is {target!r}, which is not of the form MODULE:NAME",
             code="APP_INVALID",
-            hint="such as --app shop:runtime, for runtime = Runtime(…) in shop.py",
+            hint="for runtime = Runtime(…) in shop.py, type --app shop:runtime",
         )
-    found = load_object(target, Path.cwd())
-    if not isinstance(found, Runtime):
+    loaded = load_object(target, Path.cwd())
+    if not isinstance(loaded, Runtime):
         raise ConfigError(
-            f"{target} is a {type(found).__name__}, not a Runtime",
+            f"{target} is not a Runtime; its type is {type(loaded).__name__}",
             code="APP_INVALID",
-            hint="name an unopened Runtime: runtime = Runtime(…, agents=[…])",
+            hint="name a Runtime that is not open: runtime = Runtime(…, agents=[…])",
         )
-    return found
+    return loaded
 
 
 def check_exists(url: str | None, need: Need) -> None:
-    """A mistyped name must not become an empty database that answers 'nothing there'."""
+    """Raise ConfigError if the store does not exist: a mistyped name must not create one."""
     if url is None or need != "existing" or not url.startswith(("sqlite:///", "files:")):
         return
     path = url.removeprefix("sqlite:///").removeprefix("files:")
@@ -128,12 +132,12 @@ def check_exists(url: str | None, need: Need) -> None:
         raise ConfigError(
             f"there is no database {path!r}",
             code="STORE_NOT_FOUND",
-            hint="check --store; perdure run, serve and worker create it",
+            hint="check --store; perdure run, serve and worker create the database",
         )
 
 
 class _OneLine(logging.Formatter):
-    """`12:00:01 info  text`, with nothing in it that a terminal obeys."""
+    """Formatter of lines such as `12:00:01 info  text`, without terminal control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
         head = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname.lower():<7} "
@@ -144,7 +148,7 @@ class _OneLine(logging.Formatter):
 
 
 def log_to_stderr(settings: Settings, level: int) -> None:
-    """One readable format for all logs of a command."""
+    """Write all logs of a command to stderr, one line per record."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_OneLine())
     root = logging.getLogger()

@@ -1,4 +1,4 @@
-"""How the process ends: at once, also where a tool still runs in a thread that nobody can end."""
+"""The process of a command: a prompt exit, and settings of the garbage collector."""
 
 import gc
 import os
@@ -9,27 +9,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-GRACE_S: Final = 1.0  # for threads that are just ending
+GRACE_S: Final = 1.0  # for threads that are about to end
 
 
 @contextmanager
-def ending() -> Iterator[None]:
-    """Leave with the exit code of what is done inside, whoever still runs.
+def exit_promptly() -> Iterator[None]:
+    """Exit with the code of the body, even while a tool still runs in a thread.
 
-    Its sessions are given back and its store is closed by then. Python itself would wait for every
-    thread: a worker that is told to stop would stay until its slowest tool has ended.
+    By then the leases are released and the store is closed. Python itself would wait for every
+    thread, so a worker that was asked to stop would stay until its slowest tool has ended.
     """
     try:
         yield
     except SystemExit as error:
-        if _is_held_up():
+        if _has_running_thread():
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(error.code if isinstance(error.code, int) else 1)
         raise
 
 
-def _is_held_up() -> bool:
+def _has_running_thread() -> bool:
     end = time.monotonic() + GRACE_S
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
@@ -39,23 +39,23 @@ def _is_held_up() -> bool:
     return False
 
 
-# New objects, and how often each older part; Python's own are 700, 10 and 10.
-STARTING: Final = (50_000, 20, 100)  # libraries make many objects, and none that is garbage
+# Thresholds of the three generations; Python's defaults are 700, 10 and 10.
+STARTING: Final = (50_000, 20, 100)  # importing creates many objects and hardly any garbage
 WORKING: Final = (10_000, 10, 10)
 
 
-def collect_rarely() -> None:
-    """While a command loads what it needs."""
+def relax_collector() -> None:
+    """Collect garbage rarely while a command imports what it needs."""
     gc.set_threshold(*STARTING)
 
 
-def leave_what_is_loaded() -> None:
-    """From now on look at new objects only, in larger heaps: most are gone before anybody looks."""
+def freeze_loaded_objects() -> None:
+    """Exclude the objects that exist now from garbage collection, and collect less often."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*WORKING)
 
 
-def end_without_looking() -> None:
-    """Or Python ends with a search for cycles in all that was ever loaded."""
+def skip_final_collection() -> None:
+    """Keep Python from searching all loaded objects for cycles when it exits."""
     gc.freeze()

@@ -11,15 +11,18 @@ import click
 from perdure.core.session.queues import DEFAULT
 
 
-def who(by: str | None, server: str | None) -> str | None:
-    """Who does it: as given, else the login name; a server knows it by the token."""
+def actor_name(by: str | None, server: str | None) -> str | None:
+    """Return the name to record: that of --by, or else the login name.
+
+    With a server and without --by it is None: the server takes the name of the token.
+    """
     if by == "":
-        raise click.UsageError("--by is empty; give a name")
+        raise click.UsageError("--by is empty; give a name, or leave the option out")
     return login_name() if by is None and server is None else by
 
 
 def login_name() -> str:
-    """Who types."""
+    """Return the login name of the person at the terminal."""
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):
@@ -31,7 +34,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(slots=True)
 class Settings:
-    """What a command works on, and how it talks."""
+    """Values of the shared options: what a command works on, and how it prints."""
 
     as_json: bool = False
     config: str | None = None
@@ -45,58 +48,70 @@ class Settings:
 
     @property
     def has_code(self) -> bool:
-        """Whether agents may be known here; a store alone has none, and a server is elsewhere."""
+        """True if agents may be defined here: neither on a server nor with only a store."""
         return self.server is None and (self.store is None or self.config is not None)
 
-    def worker(self, agent: str, queue: str = DEFAULT) -> str:
-        """The command that starts a worker which has the agent and serves the queue."""
-        served = () if queue == DEFAULT else ("--queue", queue)
+    def worker_command(self, agent: str, queue: str = DEFAULT) -> str:
+        """Return the command that starts a worker with this agent for this queue."""
+        queue_option = () if queue == DEFAULT else ("--queue", queue)
         if self.has_code:
-            return self.command("worker", *served)
-        words = " ".join(("perdure worker", *served))
-        return f"{words} --config FILE (or --app MODULE:NAME), where {agent!r} is known"
+            return self.command("worker", *queue_option)
+        words = " ".join(("perdure worker", *queue_option))
+        return f"{words} --config FILE (or --app MODULE:NAME), where {agent!r} is defined"
 
     def command(self, *words: str) -> str:
-        """A command line that works on the same thing as this one, to be typed as it is."""
-        given = (
+        """Return a command line to type that works on the same store or server as this one."""
+        targets = (
             ("--config", self.config),
             ("--app", self.app),
             ("--store", self.store),
             ("--server", self.server),
             ("--token-file", self.token_file),
         )
-        chosen = [part for name, value in given if value for part in (name, value)]
+        chosen = [part for name, value in targets if value for part in (name, value)]
         if self.tenant is not None:
             chosen += ["--tenant", self.tenant]
         return shlex.join(["perdure", *words, *chosen])
 
 
-def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+def _store_option(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     if value is not None and value is not False and param.name is not None:
         setattr(ctx.ensure_object(Settings), param.name, value)
 
 
 def _option(*names: str, **more: Any) -> Callable[[F], F]:
-    return click.option(*names, expose_value=False, callback=_keep, **more)
+    return click.option(*names, expose_value=False, callback=_store_option, **more)
 
 
 _SHARED = (
     _option(
-        "--json", "as_json", is_flag=True, help="One JSON object on stdout, the rest on stderr."
+        "--json",
+        "as_json",
+        is_flag=True,
+        help="Print one JSON object on stdout, the rest on stderr.",
     ),
-    _option("--config", metavar="FILE", help="The YAML file (default: perdure.yaml, if there)."),
-    _option("--app", metavar="MODULE:NAME", help="A Runtime in Python, instead of a YAML file."),
-    _option("--store", metavar="URL", help="A store alone, such as sqlite:///perdure.db."),
-    _option("--server", metavar="URL", help="A server; its token is in PERDURE_TOKEN."),
-    _option("--token-file", metavar="FILE", help="Where the token for --server is, instead."),
-    _option("--tenant", metavar="NAME", help="See this tenant only."),
-    _option("-v", "--verbose", is_flag=True, help="Debug logs and tracebacks on stderr."),
-    _option("-q", "--quiet", is_flag=True, help="Only answers and errors."),
+    _option(
+        "--config",
+        metavar="FILE",
+        help="Use this configuration.  [default: perdure.yaml, if it exists]",
+    ),
+    _option("--app", metavar="MODULE:NAME", help="Use this Runtime in Python, not a YAML file."),
+    _option("--store", metavar="URL", help="Use this store, such as sqlite:///perdure.db."),
+    _option("--server", metavar="URL", help="Use this server, with the token in PERDURE_TOKEN."),
+    _option("--token-file", metavar="FILE", help="Read the token for --server from this file."),
+    _option("--tenant", metavar="NAME", help="Work only on sessions of this tenant."),
+    _option("-v", "--verbose", is_flag=True, help="Print debug logs and tracebacks on stderr."),
+    _option("-q", "--quiet", is_flag=True, help="Print only results and errors."),
+)
+by_option = click.option(
+    "--by",
+    metavar="NAME",
+    help="Record this name.  [default: your login name, or the name of the token]",
 )
 
 
-def shared(command: F) -> F:
-    """Give a command the options that every command takes."""
+def shared_options(command: F) -> F:
+    """Add the options that every command takes."""
     for option in reversed(_SHARED):
         command = option(command)
     return command

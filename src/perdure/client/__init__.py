@@ -3,8 +3,8 @@
     async with Client("https://agents.example", token) as client:
         session = await client.session("order-991", agent="support").run("Refund order 991")
 
-It answers what the server says, as plain dicts in the documented JSON shapes, and raises what the
-server refuses as `perdure.errors`. It knows nothing of agents, stores or the runtime.
+It returns the server's responses as dicts in the documented JSON shapes, and raises its errors as
+`perdure.errors`. It does not depend on agents, stores or the runtime.
 """
 
 from perdure.client.client import Client

@@ -1,4 +1,4 @@
-"""The client: what a program holds to work with a server as with a Runtime."""
+"""Client of a server, with the verbs of a Runtime."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from types import TracebackType
@@ -7,20 +7,20 @@ from typing import Any, Final, Self, TypeVar
 import anyio
 import httpx2
 
+from perdure.client.connection import HttpConnection, HttpRequest, page_path, url_path
 from perdure.client.events import follow
 from perdure.client.session import Json, RemoteSession, new_session_id
-from perdure.client.wire import Ask, Wire, page_of, path_of
 
 R = TypeVar("R")
 
-PATIENCE_S: Final = 30.0  # a server that restarts is back by then
+PATIENCE_S: Final = 30.0  # enough for a restart of the server
 
 
 class Client:
-    """A server at a URL. Open it with `async with`, or run a function with `run_sync`.
+    """Client of the server at a URL. Open it with `async with`, or run a function with `run_sync`.
 
-    What is not answered is asked again for `patience` seconds, if that can do no harm: reading,
-    messages (each has a key), decisions and results (the same again changes nothing).
+    A request without a response is repeated for `patience` seconds if that is safe: reads,
+    messages (each has a key), decisions and results (repeating them changes nothing).
     """
 
     def __init__(
@@ -32,14 +32,14 @@ class Client:
         patience: float = PATIENCE_S,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        self._wire = Wire(url, token, patience, transport)
+        self._connection = HttpConnection(url, token, patience, transport)
         self._tenant = tenant
 
     def __repr__(self) -> str:
-        return f"Client({self._wire.url!r})"
+        return f"Client({self._connection.url!r})"
 
     async def __aenter__(self) -> Self:
-        await self._wire.__aenter__()
+        await self._connection.__aenter__()
         return self
 
     async def __aexit__(
@@ -48,39 +48,39 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._wire.__aexit__(kind, error, trace)
+        await self._connection.__aexit__(kind, error, trace)
 
     def run_sync(self, main: "Callable[[Client], Awaitable[R]]") -> R:
-        """Open, await `main(client)`, close: the one door for programs that are not async."""
+        """Open, await `main(client)`, close: for programs that are not async."""
 
-        async def opened() -> R:
+        async def run() -> R:
             async with self:
                 return await main(self)
 
-        return anyio.run(opened)
+        return anyio.run(run)
 
     def tenant(self, name: str | None) -> "Client":
-        """The same connection, seeing one tenant; None is what the token sees."""
+        """Return a client with the same connection for one tenant; None for the token's own."""
         scoped = object.__new__(Client)
-        scoped._wire, scoped._tenant = self._wire, name
+        scoped._connection, scoped._tenant = self._connection, name
         return scoped
 
     # --- sessions -----------------------------------------------------------------------------
 
     def session(
         self,
-        id: str | None = None,  # noqa: A002 - the word users know
+        id: str | None = None,  # noqa: A002 - the word that users know
         *,
         agent: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         queue: str | None = None,
     ) -> RemoteSession:
-        """A handle; nothing is asked. The session is created by its first message.
+        """Return a handle without a request. The first message creates the session.
 
-        `queue` says which workers a new session is for, else its agent does.
+        `queue` names the queue of a new session; the default is its agent's.
         """
         session_id = new_session_id() if id is None else id
-        return RemoteSession(self._wire, self._tenant, session_id, agent, metadata, queue)
+        return RemoteSession(self._connection, self._tenant, session_id, agent, metadata, queue)
 
     def sessions(
         self,
@@ -91,10 +91,10 @@ class Client:
         metadata: Mapping[str, str] | None = None,
         search: str | None = None,
     ) -> AsyncIterator[Json]:
-        """The sessions, each as it stands."""
-        wanted: Json = {"state": state, "agent": agent, "parent": parent, "q": search}
-        wanted |= {f"metadata.{name}": value for name, value in (metadata or {}).items()}
-        return self._pages("/sessions", "sessions", wanted)
+        """Iterate over sessions with their current state."""
+        params: Json = {"state": state, "agent": agent, "parent": parent, "q": search}
+        params |= {f"metadata.{name}": value for name, value in (metadata or {}).items()}
+        return self._pages("/sessions", "sessions", params)
 
     def stream(
         self,
@@ -103,10 +103,10 @@ class Client:
         after: int | None = None,
         types: Collection[str] = (),
     ) -> AsyncIterator[Json]:
-        """Events of all sessions (of one) as they are recorded, from now or after a `pos`."""
+        """Iterate over events of all sessions (or one) as they come, from now or after a `pos`."""
         params = self._scope if after is None else {**self._scope, "after": after}
-        found = follow(self._wire, "/events", params, "pos", after)
-        return _only(found, session, types)
+        events = follow(self._connection, "/events", params, "pos", after)
+        return _filter_events(events, session, types)
 
     # --- pending calls ------------------------------------------------------------------------
 
@@ -118,13 +118,13 @@ class Client:
         tool: str | None = None,
         status: str | None = None,
     ) -> AsyncIterator[Json]:
-        """Calls that wait; `status` may also be an end state, or "all"."""
-        wanted = {"sessionID": session, "kind": kind, "tool": tool, "status": status}
-        return self._pages("/pending", "pending", wanted)
+        """Iterate over open calls; `status` may also be that of settled calls, or "all"."""
+        params = {"sessionID": session, "kind": kind, "tool": tool, "status": status}
+        return self._pages("/pending", "pending", params)
 
     async def pending_call(self, pending_id: str) -> Json:
-        """One pending call, settled or not. Raises NotFound."""
-        return await self._ask("GET", page_of("pending", pending_id))
+        """Return one pending call, open or settled. Raises NotFound."""
+        return await self._request("GET", page_path("pending", pending_id))
 
     async def approve(
         self,
@@ -135,14 +135,14 @@ class Client:
         note: str | None = None,
         remember: bool | str | None = None,
     ) -> Json:
-        """Let exactly the stored call run, with `args` merged over its arguments."""
-        said = {"by": by, "args": args, "note": note, "remember": remember}
-        return await self._decide(pending_id, "approve", **said)
+        """Approve a call: exactly the stored call runs, with `args` merged over its arguments."""
+        fields = {"by": by, "args": args, "note": note, "remember": remember}
+        return await self._decide(pending_id, "approve", **fields)
 
     async def deny(
         self, pending_id: str, *, by: str | None = None, reason: str | None = None
     ) -> Json:
-        """Do not run it; the model is told the reason."""
+        """Deny a call: it does not run, and the model gets the reason."""
         return await self._decide(pending_id, "deny", by=by, reason=reason)
 
     async def respond(self, pending_id: str, output: str, *, by: str | None = None) -> Json:
@@ -158,61 +158,62 @@ class Client:
         metadata: Mapping[str, Any] | None = None,
         by: str | None = None,
     ) -> Json:
-        """The outcome of a deferred call; answers `{success, sessionID, duplicate}`."""
-        result = _given(output=output, title=title, metadata=metadata)
-        return await self._submit("result", _given(pendingID=pending_id, result=result, by=by))
+        """Submit the result of a deferred call; returns `{success, sessionID, duplicate}`."""
+        result = _without_none(output=output, title=title, metadata=metadata)
+        body = _without_none(pendingID=pending_id, result=result, by=by)
+        return await self._submit("result", body)
 
     async def submit_error(self, pending_id: str, error: str, *, by: str | None = None) -> Json:
-        """A deferred call failed; answers `{success, sessionID, duplicate}`."""
-        return await self._submit("error", _given(pendingID=pending_id, error=error, by=by))
+        """Submit the error of a deferred call; returns `{success, sessionID, duplicate}`."""
+        return await self._submit("error", _without_none(pendingID=pending_id, error=error, by=by))
 
     async def cancel(self, pending_id: str, *, by: str | None = None) -> Json:
-        """Give one pending call up; the model is told."""
-        params = _given(by=by)
-        return await self._ask("DELETE", path_of("async-tool", "pending", pending_id), params)
+        """Cancel one pending call; the model is informed."""
+        path = url_path("async-tool", "pending", pending_id)
+        return await self._request("DELETE", path, _without_none(by=by))
 
-    async def _decide(self, pending_id: str, verb: str, **said: Any) -> Json:
-        path = path_of("pending", pending_id, verb)
-        return await self._ask("POST", path, body=_given(**said), harmless=True)
+    async def _decide(self, pending_id: str, verb: str, **fields: Any) -> Json:
+        path = url_path("pending", pending_id, verb)
+        return await self._request("POST", path, body=_without_none(**fields), repeatable=True)
 
-    async def _submit(self, what: str, body: Json) -> Json:
-        return await self._ask("POST", f"/async-tool/{what}", body=body, harmless=True)
+    async def _submit(self, kind: str, body: Json) -> Json:
+        return await self._request("POST", f"/async-tool/{kind}", body=body, repeatable=True)
 
-    # --- the rest -----------------------------------------------------------------------------
+    # --- agents and deliveries ----------------------------------------------------------------
 
     async def agents(self) -> list[Json]:
-        """The agents that the server knows."""
-        return list((await self._ask("GET", "/agents"))["agents"])
+        """Return the agents of the server."""
+        return list((await self._request("GET", "/agents"))["agents"])
 
     def deliveries(
         self, *, status: str | None = None, session: str | None = None
     ) -> AsyncIterator[Json]:
-        """Webhooks that were or are to be delivered."""
-        wanted = {"status": status, "sessionID": session}
-        return self._pages("/deliveries", "deliveries", wanted)
+        """Iterate over webhook deliveries."""
+        params = {"status": status, "sessionID": session}
+        return self._pages("/deliveries", "deliveries", params)
 
     async def delivery(self, delivery_id: str) -> Json:
-        """One delivery, with its body and the log of its attempts. Raises NotFound."""
-        return await self._ask("GET", path_of("deliveries", delivery_id))
+        """Return one delivery with its body and the log of its attempts. Raises NotFound."""
+        return await self._request("GET", url_path("deliveries", delivery_id))
 
     async def redeliver(self, delivery_id: str) -> Json:
-        """Send it (again), under the same id, as soon as a worker can."""
-        return await self._ask("POST", path_of("deliveries", delivery_id, "redeliver"))
+        """Deliver again, under the same id, as soon as a worker can."""
+        return await self._request("POST", url_path("deliveries", delivery_id, "redeliver"))
 
     @property
     def _scope(self) -> dict[str, Any]:
         return {} if self._tenant is None else {"tenant": self._tenant}
 
-    async def _ask(
-        self, method: str, path: str, params: Mapping[str, Any] | None = None, **more: Any
+    async def _request(
+        self, method: str, path: str, params: Mapping[str, Any] | None = None, **options: Any
     ) -> Json:
-        answer = await self._wire.ask(Ask(method, path, {**(params or {}), **self._scope}, **more))
-        return dict(answer.body or {})
+        request = HttpRequest(method, path, {**(params or {}), **self._scope}, **options)
+        return dict((await self._connection.send(request)).body or {})
 
-    async def _pages(self, path: str, name: str, wanted: Mapping[str, Any]) -> AsyncIterator[Json]:
+    async def _pages(self, path: str, name: str, params: Mapping[str, Any]) -> AsyncIterator[Json]:
         cursor: str | None = None
         while True:
-            page = await self._ask("GET", path, {**wanted, "cursor": cursor})
+            page = await self._request("GET", path, {**params, "cursor": cursor})
             for item in page[name]:
                 yield item
             cursor = page["next"]
@@ -220,13 +221,13 @@ class Client:
                 return
 
 
-async def _only(
-    found: AsyncIterator[Json], session: str | None, types: Collection[str]
+async def _filter_events(
+    events: AsyncIterator[Json], session: str | None, types: Collection[str]
 ) -> AsyncIterator[Json]:
-    async for event in found:
+    async for event in events:
         if session in (None, event["sessionID"]) and (not types or event["type"] in types):
             yield event
 
 
-def _given(**said: Any) -> Json:
-    return {name: value for name, value in said.items() if value is not None}
+def _without_none(**fields: Any) -> Json:
+    return {name: value for name, value in fields.items() if value is not None}

@@ -1,92 +1,96 @@
-"""Following a server's events: after a broken connection it goes on behind the last one seen."""
+"""Events of a server: after a broken connection the stream continues after the last event."""
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, Literal
 
 import httpx2
 
-from perdure.client.refusals import NOT_NOW, refusal, unreachable
-from perdure.client.wire import CONNECT_S, Patience, Wire
+from perdure.client.connection import CONNECT_S, HttpConnection, RetryTimer
+from perdure.client.errors import UNAVAILABLE_STATUSES, response_error, unreachable
 from perdure.errors import PerdureError
 
-SILENCE_S: Final = 60.0  # a server says every few seconds that it is there
-LARGEST: Final = 64 * 2**20  # of one event, in bytes
+SILENCE_S: Final = 60.0  # the server sends a keep-alive every few seconds
+MAX_EVENT_BYTES: Final = 64 * 2**20
 DELTA: Final = "delta"
 
-Place = Literal["seq", "pos"]
+PositionField = Literal["seq", "pos"]
 
 
 async def follow(
-    wire: Wire, path: str, params: Mapping[str, Any], place: Place, after: int | None
+    connection: HttpConnection,
+    path: str,
+    params: Mapping[str, Any],
+    field: PositionField,
+    after: int | None,
 ) -> AsyncIterator[dict[str, Any]]:
-    """The events behind `after` (None: from now on), each once, for ever; deltas as they come.
+    """Yield the events after `after` (None: from now on), each once, without end; and deltas.
 
-    A delta is `{"type": "delta", "data": …}`. Raises the refusal if the server has none for us,
-    and StoreError once it has been away for longer than our patience.
+    A delta is `{"type": "delta", "data": …}`. Raises the server's error if it refuses the
+    request, and StoreError once it has been unreachable for longer than the client's patience.
     """
-    patience = Patience(wire.patience_s)
-    seen = _Seen(place, after)
+    timer = RetryTimer(connection.patience_s)
+    position = _StreamPosition(field, after)
     while True:
         try:
-            async for reached, event in _connected(wire, path, params, seen.at):
-                patience.renew()
-                if seen.is_new(reached, event) and event is not None:
+            async for event_id, event in _connect(connection, path, params, position.last):
+                timer.renew()
+                if position.advance(event_id, event) and event is not None:
                     yield event
             error: PerdureError | None = None
         except httpx2.TransportError as broken:
-            error = unreachable(wire.url, broken)
-        except _Away as away:
+            error = unreachable(connection.url, broken)
+        except _ServerAway as away:
             error = away.error
-        if not await patience.pause():
-            raise error or unreachable(wire.url, ConnectionError("the stream ended"))
+        if not await timer.pause():
+            raise error or unreachable(connection.url, ConnectionError("the stream ended"))
 
 
-class _Seen:
-    """How far one has come."""
+class _StreamPosition:
+    """Position of the last event received."""
 
-    def __init__(self, place: Place, at: int | None) -> None:
-        self._place = place
-        self.at = at
+    def __init__(self, field: PositionField, last: int | None) -> None:
+        self._field = field
+        self.last = last
 
-    def is_new(self, reached: int, event: Mapping[str, Any] | None) -> bool:
-        """Whether it was not seen yet; from now on it was."""
+    def advance(self, event_id: int, event: Mapping[str, Any] | None) -> bool:
+        """Move to an event, and report whether it is new. Deltas have no position."""
         if event is not None and event["type"] == DELTA:
             return True
-        there = reached if event is None else int(event[self._place])
-        if self.at is not None and there <= self.at:
+        position = event_id if event is None else int(event[self._field])
+        if self.last is not None and position <= self.last:
             return False
-        self.at = there
+        self.last = position
         return True
 
 
-class _Away(Exception):
-    """The server is there, and cannot answer now."""
+class _ServerAway(Exception):
+    """The server is reachable, and cannot serve the request now."""
 
     def __init__(self, error: PerdureError) -> None:
         super().__init__(error.message)
         self.error = error
 
 
-async def _connected(
-    wire: Wire, path: str, params: Mapping[str, Any], seen: int | None
+async def _connect(
+    connection: HttpConnection, path: str, params: Mapping[str, Any], last: int | None
 ) -> AsyncIterator[tuple[int, dict[str, Any] | None]]:
-    """What comes on one connection: each event, or None where only its place is told."""
+    """Yield the ids and events of one connection; the event is None if only its id was sent."""
     headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
-    if seen is not None:
-        headers["Last-Event-ID"] = str(seen)
+    if last is not None:
+        headers["Last-Event-ID"] = str(last)
     timeout = httpx2.Timeout(SILENCE_S, connect=CONNECT_S)
-    async with wire.http.stream(
+    async with connection.client.stream(
         "GET", path, params=dict(params), headers=headers, timeout=timeout
     ) as response:
         if not response.is_success:
             await response.aread()
-            if response.status_code in NOT_NOW or response.status_code == 429:
-                raise _Away(refusal(response))
-            raise refusal(response)
-        async for sent in httpx2.EventSource(response, max_event_size=LARGEST):
-            reached = int(sent.id) if sent.id.isdecimal() else 0
-            if not sent.data:
-                yield reached, None
+            if response.status_code in UNAVAILABLE_STATUSES or response.status_code == 429:
+                raise _ServerAway(response_error(response))
+            raise response_error(response)
+        async for message in httpx2.EventSource(response, max_event_size=MAX_EVENT_BYTES):
+            event_id = int(message.id) if message.id.isdecimal() else 0
+            if not message.data:
+                yield event_id, None
                 continue
-            data: Any = sent.json()
-            yield reached, {"type": DELTA, "data": data} if sent.event == DELTA else data
+            data: Any = message.json()
+            yield event_id, {"type": DELTA, "data": data} if message.event == DELTA else data

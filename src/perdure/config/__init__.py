@@ -1,8 +1,8 @@
-"""YAML → frozen, validated configuration; every mistake is named with file, line and key."""
+"""Configuration: frozen, validated values from YAML; problems name file, line and key."""
 
-from perdure.config.description import blocking_remarks, describe
+from perdure.config.description import blocking_warnings, describe
 from perdure.config.jsonschema import schema
-from perdure.config.loading import load
+from perdure.config.load import load
 from perdure.config.settings import (
     AgentConfig,
     Config,
@@ -21,7 +21,7 @@ __all__ = [
     "ServerConfig",
     "StoreConfig",
     "ToolRef",
-    "blocking_remarks",
+    "blocking_warnings",
     "describe",
     "load",
     "schema",

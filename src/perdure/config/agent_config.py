@@ -1,4 +1,4 @@
-"""`agent-config.json`: where the sessions of `perdure.sessions` are kept."""
+"""`agent-config.json`: the storage of the sessions of `perdure.sessions`."""
 
 import json
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
 
-from perdure.config.problems import did_you_mean, listed
+from perdure.config.problems import did_you_mean, quoted_list
 from perdure.errors import ConfigError
 
 FILE: Final = "agent-config.json"
@@ -17,32 +17,32 @@ _PATHS: Final[Mapping[str, str]] = {"filesystem": ".agent-sessions", "sqlite": "
 
 @dataclass(frozen=True, slots=True)
 class StorageConfig:
-    """The `storage` block; what it leaves out is as by default."""
+    """The `storage` block, with defaults for missing keys."""
 
     type: StorageType = "none"
     path: str = ""
 
 
 def load_storage(file: Path) -> StorageConfig:
-    """What a file says; without a file, or without the block, nothing is kept."""
+    """Read the storage configuration of a file; without the file or the block nothing is stored."""
     try:
-        said = json.loads(file.read_bytes())
+        data = json.loads(file.read_bytes())
     except FileNotFoundError:
         return StorageConfig()
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{file} cannot be read: {error}") from error
-    return storage_of(_object(said, str(file)), str(file))
+    return parse_storage(_object(data, str(file)), str(file))
 
 
-def storage_of(said: Mapping[str, Any], file: str = FILE) -> StorageConfig:
-    """The `storage` block of a configuration. ConfigError names the key."""
-    storage = _object(said.get("storage", {}), f"{file}: storage")
+def parse_storage(data: Mapping[str, Any], file: str = FILE) -> StorageConfig:
+    """Return the `storage` block of a configuration. ConfigError names the key."""
+    storage = _object(data.get("storage", {}), f"{file}: storage")
     kind = storage.get("type", "none")
     if kind not in _TYPES:
-        near = did_you_mean(kind, _TYPES) if isinstance(kind, str) else ""
+        suggestion = did_you_mean(kind, _TYPES) if isinstance(kind, str) else ""
         raise ConfigError(
-            f"{file}: storage.type: must be {listed(_TYPES)}, not {kind!r}{near}",
-            hint="without a storage block nothing is kept",
+            f"{file}: storage.type: must be {quoted_list(_TYPES)}, not {kind!r}{suggestion}",
+            hint="without a storage block nothing is stored",
         )
     options = _object(storage.get("options", {}), f"{file}: storage.options")
     path = options.get("path", _PATHS.get(kind, ""))

@@ -1,16 +1,15 @@
-"""From the data of one agent to its AgentConfig."""
+"""Agents of a configuration: each with its model, tools, files and wait mode."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final, Literal
 
-from perdure.config.kinds import Wrong
-from perdure.config.models import split
-from perdure.config.modes import waits_of
-from perdure.config.notes import Notes
-from perdure.config.paths import Folder
-from perdure.config.problems import Key, did_you_mean
+from perdure.config.collector import ProblemCollector
+from perdure.config.kinds import InvalidValue
+from perdure.config.paths import ConfigFolder
+from perdure.config.problems import Key, did_you_mean, quoted_list
 from perdure.config.settings import (
     AgentConfig,
     McpTools,
@@ -19,40 +18,121 @@ from perdure.config.settings import (
     TaskConfig,
     ToolRef,
 )
+from perdure.config.table import PROVIDERS
+
+# Providers by the prefixes of their model names.
+_PREFIXES: Final = {
+    "gpt-": "openai",
+    "chatgpt-": "openai",
+    "o1": "openai",
+    "o3": "openai",
+    "o4": "openai",
+    "claude-": "anthropic",
+    "gemini-": "google",
+}
+_NOT_SCRIPTED: Final = ("model", "base_url", "api_key", "settings")
+
+
+def parse_model(data: Mapping[str, Any], key: Key, script: Path | None) -> ModelRef:
+    """Return an entry of `llms`. InvalidValue if its keys contradict each other."""
+    provider = data["provider"]
+    if provider == "scripted":
+        if script is None:
+            raise InvalidValue("provider scripted needs script: FILE")
+        if extra := [name for name in _NOT_SCRIPTED if name in data]:
+            raise InvalidValue(f"provider scripted does not take {quoted_list(extra)}")
+        return ModelRef(provider=provider, script=script, key=(*key, "script"))
+    if "script" in data:
+        raise InvalidValue(f"provider {provider} does not take 'script'")
+    if "model" not in data:
+        raise InvalidValue(f"provider {provider} needs model: NAME")
+    return ModelRef(
+        provider=provider,
+        model=data["model"],
+        base_url=data.get("base_url"),
+        api_key=data.get("api_key"),
+        settings=MappingProxyType(data.get("settings", {})),
+        key=(*key, "model"),
+    )
+
+
+def split_model_name(name: str, llms: Mapping[str, Any]) -> tuple[str, str]:
+    """Return provider and model of a name that is not a key of `llms`, else raise InvalidValue."""
+    provider, colon, model = name.partition(":")
+    if colon and model:
+        if provider in PROVIDERS:
+            return provider, model
+        raise InvalidValue(
+            f"unknown provider {provider!r}{did_you_mean(provider, PROVIDERS)}",
+            f"known providers: {', '.join(PROVIDERS)}",
+        )
+    for prefix, provider in _PREFIXES.items():
+        if name.startswith(prefix):
+            return provider, name
+    raise InvalidValue(
+        f"{name!r} is not a key of llms and not of the form provider:model"
+        f"{did_you_mean(name, llms)}",
+        f"keys of llms: {', '.join(llms) or 'none'}",
+    )
+
+
+HitlMode = Literal["auto", "blocking", "async"]
+WaitMode = Literal["blocking", "async"]
+
+NO_STORE: Final = "async HITL requires session_store to be configured"
+
+
+def wait_mode(mode: HitlMode, name: str | None, store: StoreConfig | None) -> WaitMode:
+    """Return how an agent with this `hitl` mode and session store waits. InvalidValue if it cannot.
+
+    `name` without a `store` is a store with problems of its own, which counts as durable.
+    """
+    is_durable = name is not None and (store is None or store.is_durable)
+    if mode == "async" and name is None:
+        raise InvalidValue(
+            NO_STORE, "add session_store: NAME to the agent, with NAME under session_stores"
+        )
+    if mode == "async" and not is_durable:
+        raise InvalidValue(
+            f"async HITL requires a durable session_store ({name!r} is memory)",
+            "name a store with backend: sql",
+        )
+    return "async" if is_durable and mode != "blocking" else "blocking"
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What an agent may name; None stands for what is there but has problems of its own."""
+class References:
+    """Parts of a configuration that an agent may name; None if a part has problems of its own."""
 
-    folder: Folder
-    notes: Notes
+    folder: ConfigFolder
+    problems: ProblemCollector
     stores: Mapping[str, StoreConfig | None]
     llms: Mapping[str, ModelRef | None]
     mcp_servers: Mapping[str, Any]
     agents: Mapping[str, Any]
 
 
-def agent_of(name: str, said: Mapping[str, Any], around: Surroundings) -> AgentConfig | None:
-    """An entry of `agents`; None, and notes, if it is not right."""
+def parse_agent(name: str, data: Mapping[str, Any], refs: References) -> AgentConfig | None:
+    """Return an entry of `agents`; None, with problems collected, if it is invalid."""
     key: Key = ("agents", name)
-    attempt = around.notes.attempt
-    model = attempt((*key, "llm"), model_named, said["llm"], (*key, "llm"), around)
-    fallback = _fallback(said.get("fallback", ()), key, around)
-    task = _task(said.get("task", {}))
-    store = around.stores.get(said.get("session_store", ""))
+    attempt = refs.problems.attempt
+    model = attempt((*key, "llm"), resolve_model, data["llm"], (*key, "llm"), refs)
+    fallback = _fallback(data.get("fallback", ()), key, refs)
+    task = _task(data.get("task", {}))
+    store = refs.stores.get(data.get("session_store", ""))
     mode = (*key, "task", "hitl", "mode")
-    waits = attempt(mode, waits_of, task.hitl, said.get("session_store"), store)
-    for at, other in enumerate(said.get("sub_agents", ())):
-        attempt((*key, "sub_agents", at), _check_agent, other, around.agents)
+    waits = attempt(mode, wait_mode, task.hitl, data.get("session_store"), store)
+    for index, agent in enumerate(data.get("sub_agents", ())):
+        attempt((*key, "sub_agents", index), _check_agent, agent, refs.agents)
     tools = tuple(
-        _tool(tool, (*key, "tools", at), around) for at, tool in enumerate(said.get("tools", ()))
+        _tool(tool, (*key, "tools", index), refs)
+        for index, tool in enumerate(data.get("tools", ()))
     )
-    files = _files(said, key, around)
+    files = _files(data, key, refs)
     if model is None or waits is None:
         return None
-    plain = {"description", "session_store", "max_turns", "show_thinking", "while_waiting"}
-    plain |= {"compaction", "retries", "queue"}
+    copied = {"description", "session_store", "max_turns", "show_thinking", "while_waiting"}
+    copied |= {"compaction", "retries", "queue"}
     return AgentConfig(
         name=name,
         model=model,
@@ -60,81 +140,85 @@ def agent_of(name: str, said: Mapping[str, Any], around: Surroundings) -> AgentC
         tools=tools,
         task=task,
         waits=waits,
-        permissions=_permissions(said.get("permissions", {})),
-        sub_agents=tuple(said.get("sub_agents", ())),
-        aliases=tuple(said.get("aliases", ())),
-        budget=MappingProxyType(said.get("budget", {})),
-        **{word: said[word] for word in plain & said.keys()},
+        permissions=_permissions(data.get("permissions", {})),
+        sub_agents=tuple(data.get("sub_agents", ())),
+        aliases=tuple(data.get("aliases", ())),
+        budget=MappingProxyType(data.get("budget", {})),
+        **{word: data[word] for word in copied & data.keys()},
         **files,
     )
 
 
-def model_named(name: str, key: Key, around: Surroundings) -> ModelRef | None:
-    """The model that an agent's `llm` means; Wrong if there is none."""
-    if name in around.llms:
-        return around.llms[name]
-    provider, model = split(name, around.llms)
+def resolve_model(name: str, key: Key, refs: References) -> ModelRef | None:
+    """Return the model that an agent's `llm` names. InvalidValue if there is none."""
+    if name in refs.llms:
+        return refs.llms[name]
+    provider, model = split_model_name(name, refs.llms)
     if provider == "scripted":
-        return ModelRef(provider=provider, script=around.folder.file(model), key=key)
+        return ModelRef(provider=provider, script=refs.folder.existing_file(model), key=key)
     return ModelRef(provider=provider, model=model, key=key)
 
 
-def _fallback(said: str | list[str], key: Key, around: Surroundings) -> tuple[ModelRef, ...]:
-    """The models that stand in for an agent's own; a mistake in one is noted."""
-    where: Key = (*key, "fallback")
-    places = (
-        [(where, said)] if isinstance(said, str) else [((*where, n), s) for n, s in enumerate(said)]
+def _fallback(names: str | list[str], key: Key, refs: References) -> tuple[ModelRef, ...]:
+    """Return the fallback models of an agent; a problem in one is collected."""
+    path: Key = (*key, "fallback")
+    by_key: dict[Key, str] = (
+        {path: names}
+        if isinstance(names, str)
+        else {(*path, index): name for index, name in enumerate(names)}
     )
-    found = [around.notes.attempt(at, model_named, name, at, around) for at, name in places]
-    return tuple(one for one in found if one is not None)
+    models = [
+        refs.problems.attempt(at, resolve_model, name, at, refs) for at, name in by_key.items()
+    ]
+    return tuple(model for model in models if model is not None)
 
 
 def _check_agent(name: str, agents: Mapping[str, Any]) -> None:
     if name not in agents:
-        raise Wrong(f"there is no agent {name!r}{did_you_mean(name, agents)}")
+        raise InvalidValue(f"there is no agent {name!r}{did_you_mean(name, agents)}")
 
 
-def _tool(said: Any, key: Key, around: Surroundings) -> ToolRef | McpTools:
-    if isinstance(said, str):
-        return ToolRef(target=said, key=key, target_key=key)
+def _tool(data: Any, key: Key, refs: References) -> ToolRef | McpTools:
+    if isinstance(data, str):
+        return ToolRef(target=data, key=key, target_key=key)
     options: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in said.items()
+        name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
     }
-    if "use" in said:
+    if "use" in data:
         target = options.pop("use")
-        laid_over = MappingProxyType(options)
-        return ToolRef(target=target, options=laid_over, key=key, target_key=(*key, "use"))
-    around.notes.attempt((*key, "mcp"), _check_server, said["mcp"], around.mcp_servers)
+        overrides = MappingProxyType(options)
+        return ToolRef(target=target, options=overrides, key=key, target_key=(*key, "use"))
+    refs.problems.attempt((*key, "mcp"), _check_server, data["mcp"], refs.mcp_servers)
     return McpTools(mcp=options.pop("mcp"), options=MappingProxyType(options), key=key)
 
 
 def _check_server(name: str, servers: Mapping[str, Any]) -> None:
     if name not in servers:
-        raise Wrong(f"there is no MCP server {name!r}{did_you_mean(name, servers)}")
+        raise InvalidValue(f"there is no MCP server {name!r}{did_you_mean(name, servers)}")
 
 
-def _permissions(said: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]:
-    return MappingProxyType({effect: tuple(rules) for effect, rules in said.items()})
+def _permissions(data: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]:
+    return MappingProxyType({effect: tuple(rules) for effect, rules in data.items()})
 
 
-def _task(said: Mapping[str, Any]) -> TaskConfig:
-    rest = {name: value for name, value in said.items() if name != "hitl"}
-    is_placed = "backend" in said or "sql" in said
-    return TaskConfig(**rest, hitl=said.get("hitl", {}).get("mode", "auto"), is_placed=is_placed)
+def _task(data: Mapping[str, Any]) -> TaskConfig:
+    options = {name: value for name, value in data.items() if name != "hitl"}
+    options["hitl"] = data.get("hitl", {}).get("mode", "auto")
+    return TaskConfig(**options, has_backend="backend" in data or "sql" in data)
 
 
-def _files(said: Mapping[str, Any], key: Key, around: Surroundings) -> dict[str, Any]:
-    """What the agent takes from files, and its output type, which may be one."""
-    attempt, folder = around.notes.attempt, around.folder
-    found: dict[str, Any] = {}
-    if "instructions" in said:
-        found["instructions"] = said["instructions"]
-    if "instructions_file" in said:
-        where = (*key, "instructions_file")
-        found["instructions"] = attempt(where, folder.text, said["instructions_file"]) or ""
-    output = said.get("output_type", "")
+def _files(data: Mapping[str, Any], key: Key, refs: References) -> dict[str, Any]:
+    """Return the fields that may come from files: the instructions and the output type."""
+    attempt, folder = refs.problems.attempt, refs.folder
+    fields: dict[str, Any] = {}
+    if "instructions" in data:
+        fields["instructions"] = data["instructions"]
+    if "instructions_file" in data:
+        path = (*key, "instructions_file")
+        fields["instructions"] = attempt(path, folder.read_text, data["instructions_file"]) or ""
+    output = data.get("output_type", "")
     if output.endswith(".json"):
-        found["output_schema"] = attempt((*key, "output_type"), folder.file, output)
+        fields["output_schema"] = attempt((*key, "output_type"), folder.existing_file, output)
     elif output:
-        found["output_type"] = output
-    return found
+        fields["output_type"] = output
+    return fields

@@ -1,4 +1,4 @@
-"""The JSON schema of the configuration, made from its table, for editors that complete YAML."""
+"""JSON schema of the configuration, generated from its table, for editors that complete YAML."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -10,33 +10,33 @@ _VARIABLE: Final = {"type": "string", "pattern": r"\$\{"}
 
 
 def schema() -> dict[str, Any]:
-    """The JSON schema (2020-12) of `perdure.yaml`."""
+    """Return the JSON schema (2020-12) of `perdure.yaml`."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "perdure.yaml",
-        **_of(TABLE),
+        **_schema(TABLE),
     }
 
 
-def _of(spec: Spec) -> dict[str, Any]:
+def _schema(spec: Spec) -> dict[str, Any]:
     match spec:
         case Plain():
             return _plain(spec)
         case Many():
-            return {"type": ["array", "null"], "items": _of(spec.item)}
+            return {"type": ["array", "null"], "items": _schema(spec.item)}
         case Named():
             names = {} if spec.names is None else {"propertyNames": _names(spec)}
-            return {"type": ["object", "null"], "additionalProperties": _of(spec.item), **names}
+            return {"type": ["object", "null"], "additionalProperties": _schema(spec.item), **names}
         case Block():
             return _block(spec)
         case Either():
-            return {"anyOf": [_of(one) for one in _alternatives(spec)]}
+            return {"anyOf": [_schema(alternative) for alternative in _alternatives(spec)]}
         case Free():
             return {"type": ["object", "null"]}
 
 
 def _plain(spec: Plain) -> dict[str, Any]:
-    """Text can hold a variable anyway; anything else may be one instead."""
+    """Return the schema of a single value: text may contain a variable, other types may be one."""
     kind = spec.schema.get("type", ())
     takes_any_text = "string" in kind and "pattern" not in spec.schema
     return dict(spec.schema) if takes_any_text else {"anyOf": [dict(spec.schema), _VARIABLE]}
@@ -47,20 +47,20 @@ def _names(spec: Named) -> dict[str, Any]:
 
 
 def _block(spec: Block) -> dict[str, Any]:
-    made: dict[str, Any] = {
+    schema: dict[str, Any] = {
         "type": "object" if spec.required else ["object", "null"],
-        "properties": {name: _of(inner) for name, inner in spec.keys.items()},
+        "properties": {name: _schema(inner) for name, inner in spec.keys.items()},
         "additionalProperties": False,
     }
     if spec.required:
-        made["required"] = list(spec.required)
+        schema["required"] = list(spec.required)
     if spec.either:
-        made["not"] = {"required": list(spec.either)}
-    return made
+        schema["not"] = {"required": list(spec.either)}
+    return schema
 
 
 def _alternatives(spec: Either) -> Iterator[Spec]:
-    """Of the blocks, each requires the key that chooses it."""
+    """Yield the alternatives; each block requires the key that selects it."""
     yield spec.plain
     if spec.many is not None:
         yield spec.many

@@ -1,4 +1,4 @@
-"""The kinds of values that a configuration is made of: how each is read, and its JSON schema."""
+"""Kinds of values in a configuration: the parser and the JSON schema of each."""
 
 import ipaddress
 import re
@@ -9,12 +9,12 @@ from math import inf
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from perdure.config.problems import did_you_mean, listed
+from perdure.config.problems import did_you_mean, quoted_list
 from perdure.core.durations import duration_ms
-from perdure.core.session.permissions import rule_of
+from perdure.core.session.permissions import parse_rule
+from perdure.core.text import NAME
 from perdure.errors import Refused
 
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 MODEL_NAME: Final = re.compile(r"[^\s:]+:\S+")  # provider:model
 _OBJECT: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _SIZE: Final = re.compile(r"([0-9]+)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?")
@@ -24,8 +24,8 @@ _UNITS: Final = {"k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "M
 _BYTES: Final = {**{f"{unit}B": size for unit, size in _UNITS.items()}, "GiB": 2**30, "B": 1}
 
 
-class Wrong(Exception):
-    """A value is not what it must be; the text is the sentence after the key."""
+class InvalidValue(Exception):
+    """A value is not valid; the text is the part of the message that follows the key."""
 
     def __init__(self, text: str, hint: str | None = None) -> None:
         super().__init__(text)
@@ -35,11 +35,11 @@ class Wrong(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """One value of the file: its text, and what YAML makes of it."""
+    """Single value of the file: its text, and its YAML value."""
 
     text: str
     value: str | float | bool | None
-    expanded: bool = False  # it came from the environment, and is not shown
+    is_expanded: bool = False  # from the environment: never shown in messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Many:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Things under names that the user chooses; `names` is None where any text is a name."""
+    """Mapping from names that the user chooses; with `names` None any text is a name."""
 
     item: "Spec"
     names: re.Pattern[str] | None = NAME
@@ -68,7 +68,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Known keys. Of the keys in `either` at most one may be there."""
+    """Mapping with fixed keys, of which at most one of `either` may be present."""
 
     keys: Mapping[str, "Spec"]
     required: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """A single value, or a list, or one of the blocks: the one whose key is there, or `block`."""
+    """Single value, list, or block: the one of `blocks` whose key is present, or `block`."""
 
     plain: Plain
     many: Many | None = None
@@ -87,37 +87,37 @@ class Either:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Any block of JSON values, handed on as it is."""
+    """Mapping of JSON values, passed on unchanged."""
 
 
 Spec = Plain | Many | Named | Block | Either | Free
 
 
 def choice(label: str, *words: str, empty: str | None = None) -> Plain:
-    """One of the words; `empty`, if given, is what an empty value means."""
+    """Return the kind that takes one of the words; `empty` is the meaning of an empty value."""
 
     def parse(scalar: Scalar) -> str:
         if empty is not None and not scalar.text:
             return empty
         if scalar.text in words:
             return scalar.text
-        shown = "" if scalar.expanded else f": {scalar.text}"
-        near = "" if scalar.expanded else did_you_mean(scalar.text, words)
-        text = f"invalid {label}{shown} (must be {listed(words)})"
-        raise Wrong(text, hint=near.removeprefix("; ") or None)
+        value = "" if scalar.is_expanded else f": {scalar.text}"
+        suggestion = "" if scalar.is_expanded else did_you_mean(scalar.text, words)
+        text = f"invalid {label}{value} (must be {quoted_list(words)})"
+        raise InvalidValue(text, hint=suggestion.removeprefix("; ") or None)
 
     return Plain(parse, {"enum": list(words)})
 
 
 def integer(low: int, high: int | None = None) -> Plain:
-    """A whole number within bounds."""
+    """Return the kind that takes a whole number within bounds."""
     bounds = f"{low} or more" if high is None else f"from {low} to {high}"
 
     def parse(scalar: Scalar) -> int:
         value = scalar.value
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if not whole or value < low or (high is not None and value > high):  # type: ignore[operator]
-            raise Wrong(f"must be a whole number, {bounds}")
+        is_integer = isinstance(value, int) and not isinstance(value, bool)
+        if not is_integer or value < low or (high is not None and value > high):  # type: ignore[operator]
+            raise InvalidValue(f"must be a whole number, {bounds}")
         return value  # type: ignore[return-value]
 
     limits = {"minimum": low} if high is None else {"minimum": low, "maximum": high}
@@ -125,30 +125,30 @@ def integer(low: int, high: int | None = None) -> Plain:
 
 
 def _text(scalar: Scalar) -> str:
-    if not scalar.text or (scalar.value is None and not scalar.expanded):
-        raise Wrong("is empty")
-    if not isinstance(scalar.value, str) and not scalar.expanded:
-        raise Wrong("must be text", hint="put it in quotes")
+    if not scalar.text or (scalar.value is None and not scalar.is_expanded):
+        raise InvalidValue("is empty")
+    if not isinstance(scalar.value, str) and not scalar.is_expanded:
+        raise InvalidValue("must be text", hint="put it in quotes")
     return scalar.text
 
 
-def _flag(scalar: Scalar) -> bool:
+def _boolean(scalar: Scalar) -> bool:
     if not isinstance(scalar.value, bool):
-        raise Wrong("must be true or false")
+        raise InvalidValue("must be true or false")
     return scalar.value
 
 
 def _positive(scalar: Scalar) -> float:
     value = scalar.value
     if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        raise Wrong("must be a number above 0")
+        raise InvalidValue("must be a number above 0")
     return value
 
 
 def _amount(scalar: Scalar) -> float:
     value = scalar.value
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
-        raise Wrong("must be a number, 0 or more")
+        raise InvalidValue("must be a number, 0 or more")
     return value
 
 
@@ -156,10 +156,10 @@ def _duration(scalar: Scalar) -> timedelta:
     value = scalar.value
     try:
         if value is None or isinstance(value, bool):
-            raise Wrong("must be a duration", hint='such as 90, "90s", "1h30m" or "7d"')
+            raise InvalidValue("must be a duration", hint='such as 90, "90s", "1h30m" or "7d"')
         return timedelta(milliseconds=duration_ms(value))
     except Refused as error:
-        raise Wrong("must be a duration", hint=error.hint) from error
+        raise InvalidValue("must be a duration", hint=error.hint) from error
 
 
 def _duration_or_none(scalar: Scalar) -> timedelta | None:
@@ -169,7 +169,7 @@ def _duration_or_none(scalar: Scalar) -> timedelta | None:
 def _redis_url(scalar: Scalar) -> str:
     text = _text(scalar)
     if not text.startswith(("redis://", "rediss://", "unix://")):
-        raise Wrong("must be a URL that begins with redis://, rediss:// or unix://")
+        raise InvalidValue("must be a URL that begins with redis://, rediss:// or unix://")
     return text
 
 
@@ -177,19 +177,19 @@ def _url(scalar: Scalar) -> str:
     text = _text(scalar)
     try:
         parts = urlsplit(text)
-        good = parts.scheme in ("http", "https") and parts.hostname and not parts.fragment
+        is_valid = parts.scheme in ("http", "https") and parts.hostname and not parts.fragment
         _ = parts.port
     except ValueError:
-        good = False
-    if not good or re.search(r"\s", text):
-        raise Wrong("must be a URL that begins with http:// or https://")
+        is_valid = False
+    if not is_valid or re.search(r"\s", text):
+        raise InvalidValue("must be a URL that begins with http:// or https://")
     return text.rstrip("/")
 
 
 def _open_url(scalar: Scalar) -> str:
     text = _url(scalar)
     if "@" in urlsplit(text).netloc:
-        raise Wrong("must be a URL without user and password: it is shown to people")
+        raise InvalidValue("must be a URL without user and password: it is shown to users")
     return text
 
 
@@ -197,7 +197,7 @@ def _network(scalar: Scalar) -> str:
     try:
         return str(ipaddress.ip_network(_text(scalar), strict=False))
     except ValueError as error:
-        raise Wrong("must be an IP address or network, such as 10.0.0.0/8") from error
+        raise InvalidValue("must be an IP address or network, such as 10.0.0.0/8") from error
 
 
 def _host_or_network(scalar: Scalar) -> str:
@@ -210,40 +210,40 @@ def _host_or_network(scalar: Scalar) -> str:
 def _share(scalar: Scalar) -> float:
     value = scalar.value
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
-        raise Wrong("must be a number between 0 and 1, such as 0.8")
+        raise InvalidValue("must be a number between 0 and 1, such as 0.8")
     return value
 
 
 def _size(scalar: Scalar) -> int:
-    found = _SIZE.fullmatch(scalar.text.strip())
-    if found is None:
-        raise Wrong("must be a size, such as 500kB or 10MiB")
-    return int(found[1]) * _BYTES[found[2] or "B"]
+    match = _SIZE.fullmatch(scalar.text.strip())
+    if match is None:
+        raise InvalidValue("must be a size, such as 500kB or 10MiB")
+    return int(match[1]) * _BYTES[match[2] or "B"]
 
 
 def _rate(scalar: Scalar) -> float:
-    found = _RATE.fullmatch(scalar.text.strip())
-    if found is None or int(found[1]) == 0:
-        raise Wrong("must be a rate, such as 100/s, 20/m or 500/h")
-    return int(found[1]) / {"s": 1, "m": 60, "h": 3600}[found[2]]
+    match = _RATE.fullmatch(scalar.text.strip())
+    if match is None or int(match[1]) == 0:
+        raise InvalidValue("must be a rate, such as 100/s, 20/m or 500/h")
+    return int(match[1]) / {"s": 1, "m": 60, "h": 3600}[match[2]]
 
 
 def _object(scalar: Scalar) -> str:
     text = _text(scalar)
     if not _OBJECT.fullmatch(text):
-        raise Wrong("must be module:name", hint="such as shop:refund, for refund in shop.py")
+        raise InvalidValue("must be module:name", hint="such as shop:refund, for refund in shop.py")
     return text
 
 
 def built_in_or_object(words: tuple[str, ...]) -> Plain:
-    """`module:name`, or one of the words."""
+    """Return the kind that takes `module:name` or one of the words."""
 
     def parse(scalar: Scalar) -> str:
         text = _text(scalar)
         if text in words or _OBJECT.fullmatch(text):
             return text
-        near = "" if scalar.expanded else did_you_mean(text, words)
-        raise Wrong(f"must be module:name or a built-in tool{near}")
+        suggestion = "" if scalar.is_expanded else did_you_mean(text, words)
+        raise InvalidValue(f"must be module:name or a built-in tool{suggestion}")
 
     return Plain(parse, {"type": "string"})
 
@@ -251,22 +251,24 @@ def built_in_or_object(words: tuple[str, ...]) -> Plain:
 def _output(scalar: Scalar) -> str:
     text = _text(scalar)
     if not text.endswith(".json") and not _OBJECT.fullmatch(text):
-        raise Wrong("must be module:Class, or a file with a JSON schema whose name ends in .json")
+        raise InvalidValue(
+            "must be module:Class, or the name of a JSON schema file, ending in .json"
+        )
     return text
 
 
 def _rule(scalar: Scalar) -> str:
     text = _text(scalar)
     try:
-        return rule_of(text).text
+        return parse_rule(text).text
     except Refused as error:
-        raise Wrong(error.message, hint=error.hint) from error
+        raise InvalidValue(error.message, hint=error.hint) from error
 
 
 _TEXT: Final = {"type": "string"}
 _NUMBER_OR_TEXT: Final = {"type": ["number", "string"]}
 TEXT: Final = Plain(_text, _TEXT)
-FLAG: Final = Plain(_flag, {"type": "boolean"})
+FLAG: Final = Plain(_boolean, {"type": "boolean"})
 AMOUNT: Final = Plain(_amount, {"type": "number", "minimum": 0})
 POSITIVE: Final = Plain(_positive, {"type": "number", "exclusiveMinimum": 0})
 DURATION: Final = Plain(_duration, _NUMBER_OR_TEXT)

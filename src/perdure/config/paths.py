@@ -1,40 +1,39 @@
-"""Paths in a configuration: relative to its file, never to where one happens to be."""
+"""Paths in a configuration: relative to its file, never to the current directory."""
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from perdure.config.kinds import Wrong
+from perdure.config.kinds import InvalidValue
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
-    """The directory of the configuration."""
+class ConfigFolder:
+    """Directory of the configuration file."""
 
     path: Path
 
-    def place(self, text: str) -> Path:
-        """The absolute path that a text means; `~` is the home directory."""
+    def resolve(self, text: str) -> Path:
+        """Return the absolute path that a text names; `~` is the home directory."""
         try:
-            meant = Path(text).expanduser()
+            path = Path(text).expanduser()
         except RuntimeError as error:
-            raise Wrong("there is no such home directory") from error
-        # Only the text is tidied: a link stays a link, as for every other program.
-        return Path(os.path.normpath(self.path / meant))
+            raise InvalidValue("there is no such home directory") from error
+        # Only the text is normalized: a symbolic link stays one, as for every other program.
+        return Path(os.path.normpath(self.path / path))
 
-    def file(self, text: str) -> Path:
-        """The same, for a file that must be there."""
-        place = self.place(text)
-        if not place.is_file():
-            why = "is not a file" if place.exists() else "does not exist"
-            raise Wrong(f"{place} {why}")
-        return place
+    def existing_file(self, text: str) -> Path:
+        """Return the absolute path of a file that must exist."""
+        path = self.resolve(text)
+        if not path.is_file():
+            raise InvalidValue(f"{path} {'is not a file' if path.exists() else 'does not exist'}")
+        return path
 
-    def text(self, name: str) -> str:
-        """What a file says."""
-        place = self.file(name)
+    def read_text(self, name: str) -> str:
+        """Return the content of a file."""
+        path = self.existing_file(name)
         try:
-            return place.read_text("utf-8-sig")
+            return path.read_text("utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
-            why = "is not UTF-8" if isinstance(error, ValueError) else f"{error.strerror}"
-            raise Wrong(f"{place} cannot be read: {why}") from error
+            reason = "is not UTF-8" if isinstance(error, ValueError) else f"{error.strerror}"
+            raise InvalidValue(f"{path} cannot be read: {reason}") from error

@@ -1,4 +1,4 @@
-"""What is wrong in a configuration: each mistake on its own line, with file, line and key."""
+"""Problems of a configuration: each on its own line, with file, line and key."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ Key = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """One mistake. The text never shows the value of a secret."""
+class ConfigProblem:
+    """Single problem. The text never shows the value of a secret."""
 
     line: int
     key: Key
@@ -24,14 +24,14 @@ class Problem:
     code: str = INVALID
 
 
-def show(key: Key) -> str:
-    """A key as people write it: `agents.assistant.tools[1].use`."""
+def format_key(key: Key) -> str:
+    """Return a key as users write it: `agents.assistant.tools[1].use`."""
     parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in key)
     return "".join(parts).removeprefix(".")
 
 
-def error_of(file: str, problems: Sequence[Problem]) -> ConfigError:
-    """All the mistakes as one error, in the order of the file; code and details of the first."""
+def config_error(file: str, problems: Sequence[ConfigProblem]) -> ConfigError:
+    """Return all problems as one error, in the order of the file; its code is the first one's."""
     ordered = sorted(problems, key=lambda problem: problem.line)
     first = ordered[0]
     return ConfigError(
@@ -40,29 +40,29 @@ def error_of(file: str, problems: Sequence[Problem]) -> ConfigError:
         hint=first.hint,
         details={
             **_details(file, first),
-            "problems": [{**_details(file, one), "error": one.text} for one in ordered],
+            "problems": [{**_details(file, problem), "error": problem.text} for problem in ordered],
         },
     )
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:
-    """The end of a sentence that offers the word that was probably meant; empty if none is near."""
-    near = get_close_matches(word.lower(), list(words), n=1, cutoff=0.6)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    """Return the end of a message that suggests a similar word; empty if there is none."""
+    similar = get_close_matches(word.lower(), list(words), n=1, cutoff=0.6)
+    return f"; did you mean {similar[0]!r}?" if similar else ""
 
 
-def listed(words: Iterable[str], last: str = "or") -> str:
-    """Words in quotes: `'a', 'b', or 'c'`."""
+def quoted_list(words: Iterable[str], last: str = "or") -> str:
+    """Return the words in quotes: `'a', 'b', or 'c'`."""
     quoted = [repr(word) for word in words]
     if len(quoted) < 3:
         return f" {last} ".join(quoted)
     return f"{', '.join(quoted[:-1])}, {last} {quoted[-1]}"
 
 
-def _line(file: str, problem: Problem) -> str:
-    where = f"{file}:{problem.line}: "
-    return f"{where}{show(problem.key)}: {problem.text}" if problem.key else where + problem.text
+def _line(file: str, problem: ConfigProblem) -> str:
+    key = f"{format_key(problem.key)}: " if problem.key else ""
+    return f"{file}:{problem.line}: {key}{problem.text}"
 
 
-def _details(file: str, problem: Problem) -> dict[str, object]:
-    return {"file": file, "line": problem.line, "key": show(problem.key)}
+def _details(file: str, problem: ConfigProblem) -> dict[str, object]:
+    return {"file": file, "line": problem.line, "key": format_key(problem.key)}

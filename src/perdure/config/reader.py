@@ -1,4 +1,4 @@
-"""Reads YAML nodes by the table: plain data, where each value stood, and what was wrong."""
+"""Reader of YAML nodes by the table: plain values with their lines, and the problems."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -8,9 +8,42 @@ from typing import Any, Final
 
 import yaml
 
-from perdure.config.expand import expand
-from perdure.config.kinds import Block, Either, Free, Many, Named, Plain, Scalar, Spec, Wrong
-from perdure.config.problems import Key, Problem, did_you_mean, listed
+from perdure.config.kinds import Block, Either, Free, InvalidValue, Many, Named, Plain, Scalar, Spec
+from perdure.config.problems import ConfigProblem, Key, did_you_mean, quoted_list
+
+# `${VAR}` and `${VAR:-default}` in a value; `$${` is a literal `${`.
+_VARIABLE: Final = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")
+_INSIDE: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
+
+
+def expand(text: str, environ: Mapping[str, str]) -> str:
+    """Return the text with its variables expanded. InvalidValue names a variable that is not set.
+
+    As in a shell, the default also replaces a variable that is set but empty.
+    """
+    return _VARIABLE.sub(lambda match: _value(match, environ), text)
+
+
+def _value(match: re.Match[str], environ: Mapping[str, str]) -> str:
+    if match[0] == "$${":
+        return "${"
+    inside = _INSIDE.fullmatch(match[1] or "")
+    if inside is None:
+        raise InvalidValue(
+            "has a ${ that is not ${VAR} or ${VAR:-default}",
+            hint="write $${ for a literal ${",
+        )
+    name, default = inside[1], inside[2]
+    value = environ.get(name)
+    if default is not None:
+        return value or default
+    if value is None:
+        raise InvalidValue(
+            f"the environment variable {name} is not set",
+            hint=f"set it, or write ${{{name}:-default}}",
+        )
+    return value
+
 
 _CORE: Final = "tag:yaml.org,2002:"
 _TAGS: Final = frozenset({f"{_CORE}str", f"{_CORE}seq", f"{_CORE}map"})
@@ -32,41 +65,41 @@ _WORDS: Final[Mapping[str, bool | None]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A value that was read, and its line."""
+class ParsedValue:
+    """Value of a key, and its line."""
 
     line: int
     value: Any
 
 
-class Reader:
-    """One reading. Values with a problem are None: look at `problems` first."""
+class ConfigReader:
+    """Reader of one configuration. Values with a problem are None: check `problems` first."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self.entries: dict[Key, Entry] = {}
-        self.problems: list[Problem] = []
+        self.entries: dict[Key, ParsedValue] = {}
+        self.problems: list[ConfigProblem] = []
         self._environ = environ
         self._open: set[int] = set()
 
     def read(self, spec: Spec, node: yaml.Node, key: Key = (), line: int | None = None) -> Any:
-        """The value of a node; its problems and those inside it are noted, not raised."""
+        """Return the value of a node; problems in it are collected, not raised."""
         line = _line(node) if line is None else line
         try:
             with self._inside(node):
                 value = self._read(spec, node, key)
-        except Wrong as wrong:
-            self.problems.append(Problem(line, key, wrong.text, wrong.hint))
+        except InvalidValue as error:
+            self.problems.append(ConfigProblem(line, key, error.text, error.hint))
             return None
-        self.entries[key] = Entry(line, value)
+        self.entries[key] = ParsedValue(line, value)
         return value
 
     @contextmanager
     def _inside(self, node: yaml.Node) -> Iterator[None]:
         if id(node) in self._open:
-            raise Wrong("contains itself")
+            raise InvalidValue("contains itself")
         if node.tag not in _TAGS:
-            raise Wrong(
-                "has a tag, and tags mean nothing here", hint="leave out what begins with !"
+            raise InvalidValue(
+                "has a YAML tag, which is not supported", hint="remove the word that begins with !"
             )
         self._open.add(id(node))
         try:
@@ -91,26 +124,26 @@ class Reader:
 
     def _scalar(self, node: yaml.Node) -> Scalar:
         if not isinstance(node, yaml.ScalarNode):
-            raise Wrong(f"must be a single value, not {_kind(node)}")
+            raise InvalidValue(f"must be a single value, not {_kind(node)}")
         text: str = node.value
         if "${" not in text:
             return Scalar(text, text if _is_quoted(node) else plain_value(text))
-        # Quoted or not: a number from the environment may be wanted as a number or as text.
-        filled = expand(text, self._environ)
-        return Scalar(filled, plain_value(filled), expanded=True)
+        # Quoted or not: a number from the environment may serve as a number or as text.
+        expanded = expand(text, self._environ)
+        return Scalar(expanded, plain_value(expanded), is_expanded=True)
 
     def _many(self, spec: Many, node: yaml.Node, key: Key) -> list[Any]:
         if _is_empty(node):
             return []
         if not isinstance(node, yaml.SequenceNode):
-            raise Wrong(f"must be a list, not {_kind(node)}")
-        return [self.read(spec.item, item, (*key, at)) for at, item in enumerate(node.value)]
+            raise InvalidValue(f"must be a list, not {_kind(node)}")
+        return [self.read(spec.item, item, (*key, index)) for index, item in enumerate(node.value)]
 
     def _named(self, spec: Named, node: yaml.Node, key: Key) -> dict[str, Any]:
         read = {}
         for name, value, line in self._pairs(node, key):
             if spec.names is not None and not spec.names.fullmatch(name):
-                self.problems.append(Problem(line, (*key, name), "is not a name", spec.hint))
+                self.problems.append(ConfigProblem(line, (*key, name), "is not a name", spec.hint))
                 continue
             read[name] = self.read(spec.item, value, (*key, name), line)
         return read
@@ -124,10 +157,10 @@ class Reader:
                 self.problems.append(_unknown(spec, (*key, name), line))
         for name in spec.required:
             if name not in read:
-                self.problems.append(Problem(_line(node), (*key, name), "is missing"))
-        if len(given := [name for name in spec.either if name in read]) > 1:
-            text = f"has both {listed(given, 'and')}; only one can be meant"
-            self.problems.append(Problem(_line(node), key, text))
+                self.problems.append(ConfigProblem(_line(node), (*key, name), "is missing"))
+        if len(exclusive := [name for name in spec.either if name in read]) > 1:
+            text = f"has both {quoted_list(exclusive, 'and')}; only one is allowed"
+            self.problems.append(ConfigProblem(_line(node), key, text))
         return read
 
     def _either(self, spec: Either, node: yaml.Node, key: Key) -> Any:
@@ -137,11 +170,11 @@ class Reader:
             return self._block(spec.block, node, key)
         if not isinstance(node, yaml.MappingNode) or not spec.blocks:
             return self._read(spec.plain, node, key)
-        there = {name.value for name, _ in node.value if isinstance(name, yaml.ScalarNode)}
+        names = {name.value for name, _ in node.value if isinstance(name, yaml.ScalarNode)}
         for name, block in spec.blocks.items():
-            if name in there:
+            if name in names:
                 return self._block(block, node, key)
-        raise Wrong(f"needs one of the keys {listed(spec.blocks)}")
+        raise InvalidValue(f"needs one of the keys {quoted_list(spec.blocks)}")
 
     def _free_block(self, node: yaml.Node, key: Key) -> dict[str, Any]:
         return {
@@ -156,33 +189,33 @@ class Reader:
                     return self._free_block(node, key)
                 if isinstance(node, yaml.SequenceNode):
                     items = enumerate(node.value)
-                    return [self._free(item, (*key, at), _line(item)) for at, item in items]
+                    return [self._free(item, (*key, n), _line(item)) for n, item in items]
                 scalar = self._scalar(node)
                 return scalar.text if _is_quoted(node) else scalar.value
-        except Wrong as wrong:
-            self.problems.append(Problem(line, key, wrong.text, wrong.hint))
+        except InvalidValue as error:
+            self.problems.append(ConfigProblem(line, key, error.text, error.hint))
 
     def _pairs(self, node: yaml.Node, key: Key) -> Iterator[tuple[str, yaml.Node, int]]:
-        """The keys of a block, each once, with value and line; none if it is empty."""
+        """Yield the keys of a block with value and line, each once."""
         if _is_empty(node):
             return
         if not isinstance(node, yaml.MappingNode):
-            raise Wrong(f"must be a block of keys, not {_kind(node)}")
-        seen: dict[str, int] = {}
+            raise InvalidValue(f"must be a block of keys, not {_kind(node)}")
+        lines: dict[str, int] = {}
         for name, value in node.value:
             line = _line(name)
             if not isinstance(name, yaml.ScalarNode) or not name.value:
-                self.problems.append(Problem(line, key, "has a key that is not text"))
-            elif name.value in seen:
-                text = f"is there twice, first on line {seen[name.value]}"
-                self.problems.append(Problem(line, (*key, name.value), text))
+                self.problems.append(ConfigProblem(line, key, "has a key that is not text"))
+            elif name.value in lines:
+                text = f"is defined twice, first on line {lines[name.value]}"
+                self.problems.append(ConfigProblem(line, (*key, name.value), text))
             else:
-                seen[name.value] = line
+                lines[name.value] = line
                 yield name.value, value, line
 
 
 def plain_value(text: str) -> str | float | bool | None:
-    """What text without quotes is: only true and false are booleans, and 010 is ten."""
+    """Return the value of unquoted text: only true and false are booleans, and 010 is ten."""
     if text in _WORDS:
         return _WORDS[text]
     if _INT.fullmatch(text):
@@ -190,12 +223,12 @@ def plain_value(text: str) -> str | float | bool | None:
     return float(text) if _FLOAT.fullmatch(text) else text
 
 
-def _unknown(spec: Block, key: Key, line: int) -> Problem:
+def _unknown(spec: Block, key: Key, line: int) -> ConfigProblem:
     name = str(key[-1])
     if name == "<<":
-        return Problem(line, key, "merge keys are not supported", "write the keys out")
+        return ConfigProblem(line, key, "merge keys are not supported", "write the keys out")
     text = f"is not a known key{did_you_mean(name, spec.keys)}"
-    return Problem(line, key, text, f"known here: {', '.join(spec.keys)}")
+    return ConfigProblem(line, key, text, f"known keys: {', '.join(spec.keys)}")
 
 
 def _line(node: yaml.Node) -> int:

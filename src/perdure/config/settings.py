@@ -1,4 +1,4 @@
-"""What a configuration says, as frozen values. No value shows a secret when it is printed."""
+"""Frozen values of a configuration. No `repr` shows a secret."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,38 +8,38 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from perdure.config.load_object import load_object
-from perdure.config.problems import Key, Problem, error_of
+from perdure.config.problems import ConfigProblem, Key, config_error
 from perdure.errors import ConfigError
 
-ALL_OCCASIONS: Final = ("pending", "expiring", "decided", "expired", "completed", "failed")
+ALL_WEBHOOK_EVENTS: Final = ("pending", "expiring", "decided", "expired", "completed", "failed")
 
 
 def _nothing() -> Mapping[Any, Any]:
     return MappingProxyType({})
 
 
-def _usual_rates() -> Mapping[str, float]:
+def _default_rates() -> Mapping[str, float]:
     return MappingProxyType({"per_source": 100.0, "per_id": 20.0})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
-    """Where sessions are kept. `url` is as `Runtime(store=)` takes it, with absolute paths."""
+    """Store of the sessions. `url` is as `Runtime(store=)` takes it, with absolute paths."""
 
     name: str
     backend: Literal["sql", "memory", "files"]
-    url: str = field(repr=False)  # that of a database server may hold a password
-    index: str | None = field(default=None, repr=False)  # a Redis before it
+    url: str = field(repr=False)  # the URL of a database server may contain a password
+    index: str | None = field(default=None, repr=False)  # URL of a Redis index in front of it
 
     @property
     def is_durable(self) -> bool:
-        """Whether what it keeps outlives the process."""
+        """True if its sessions outlive the process."""
         return self.backend != "memory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRef:
-    """Which model answers; the scripted one has a `script`, the others a `model`."""
+    """Reference to a model; the scripted one has a `script`, all others a `model`."""
 
     provider: str
     model: str | None = None
@@ -52,7 +52,7 @@ class ModelRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolRef:
-    """A tool by `module:name`, or a built-in by its name; `options` are laid over the tool's."""
+    """Reference to a tool by `module:name` or built-in name; `options` override the tool's."""
 
     target: str
     options: Mapping[str, Any] = field(default_factory=_nothing)
@@ -61,13 +61,13 @@ class ToolRef:
 
     @property
     def is_built_in(self) -> bool:
-        """Whether it comes with perdure."""
+        """True if the tool comes with perdure."""
         return ":" not in self.target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpTools:
-    """The tools of an MCP server; `options` are in the words of `MCPTools`."""
+    """Tools of an MCP server; `options` are keyword arguments of `MCPTools`."""
 
     mcp: str
     options: Mapping[str, Any] = field(default_factory=_nothing)
@@ -76,7 +76,7 @@ class McpTools:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpServerConfig:
-    """An MCP server: a program to start, or a URL; `options` are in the words of `MCPServer`."""
+    """MCP server: a program to start, or a URL; `options` are keyword arguments of `MCPServer`."""
 
     name: str
     command: tuple[str, ...] = field(default=(), repr=False)
@@ -89,9 +89,11 @@ class McpServerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskConfig:
-    """How an agent's runs are driven, and how long they wait for people."""
+    """Options of an agent's runs: concurrency, time limits, and waits for approvers."""
 
-    backend: Literal["memory", "sql"] = "memory"  # as it was said: the session store keeps tasks
+    backend: Literal["memory", "sql"] = (
+        "memory"  # without effect: the session store also stores tasks
+    )
     worker_pool: int | None = None
     sql: Mapping[str, str] | None = field(default=None, repr=False)
     input_timeout: timedelta | None = None  # None: no deadline (blocking: 600 s)
@@ -99,12 +101,12 @@ class TaskConfig:
     hitl: Literal["auto", "blocking", "async"] = "auto"
     on_expire: Literal["fail", "cancel", "keep"] = "fail"
     expire_grace: timedelta = timedelta(0)  # before `cancel` acts
-    is_placed: bool = False  # it was said where tasks are to be kept
+    has_backend: bool = False  # `backend` or `sql` is present in the file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    """An agent, in the words of `Agent`; tools and types are named, not yet imported."""
+    """Agent with the options of `Agent`; tools and types are names, not imported yet."""
 
     name: str
     model: ModelRef
@@ -114,7 +116,7 @@ class AgentConfig:
     instructions: str = ""
     session_store: str | None = None
     task: TaskConfig = field(default_factory=TaskConfig)
-    waits: Literal["blocking", "async"] = "async"  # what task.hitl means with this store
+    waits: Literal["blocking", "async"] = "async"  # follows from task.hitl and the session store
     permissions: Mapping[str, tuple[str, ...]] = field(default_factory=_nothing)
     tools: tuple[ToolRef | McpTools, ...] = ()
     sub_agents: tuple[str, ...] = ()
@@ -131,7 +133,7 @@ class AgentConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenConfig:
-    """Who has a token, and what it allows."""
+    """Token of a caller, with the role it grants."""
 
     name: str
     token: str = field(repr=False)
@@ -142,11 +144,11 @@ class TokenConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookConfig:
-    """Who is told what happens; the URL is hidden too, for some carry their secret in it."""
+    """Receiver of webhooks. The URL is hidden too because some URLs contain a secret."""
 
     url: str = field(repr=False)
     secret: str | None = field(default=None, repr=False)
-    on: tuple[str, ...] = ALL_OCCASIONS
+    on: tuple[str, ...] = ALL_WEBHOOK_EVENTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,23 +158,23 @@ class ServerConfig:
     host: str = "127.0.0.1"
     port: int = 4747
     trusted_proxies: tuple[str, ...] = ()
-    rate_limit: Mapping[str, float] = field(default_factory=_usual_rates)
+    rate_limit: Mapping[str, float] = field(default_factory=_default_rates)
     max_body: int = 10 * 2**20
     public_url: str | None = None
     webhook_secret: str | None = field(default=None, repr=False)
-    former_secrets: tuple[str, ...] = field(default=(), repr=False)  # still good for checking
+    former_secrets: tuple[str, ...] = field(default=(), repr=False)  # still accepted in signatures
     tokens: tuple[TokenConfig, ...] = ()
     webhooks: tuple[WebhookConfig, ...] = ()
-    webhook_allow: tuple[str, ...] = ()  # hosts and networks that are called though not public
-    expiring_after: float = 0.8  # of the time that a call has
+    webhook_allow: tuple[str, ...] = ()  # private hosts and networks that may be called
+    expiring_after: float = 0.8  # share of a call's time after which it counts as expiring
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """A whole configuration that has been found right. `store` is the one of this process."""
+    """Complete, valid configuration. `store` is the one that this process uses."""
 
-    file: Path  # as it was named
-    base_dir: Path  # what relative paths are relative to
+    file: Path  # as the caller named it
+    base_dir: Path  # base of relative paths
     store: StoreConfig
     session_stores: Mapping[str, StoreConfig] = field(default_factory=_nothing)
     llms: Mapping[str, ModelRef] = field(default_factory=_nothing)
@@ -188,35 +190,36 @@ class Config:
 
     @property
     def store_url(self) -> str:
-        """The store, as `Runtime(store=)` takes it."""
+        """URL of the store, as `Runtime(store=)` takes it."""
         return self.store.url
 
     @property
     def public_url(self) -> str | None:
-        """Where others reach this server."""
+        """URL at which other systems reach this server."""
         return self.server.public_url
 
     @property
     def webhook_secret(self) -> str | None:
-        """What signs and checks callbacks."""
+        """Secret that signs and verifies callbacks."""
         return self.server.webhook_secret
 
     def build_deps(self) -> Any:
-        """What `deps` names, imported; None if it names nothing. ConfigError says where."""
+        """Import the object that `deps` names; None without `deps`. ConfigError says where."""
         return None if self.deps is None else self.import_object(self.deps, ("deps",))
 
     def import_object(self, target: str, key: Key) -> Any:
-        """The object of a `module:name` that stands at a key. ConfigError says where."""
+        """Import the object `module:name` that a key names. ConfigError says where."""
         try:
             return load_object(target, self.base_dir)
         except ConfigError as error:
-            raise self.located(error, key) from error
+            raise self.with_location(error, key) from error
 
-    def located(self, error: ConfigError, key: Key) -> ConfigError:
-        """The error with file, line and key before it, unless it says them already."""
+    def with_location(self, error: ConfigError, key: Key) -> ConfigError:
+        """Return the error with file, line and key, unless it has them already."""
         if "file" in error.details:
             return error
         text = error.message.replace("\n", " ")
-        near = next((key[:n] for n in range(len(key), 0, -1) if key[:n] in self.lines), ())
-        line = self.lines.get(near, 1)
-        return error_of(str(self.file), [Problem(line, key, text, error.hint, error.code)])
+        block = next((key[:n] for n in range(len(key), 0, -1) if key[:n] in self.lines), ())
+        line = self.lines.get(block, 1)
+        problem = ConfigProblem(line, key, text, error.hint, error.code)
+        return config_error(str(self.file), [problem])

@@ -1,6 +1,6 @@
-"""Every key of the configuration, in one table: what reads it, and what describes it, follows."""
+"""Table of every key of the configuration, from which the reader and the JSON schema follow."""
 
-from typing import Final
+from typing import Final, get_args
 
 from perdure.config.kinds import (
     AMOUNT,
@@ -30,12 +30,12 @@ from perdure.config.kinds import (
     choice,
     integer,
 )
+from perdure.core.literals import Role
 from perdure.core.providers import catalog as providers
 from perdure.core.session.permissions import EFFECTS
 
 BUILT_IN: Final = ("ask_user", "wait", "todo_write", "execute_command")
 PROVIDERS: Final = ("scripted", *providers.PROVIDERS)
-ROLES: Final = ("viewer", "submitter", "approver", "operator", "admin")
 OCCASIONS: Final = ("pending", "expiring", "decided", "expired", "completed", "failed")
 
 _COUNT: Final = integer(1)
@@ -155,7 +155,7 @@ _TOKEN: Final = Block(
     {
         "name": TEXT,
         "token": TEXT,
-        "role": choice("role", *ROLES),
+        "role": choice("role", *get_args(Role)),
         "on_behalf": FLAG,
         "tenant": TEXT,
     },
@@ -173,7 +173,7 @@ _SERVER: Final = Block(
         "rate_limit": Block({"per_source": RATE, "per_id": RATE}),
         "max_body": SIZE,
         "public_url": OPEN_URL,
-        "webhook_secret": Either(TEXT, Many(TEXT)),  # the first signs, all are good for checking
+        "webhook_secret": Either(TEXT, Many(TEXT)),  # the first signs, all of them verify
         "tokens": Many(_TOKEN),
         "webhooks": Many(_WEBHOOK),
         "webhook_allow": Many(HOST_OR_NETWORK),

@@ -1,1 +1,1 @@
-"""What perdure decides, as pure functions: no await, no clock, no randomness, no I/O."""
+"""Pure functions that make every decision of perdure: no await, clock, randomness or I/O."""

@@ -1,18 +1,17 @@
-"""Who may do what: principals, the five roles, and the tenants that they see."""
+"""Access control: principals, the five roles, and the tenants that they may see."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Final
 
+from perdure.core.literals import Role
 from perdure.core.session.naming import check_id, check_tenant
 from perdure.errors import Refused
 
-Role = Literal["viewer", "submitter", "approver", "operator", "admin"]
-
 
 class Permit(StrEnum):
-    """What can be allowed; the words are those of a refusal: `may not …`."""
+    """Kind of access; its value completes the refusal `may not …`."""
 
     READ_TOOL_CALLS = "read the calls of deferred tools"
     READ = "read"
@@ -38,9 +37,9 @@ ROLES: Final[Mapping[Role, frozenset[Permit]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Somebody who was recognised: a name, a role, and perhaps the one tenant that it sees.
+    """An authenticated caller: a name, a role, and optionally the one tenant that it may see.
 
-    With `on_behalf` it may say for whom it acts, as a chat bot does for the people in the chat.
+    With `on_behalf` it may name the person it acts for, as a chat bot does for its users.
     """
 
     name: str
@@ -60,11 +59,11 @@ class Principal:
             check_tenant(self.tenant)
 
 
-def may(principal: Principal, permit: Permit) -> bool:
-    """Whether the principal's role allows it."""
+def has_permit(principal: Principal, permit: Permit) -> bool:
+    """Return True if the principal's role includes the permit."""
     return permit in ROLES[principal.role]
 
 
-def sees(principal: Principal, tenant: str) -> bool:
-    """Whether what belongs to a tenant is there at all for the principal."""
+def may_see(principal: Principal, tenant: str) -> bool:
+    """Return True if the principal may see what belongs to the tenant."""
     return principal.tenant is None or principal.tenant == tenant

@@ -1,11 +1,11 @@
-"""How long: the seconds or text that people write, as the whole milliseconds that we keep."""
+"""Durations: seconds or text as users write them, parsed to whole milliseconds."""
 
 import re
 from typing import Final
 
 from perdure.errors import Refused
 
-MAX_MS: Final = 36_500 * 86_400_000  # a hundred years: beyond it an instant is no date any more
+MAX_MS: Final = 36_500 * 86_400_000  # a hundred years: a later instant does not fit into a date
 
 _UNITS: Final = {
     "ms": 1,
@@ -17,14 +17,14 @@ _UNITS: Final = {
 }
 _NUMBER: Final = r"[0-9]+(?:\.[0-9]+)?"
 _BARE: Final = re.compile(_NUMBER)
-_PART: Final = re.compile(rf"({_NUMBER})\s*(ms|s|m|h|d|w)\s*")
-_WHOLE: Final = re.compile(rf"(?:{_PART.pattern})+")
+_UNIT_PART: Final = re.compile(rf"({_NUMBER})\s*(ms|s|m|h|d|w)\s*")
+_DURATION: Final = re.compile(rf"(?:{_UNIT_PART.pattern})+")
 
 
 def duration_ms(value: str | float) -> int:
-    """Whole milliseconds of a duration: a number or `"90"` is seconds, else `"1h30m"`, `"500ms"`.
+    """Return whole milliseconds: a number or `"90"` is seconds, else `"1h30m"`, `"500ms"`.
 
-    Anything above zero is at least one millisecond, so that "very short" never becomes "none".
+    Anything above zero is at least one millisecond, because zero means no limit.
     """
     ms = _text_ms(value) if isinstance(value, str) else _seconds_ms(value)
     if not 0 <= ms <= MAX_MS:  # also refuses NaN
@@ -33,7 +33,7 @@ def duration_ms(value: str | float) -> int:
 
 
 def format_ms(ms: int) -> str:
-    """A duration as people write it: `1h30m`, `90s` as `1m30s`, `0s`."""
+    """Return a duration as text: `1h30m`, `90s` as `1m30s`, `0s`."""
     parts = []
     for unit in ("d", "h", "m", "s", "ms"):
         count, ms = divmod(ms, _UNITS[unit])
@@ -53,15 +53,15 @@ def _text_ms(value: str) -> float:
     text = value.strip().lower()
     if _BARE.fullmatch(text):
         return float(text) * 1_000
-    if not _WHOLE.fullmatch(text):
+    if not _DURATION.fullmatch(text):
         raise _refused(value)
-    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+    return sum(float(number) * _UNITS[unit] for number, unit in _UNIT_PART.findall(text))
 
 
 def _refused(value: object) -> Refused:
-    shown = repr(value) if len(repr(value)) <= 40 else f"{repr(value)[:40]}…"
+    text = repr(value) if len(repr(value)) <= 40 else f"{repr(value)[:40]}…"
     return Refused(
-        f"{shown} is not a duration",
+        f"{text} is not a duration",
         code="DURATION_INVALID",
         hint='write seconds or text, such as 90, "90s", "1h30m" or "7d"',
     )

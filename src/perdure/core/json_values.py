@@ -1,8 +1,8 @@
-"""A small check of JSON values against a JSON schema, for tools whose schema came from elsewhere.
+"""Checks of JSON values: against a JSON schema, and of Python values that must be JSON.
 
-It knows what tool schemas use: types, required, properties, additionalProperties, items, enum,
-const, bounds, local references and alternatives. What it does not know it lets pass: the tool
-itself still judges.
+The schema check covers the keywords of tool schemas: types, required, properties,
+additionalProperties, items, enum, const, bounds, local references and alternatives. It ignores
+other keywords: the tool validates its arguments itself.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,17 +20,17 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "boolean": (bool,),
     "null": (type(None),),
 }
-_DEPTH: Final = 64  # a reference to itself ends here
+_DEPTH: Final = 64  # stops recursive references
 
 
-def problems(value: Any, schema: Schema) -> list[tuple[str, str]]:
-    """What is wrong with a value, as (path, why); the path of the whole is ""."""
+def schema_problems(value: Any, schema: Schema) -> list[tuple[str, str]]:
+    """Return what is wrong with a value, as (path, problem); the path of the value itself is ""."""
     root = schema if isinstance(schema, Mapping) else {}
-    return list(_Check(root).run(value, schema, "", 0))
+    return list(_SchemaCheck(root).run(value, schema, "", 0))
 
 
-class _Check:
-    """One walk; `root` is where references point into."""
+class _SchemaCheck:
+    """Check of one value; `root` is the schema that references point into."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
@@ -42,10 +42,10 @@ class _Check:
             return
         for part in (*self._target(schema), *schema.get("allOf", ())):
             yield from self.run(value, part, path, depth + 1)
-        if not self._fits_one(value, schema, depth):
+        if not self._has_match(value, schema, depth):
             yield path, "fits none of the alternatives"
-        if why := _mismatch(value, schema):
-            yield path, why
+        if mismatch := _mismatch(value, schema):
+            yield path, mismatch
         else:
             yield from self._inside(value, schema, path, depth)
 
@@ -62,13 +62,13 @@ class _Check:
         reference = schema.get("$ref")
         if not isinstance(reference, str) or not reference.startswith("#"):
             return ()
-        found: Any = self._root
+        target: Any = self._root
         for key in reference.split("/")[1:]:
-            step = key.replace("~1", "/").replace("~0", "~")
-            found = found.get(step) if isinstance(found, Mapping) else None
-        return (found,) if isinstance(found, (Mapping, bool)) else ()
+            name = key.replace("~1", "/").replace("~0", "~")
+            target = target.get(name) if isinstance(target, Mapping) else None
+        return (target,) if isinstance(target, (Mapping, bool)) else ()
 
-    def _fits_one(self, value: Any, schema: Mapping[str, Any], depth: int) -> bool:
+    def _has_match(self, value: Any, schema: Mapping[str, Any], depth: int) -> bool:
         choices = schema.get("anyOf") or schema.get("oneOf")
         return not choices or any(
             next(self.run(value, choice, "", depth + 1), None) is None for choice in choices
@@ -81,31 +81,31 @@ class _Check:
         for name in schema.get("required", ()):
             if name not in value:
                 yield f"{prefix}{name}", "is missing"
-        known = schema.get("properties", {})
-        others = schema.get("additionalProperties", True)
+        properties = schema.get("properties", {})
+        additional = schema.get("additionalProperties", True)
         for name, item in value.items():
-            if name in known:
-                yield from self.run(item, known[name], f"{prefix}{name}", depth)
-            elif others is False and not schema.get("patternProperties"):
+            if name in properties:
+                yield from self.run(item, properties[name], f"{prefix}{name}", depth)
+            elif additional is False and not schema.get("patternProperties"):
                 yield f"{prefix}{name}", "is not a known argument"
             else:
-                yield from self.run(item, others, f"{prefix}{name}", depth)
+                yield from self.run(item, additional, f"{prefix}{name}", depth)
 
 
 def _mismatch(value: Any, schema: Mapping[str, Any]) -> str | None:
-    """What a value breaks by itself, without looking into it."""
+    """Return what is wrong with a value itself, regardless of its items."""
     kinds = schema.get("type", ())
     kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
-    if kinds and not any(_is(value, kind) for kind in kinds):
+    if kinds and not any(_is_type(value, kind) for kind in kinds):
         return f"must be {' or '.join(kinds)}"
-    if "enum" in schema and not any(_same(value, choice) for choice in schema["enum"]):
+    if "enum" in schema and not any(_is_equal(value, choice) for choice in schema["enum"]):
         return f"must be one of {', '.join(map(repr, schema['enum']))}"
-    if "const" in schema and not _same(value, schema["const"]):
+    if "const" in schema and not _is_equal(value, schema["const"]):
         return f"must be {schema['const']!r}"
     return _out_of_bounds(value, schema)
 
 
-def _is(value: Any, kind: str) -> bool:
+def _is_type(value: Any, kind: str) -> bool:
     if isinstance(value, bool) and kind != "boolean":
         return False
     if kind == "integer" and isinstance(value, float):
@@ -113,59 +113,59 @@ def _is(value: Any, kind: str) -> bool:
     return isinstance(value, _TYPES.get(kind, (object,)))
 
 
-def _same(value: Any, other: Any) -> bool:
+def _is_equal(value: Any, other: Any) -> bool:
     return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
 
 
 def _out_of_bounds(value: Any, schema: Mapping[str, Any]) -> str | None:
     if isinstance(value, str):
-        return _measured(len(value), schema, ("minLength", "maxLength"), " characters")
+        return _size_problem(len(value), schema, ("minLength", "maxLength"), " characters")
     if isinstance(value, (list, tuple)):
-        return _measured(len(value), schema, ("minItems", "maxItems"), " items")
+        return _size_problem(len(value), schema, ("minItems", "maxItems"), " items")
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     low, high = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
-    if _number(low) and value <= low:
+    if _is_number(low) and value <= low:
         return f"must be greater than {low}"
-    if _number(high) and value >= high:
+    if _is_number(high) and value >= high:
         return f"must be less than {high}"
-    return _measured(value, schema, ("minimum", "maximum"), "")
+    return _size_problem(value, schema, ("minimum", "maximum"), "")
 
 
-def _measured(
+def _size_problem(
     size: float, schema: Mapping[str, Any], keys: tuple[str, str], unit: str
 ) -> str | None:
     low, high = (schema.get(key) for key in keys)
-    if _number(low) and size < low:
+    if _is_number(low) and size < low:
         return f"must be at least {low}{unit}"
-    if _number(high) and size > high:
+    if _is_number(high) and size > high:
         return f"must be at most {high}{unit}"
     return None
 
 
-def _number(bound: object) -> TypeGuard[float]:
-    """Whether it is a bound; the draft-4 spelling `exclusiveMinimum: true` is not."""
+def _is_number(bound: object) -> TypeGuard[float]:
+    """Return True if it is a numeric bound; the draft-4 form `exclusiveMinimum: true` is not."""
     return isinstance(bound, (int, float)) and not isinstance(bound, bool)
 
 
-def no_json(value: Any, where: str) -> str | None:
-    """What is wrong with it, and where, as in `a.b[0] is a date, which is no JSON`; None: nothing.
+def json_problem(value: Any, path: str) -> str | None:
+    """Return the first problem, as in `a.b[0] is a date, which is not JSON`; None if it is JSON.
 
-    Lists and mappings of any kind will do, as they do for every encoder.
+    Any list, tuple or mapping is accepted, as JSON encoders do.
     """
     if isinstance(value, Mapping):
-        strange = next((key for key in value if not isinstance(key, str)), None)
-        if strange is not None:
-            return f"{where} has the key {strange!r}, which is no text"
-        return _first(no_json(one, f"{where}.{key}") for key, one in value.items())
+        bad_key = next((key for key in value if not isinstance(key, str)), None)
+        if bad_key is not None:
+            return f"{path} has the key {bad_key!r}, which is not text"
+        return _first(json_problem(item, f"{path}.{key}") for key, item in value.items())
     if isinstance(value, list | tuple):
-        return _first(no_json(one, f"{where}[{n}]") for n, one in enumerate(value))
+        return _first(json_problem(item, f"{path}[{n}]") for n, item in enumerate(value))
     if isinstance(value, float) and not isfinite(value):
-        return f"{where} is {value}, which is no JSON"
+        return f"{path} is {value}, which is not JSON"
     if value is None or isinstance(value, str | int | float):
         return None
-    return f"{where} is a {type(value).__name__}, which is no JSON"
+    return f"{path} is a {type(value).__name__}, which is not JSON"
 
 
-def _first(found: Any) -> str | None:
-    return next((one for one in found if one is not None), None)
+def _first(problems: Iterator[str | None]) -> str | None:
+    return next((problem for problem in problems if problem is not None), None)

@@ -1,21 +1,21 @@
-"""Human-in-the-loop by its first names: the state of paused runs, and tasks that wait for people.
+"""The documented API for human-in-the-loop: states of paused runs, and tasks that wait.
 
-Doors onto the same sessions and log as everything else, with a Runtime that is open. The state of
-a paused run is read from its log; nothing is stored for it:
+Its functions work on the sessions of an open Runtime. The state of a paused run is read from its
+log; nothing is stored for it:
 
     state = await load_execution_state_from_session(rt, "order-991", result.task_id)
     elsewhere = deserialize_execution_state(serialize_execution_state(state))
     session = await restore_reasoning_state(other_rt, elsewhere)
 """
 
-from perdure.hitl.restoring import restore_reasoning_state
-from perdure.hitl.saving import (
+from perdure.hitl.metadata import (
     clear_execution_state_from_session,
     get_session_metadata,
     load_execution_state_from_session,
     save_execution_state_to_session,
     update_session_metadata,
 )
+from perdure.hitl.restore import restore_reasoning_state
 from perdure.hitl.state import (
     ExecutionState,
     ReasoningStateSnapshot,

@@ -21,21 +21,21 @@ from perdure.core.log import events
 from perdure.core.log.events import Content, Event
 from perdure.errors import Refused
 
-Said = dict[str, Any]
+Json = dict[str, Any]
 
 
-def message_json(message: Message, redact: Mapping[str, tuple[str, ...]]) -> Said:
-    """A message of a conversation, with everything that it takes to say it again.
+def message_json(message: Message, redact: Mapping[str, tuple[str, ...]]) -> Json:
+    """Return a message as JSON, complete enough to recreate its events.
 
-    `redact` has the names of arguments that are shown to nobody, by call.
+    `redact` names the secret arguments of each call, by call id.
     """
     match message:
         case UserMessage():
             return {"role": "user", "parts": _parts(message.content)}
         case AssistantMessage():
-            return _answer(message, redact)
+            return _assistant_json(message, redact)
         case ToolMessage():
-            part: Said = {
+            part: Json = {
                 "type": "tool_result",
                 "tool_call_id": message.call_id,
                 "name": message.tool,
@@ -45,12 +45,12 @@ def message_json(message: Message, redact: Mapping[str, tuple[str, ...]]) -> Sai
             return {"role": "tool", "parts": [part]}
 
 
-def _parts(content: Content) -> list[Said]:
+def _parts(content: Content) -> list[Json]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
 
 
-def _answer(message: AssistantMessage, redact: Mapping[str, tuple[str, ...]]) -> Said:
-    parts: list[Said] = []
+def _assistant_json(message: AssistantMessage, redact: Mapping[str, tuple[str, ...]]) -> Json:
+    parts: list[Json] = []
     if message.thinking is not None:
         parts.append({"type": "thinking", "thinking": message.thinking})
     if message.text:
@@ -58,19 +58,19 @@ def _answer(message: AssistantMessage, redact: Mapping[str, tuple[str, ...]]) ->
     for call in message.calls:
         part = {"type": "tool_use", "id": call.id, "name": call.tool, "input": dict(call.params)}
         parts.append({**part, "redact": list(redact[call.id])} if redact.get(call.id) else part)
-    said: Said = {"role": "assistant", "parts": parts}
+    data: Json = {"role": "assistant", "parts": parts}
     for name in ("provider", "model"):
         if (value := getattr(message, name)) is not None:
-            said[name] = value
+            data[name] = value
     for name in ("native", "output"):
         if (value := getattr(message, name)) is not None:
-            said[name] = msgspec.json.decode(value)
-    return said
+            data[name] = msgspec.json.decode(value)
+    return data
 
 
-def events_of(said: Mapping[str, Any], agent: str, task: str | None) -> Iterator[Event]:
-    """The events that make such a message again. Raises Refused."""
-    role, parts = said.get("role"), said.get("parts")
+def message_events(message: Mapping[str, Any], agent: str, task: str | None) -> Iterator[Event]:
+    """Yield the events that recreate a message. Raises Refused."""
+    role, parts = message.get("role"), message.get("parts")
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
         raise Refused(
             "failed to load execution state: a message has no parts", code="STATE_CORRUPT"
@@ -79,23 +79,23 @@ def events_of(said: Mapping[str, Any], agent: str, task: str | None) -> Iterator
         case "user":
             yield events.User(role="user", content=_content(parts), task_id=task)
         case "assistant" | "agent":
-            yield from _answer_events(said, parts, agent, task)
+            yield from _assistant_events(message, parts, agent, task)
         case "tool":
             for part in parts:
-                yield _result(part, task)
+                yield _result_event(part, task)
         case _:
             raise Refused(
                 f"failed to load execution state: a message of role {role!r}", code="STATE_CORRUPT"
             )
 
 
-def _content(parts: list[Said]) -> Content:
+def _content(parts: list[Json]) -> Content:
     is_text = len(parts) == 1 and set(parts[0]) == {"type", "text"}
     return str(parts[0]["text"]) if is_text else parts
 
 
-def _answer_events(
-    said: Mapping[str, Any], parts: list[Said], agent: str, task: str | None
+def _assistant_events(
+    message: Mapping[str, Any], parts: list[Json], agent: str, task: str | None
 ) -> Iterator[Event]:
     thinking = [part.get("thinking", "") for part in parts if part.get("type") == "thinking"]
     yield events.Assistant(
@@ -104,10 +104,10 @@ def _answer_events(
         agent=agent,
         task_id=task,
         thinking="".join(thinking) if thinking else None,
-        provider=said.get("provider"),
-        model=said.get("model"),
-        native=_raw(said, "native"),
-        output=_raw(said, "output"),
+        provider=message.get("provider"),
+        model=message.get("model"),
+        native=_raw(message, "native"),
+        output=_raw(message, "output"),
         redact=any(part.get("redact") for part in parts),
     )
     for part in parts:
@@ -122,11 +122,11 @@ def _answer_events(
             )
 
 
-def _raw(said: Mapping[str, Any], name: str) -> Raw | Any:
-    return UNSET if name not in said else events.raw(said[name])
+def _raw(message: Mapping[str, Any], name: str) -> Raw | Any:
+    return UNSET if name not in message else events.raw_json(message[name])
 
 
-def _result(part: Said, task: str | None) -> events.ToolResult:
+def _result_event(part: Json, task: str | None) -> events.ToolResult:
     return events.ToolResult(
         tool_call_id=str(part.get("tool_call_id")),
         result=part.get("content") or "",

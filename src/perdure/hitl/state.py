@@ -1,34 +1,37 @@
-"""The state of a paused run as a value: captured, written as JSON, read back."""
+"""Execution states: the state of a paused run as a value, as JSON, and without its secrets."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
 
+from perdure.core.log.redaction import MASK, mask_arguments
 from perdure.core.session.naming import check_id
 from perdure.errors import Refused
 
 Message = dict[str, Any]  # {"role", "parts": […]}, as `perdure.hitl.messages` writes them
 
 VERSION: Final = 1
-# From a version to the next one, for what an older perdure has written.
+# Upgrades of states that an older perdure has written: from a version to the next one.
 UPGRADES: Final[dict[int, Callable[[dict[str, Any]], dict[str, Any]]]] = {}
+
+SecretNames = Callable[[str, str], Collection[str]]  # (call id, tool) → its secret arguments
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that the model asked for."""
+    """A call that the model requested."""
 
     id: str
     name: str
     args: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    redact: tuple[str, ...] = ()  # names of arguments that are shown to nobody
+    redact: tuple[str, ...] = ()  # names of its secret arguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningStateSnapshot:
-    """Where a run stands: what was said before it, what in it, and what it has used."""
+    """Position of a run: the messages before it and in it, and its usage."""
 
     iteration: int = 0
     total_tokens: int = 0
@@ -45,7 +48,7 @@ class ReasoningStateSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionState:
-    """What is needed to go on with a paused run. Five of its fields are its snapshot's."""
+    """Everything needed to continue a paused run. Five of its fields are its snapshot's."""
 
     task_id: str
     context_id: str
@@ -55,27 +58,27 @@ class ExecutionState:
 
     @property
     def history(self) -> tuple[Message, ...]:
-        """What was said before the run."""
+        """The messages before the run."""
         return self.reasoning_state.history
 
     @property
     def current_turn(self) -> tuple[Message, ...]:
-        """What was said in the run."""
+        """The messages of the run."""
         return self.reasoning_state.current_turn
 
     @property
     def iteration(self) -> int:
-        """How many answers the model has given in the run."""
+        """The number of model responses in the run."""
         return self.reasoning_state.iteration
 
     @property
     def total_tokens(self) -> int:
-        """How many tokens the run has used."""
+        """The number of tokens that the run has used."""
         return self.reasoning_state.total_tokens
 
     @property
     def assistant_response(self) -> str:
-        """What the model has said in the run."""
+        """The text of the model responses in the run."""
         return self.reasoning_state.assistant_response
 
 
@@ -86,66 +89,143 @@ def capture_execution_state(
     reasoning_state: ReasoningStateSnapshot,
     pending_tool_call: ToolCall | None = None,
 ) -> ExecutionState:
-    """The state of a run, with the call that it is paused for."""
+    """Return the state of a run, with the call that it is paused for."""
     return ExecutionState(
         task_id=check_id(task_id, "task id"),
-        context_id=checked_session(context_id),
+        context_id=check_session_id(context_id),
         query=query,
         reasoning_state=reasoning_state,
         pending_tool_call=pending_tool_call,
     )
 
 
-def checked_session(session_id: str) -> str:
-    """The session id; without one there is nothing that could outlive the process."""
+def check_session_id(session_id: str) -> str:
+    """Return the session id. Raises Refused: without one, nothing outlives the process."""
     if not session_id:
         raise Refused("session ID required for async HITL", code="SESSION_ID_NEEDED")
     return check_id(session_id)
 
 
 def serialize_execution_state(state: ExecutionState) -> bytes:
-    """The state as JSON; what the snapshot holds is written once, inside it."""
-    said = msgspec.to_builtins(state)
-    for call in (said["pending_tool_call"], *said["reasoning_state"]["first_iteration_tool_calls"]):
+    """Return the state as JSON; the fields of the snapshot are written only inside it."""
+    data = msgspec.to_builtins(state)
+    for call in (data["pending_tool_call"], *data["reasoning_state"]["first_iteration_tool_calls"]):
         if call is not None and not call["redact"]:
             del call["redact"]
-    return msgspec.json.encode({"version": VERSION, **said})
+    return msgspec.json.encode({"version": VERSION, **data})
 
 
 def deserialize_execution_state(data: bytes | str) -> ExecutionState:
-    """The state that some JSON says. Refused where it is damaged, or newer than this code."""
+    """Return the state of some JSON. Raises Refused if it is damaged, or newer than this code."""
     try:
-        said = msgspec.json.decode(data)
+        value = msgspec.json.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise _broken(str(error)) from error
-    return state_from(said)
+    return parse_state(value)
 
 
-def state_from(said: Any) -> ExecutionState:
-    """The same, from JSON values; fields beside the snapshot count where it lacks them."""
-    if not isinstance(said, Mapping):
-        raise _broken("it is no object")
-    said = _upgraded(dict(said))
-    snapshot = dict(said.get("reasoning_state") or {})
+def parse_state(value: Any) -> ExecutionState:
+    """Return the same from a JSON value; fields beside the snapshot count where it lacks them."""
+    if not isinstance(value, Mapping):
+        raise _broken("it is not an object")
+    data = _upgrade(dict(value))
+    snapshot = dict(data.get("reasoning_state") or {})
     for name in ("history", "current_turn", "iteration", "total_tokens", "assistant_response"):
-        if name in said:
-            snapshot.setdefault(name, said[name])
+        if name in data:
+            snapshot.setdefault(name, data[name])
     try:
-        return msgspec.convert({**said, "reasoning_state": snapshot}, ExecutionState)
+        return msgspec.convert({**data, "reasoning_state": snapshot}, ExecutionState)
     except msgspec.ValidationError as error:
         raise _broken(str(error)) from error
 
 
-def _upgraded(said: dict[str, Any]) -> dict[str, Any]:
-    version = said.pop("version", VERSION)
+def _upgrade(data: dict[str, Any]) -> dict[str, Any]:
+    version = data.pop("version", VERSION)
     if not isinstance(version, int) or version < 1:
-        raise _broken(f"version {version!r} is none")
+        raise _broken(f"{version!r} is not a version")
     if version > VERSION:
         raise _broken(f"version {version} is newer than this perdure reads ({VERSION})")
     for step in range(version, VERSION):
-        said = UPGRADES[step](said)
-    return said
+        data = UPGRADES[step](data)
+    return data
 
 
-def _broken(why: str) -> Refused:
-    return Refused(f"failed to load execution state: {why}", code="STATE_CORRUPT")
+def _broken(reason: str) -> Refused:
+    return Refused(f"failed to load execution state: {reason}", code="STATE_CORRUPT")
+
+
+# --- secrets --------------------------------------------------------------------------------------
+
+
+def _no_secret_names(_id: str, _tool: str) -> Collection[str]:
+    return ()
+
+
+def redact_state(
+    state: ExecutionState, secret_names: SecretNames = _no_secret_names
+) -> ExecutionState:
+    """Return the state without secret arguments: those it names itself, and the given ones.
+
+    Their names stay beside the arguments (`redact`), so that a restored run redacts them again.
+    """
+    snapshot, call = state.reasoning_state, state.pending_tool_call
+    first = tuple(_redact_call(item, secret_names) for item in snapshot.first_iteration_tool_calls)
+    return replace(
+        state,
+        pending_tool_call=None if call is None else _redact_call(call, secret_names),
+        reasoning_state=replace(
+            snapshot,
+            history=tuple(_redact_message(item, secret_names) for item in snapshot.history),
+            current_turn=tuple(
+                _redact_message(item, secret_names) for item in snapshot.current_turn
+            ),
+            first_iteration_tool_calls=first,
+        ),
+    )
+
+
+def check_unredacted(calls: Sequence[ToolCall]) -> None:
+    """Raise Refused if one of the calls could not run because its secrets were left out."""
+    for call in calls:
+        if missing := [name for name in call.redact if call.args.get(name) == MASK]:
+            raise Refused(
+                f"the state was saved without the secret {missing[0]!r} of {call.name!r}, "
+                "and the call could not run",
+                code="STATE_REDACTED",
+                hint="load it where it was paused, with secrets=True",
+            )
+
+
+def _redact_call(call: ToolCall, secret_names: SecretNames) -> ToolCall:
+    names = _present(call.args, call.redact, secret_names(call.id, call.name))
+    return replace(call, args=mask_arguments(call.args, names), redact=names) if names else call
+
+
+def _redact_message(message: Message, secret_names: SecretNames) -> Message:
+    parts = message.get("parts")
+    redacted = (
+        [_redact_part(part, secret_names) for part in parts] if isinstance(parts, list) else parts
+    )
+    if redacted == parts and not _has_secrets(parts):
+        return message
+    # The native response contains the arguments once more.
+    return {**{key: value for key, value in message.items() if key != "native"}, "parts": redacted}
+
+
+def _redact_part(part: Any, secret_names: SecretNames) -> Any:
+    args = part.get("input") if isinstance(part, dict) else None
+    if not isinstance(args, Mapping) or part.get("type") != "tool_use":
+        return part
+    secret = secret_names(str(part.get("id")), str(part.get("name")))
+    names = _present(args, part.get("redact") or (), secret)
+    return {**part, "input": mask_arguments(args, names), "redact": list(names)} if names else part
+
+
+def _has_secrets(parts: Any) -> bool:
+    items = parts if isinstance(parts, list) else []
+    return any(isinstance(part, dict) and bool(part.get("redact")) for part in items)
+
+
+def _present(args: Mapping[str, Any], *names: Collection[str]) -> tuple[str, ...]:
+    """Return those of the names that are arguments."""
+    return tuple(sorted({name for group in names for name in group if name in args}))

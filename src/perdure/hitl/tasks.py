@@ -1,4 +1,4 @@
-"""Tasks by their state, what waits for people, and what they are asked."""
+"""Tasks by their state, and the requests that approvers get."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from perdure.app import Runtime, tenant_of
-from perdure.core.pending.record import PEOPLE, PendingRecord
+from perdure.core.pending.record import APPROVER_KINDS, PendingRecord
 from perdure.errors import PerdureError, Refused
-from perdure.hitl.behind import service_at
+from perdure.hitl.access import open_service
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.views import Result
 
@@ -17,7 +17,7 @@ logger = logging.getLogger("perdure")
 INPUT_REQUIRED: Final = "INPUT_REQUIRED"
 PAUSED: Final = "input required - task paused for user approval"
 _PREFIX: Final = "TASK_STATE_"
-_STATES: Final = {  # the names of states elsewhere, and ours
+_STATES: Final = {  # A2A names of states, and ours
     "SUBMITTED": "pending",
     "WORKING": "running",
     "COMPLETED": "completed",
@@ -28,7 +28,7 @@ _STATES: Final = {  # the names of states elsewhere, and ours
 
 
 class InputRequired(PerdureError):
-    """A run is paused until somebody decides or answers; not an error of the run."""
+    """A run is paused until an approver decides or answers; not an error of the run."""
 
     code = "INPUT_REQUIRED"
     exit_code = 8
@@ -37,21 +37,23 @@ class InputRequired(PerdureError):
         super().__init__(
             PAUSED,
             hint=f"perdure sessions state {result.session_id}",
-            details={"taskID": result.task_id, "pending": [one.id for one in result.pending]},
+            details={"taskID": result.task_id, "pending": [call.id for call in result.pending]},
         )
         self.result = result
 
     @classmethod
     def check(cls, result: Result[Any]) -> Result[Any]:
-        """The result; raises InputRequired if it waits for a person."""
-        if result.state == "waiting" and any(one.kind in PEOPLE for one in result.pending):
+        """Return the result. Raises InputRequired if the run waits for an approver."""
+        if result.state == "waiting" and any(
+            call.kind in APPROVER_KINDS for call in result.pending
+        ):
             raise cls(result)
         return result
 
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """A run and the session that it is in."""
+    """A run and its session."""
 
     task_id: str
     context_id: str
@@ -61,47 +63,51 @@ class TaskStatus:
 
 
 async def get_tasks_by_state(rt: Runtime, state: str) -> list[TaskStatus]:
-    """The tasks in a state, all of them: INPUT_REQUIRED, WORKING …, or a state of a session.
+    """Return all tasks in a state: INPUT_REQUIRED, WORKING …, or a state of a session.
 
-    Read from the index alone. Of a session that is its last run.
+    Reads only the index. The task of a session is its last run.
     """
-    service = service_at(rt)
-    wanted = state.upper().removeprefix(_PREFIX)
-    if wanted == INPUT_REQUIRED:
-        return [one async for one in _asking(service, tenant_of(rt))]
-    own = _STATES.get(wanted, wanted.lower())
+    service = open_service(rt)
+    name = state.upper().removeprefix(_PREFIX)
+    if name == INPUT_REQUIRED:
+        return [task async for task in _waiting_tasks(service, tenant_of(rt))]
+    own = _STATES.get(name, name.lower())
     if own not in {*_STATES.values(), "waiting"}:
-        raise Refused(f"{state!r} is no state of a task", code="STATE_INVALID")
+        raise Refused(f"{state!r} is not a state of a task", code="STATE_INVALID")
     return [
         TaskStatus(
-            one.record.task_id or "", one.record.id, one.record.agent, state, one.record.tenant
+            entry.record.task_id or "",
+            entry.record.id,
+            entry.record.agent,
+            state,
+            entry.record.tenant,
         )
-        async for one in service.sessions(tenant_of(rt), own)
+        async for entry in service.sessions(tenant_of(rt), own)
     ]
 
 
-async def _asking(service: Service, tenant: str | None) -> AsyncIterator[TaskStatus]:
-    seen: set[str] = set()
-    async for record in service.pending(tenant):
-        if record.kind in PEOPLE and record.task_id not in seen:
-            seen.add(record.task_id)
+async def _waiting_tasks(service: Service, tenant: str | None) -> AsyncIterator[TaskStatus]:
+    task_ids: set[str] = set()
+    async for record in service.calls.list(tenant):
+        if record.kind in APPROVER_KINDS and record.task_id not in task_ids:
+            task_ids.add(record.task_id)
             names = (record.task_id, record.session_id, record.agent)
             yield TaskStatus(*names, INPUT_REQUIRED, record.tenant)
 
 
 async def recover_waiting_tasks(rt: Runtime) -> list[TaskStatus]:
-    """List what waits for people and log the count; nothing is resumed, an answer does that."""
+    """List the tasks that wait for approvers and log their number; only a decision resumes one."""
     waiting = await get_tasks_by_state(rt, INPUT_REQUIRED)
     logger.info("Found %d tasks waiting for input", len(waiting))
     return waiting
 
 
 def approval_request(record: PendingRecord) -> dict[str, Any]:
-    """What a person is asked about a call, as a message: a text and the same as data."""
+    """Return the message that asks an approver about a call: a text, and the same as data."""
     data: dict[str, Any] = {
         "interaction_type": "tool_approval",
         "tool_name": record.tool,
-        "tool_input": record.shown.input,
+        "tool_input": record.redacted.input,
         "options": ["approve", "deny"],
         "tool_call_id": record.call_id,
         "task_id": record.task_id,

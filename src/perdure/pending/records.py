@@ -1,32 +1,27 @@
-"""The records of pending calls: made, found, and given their outcome."""
+"""Records of pending calls: created, found and settled."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
-from msgspec.structs import replace
 
 from perdure.app import Runtime, service_of, tenant_of
-from perdure.core.log import events
 from perdure.core.pending.commands import CancelCall, Expire, SubmitError, SubmitResult
 from perdure.core.pending.record import PendingRecord, PendingTime
 from perdure.core.pending.settlement import is_overdue
 from perdure.core.session.naming import check_id
 from perdure.core.webhooks.deliveries import Hook
 from perdure.errors import Conflict, NotFound, Refused
-from perdure.pending.behind import Call, Calls, session_of, settled, shown
+from perdure.pending.access import Call, Calls, call_json, session_entry, settle
 from perdure.runtime.ids import secret_id
-from perdure.runtime.records.entries import SessionEntry, pending_put, session_not_found
-from perdure.runtime.records.log import as_record
 from perdure.runtime.tools.tool import DEFERRED_TIMEOUT_MS
 from perdure.runtime.values import Duration, parse_duration
-from perdure.store.base import Gone, NoStream, Put, VersionMoved, Write
 
 _RESULT_KEYS: Final = ("title", "output", "metadata")
 
 
 class PendingToolCall:
-    """The records of calls that wait, or have waited."""
+    """The records of pending calls, open and settled."""
 
     def __init__(self, rt: Runtime) -> None:
         self._rt = rt
@@ -36,7 +31,7 @@ class PendingToolCall:
         *,
         session_id: str,
         tool: str,
-        input: Mapping[str, Any],  # noqa: A002 - the record's own word
+        input: Mapping[str, Any],  # noqa: A002 - the name of the field
         id: str | None = None,  # noqa: A002
         call_id: str | None = None,
         message_id: str = "",
@@ -47,20 +42,20 @@ class PendingToolCall:
     ) -> Call:
         """Record a call that was started elsewhere on behalf of a session, which must exist.
 
-        `notify_url` is told what becomes of it; `notify_secret` signs that, and what comes back.
+        Its outcome is delivered to `notify_url`; `notify_secret` signs that, and its callbacks.
 
         The session waits for it if `call_id` is a call of its present turn; any other is kept
-        with the session, and its model is not told. Conflict if there is one of that id.
+        with the session, and its model does not see it. Raises Conflict if the id is taken.
         """
-        known = await session_of(self._rt, session_id)
-        now = service_of(self._rt).desk.store.now()
+        entry = await session_entry(self._rt, session_id)
+        now = service_of(self._rt).now()
         limit = None if timeout is None else parse_duration(timeout) or None
         record = PendingRecord(
             id=secret_id("p") if id is None else check_id(id, "pending id"),
-            session_id=known.record.id,
-            tenant=known.record.tenant,
-            agent=known.record.agent,
-            task_id=known.record.task_id or "",
+            session_id=entry.record.id,
+            tenant=entry.record.tenant,
+            agent=entry.record.agent,
+            task_id=entry.record.task_id or "",
             message_id=message_id,
             part_id=message_id,
             call_id=call_id or secret_id("call"),
@@ -71,123 +66,87 @@ class PendingToolCall:
             time=PendingTime(created=now),
             timeout=None if limit is None else now + limit,
             external_ref=external_ref,
-            redact=self._hidden(known.record.agent, tool),
-            hooks=known.record.hooks,
+            redact=self._secret_names(entry.record.agent, tool),
+            hooks=entry.record.hooks,
         )
-        told: list[Put] = []
+        hook = None
         if notify_url is not None or notify_secret is not None:
             hook = Hook(notify_url or "", notify_secret, of_call=True)
-            outbox = service_of(self._rt).desk.outbox
-            # A name of its own: calls of one session may have different secrets.
-            name, put = await outbox.hook(f"{known.stream}|{record.id}", hook)
-            told = [replace(put, stream=known.stream)]
-            record = replace(record, hooks=(*record.hooks, name))
-        await self._record(known, record, told)
-        return shown(self._rt, record)
+        return call_json(self._rt, await service_of(self._rt).calls.create(entry, record, hook))
 
-    def _hidden(self, agent: str, name: str) -> tuple[str, ...]:
-        """What is not shown of the arguments, where the code says so."""
+    def _secret_names(self, agent: str, name: str) -> tuple[str, ...]:
+        """Return the names of the secret arguments, if the tool is entry here."""
         ready = service_of(self._rt).agents.find(agent)
         tool = None if ready is None else ready.tool(name)
-        return () if tool is None else tuple(sorted(tool.hidden))
-
-    async def _record(
-        self, known: SessionEntry, record: PendingRecord, told: Sequence[Put]
-    ) -> None:
-        opened = events.Pending(
-            pending_id=record.id,
-            kind=record.kind,
-            call_id=record.call_id,
-            tool=record.tool,
-            input=record.input,
-            effect_id=record.effect_id,
-            expires_at=record.timeout,
-            task_id=record.task_id,
-            redact=record.redact,
-        )
-        news = events.Progress(
-            pending_id=record.id,
-            call_id=record.call_id,
-            returned=True,
-            external_ref=record.external_ref,
-            task_id=record.task_id,
-        )
-        records = [as_record(fact, record.time.created) for fact in (opened, news)]
-        try:
-            desk = service_of(self._rt).desk
-            put = pending_put(record, 0, known.stream)
-            await desk.store.commit(*desk.outbox.also([Write(known.stream, records)], [put, *told]))
-        except VersionMoved as error:
-            raise Conflict(f"there is a pending call {record.id!r}", code="ID_TAKEN") from error
-        except (NoStream, Gone) as error:
-            raise session_not_found(record.session_id) from error
+        return () if tool is None else tuple(sorted(tool.hidden_arguments))
 
     async def get(self, pending_id: str) -> Call | None:
-        """One record; None if there is none, or none any more."""
+        """Return one record; None if it does not exist, or was removed."""
         try:
-            found = await service_of(self._rt).desk.settling.pending(
-                pending_id, tenant_of(self._rt)
-            )
+            record = await service_of(self._rt).calls.get(pending_id, tenant_of(self._rt))
         except NotFound:
             return None
-        return shown(self._rt, found)
+        return call_json(self._rt, record)
 
     async def list(self) -> Calls:
-        """Every record, settled ones too."""
+        """Return every record, including settled ones."""
         return await self._all("all")
 
     async def list_by_status(self, status: str) -> Calls:
-        """Those of one status."""
+        """Return the records of one status."""
         return await self._all(status)
 
     async def list_by_session(self, session_id: str) -> Calls:
-        """Those of one session, settled ones too. Raises NotFound."""
-        known = await session_of(self._rt, session_id)
-        return await self._all("all", known.stream)
+        """Return the records of one session, including settled ones. Raises NotFound."""
+        entry = await session_entry(self._rt, session_id)
+        return await self._all("all", entry.stream)
 
     by_session = list_by_session
 
     async def find_expired(self) -> Calls:
-        """Open calls whose deadline has passed; a worker expires them."""
-        now = service_of(self._rt).desk.store.now()
-        open_calls = service_of(self._rt).pending(tenant_of(self._rt))
-        return [shown(self._rt, one) async for one in open_calls if is_overdue(one, now)]
+        """Return the open calls whose deadline has passed; a worker expires them."""
+        now = service_of(self._rt).now()
+        open_calls = service_of(self._rt).calls.list(tenant_of(self._rt))
+        return [
+            call_json(self._rt, record) async for record in open_calls if is_overdue(record, now)
+        ]
 
     async def _all(self, status: str, stream: str | None = None) -> Calls:
-        found = service_of(self._rt).pending(tenant_of(self._rt), status=status, stream=stream)
-        return [shown(self._rt, record) async for record in found]
+        calls = service_of(self._rt).calls
+        records = calls.list(tenant_of(self._rt), status=status, stream=stream)
+        return [call_json(self._rt, record) async for record in records]
 
     async def complete(self, pending_id: str, result: str | Mapping[str, Any]) -> Call:
-        """The call has this result: text, or `{title?, output, metadata?}`."""
-        outcome = await settled(self._rt, pending_id, result_of(result))
-        return shown(self._rt, outcome.record)
+        """Submit the result of a call: text, or `{title?, output, metadata?}`."""
+        outcome = await settle(self._rt, pending_id, submit_command(result))
+        return call_json(self._rt, outcome.record)
 
     async def fail(self, pending_id: str, error: str) -> Call:
-        """The call has failed."""
-        return shown(self._rt, (await settled(self._rt, pending_id, SubmitError(error))).record)
+        """Submit the error of a call."""
+        return call_json(self._rt, (await settle(self._rt, pending_id, SubmitError(error))).record)
 
     async def expire(self, pending_id: str) -> Call:
-        """The deadline of the call has passed. Conflict while it has not."""
-        record = (await settled(self._rt, pending_id, Expire())).record
+        """Expire a call whose deadline has passed. Raises Conflict if it has not."""
+        record = (await settle(self._rt, pending_id, Expire())).record
         if record.is_open and not record.late:
             raise Conflict(f"{pending_id} is not past its deadline", code="NOT_EXPIRED")
-        return shown(self._rt, record)
+        return call_json(self._rt, record)
 
     async def cancel(self, pending_id: str, *, by: str | None = None) -> Call:
-        """Give the call up."""
-        return shown(self._rt, (await settled(self._rt, pending_id, CancelCall(by))).record)
+        """Cancel a call."""
+        return call_json(self._rt, (await settle(self._rt, pending_id, CancelCall(by))).record)
 
 
 def json_object(value: Any) -> dict[str, Any]:
-    """The value, if it is an object that can be kept; else Refused."""
+    """Return the value if it is a JSON object. Raises Refused."""
     try:
         return msgspec.json.decode(msgspec.json.encode(value), type=dict[str, Any])
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
         raise Refused(f"input is not a JSON object: {error}", code="ARGS_INVALID") from error
 
 
-def result_of(result: str | Mapping[str, Any]) -> SubmitResult:
-    """The command that submits a result: text, or an object with no other keys."""
+def submit_command(result: str | Mapping[str, Any]) -> SubmitResult:
+    """Return the command that submits a result: text, or an object with no other keys."""
     if isinstance(result, str):
         return SubmitResult(result)
     if not isinstance(result, Mapping) or "output" not in result:

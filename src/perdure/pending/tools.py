@@ -1,4 +1,4 @@
-"""Asynchronous tools that anybody can start, without a model."""
+"""Asynchronous tools that a program can start without a model."""
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -9,12 +9,12 @@ from typing import Any, Final
 from perdure.app import Runtime, service_of, tenant_of
 from perdure.core.conversation.messages import (
     Answer,
-    AskedCall,
     AssistantMessage,
+    RequestedCall,
     ToolMessage,
     UserMessage,
 )
-from perdure.core.pending.record import PendingRecord, PendingStatus
+from perdure.core.pending.record import PendingRecord
 from perdure.core.webhooks.deliveries import Hook
 from perdure.errors import ConfigError, Conflict, NotFound, Refused, ToolError
 from perdure.pending.records import json_object
@@ -28,7 +28,7 @@ from perdure.runtime.tools.outputs import Deferred, parse_deferred
 from perdure.runtime.tools.tool import Tool
 from perdure.runtime.values import Context, Duration, parse_duration
 
-AGENT: Final = "async-tools"  # whose sessions hold the calls that `execute` starts
+AGENT: Final = "async-tools"  # owns the sessions of the calls that `execute` starts
 
 Names = list[str]
 
@@ -45,7 +45,7 @@ class AsyncTool:
     timeout: Duration | EllipsisType | None = ...
 
     def as_tool(self) -> Tool[..., Any]:
-        """The same as a deferred tool, which agents take too."""
+        """Return it as a deferred tool, which agents accept too."""
         return Tool(
             lambda ctx: self.execute(dict(ctx.args), ctx),
             self.id,
@@ -58,10 +58,10 @@ class AsyncTool:
 
 
 class AsyncToolRegistry:
-    """Asynchronous tools that can be started by anybody, without a model.
+    """Registry of asynchronous tools that a program can start without a model.
 
-    A call that `execute` starts is a session of its own, of the agent `async-tools`: the engine
-    that runs every deferred tool runs these. A runtime has one registry.
+    Each call that `execute` starts has its own session, of the agent `async-tools`, so that the
+    engine runs it like every deferred tool. A runtime has one registry.
     """
 
     def __init__(self, rt: Runtime) -> None:
@@ -69,45 +69,46 @@ class AsyncToolRegistry:
             raise ConfigError(f"the runtime has an agent {AGENT!r} already", code="REGISTRY_TAKEN")
         self._rt = rt
         self._tools: dict[str, Tool[..., Any]] = {}
-        self._renew()
+        self._replace_agent()
 
     def register(self, tool: AsyncTool | Tool[..., Any], *, replace: bool = False) -> None:
-        """Make a tool known; Conflict if its id is taken and is not to be replaced."""
-        made = tool.as_tool() if isinstance(tool, AsyncTool) else tool
-        if not made.deferred:
+        """Register a tool. Raises Conflict if its id is taken and `replace` is false."""
+        deferred_tool = tool.as_tool() if isinstance(tool, AsyncTool) else tool
+        if not deferred_tool.deferred:
             raise Refused(
-                f"{made.name!r} is not asynchronous",
+                f"{deferred_tool.name!r} is not asynchronous",
                 code="NOT_ASYNC",
-                hint="make it with @tool(deferred=True)",
+                hint="define it with @tool(deferred=True)",
             )
-        if made.name in self._tools and not replace:
+        name = deferred_tool.name
+        if name in self._tools and not replace:
             raise Conflict(
-                f"there is an async tool {made.name!r}", code="TOOL_TAKEN", hint="pass replace=True"
+                f"there is an async tool {name!r}", code="TOOL_TAKEN", hint="pass replace=True"
             )
-        self._tools[made.name] = made
-        self._renew()
+        self._tools[name] = deferred_tool
+        self._replace_agent()
 
     def unregister(self, tool_id: str) -> bool:
-        """Forget a tool; whether it was there. What it has started can still be answered."""
-        known = self._tools.pop(tool_id, None) is not None
-        self._renew()
-        return known
+        """Remove a tool and report whether it existed; calls that it started can still settle."""
+        is_registered = self._tools.pop(tool_id, None) is not None
+        self._replace_agent()
+        return is_registered
 
     def is_async(self, tool_id: str) -> bool:
-        """Whether there is such a tool here."""
+        """Report whether a tool of this id is registered."""
         return tool_id in self._tools
 
     def get(self, tool_id: str) -> Tool[..., Any] | None:
-        """The tool, or None."""
+        """Return the tool, or None."""
         return self._tools.get(tool_id)
 
     def list(self) -> Names:
-        """The ids of the tools."""
+        """Return the ids of the tools."""
         return list(self._tools)
 
-    def _renew(self) -> None:
-        tools = [_startable(one) for one in self._tools.values()]
-        self._agent = Agent(AGENT, model=_OneCall(), tools=tools)
+    def _replace_agent(self) -> None:
+        tools = [_with_caller_timeout(tool) for tool in self._tools.values()]
+        self._agent = Agent(AGENT, model=_SingleCallModel(), tools=tools)
         service_of(self._rt).agents.replace(self._agent)
 
     async def execute(
@@ -119,32 +120,32 @@ class AsyncToolRegistry:
         webhook_secret: str | None = None,
         timeout: Duration | EllipsisType | None = ...,  # noqa: ASYNC109 - of the call
     ) -> dict[str, Any]:
-        """Start a tool; answers `{async, pendingID, externalRef?, estimatedDuration?, output}`.
+        """Start a tool and return `{async, pendingID, externalRef?, estimatedDuration?, output}`.
 
-        `webhook_url` is told what becomes of the call, and the tool sees it as
-        `ctx.metadata["webhookURL"]`; `webhook_secret` signs what is sent there, and what comes back
-        here. `timeout` counts more than the tool's own. Raises NotFound, Refused, ToolError.
+        The outcome of the call is delivered to `webhook_url`, which the tool sees as
+        `ctx.metadata["webhookURL"]`; `webhook_secret` signs these deliveries, and callbacks.
+        `timeout` overrides the tool's own. Raises NotFound, Refused, ToolError.
         """
         tool = self._tools.get(tool_id)
         if tool is None:
             raise NotFound(f"Async tool not found: {tool_id}", code="ASYNC_TOOL_NOT_FOUND")
-        said = json.dumps({"tool": tool_id, "input": tool.validate(json_object(input))})
+        content = json.dumps({"tool": tool_id, "input": tool.validate(json_object(input))})
         metadata: dict[str, Any] = {} if webhook_url is None else {"webhookURL": webhook_url}
         if not isinstance(timeout, EllipsisType):
             metadata["timeout"] = 0 if timeout is None else parse_duration(timeout)
         session = self._session(metadata, webhook_url, webhook_secret)
-        await session.tell(NewMessage(said, redact=bool(tool.hidden)))
+        await session.record_message(NewMessage(content, redact=bool(tool.hidden_arguments)))
         result = await session.run()
-        opened = [one.data for one in await session.events() if one.type == "pending"]
-        if not opened:
+        pending = [event.data for event in await session.events() if event.type == "pending"]
+        if not pending:
             raise ToolError(str(result.output or result.error))
-        settling = service_of(self._rt).desk.settling
-        return _started(await settling.pending(opened[0]["pendingID"], tenant_of(self._rt)))
+        calls = service_of(self._rt).calls
+        return _started_json(await calls.get(pending[0]["pendingID"], tenant_of(self._rt)))
 
     def _session(
         self, metadata: dict[str, Any], url: str | None, secret: str | None
     ) -> Session[Any]:
-        """A session that tells, of its call alone, whom the caller named."""
+        """Return a new session that delivers only the events of its call to the URL."""
         notify = None
         if url is not None or secret is not None:
             notify = Hook(url or "", secret, of_call=True)
@@ -153,42 +154,45 @@ class AsyncToolRegistry:
         return Session(service, tenant, name, agent=agent, metadata=metadata, notify=notify)
 
 
-def _started(record: PendingRecord) -> dict[str, Any]:
-    if record.status is PendingStatus.FAILED:
-        raise ToolError(record.error or "it could not start", details={"pendingID": record.id})
-    told: dict[str, Any] = {"async": True, "pendingID": record.id}
+def _started_json(record: PendingRecord) -> dict[str, Any]:
+    if record.status == "failed":
+        raise ToolError(
+            record.error or "the tool could not start", details={"pendingID": record.id}
+        )
+    data: dict[str, Any] = {"async": True, "pendingID": record.id}
     if record.external_ref is not None:
-        told["externalRef"] = record.external_ref
+        data["externalRef"] = record.external_ref
     if record.estimated_duration is not None:
-        told["estimatedDuration"] = record.estimated_duration
-    waits = f"{record.tool} was started; its result comes under {record.id}"
-    return {**told, "output": record.output or waits}
+        data["estimatedDuration"] = record.estimated_duration
+    text = f"{record.tool} was started; its result will be submitted as {record.id}"
+    return {**data, "output": record.output or text}
 
 
-def _startable(tool: Tool[..., Any]) -> Tool[..., Any]:
-    """The tool with the deadline that the caller of `execute` gave it."""
+def _with_caller_timeout(tool: Tool[..., Any]) -> Tool[..., Any]:
+    """Return the tool with the timeout that the caller of `execute` passed."""
 
     async def start(ctx: Context[Any]) -> Deferred:
-        said = parse_deferred(
+        deferred = parse_deferred(
             await invoke(tool, ctx), "" if ctx.pending is None else ctx.pending.id
         )
         limit = ctx.metadata.get("timeout")
-        return said if limit is None else replace(said, timeout_ms=limit or None)
+        return deferred if limit is None else replace(deferred, timeout_ms=limit or None)
 
     return replace(tool, run=start, _binding=None)
 
 
-class _OneCall:
-    """Asks for the call that it was told of, then says its result."""
+class _SingleCallModel:
+    """Model that requests the call of its user message, then returns the result as its text."""
 
     name = "perdure:one-call"
 
     async def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
-        """The call, or what came of it."""
-        if not any(isinstance(one, AssistantMessage) for one in request.messages):
-            (said,) = [one.content for one in request.messages if isinstance(one, UserMessage)][:1]
-            call = json.loads(said if isinstance(said, str) else "{}")
-            yield Answer(calls=(AskedCall(secret_id("call"), call["tool"], call["input"]),))
+        """Yield the call, or the text of its result."""
+        messages = request.messages
+        if not any(isinstance(message, AssistantMessage) for message in messages):
+            contents = [item.content for item in messages if isinstance(item, UserMessage)]
+            call = json.loads(contents[0] if isinstance(contents[0], str) else "{}")
+            yield Answer(calls=(RequestedCall(secret_id("call"), call["tool"], call["input"]),))
             return
-        results = [one.content for one in request.messages if isinstance(one, ToolMessage)]
+        results = [item.content for item in messages if isinstance(item, ToolMessage)]
         yield Answer(text=results[-1] if results and isinstance(results[-1], str) else "")

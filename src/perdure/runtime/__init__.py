@@ -1,1 +1,1 @@
-"""The only room that awaits tools, models and people."""
+"""The engine and everything that awaits tools, models, stores and approvers."""

@@ -1,4 +1,4 @@
-"""A seam for tests: what is really done in the world, told at the moment it begins."""
+"""Hooks for tests, called at the moment when an effect begins."""
 
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -8,17 +8,17 @@ from typing import ParamSpec
 
 @dataclass(frozen=True, slots=True)
 class ModelAsked:
-    """A request goes to a model."""
+    """A request is about to be sent to a model."""
 
     tenant: str
     session_id: str
     turn: int
-    up_to: int = 0  # for a summary of what stands up to that event, else 0
+    up_to: int = 0  # a summary of the log up to this event, else 0
 
 
 @dataclass(frozen=True, slots=True)
 class ToolRun:
-    """A tool is called."""
+    """A tool is about to be called."""
 
     tenant: str
     session_id: str
@@ -26,19 +26,19 @@ class ToolRun:
     call_id: str
     effect_id: str
     tool: str
-    may_repeat: bool  # after a crash, because its author or a person said so
+    may_repeat: bool  # after a crash, as its author or an approver allowed
 
 
 P = ParamSpec("P")
 
 Probe = ModelAsked | ToolRun
-Told = Callable[[Probe], None]
+ProbeHandler = Callable[[Probe], None]
 
-watcher: ContextVar[Told] = ContextVar("perdure_deeds")
+probe_handler: ContextVar[ProbeHandler] = ContextVar("perdure_probe")
 
 
 def notify(kind: Callable[P, Probe], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Tell whoever watches in this context of a deed; usually nobody does."""
-    told = watcher.get(None)
-    if told is not None:
-        told(kind(*args, **kwargs))
+    """Call the handler of this context, if there is one; outside tests there is none."""
+    handler = probe_handler.get(None)
+    if handler is not None:
+        handler(kind(*args, **kwargs))

@@ -1,34 +1,34 @@
-"""Which queues the living workers serve, and what to say where none does."""
+"""Queues with due sessions, the workers that serve them, and the problem NO_WORKER."""
 
 from collections import Counter
 
 from perdure.core.session import queues
-from perdure.core.session.naming import SessionRecord, names_of_kind
+from perdure.core.session.naming import SessionRecord, parse_stream_kind
 from perdure.errors import PerdureError
 from perdure.store.base import Store
 from perdure.store.inspect import Vitals
 
 
 def due_by_queue(vitals: Vitals) -> Counter[str]:
-    """How many sessions could go on in each queue."""
+    """Return the number of due sessions per queue."""
     due: Counter[str] = Counter()
     for kind, count in vitals.due.kinds.items():
-        due[names_of_kind(kind)[1]] += count
+        due[parse_stream_kind(kind)[1]] += count
     return due
 
 
 def workers_by_queue(vitals: Vitals, now: int) -> Counter[str]:
-    """How many living processes serve each queue."""
+    """Return the number of live workers per queue."""
     alive = (name for name, until, _ in vitals.holders if until > now)
-    return Counter(queue for name in alive for queue in queues.queues_of(name))
+    return Counter(queue for name in alive for queue in queues.worker_queues(name))
 
 
-async def nobody_drives(store: Store, record: SessionRecord) -> PerdureError:
-    """Why a session that is due is not driven."""
+async def no_worker_problem(store: Store, record: SessionRecord) -> PerdureError:
+    """Return the problem of a session that is due and has no driver."""
     queue = record.queue
     if queue == queues.DEFAULT or await _is_served(store, queue):
         return PerdureError(
-            "it is due, and nobody drives it",
+            "it is due, and no worker drives it",
             code="NO_WORKER",
             hint=f"perdure worker, or: perdure sessions resume {record.id}",
         )

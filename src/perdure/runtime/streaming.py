@@ -1,7 +1,8 @@
-"""Pieces of answers while they come: to whoever listens in this process, or on the same store.
+"""Deltas of model responses, streamed to readers in this process and on the same store.
 
-Nothing of it is kept or sure to arrive. A process that listens to a session says so now and then
-to all others on its store; only then does the one that drives it whisper, some pieces at a time.
+Deltas are not durable and may be lost. A process with readers of a session announces them to all
+processes on its store at intervals; only then does the process that drives the session broadcast
+its deltas, gathered into chunks.
 """
 
 import asyncio
@@ -15,27 +16,27 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from perdure.core.text import storable_text
 from perdure.runtime.ids import secret_id
 from perdure.runtime.models.base import Delta, DeltaKind
-from perdure.runtime.storable import storable_text
-from perdure.store.base import WHISPER_BYTES, Store
+from perdure.store.base import BROADCAST_BYTES, Store
 
-GATHER_S: Final = 0.05  # how long pieces are gathered for other processes
-GATHER_CHARS: Final = 4_000  # at most
-WANTED_S: Final = 15.0  # how long a process is taken to listen after it has said so
-REMIND_S: Final = 5.0  # how often it says so
+GATHER_S: Final = 0.05  # how long deltas are gathered for other processes
+GATHER_CHARS: Final = 4_000  # gathered at most
+READER_TTL_S: Final = 15.0  # how long an announcement of readers counts
+ANNOUNCE_S: Final = 5.0  # how often readers are announced again
 
-_PIECE: Final = "piece"
-_LISTEN: Final = "listen"
+_CHUNK_TOPIC: Final = "delta"
+_READERS_TOPIC: Final = "readers"
 
 Key = tuple[str, str]  # tenant and session
-Attempt = tuple[int, int]  # the driver's epoch, and which of its requests
+Attempt = tuple[int, int]  # the driver's epoch, and the number of its request
 
 
 class DeltaChunk(Struct, frozen=True, array_like=True):
-    """Some text of an answer, and where it stands: `at` is how much of the attempt is before it.
+    """Text of a response and its offset `at`, in characters of the attempt.
 
-    What stands alone, as the progress of a tool, has no place: `at` is -1.
+    Text outside a response, such as the progress of a tool, has no offset: `at` is -1.
     """
 
     turn: int
@@ -49,87 +50,87 @@ class DeltaChunk(Struct, frozen=True, array_like=True):
 Listener = Callable[[DeltaChunk], None]
 
 
-class _Told(Struct, frozen=True, array_like=True):
+class _ChunkMessage(Struct, frozen=True, array_like=True):
     source: str
     key: Key
-    piece: DeltaChunk
+    chunk: DeltaChunk
 
 
-class _Wanted(Struct, frozen=True, array_like=True):
+class _ReaderAnnouncement(Struct, frozen=True, array_like=True):
     source: str
-    is_new: bool  # what was said before it listened is wanted, too
+    is_new: bool  # the reader also needs the chunks before it subscribed
     keys: list[Key]
 
 
 class Bus:
-    """The pieces of all sessions of one runtime."""
+    """Deltas of all sessions of one runtime."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._source = secret_id("b")  # by which we know our own voice
+        self._source = secret_id("b")  # marks our own broadcasts
         self._listeners: dict[Key, list[Listener]] = {}
-        self._speeches: dict[Key, ResponseStream] = {}  # under way here
-        self._wanted: dict[Key, float] = {}  # elsewhere, and until when; monotonic
-        self._overhears = False
+        self._responses: dict[Key, ResponseStream] = {}  # streamed here now
+        self._remote_readers: dict[Key, float] = {}  # in other processes, until when (monotonic)
+        self._is_connected = False
 
-    # --- speaking -----------------------------------------------------------------------------
+    # --- publish ------------------------------------------------------------------------------
 
-    def speaking(
+    def stream_response(
         self, key: Key, turn: int, attempt: Attempt
     ) -> AbstractContextManager[Callable[[Delta], None]]:
-        """A way to say the pieces of one attempt at a turn."""
+        """Return a context that publishes the deltas of one attempt at a turn."""
         return ResponseStream(self, key, turn, attempt)
 
-    def begins(self, key: Key, speech: "ResponseStream") -> None:
-        """Who listens to the session from now on is told what this has said so far."""
-        self._speeches[key] = speech
+    def add_response(self, key: Key, response: "ResponseStream") -> None:
+        """Register a response: readers that subscribe from now on get its chunks so far."""
+        self._responses[key] = response
 
-    def ends(self, key: Key, speech: "ResponseStream") -> None:
-        """Nothing more is said, unless another one has begun."""
-        if self._speeches.get(key) is speech:
-            del self._speeches[key]
+    def remove_response(self, key: Key, response: "ResponseStream") -> None:
+        """Unregister a response that has ended, unless another one has replaced it."""
+        if self._responses.get(key) is response:
+            del self._responses[key]
 
-    def say_alone(self, tenant: str, delta: Delta) -> None:
-        """Say something that is no part of an answer."""
+    def publish_alone(self, tenant: str, delta: Delta) -> None:
+        """Publish a delta that is not part of a response."""
         key = (tenant, delta.session_id)
         text = storable_text(delta.text)
-        piece = DeltaChunk(delta.turn, (0, 0), -1, delta.kind, text, delta.call_id)
-        self.hand_on(key, piece)
-        if self.is_wanted(key):
-            self.broadcast(key, piece)
+        chunk = DeltaChunk(delta.turn, (0, 0), -1, delta.kind, text, delta.call_id)
+        self.publish_here(key, chunk)
+        if self.has_remote_readers(key):
+            self.broadcast(key, chunk)
 
-    def hand_on(self, key: Key, piece: DeltaChunk) -> None:
-        """Give a piece to those who listen here."""
+    def publish_here(self, key: Key, chunk: DeltaChunk) -> None:
+        """Pass a chunk to the readers in this process."""
         for listener in tuple(self._listeners.get(key, ())):
-            listener(piece)
+            listener(chunk)
 
-    def is_wanted(self, key: Key) -> bool:
-        """Whether somebody listens elsewhere."""
-        return bool(self._wanted) and self._wanted.get(key, 0.0) > time.monotonic()
+    def has_remote_readers(self, key: Key) -> bool:
+        """Return whether another process has announced a reader."""
+        return bool(self._remote_readers) and self._remote_readers.get(key, 0.0) > time.monotonic()
 
-    def broadcast(self, key: Key, piece: DeltaChunk) -> None:
-        """Tell the other processes, in as many parts as it takes."""
-        data = msgspec.json.encode(_Told(self._source, key, piece))
-        half = len(piece.text) // 2
-        if len(data) <= WHISPER_BYTES:
-            self._store.broadcast(_PIECE, data)
+    def broadcast(self, key: Key, chunk: DeltaChunk) -> None:
+        """Broadcast a chunk to other processes, in as many parts as it needs."""
+        data = msgspec.json.encode(_ChunkMessage(self._source, key, chunk))
+        half = len(chunk.text) // 2
+        if len(data) <= BROADCAST_BYTES:
+            self._store.broadcast(_CHUNK_TOPIC, data)
         elif half:
-            self.broadcast(key, replace(piece, text=piece.text[:half]))
-            at = piece.at if piece.at < 0 else piece.at + half
-            self.broadcast(key, replace(piece, text=piece.text[half:], at=at))
+            self.broadcast(key, replace(chunk, text=chunk.text[:half]))
+            at = chunk.at if chunk.at < 0 else chunk.at + half
+            self.broadcast(key, replace(chunk, text=chunk.text[half:], at=at))
 
-    # --- listening ----------------------------------------------------------------------------
+    # --- subscribe ----------------------------------------------------------------------------
 
     @contextmanager
-    def listening(self, tenant: str, session_id: str, listener: Listener) -> Iterator[None]:
-        """Listen to one session; of the answer under way one is told what was said already."""
+    def subscribe(self, tenant: str, session_id: str, listener: Listener) -> Iterator[None]:
+        """Follow one session; the listener first gets the chunks of the response so far."""
         key = (tenant, session_id)
         self._listeners.setdefault(key, []).append(listener)
-        if self._overhears:
-            self._ask_for([key], is_new=True)
-        if key in self._speeches:
-            for piece in self._speeches[key].so_far():
-                listener(piece)
+        if self._is_connected:
+            self._announce([key], is_new=True)
+        if key in self._responses:
+            for chunk in self._responses[key].chunks():
+                listener(chunk)
         try:
             yield
         finally:
@@ -138,168 +139,170 @@ class Bus:
                 del self._listeners[key]
 
     @contextmanager
-    def overhearing(self) -> Iterator[None]:
-        """Be told what other processes on the store say, and who listens there."""
-        with self._store.subscribe(self._heard):
-            self._overhears = True
-            self._ask_for(list(self._listeners), is_new=True)
+    def connect(self) -> Iterator[None]:
+        """Exchange chunks and announcements of readers with other processes on the store."""
+        with self._store.subscribe(self._receive):
+            self._is_connected = True
+            self._announce(list(self._listeners), is_new=True)
             try:
                 yield
             finally:
-                self._overhears = False
-                self._wanted.clear()
+                self._is_connected = False
+                self._remote_readers.clear()
 
-    def remind(self) -> None:
-        """Tell the others again whom we listen to, and forget who has not done so."""
-        self._ask_for(list(self._listeners), is_new=False)
+    def announce_readers(self) -> None:
+        """Announce the readers here again, and drop remote ones that were not announced."""
+        self._announce(list(self._listeners), is_new=False)
         now = time.monotonic()
-        self._wanted = {key: until for key, until in self._wanted.items() if until > now}
+        self._remote_readers = {
+            key: until for key, until in self._remote_readers.items() if until > now
+        }
 
-    def _ask_for(self, keys: list[Key], *, is_new: bool) -> None:
+    def _announce(self, keys: list[Key], *, is_new: bool) -> None:
         if not keys:
             return
-        data = msgspec.json.encode(_Wanted(self._source, is_new, keys))
-        if len(data) > WHISPER_BYTES and len(keys) > 1:
+        data = msgspec.json.encode(_ReaderAnnouncement(self._source, is_new, keys))
+        if len(data) > BROADCAST_BYTES and len(keys) > 1:
             half = len(keys) // 2
-            self._ask_for(keys[:half], is_new=is_new)
-            self._ask_for(keys[half:], is_new=is_new)
+            self._announce(keys[:half], is_new=is_new)
+            self._announce(keys[half:], is_new=is_new)
             return
-        self._store.broadcast(_LISTEN, data)
+        self._store.broadcast(_READERS_TOPIC, data)
 
-    def _heard(self, topic: str, data: bytes) -> None:
+    def _receive(self, topic: str, data: bytes) -> None:
         try:
-            if topic == _PIECE:
-                told = _told.decode(data)
-                if told.source != self._source:
-                    self.hand_on(told.key, told.piece)
-            elif topic == _LISTEN:
-                wanted = _listen.decode(data)
-                if wanted.source != self._source:
-                    self._want(wanted)
-        except msgspec.MsgspecError:  # of another version: pieces may get lost
+            if topic == _CHUNK_TOPIC:
+                message = _chunk_decoder.decode(data)
+                if message.source != self._source:
+                    self.publish_here(message.key, message.chunk)
+            elif topic == _READERS_TOPIC:
+                announcement = _readers_decoder.decode(data)
+                if announcement.source != self._source:
+                    self._add_remote_readers(announcement)
+        except msgspec.MsgspecError:  # from another version: chunks may be lost
             return
 
-    def _want(self, wanted: _Wanted) -> None:
-        until = time.monotonic() + WANTED_S
-        for key in wanted.keys:
-            is_new = wanted.is_new or not self.is_wanted(key)
-            self._wanted[key] = until
-            if is_new and key in self._speeches:
-                self._speeches[key].repeat()
+    def _add_remote_readers(self, announcement: _ReaderAnnouncement) -> None:
+        until = time.monotonic() + READER_TTL_S
+        for key in announcement.keys:
+            is_new = announcement.is_new or not self.has_remote_readers(key)
+            self._remote_readers[key] = until
+            if is_new and key in self._responses:
+                self._responses[key].rebroadcast()
 
 
-_told = msgspec.json.Decoder(_Told)
-_listen = msgspec.json.Decoder(_Wanted)
+_chunk_decoder = msgspec.json.Decoder(_ChunkMessage)
+_readers_decoder = msgspec.json.Decoder(_ReaderAnnouncement)
 
 
 class ResponseStream:
-    """One attempt at a turn, as it is streamed."""
+    """Stream of one attempt at a turn."""
 
     def __init__(self, bus: Bus, key: Key, turn: int, attempt: Attempt) -> None:
         self._bus = bus
         self._key = key
-        self._place = (turn, attempt)
-        self._said: list[DeltaChunk] = []  # all of it, for who comes late
+        self._attempt = (turn, attempt)
+        self._chunks: list[DeltaChunk] = []  # all of them, for readers that subscribe late
         self._length = 0
-        self._told = 0  # how many of them other processes were told, while they listen
-        self._telling: asyncio.TimerHandle | None = None
+        self._broadcast_count = 0  # of them, how many need not be broadcast any more
+        self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> Callable[[Delta], None]:
-        self._bus.begins(self._key, self)
-        return self.say
+        self._bus.add_response(self._key, self)
+        return self.write
 
     def __exit__(self, *_: object) -> None:
-        self.end()
-        self._bus.ends(self._key, self)
+        self.flush()
+        self._bus.remove_response(self._key, self)
 
-    def say(self, delta: Delta) -> None:
-        """Say the next piece."""
-        text = storable_text(delta.text)  # half a character could be told to nobody
+    def write(self, delta: Delta) -> None:
+        """Publish the next delta."""
+        text = storable_text(delta.text)  # a lone surrogate cannot be encoded
         if not text:
             return
-        piece = DeltaChunk(*self._place, self._length, delta.kind, text, delta.call_id)
-        self._said.append(piece)
+        chunk = DeltaChunk(*self._attempt, self._length, delta.kind, text, delta.call_id)
+        self._chunks.append(chunk)
         self._length += len(text)
-        self._bus.hand_on(self._key, piece)
-        if not self._bus.is_wanted(self._key):
-            self._told = len(self._said)
-        elif self._length - self._said[self._told].at >= GATHER_CHARS:
-            self._tell()
-        elif self._telling is None:
-            self._telling = asyncio.get_running_loop().call_later(GATHER_S, self._tell)
+        self._bus.publish_here(self._key, chunk)
+        if not self._bus.has_remote_readers(self._key):
+            self._broadcast_count = len(self._chunks)
+        elif self._length - self._chunks[self._broadcast_count].at >= GATHER_CHARS:
+            self._broadcast()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(GATHER_S, self._broadcast)
 
-    def so_far(self) -> Iterator[DeltaChunk]:
-        """What was said, in as few pieces as it has kinds."""
-        return _joined(self._said)
+    def chunks(self) -> Iterator[DeltaChunk]:
+        """Return the chunks so far, with adjacent ones of one kind joined."""
+        return _join(self._chunks)
 
-    def repeat(self) -> None:
-        """Tell other processes all of it: one of them has just begun to listen."""
-        self._told = 0
-        self._tell()
+    def rebroadcast(self) -> None:
+        """Broadcast all chunks again: another process has just subscribed."""
+        self._broadcast_count = 0
+        self._broadcast()
 
-    def end(self) -> None:
-        """Nothing more is said."""
-        if self._telling is not None:
-            self._tell()
+    def flush(self) -> None:
+        """Broadcast what is still gathered."""
+        if self._timer is not None:
+            self._broadcast()
 
-    def _tell(self) -> None:
-        if self._telling is not None:
-            self._telling.cancel()
-            self._telling = None
-        new, self._told = self._said[self._told :], len(self._said)
-        for piece in _joined(new):
-            self._bus.broadcast(self._key, piece)
+    def _broadcast(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        new, self._broadcast_count = self._chunks[self._broadcast_count :], len(self._chunks)
+        for chunk in _join(new):
+            self._bus.broadcast(self._key, chunk)
 
 
-def _joined(pieces: list[DeltaChunk]) -> Iterator[DeltaChunk]:
-    """Pieces that follow one another, those of one kind in one."""
-    for _, same in groupby(pieces, key=lambda one: (one.kind, one.call_id)):
+def _join(chunks: list[DeltaChunk]) -> Iterator[DeltaChunk]:
+    """Join adjacent chunks of one kind and call."""
+    for _, same in groupby(chunks, key=lambda chunk: (chunk.kind, chunk.call_id)):
         first, *rest = same
-        yield replace(first, text="".join([first.text, *(one.text for one in rest)]))
+        yield replace(first, text="".join([first.text, *(chunk.text for chunk in rest)]))
 
 
-AGAIN = "asked again"
-LOST = "pieces were lost"
+ASKED_AGAIN = "asked again"
+CHUNKS_LOST = "deltas were lost"
 
 
 class DeltaReader:
-    """Shows pieces in order, each once, until the event of their turn says it all."""
+    """Turns chunks into deltas in order, each once, until the event of their turn is recorded."""
 
     def __init__(self, session_id: str) -> None:
         self._session_id = session_id
-        self._answered = 0  # the last turn that is recorded
-        self._place: tuple[int, Attempt] = (0, (0, 0))
-        self._length: int | None = 0  # of the attempt, as it was shown; None: some was lost
+        self._recorded_turn = 0  # the last recorded turn that was shown
+        self._current: tuple[int, Attempt] = (0, (0, 0))  # turn and attempt
+        self._length: int | None = 0  # characters shown of the attempt; None: some were lost
 
-    def answered(self, turn: int) -> None:
-        """The answer of this turn was shown: what still comes of it is old."""
-        self._answered = max(self._answered, turn)
+    def mark_recorded(self, turn: int) -> None:
+        """Note that the response of this turn was shown: later chunks of it are old."""
+        self._recorded_turn = max(self._recorded_turn, turn)
 
-    def take(self, piece: DeltaChunk) -> list[Delta]:
-        """What to show of a piece, and perhaps first: forget what you have of this turn."""
-        if piece.at < 0:
-            return [self._delta(piece, piece.text)]
-        place = (piece.turn, piece.attempt)
-        if piece.turn <= self._answered or place < self._place:
-            return []  # recorded already, or said by a driver that others have replaced
-        told = []
-        if place > self._place:
-            if self._length and piece.turn == self._place[0]:
-                told.append(self._reset(piece, AGAIN))
-            self._place, self._length = place, 0
-        if self._length is None and piece.at == 0:
-            self._length = 0  # it is told once more from the beginning
-        if self._length is None or piece.at > self._length:
+    def read(self, chunk: DeltaChunk) -> list[Delta]:
+        """Return the deltas to show for a chunk, perhaps after a reset of this turn."""
+        if chunk.at < 0:
+            return [self._delta(chunk, chunk.text)]
+        current = (chunk.turn, chunk.attempt)
+        if chunk.turn <= self._recorded_turn or current < self._current:
+            return []  # recorded already, or from a driver that has been replaced
+        deltas = []
+        if current > self._current:
+            if self._length and chunk.turn == self._current[0]:
+                deltas.append(self._reset(chunk, ASKED_AGAIN))
+            self._current, self._length = current, 0
+        if self._length is None and chunk.at == 0:
+            self._length = 0  # it is broadcast again from the beginning
+        if self._length is None or chunk.at > self._length:
             if self._length:
-                told.append(self._reset(piece, LOST))
+                deltas.append(self._reset(chunk, CHUNKS_LOST))
             self._length = None
-            return told
-        new = piece.text[self._length - piece.at :]
+            return deltas
+        new = chunk.text[self._length - chunk.at :]
         self._length += len(new)
-        return [*told, self._delta(piece, new)] if new else told
+        return [*deltas, self._delta(chunk, new)] if new else deltas
 
-    def _delta(self, piece: DeltaChunk, text: str) -> Delta:
-        return Delta(self._session_id, piece.turn, piece.kind, text, piece.call_id)
+    def _delta(self, chunk: DeltaChunk, text: str) -> Delta:
+        return Delta(self._session_id, chunk.turn, chunk.kind, text, chunk.call_id)
 
-    def _reset(self, piece: DeltaChunk, why: str) -> Delta:
-        return Delta(self._session_id, piece.turn, "reset", why)
+    def _reset(self, chunk: DeltaChunk, reason: str) -> Delta:
+        return Delta(self._session_id, chunk.turn, "reset", reason)

@@ -1,7 +1,7 @@
 """Spans for OpenTelemetry: one trace per drive, with the model and tool calls in it.
 
-Nothing is loaded and nothing costs anything unless the program itself has set a tracer provider.
-The names are those of the GenAI conventions; no content is told unless that is asked for.
+Nothing is loaded, and nothing is spent, unless the program itself has set a tracer provider. The
+names are those of the GenAI conventions; content is recorded only with `content`.
 """
 
 import os
@@ -16,19 +16,19 @@ import msgspec
 
 from perdure.core.conversation.messages import (
     Answer,
-    AskedCall,
     AssistantMessage,
     Message,
+    RequestedCall,
     UserMessage,
 )
-from perdure.core.log.redaction import masked
+from perdure.core.log.redaction import mask_arguments
 from perdure.core.session.state import State
 from perdure.errors import ConfigError, PerdureError
 from perdure.runtime.models.base import Request
 from perdure.runtime.tools.outputs import render_result
 from perdure.runtime.tools.tool import Tool
 
-if TYPE_CHECKING:  # an extra, and loaded only where the program has loaded it
+if TYPE_CHECKING:  # an optional dependency, imported only if the program has imported it
     from opentelemetry.trace import Link, Span, SpanContext, Tracer
 
 _BY_ENVIRONMENT: Final = bool(os.environ.get("OTEL_PYTHON_TRACER_PROVIDER"))
@@ -44,21 +44,21 @@ _USAGE: Final = {
 
 
 class DriveSpan:
-    """The span of a drive; without a tracer, nothing."""
+    """Span of a drive; without a tracer, it does nothing."""
 
     def __init__(self, span: "Span | None" = None) -> None:
         self._span = span
 
     @property
     def trace(self) -> str | None:
-        """What the next drive is linked to, as `traceparent` writes it."""
+        """The trace context that the next drive links to, in the format of `traceparent`."""
         if self._span is None:
             return None
         at = self._span.get_span_context()
         return f"00-{at.trace_id:032x}-{at.span_id:016x}-{at.trace_flags:02x}"
 
-    def ended(self, state: State) -> None:
-        """How the session stands now."""
+    def record_state(self, state: State) -> None:
+        """Record the state of the session at the end of the drive."""
         if self._span is None:
             return
         self._span.set_attribute("perdure.state", state.status)
@@ -68,25 +68,26 @@ class DriveSpan:
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """Makes the spans; with `content`, they also tell what was said and returned."""
+    """Factory of spans; with `content`, they also hold messages, arguments and results."""
 
     enabled: bool = True
     content: bool = False
 
     @classmethod
-    def of(cls, options: Mapping[str, bool]) -> Self:
-        """As a configuration says it. Raises ConfigError."""
+    def from_options(cls, options: Mapping[str, bool]) -> Self:
+        """Return the telemetry that a configuration describes. Raises ConfigError."""
         for name, value in options.items():
             if name not in ("enabled", "content") or not isinstance(value, bool):
                 raise ConfigError(
-                    f"telemetry has {name!r}: {value!r}", hint="enabled and content, true or false"
+                    f"telemetry has {name!r}: {value!r}",
+                    hint="its keys are enabled and content, each true or false",
                 )
         return cls(**options)
 
     def _tracer(self) -> "Tracer | None":
         """The program's own tracer; None if it collects nothing."""
-        is_known = "opentelemetry.trace" in sys.modules or _BY_ENVIRONMENT
-        if not is_known or not self.enabled:
+        is_loaded = "opentelemetry.trace" in sys.modules or _BY_ENVIRONMENT
+        if not is_loaded or not self.enabled:
             return None
         try:
             from opentelemetry import trace
@@ -100,7 +101,7 @@ class Telemetry:
     def drive(
         self, agent: str, session_id: str, before: State
     ) -> AbstractContextManager[DriveSpan]:
-        """A trace of its own, linked to that of the drive before and to who asked for this one."""
+        """Start a trace, linked to the previous drive's and to the caller's current span."""
         tracer = self._tracer()
         if tracer is None:
             return _NO_DRIVE
@@ -109,45 +110,48 @@ class Telemetry:
     def chat(
         self, model: str, request: Request, *, hides: bool
     ) -> AbstractContextManager[Callable[[Answer], None]]:
-        """A request to a model; what it answered is told. `hides`: a tool has secret arguments."""
+        """Start the span of a model request; its callback takes the answer.
+
+        `hides`: a tool has secret arguments, so that no content is recorded.
+        """
         tracer = self._tracer()
         if tracer is None:
-            return _NOT_TOLD
+            return _NO_SPAN
         return _chat(tracer, model, request, shows=self.content and not hides)
 
     def tool(
         self, tool: Tool[..., Any], call_id: str, session_id: str, args: Mapping[str, Any]
     ) -> AbstractContextManager[Callable[[Any], None]]:
-        """A call of a tool; what it returned is told."""
+        """Start the span of a tool call; its callback takes the returned value."""
         tracer = self._tracer()
         if tracer is None:
-            return _NOT_TOLD
-        said = {
+            return _NO_SPAN
+        attributes = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.conversation.id": session_id,
             "gen_ai.tool.name": tool.name,
             "gen_ai.tool.type": "function",
             "gen_ai.tool.call.id": call_id,
         }
-        shown = _shown(masked(args, tool.hidden)) if self.content else None
-        return _tool(tracer, said, shown)
+        args_text = _as_text(mask_arguments(args, tool.hidden_arguments)) if self.content else None
+        return _tool(tracer, attributes, args_text)
 
 
-# What nobody collects costs two calls: these do nothing, and are used over and over.
+# Shared objects that do nothing: without a tracer, a span costs two calls and no allocation.
 _NO_DRIVE: Final = nullcontext(DriveSpan())
-_NOT_TOLD: Final[AbstractContextManager[Callable[[Any], None]]] = nullcontext(lambda _: None)
+_NO_SPAN: Final[AbstractContextManager[Callable[[Any], None]]] = nullcontext(lambda _: None)
 
 
 @contextmanager
-def _drive(tracer: "Tracer", said: dict[str, str], before: State) -> Iterator[DriveSpan]:
+def _drive(tracer: "Tracer", attributes: dict[str, str], before: State) -> Iterator[DriveSpan]:
     from opentelemetry.context import Context
 
     if before.run is not None:
-        said["perdure.run.id"] = before.run.id
+        attributes["perdure.run.id"] = before.run.id
     with tracer.start_as_current_span(
-        f"invoke_agent {said['gen_ai.agent.name']}",
+        f"invoke_agent {attributes['gen_ai.agent.name']}",
         context=Context(),
-        attributes=said,
+        attributes=attributes,
         links=_links(before.trace),
         record_exception=False,
         set_status_on_exception=False,
@@ -160,50 +164,50 @@ def _chat(
     tracer: "Tracer", model: str, request: Request, *, shows: bool
 ) -> Iterator[Callable[[Answer], None]]:
     provider, _, name = model.partition(":")
-    said = _common("chat", request.agent, request.session_id)
-    said["gen_ai.provider.name"] = _PROVIDERS.get(provider, provider)
-    said["gen_ai.request.model"] = name or model
-    with _span(tracer, f"chat {name or model}", said, is_client=True) as span:
+    attributes = _common("chat", request.agent, request.session_id)
+    attributes["gen_ai.provider.name"] = _PROVIDERS.get(provider, provider)
+    attributes["gen_ai.request.model"] = name or model
+    with _span(tracer, f"chat {name or model}", attributes, is_client=True) as span:
         if shows:
             span.set_attribute("gen_ai.system_instructions", request.instructions)
             span.set_attribute("gen_ai.input.messages", _json(_messages(request.messages)))
 
-        def told(answer: Answer) -> None:
-            span.set_attributes(_answered(answer))
+        def record(answer: Answer) -> None:
+            span.set_attributes(_answer_attributes(answer))
             if shows:
                 parts = _parts(answer.text, answer.calls)
-                told = [{"role": "assistant", "parts": parts}]
-                span.set_attribute("gen_ai.output.messages", _json(told))
+                messages = [{"role": "assistant", "parts": parts}]
+                span.set_attribute("gen_ai.output.messages", _json(messages))
 
-        yield told
+        yield record
 
 
 @contextmanager
 def _tool(
-    tracer: "Tracer", said: dict[str, str], shown: str | None
+    tracer: "Tracer", attributes: dict[str, str], args_text: str | None
 ) -> Iterator[Callable[[Any], None]]:
-    with _span(tracer, f"execute_tool {said['gen_ai.tool.name']}", said) as span:
-        if shown is not None:
-            span.set_attribute("gen_ai.tool.call.arguments", shown)
+    with _span(tracer, f"execute_tool {attributes['gen_ai.tool.name']}", attributes) as span:
+        if args_text is not None:
+            span.set_attribute("gen_ai.tool.call.arguments", args_text)
 
-        def told(value: Any) -> None:
-            if shown is not None:
-                span.set_attribute("gen_ai.tool.call.result", _shown(value))
+        def record(value: Any) -> None:
+            if args_text is not None:
+                span.set_attribute("gen_ai.tool.call.result", _as_text(value))
 
-        yield told
+        yield record
 
 
 @contextmanager
 def _span(
-    tracer: "Tracer", name: str, said: dict[str, str], *, is_client: bool = False
+    tracer: "Tracer", name: str, attributes: dict[str, str], *, is_client: bool = False
 ) -> "Iterator[Span]":
     from opentelemetry.trace import SpanKind
 
     with tracer.start_as_current_span(
         name,
         kind=SpanKind.CLIENT if is_client else SpanKind.INTERNAL,
-        attributes=said,
-        record_exception=False,  # its text is content
+        attributes=attributes,
+        record_exception=False,  # its text may be content
         set_status_on_exception=False,
     ) as span:
         try:
@@ -231,11 +235,11 @@ def _fail(span: "Span", kind: str) -> None:
 def _links(before: str) -> "Sequence[Link]":
     from opentelemetry import trace
 
-    found = [_context_of(before), trace.get_current_span().get_span_context()]
-    return [trace.Link(one) for one in found if one is not None and one.is_valid]
+    contexts = [_parse_context(before), trace.get_current_span().get_span_context()]
+    return [trace.Link(item) for item in contexts if item is not None and item.is_valid]
 
 
-def _context_of(text: str) -> "SpanContext | None":
+def _parse_context(text: str) -> "SpanContext | None":
     from opentelemetry.trace import SpanContext, TraceFlags
 
     parts = _TRACE.fullmatch(text)
@@ -245,45 +249,47 @@ def _context_of(text: str) -> "SpanContext | None":
     return SpanContext(int(parts[1], 16), int(parts[2], 16), is_remote=True, trace_flags=flags)
 
 
-def _answered(answer: Answer) -> dict[str, Any]:
-    said: dict[str, Any] = {}
+def _answer_attributes(answer: Answer) -> dict[str, Any]:
+    attributes: dict[str, Any] = {}
     for name, amount in (answer.usage or {}).items():
         if name in _USAGE:
-            said[_USAGE[name]] = int(amount)
+            attributes[_USAGE[name]] = int(amount)
     if answer.model:
-        said["gen_ai.response.model"] = answer.model
+        attributes["gen_ai.response.model"] = answer.model
     if answer.stop:
-        said["gen_ai.response.finish_reasons"] = [answer.stop]
-    return said
+        attributes["gen_ai.response.finish_reasons"] = [answer.stop]
+    return attributes
 
 
 def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    told = []
-    for one in messages:
-        if isinstance(one, UserMessage):
-            told.append({"role": "user", "parts": [{"type": "text", "content": one.content}]})
-        elif isinstance(one, AssistantMessage):
-            told.append({"role": "assistant", "parts": _parts(one.text, one.calls)})
+    items = []
+    for message in messages:
+        if isinstance(message, UserMessage):
+            parts = [{"type": "text", "content": message.content}]
+            items.append({"role": "user", "parts": parts})
+        elif isinstance(message, AssistantMessage):
+            items.append({"role": "assistant", "parts": _parts(message.text, message.calls)})
         else:
-            part = {"type": "tool_call_response", "id": one.call_id, "response": one.content}
-            told.append({"role": "tool", "parts": [part]})
-    return told
+            part = {"type": "tool_call_response", "id": message.call_id}
+            items.append({"role": "tool", "parts": [{**part, "response": message.content}]})
+    return items
 
 
-def _parts(text: str, calls: Sequence[AskedCall]) -> list[dict[str, Any]]:
-    said: list[dict[str, Any]] = [{"type": "text", "content": text}] if text else []
-    return said + [
-        {"type": "tool_call", "id": one.id, "name": one.tool, "arguments": dict(one.params)}
-        for one in calls
+def _parts(text: str, calls: Sequence[RequestedCall]) -> list[dict[str, Any]]:
+    parts: list[dict[str, Any]] = [{"type": "text", "content": text}] if text else []
+    return parts + [
+        {"type": "tool_call", "id": call.id, "name": call.tool, "arguments": dict(call.params)}
+        for call in calls
     ]
 
 
-def _shown(value: Any) -> str:
-    """What a tool was given or returned, whatever that is; never raises: it was done."""
-    shown = render_result(value)
-    if isinstance(shown, str):
-        return shown
-    return _json([one if isinstance(one, str) else f"[file {one.media_type}]" for one in shown])
+def _as_text(value: Any) -> str:
+    """Return arguments or a result as text. Never raises: the call has already been made."""
+    content = render_result(value)
+    if isinstance(content, str):
+        return content
+    parts = [part if isinstance(part, str) else f"[file {part.media_type}]" for part in content]
+    return _json(parts)
 
 
 def _json(value: Any) -> str:

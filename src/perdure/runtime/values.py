@@ -1,4 +1,4 @@
-"""The values that users hold and hand over: files, decisions, waiting calls, and the context."""
+"""Values of the public API: files, decisions, pending calls, and the context of a tool."""
 
 import mimetypes
 import os
@@ -6,29 +6,27 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Generic, Literal, Self
+from typing import Any, Generic, Self
 
 from typing_extensions import TypeVar
 
 from perdure.core.durations import duration_ms
+from perdure.core.literals import CallKind, DecisionKind, PendingStatus
 from perdure.errors import PerdureError, Refused
 
 Duration = str | float | timedelta
-State = Literal["pending", "running", "waiting", "completed", "failed", "cancelled"]
-Kind = Literal["tool", "approval", "question", "child", "timer"]
-PendingStatus = Literal["waiting", "processing", "completed", "failed", "expired", "cancelled"]
 
 D_co = TypeVar("D_co", covariant=True, default=Any)
 
 
 def parse_duration(value: Duration) -> int:
-    """Whole milliseconds of a duration: seconds, text such as `"1h30m"`, or a timedelta."""
+    """Return whole milliseconds of a duration: seconds, text such as `"1h30m"`, or a timedelta."""
     return duration_ms(value.total_seconds() if isinstance(value, timedelta) else value)
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file in a message or in what a tool returns: its bytes, or a url that we never fetch."""
+    """A file in a message or a tool result: its bytes, or a URL that perdure never fetches."""
 
     media_type: str
     data: bytes | None = field(default=None, repr=False)
@@ -47,9 +45,9 @@ class File:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
-        """The file at a path, now; its media type is guessed from its name."""
-        where = Path(path)
-        return cls(_media_type(where.name), data=where.read_bytes(), name=where.name)
+        """Read the file at a path; its media type is guessed from its name."""
+        source = Path(path)
+        return cls(_media_type(source.name), data=source.read_bytes(), name=source.name)
 
 
 Content = str | File | Sequence[str | File]
@@ -57,16 +55,16 @@ Content = str | File | Sequence[str | File]
 
 def _media_type(name: str) -> str:
     guess, encoding = mimetypes.guess_type(name, strict=False)
-    if encoding is not None:  # what is inside a .tar.gz is not what the bytes are
+    if encoding is not None:  # the guess is for the content of a .tar.gz, not for its bytes
         return "application/gzip" if encoding == "gzip" else "application/octet-stream"
     return guess or "application/octet-stream"
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a person decided about a waiting call."""
+    """An approver's decision about a pending call."""
 
-    kind: Literal["approve", "edit", "deny", "respond"]
+    kind: DecisionKind
     by: str
     via: str
     at: datetime
@@ -78,13 +76,13 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCall:
-    """The record of a call that waits.
+    """A pending call.
 
-    A tool parameter so annotated gets its own, and is not in the schema.
+    A tool parameter with this annotation receives its own call and is not in the schema.
     """
 
     id: str
-    kind: Kind
+    kind: CallKind
     status: PendingStatus
     session_id: str
     tenant: str = ""
@@ -108,30 +106,30 @@ class PendingCall:
 
     @property
     def callback_secret(self) -> str:
-        """What signs the result; only inside the tool of this call, Refused elsewhere."""
+        """The secret that signs the result. Refused outside the tool of this call."""
         if self._secret is None:
             raise Refused(
-                f"the callback secret of {self.id} is known only inside its tool",
+                f"the callback secret of {self.id} is available only inside its tool",
                 code="NOT_IN_TOOL",
-                hint="read call.callback_secret in the tool, and hand it to what calls back",
+                hint="read call.callback_secret in the tool, and pass it to the submitter",
             )
         return self._secret()
 
     async def mark_started(self) -> None:
-        """The work outside has begun: the call is `processing`. Again, or outside: no effect."""
+        """Mark the external work as started (`processing`). No effect outside the tool."""
         if self._mark_started is not None:
             await self._mark_started()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context(Generic[D_co]):
-    """Where a tool, predicate or instruction runs.
+    """Context of a running tool, predicate or instruction.
 
-    A tool parameter so annotated is injected, and is not in the schema. Outside a call `tool`,
-    `args`, `call_id` and `effect_id` are empty.
+    A tool parameter with this annotation is injected and is not in the schema. Outside a call,
+    `tool`, `args`, `call_id` and `effect_id` are empty.
     """
 
-    deps: D_co = field(repr=False)  # where secrets belong
+    deps: D_co = field(repr=False)  # not shown: it may hold secrets
     session_id: str = ""
     tenant: str = ""
     agent: str = ""
@@ -148,7 +146,7 @@ class Context(Generic[D_co]):
     )
 
     async def progress(self, message: str, percent: float | None = None) -> None:
-        """Tell people, never the model, how far it is. Outside of a run: no effect."""
+        """Report progress to readers, never to the model. No effect outside a run."""
         if percent is not None and not 0 <= percent <= 100:
             raise Refused(
                 f"percent is {percent}, and must be from 0 to 100", code="PROGRESS_INVALID"

@@ -1,4 +1,4 @@
-"""Sessions, events and pending calls as people and programs are shown them."""
+"""Public shapes of sessions, events and pending calls."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,20 +8,21 @@ from typing import Any, Final, Generic
 import msgspec
 from typing_extensions import TypeVar
 
+from perdure.core.literals import RunState
 from perdure.core.log.events import AgentError, CompactionFailed
-from perdure.core.log.redaction import shown_event
-from perdure.core.log.stop_reasons import StopReason, early
+from perdure.core.log.redaction import redact_event_data
+from perdure.core.log.stop_reasons import StopReason, stop_reason
 from perdure.core.pending.record import PendingDecision, PendingRecord
 from perdure.core.session import queues
 from perdure.core.session.naming import SessionRecord
-from perdure.core.session.permissions import Allowed
-from perdure.core.session.projections import Projection, Standing, project
-from perdure.core.session.state import State as Folded
-from perdure.core.session.usage import Usage, shown_usage
+from perdure.core.session.permissions import RememberedApproval
+from perdure.core.session.projections import Projection, StateDetails, project
+from perdure.core.session.state import State as SessionState
+from perdure.core.session.usage import Usage, display_usage
 from perdure.errors import PerdureError, Refused
 from perdure.runtime.mcp.servers import DOWN_HINT, ServerDown
-from perdure.runtime.records.log import unreadable
-from perdure.runtime.values import Decision, PendingCall, State
+from perdure.runtime.records.log import unreadable_record
+from perdure.runtime.values import Decision, PendingCall
 
 T_co = TypeVar("T_co", covariant=True, default=Any)
 
@@ -33,7 +34,7 @@ HINTS: Mapping[str, str] = {ServerDown.code: DOWN_HINT}
 
 
 def instant(ms: int) -> datetime:
-    """An instant as people's code holds it."""
+    """Return an instant as an aware datetime in UTC."""
     return datetime.fromtimestamp(ms / 1000, UTC)
 
 
@@ -50,7 +51,7 @@ class Event:
     tenant: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The event as every door shows it."""
+        """Return the event as the CLI and HTTP API show it."""
         return {
             "seq": self.seq,
             "type": self.type,
@@ -59,15 +60,15 @@ class Event:
         }
 
 
-def problem_of(code: str | None, text: str | None = None) -> PerdureError | None:
-    """A stored problem as the error that says what to do."""
+def stored_problem(code: str | None, text: str | None = None) -> PerdureError | None:
+    """Return a stored problem as an error with a hint."""
     if code is None:
         return None
     return PerdureError(text or PROBLEMS.get(code, code), code=code, hint=HINTS.get(code))
 
 
-def decision_of(decision: PendingDecision | None) -> Decision | None:
-    """A stored decision as users hold it."""
+def public_decision(decision: PendingDecision | None) -> Decision | None:
+    """Return a stored decision as the public value."""
     if decision is None:
         return None
     return Decision(
@@ -88,13 +89,13 @@ _ALWAYS: Final = (
 )
 
 
-# Of a record, never shown.
+# Fields of a record that are never shown.
 PRIVATE: Final = ("onExpire", "epoch", "grace", "twin", "hooks", "redact")
 
 
 def pending_json(record: PendingRecord, callback_url: str | None = None) -> dict[str, Any]:
-    """A pending call as every door shows it; `webhookURL` is another name of `callbackURL`."""
-    shown: dict[str, Any] = msgspec.to_builtins(record.shown)
+    """Return a pending call as JSON; `webhookURL` is another name of `callbackURL`."""
+    shown: dict[str, Any] = msgspec.to_builtins(record.redacted)
     for name in _ALWAYS:
         shown.setdefault(name)
     shown["tenant"] = record.tenant
@@ -109,12 +110,12 @@ def pending_json(record: PendingRecord, callback_url: str | None = None) -> dict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result(Generic[T_co]):
-    """A session as it stands."""
+    """Snapshot of a session."""
 
     session_id: str
     tenant: str
     agent: str
-    state: State
+    state: RunState
     output: T_co | None = None
     pending: tuple[PendingCall, ...] = ()
     error: PerdureError | None = None
@@ -124,16 +125,16 @@ class Result(Generic[T_co]):
     todos: tuple[Any, ...] = field(default=(), hash=False)
     metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
     parent: str | None = None
-    stop: StopReason | None = None  # why the last answer ended before all was said
+    stop: StopReason | None = None  # why the last response ended early
     seq: int = 0
     created_at: datetime
     updated_at: datetime
     task_id: str | None = None
     queue: str = queues.DEFAULT
-    _sight: "Snapshot | None" = field(default=None, repr=False, compare=False)
+    _snapshot: "Snapshot | None" = field(default=None, repr=False, compare=False)
 
     def unwrap(self) -> T_co:
-        """The output. Raises the error of a failed run, Refused NOT_FINISHED of an open one."""
+        """Return the output. Raises the error of a failed run, else Refused NOT_FINISHED."""
         if self.state == "completed":
             return self.output  # type: ignore[return-value]
         if self.error is not None:
@@ -145,160 +146,160 @@ class Result(Generic[T_co]):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The session as every door shows it."""
-        return {} if self._sight is None else session_json(self._sight)
+        """Return the session as the CLI and HTTP API show it."""
+        return {} if self._snapshot is None else session_json(self._snapshot)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a session's picture is made of."""
+    """Everything that a `Result` and its JSON are made from."""
 
     record: SessionRecord
-    folded: Folded
+    log_state: SessionState
     pending: tuple[PendingRecord, ...] = ()
     calls: tuple[PendingCall, ...] = ()
     holder: str | None = None
     due: int | None = None
     now: int = 0
     problem: PerdureError | None = None
-    tree: Usage | None = None  # what it used with its children; None: it has none
+    tree: Usage | None = None  # usage with its children; None: it has none
 
     @property
-    def state(self) -> State:
-        """The canonical state; a session that nobody here can move waits."""
-        folded = self.folded.status
-        if self.folded.head == 0:
+    def state(self) -> RunState:
+        """The canonical state; a session that no code here can continue is waiting."""
+        run_state = self.log_state.status
+        if self.log_state.head == 0:
             return self.record.state  # its log cannot be read
-        if folded == "pending" and self.holder is not None:
+        if run_state == "pending" and self.holder is not None:
             return "running"  # its driver has nothing to record yet
-        if folded == "running" and self._is_stuck and self.folded.open_calls:
+        if run_state == "running" and self._is_stuck and self.log_state.open_calls:
             return "waiting"
-        return folded
+        return run_state
 
     @property
     def _is_stuck(self) -> bool:
-        """Whether those who are here could not move it; one that nobody took yet may be taken."""
+        """Return whether the code here cannot continue it; a worker may still come for it."""
         return self.problem is not None and self.problem.code != "NO_WORKER"
 
 
-def error_of(folded: Folded) -> PerdureError | None:
-    """Why the run failed."""
-    return None if folded.run is None else _as_error(folded.run.error)
+def run_error(log_state: SessionState) -> PerdureError | None:
+    """Return the error of a failed run."""
+    return None if log_state.run is None else _as_error(log_state.run.error)
 
 
-def stop_of(folded: Folded) -> StopReason | None:
-    """Why the output of a run that is completed is not all that the model had to say."""
-    is_completed = folded.run is not None and folded.run.end == "completed"
-    return early(folded.stop) if is_completed else None
+def early_stop(log_state: SessionState) -> StopReason | None:
+    """Return why the last response of a completed run was cut short, if it was."""
+    is_completed = log_state.run is not None and log_state.run.end == "completed"
+    return stop_reason(log_state.stop) if is_completed else None
 
 
-def _as_error(failed: AgentError | CompactionFailed | None) -> PerdureError | None:
-    if failed is None:
+def _as_error(failure: AgentError | CompactionFailed | None) -> PerdureError | None:
+    if failure is None:
         return None
-    return PerdureError(failed.error, code=failed.code, hint=failed.hint)
+    return PerdureError(failure.error, code=failure.code, hint=failure.hint)
 
 
-def permission_json(one: Allowed) -> dict[str, Any]:
-    """What somebody allowed for the rest of a session."""
+def permission_json(approval: RememberedApproval) -> dict[str, Any]:
+    """Return a remembered approval as JSON."""
     return {
-        "number": one.number,
-        "tool": one.tool,
-        "rule": one.rule,
-        "args": None if one.rule else one.shown,
-        "by": one.by,
-        "at": one.at,
+        "number": approval.number,
+        "tool": approval.tool,
+        "rule": approval.rule,
+        "args": None if approval.rule else approval.redacted_params,
+        "by": approval.by,
+        "at": approval.at,
     }
 
 
-def session_json(sight: Snapshot) -> dict[str, Any]:
-    """A session as every door shows it."""
-    record, folded = sight.record, sight.folded
-    run = folded.run
-    error, problem = error_of(folded), sight.problem
-    urls = {call.id: call.callback_url for call in sight.calls}
-    driver = {"worker": sight.holder, "since": folded.updated_at} if sight.holder else None
+def session_json(snapshot: Snapshot) -> dict[str, Any]:
+    """Return a session as the CLI and HTTP API show it."""
+    record, log_state = snapshot.record, snapshot.log_state
+    run = log_state.run
+    error, problem = run_error(log_state), snapshot.problem
+    urls = {call.id: call.callback_url for call in snapshot.calls}
+    driver = {"worker": snapshot.holder, "since": log_state.updated_at} if snapshot.holder else None
     return {
         "sessionID": record.id,
         "tenant": record.tenant,
         "agent": record.agent,
         "queue": record.queue,
         "taskID": run.id if run is not None else record.task_id,
-        "state": sight.state,
-        "status": session_status(sight),
+        "state": snapshot.state,
+        "status": session_status(snapshot),
         "output": None if run is None or run.output is None else msgspec.json.decode(run.output),
-        "stop": stop_of(folded),
+        "stop": early_stop(log_state),
         "error": None if error is None else error.to_json(),
         "problem": None if problem is None else problem.to_json(),
         "driver": driver,
-        "nextAt": sight.due,
-        "compaction": _compaction_json(folded),
-        "pending": [pending_json(one, urls.get(one.id)) for one in sight.pending],
-        "todos": list(folded.todos),
-        "usage": shown_usage(folded.usage),
-        **({} if sight.tree is None else {"treeUsage": shown_usage(sight.tree)}),
-        "metadata": dict(folded.metadata),
+        "nextAt": snapshot.due,
+        "compaction": _compaction_json(log_state),
+        "pending": [pending_json(record, urls.get(record.id)) for record in snapshot.pending],
+        "todos": list(log_state.todos),
+        "usage": display_usage(log_state.usage),
+        **({} if snapshot.tree is None else {"treeUsage": display_usage(snapshot.tree)}),
+        "metadata": dict(log_state.metadata),
         "title": record.title,
         "permissions": [
-            {"number": one.number, "text": one.text, "by": one.by, "at": one.at}
-            for one in folded.allowed
+            {"number": item.number, "text": item.text, "by": item.by, "at": item.at}
+            for item in log_state.remembered_approvals
         ],
-        "seq": folded.head,
-        "createdAt": folded.created_at or record.created_at,
-        "updatedAt": folded.updated_at or record.updated_at,
+        "seq": log_state.head,
+        "createdAt": log_state.created_at or record.created_at,
+        "updatedAt": log_state.updated_at or record.updated_at,
         "parent": record.parent,
     }
 
 
-def _compaction_json(folded: Folded) -> dict[str, Any] | None:
-    """The summary that somebody asked for, until it is there."""
-    asked = folded.compaction
-    if asked is None:
+def _compaction_json(log_state: SessionState) -> dict[str, Any] | None:
+    """Return the summary that a caller requested, until it is recorded."""
+    request = log_state.compaction
+    if request is None:
         return None
-    error = _as_error(asked.error)
-    return {"seq": asked.seq, "error": None if error is None else error.to_json()}
+    error = _as_error(request.error)
+    return {"seq": request.seq, "error": None if error is None else error.to_json()}
 
 
-def standing_of(sight: Snapshot) -> Standing:
-    """The canonical state with what projections tell apart."""
-    folded = sight.folded
-    people = any(one.kind in ("approval", "question") for one in sight.pending)
-    return Standing(
-        sight.state,
-        follow_up=folded.run is not None and folded.run.number > 1,
-        waits_for="person" if people else "machine",
-        backing_off=_backs_off(sight),
+def session_standing(snapshot: Snapshot) -> StateDetails:
+    """Return the canonical state with the facts that projections distinguish."""
+    log_state = snapshot.log_state
+    needs_person = any(record.kind in ("approval", "question") for record in snapshot.pending)
+    return StateDetails(
+        snapshot.state,
+        follow_up=log_state.run is not None and log_state.run.number > 1,
+        waits_for="approver" if needs_person else "submitter",
+        backing_off=_is_backing_off(snapshot),
     )
 
 
-def _backs_off(sight: Snapshot) -> bool:
-    """Whether the model is not being asked now because it could not be."""
-    retry = sight.folded.retry
-    return retry is not None and (sight.holder is None or retry.next > sight.now)
+def _is_backing_off(snapshot: Snapshot) -> bool:
+    """Return whether the next model request waits for its back-off."""
+    retry = snapshot.log_state.retry
+    return retry is not None and (snapshot.holder is None or retry.next > snapshot.now)
 
 
-def session_status(sight: Snapshot) -> dict[str, Any]:
-    """The session status union: idle, busy, retry or waiting_async, naming the oldest open call."""
-    row: Projection = project(standing_of(sight))
+def session_status(snapshot: Snapshot) -> dict[str, Any]:
+    """Return the status union: idle, busy, retry, or waiting_async with the oldest open call."""
+    row: Projection = project(session_standing(snapshot))
     status: dict[str, Any] = {"type": row.session}
-    if row.session == "retry" and sight.folded.retry is not None:
-        retry = sight.folded.retry
+    if row.session == "retry" and snapshot.log_state.retry is not None:
+        retry = snapshot.log_state.retry
         status |= {"attempt": retry.attempt, "message": retry.message, "next": retry.next}
-    if row.session == "waiting_async" and not sight.pending:
-        return {"type": "busy"}  # answered, and waiting for somebody who can act on it
+    if row.session == "waiting_async" and not snapshot.pending:
+        return {"type": "busy"}  # settled, and waiting for a worker
     if row.session == "waiting_async":
-        oldest = min(sight.pending, key=lambda one: one.time.created)
+        oldest = min(snapshot.pending, key=lambda record: record.time.created)
         status |= {"pendingID": oldest.id, "tool": oldest.tool, "since": oldest.time.created}
         if oldest.timeout is not None:
             status["timeout"] = oldest.timeout
     return status
 
 
-def event_of(stream_names: tuple[str, str], record: Any) -> Event:
-    """A stored record as the public event, without secrets. Raises Corrupt, naming the record."""
+def public_event(stream_names: tuple[str, str], record: Any) -> Event:
+    """Return a stored record as the public event, redacted. Raises Corrupt, naming the record."""
     tenant, session_id = stream_names
     try:
         data: dict[str, Any] = msgspec.json.decode(record.data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise unreadable(record, error) from error
-    shown = shown_event(record.type, data)
+        raise unreadable_record(record, error) from error
+    shown = redact_event_data(record.type, data)
     return Event(session_id, record.seq, record.pos, record.type, record.at, shown, tenant)

@@ -1,5 +1,1 @@
-"""Doors for other machines and for people: HTTP, one protocol per module.
-
-`http` builds the application from the routers of the other modules; `door` is what a route gets;
-`gate` stands before all of them.
-"""
+"""Servers for other programs and for people, one package per protocol, all on the service."""

@@ -1,12 +1,11 @@
-"""Sessions as logs of events, and messages that can always be gone on with."""
+"""The documented API for sessions as event logs: storages, a logger, recovery, an executor."""
 
 from perdure.core.providers import render
-from perdure.sessions.building import AgentSystem, AgentSystemBuilder
-from perdure.sessions.executing import AgentExecutor
-from perdure.sessions.kept import StoreStorage
+from perdure.sessions.builder import AgentSystem, AgentSystemBuilder
+from perdure.sessions.executor import AgentExecutor
 from perdure.sessions.logger import EventLogger
-from perdure.sessions.recovering import SimpleSessionManager
-from perdure.sessions.sanitizing import (
+from perdure.sessions.recovery import SimpleSessionManager
+from perdure.sessions.sanitizer import (
     SanitizationIssue,
     SanitizationResult,
     StructureValidation,
@@ -20,6 +19,7 @@ from perdure.sessions.storage import (
     NoOpStorage,
     SessionStorage,
 )
+from perdure.sessions.store_storage import StoreStorage
 from perdure.sessions.todos import TodoManager
 
 __all__ = [

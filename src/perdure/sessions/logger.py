@@ -1,4 +1,4 @@
-"""The logger of an agent's doings: each method is one event, written when there is time."""
+"""Logger of an agent's work: each method logs one event, which is written in the background."""
 
 import asyncio
 import logging
@@ -16,10 +16,10 @@ Event = dict[str, Any]
 
 
 class EventLogger:
-    """Writes what agents do to a storage. No method waits or raises; `flush` waits for all of it.
+    """Logs the work of agents to a storage. No method waits or raises; `flush` waits for all.
 
-    What is logged here is for people and for recovery. Facts that an effect depends on are
-    recorded by the runtime itself, and those do raise.
+    These events are for people and for recovery. The runtime itself records the facts that an
+    effect depends on, and raises if it cannot.
     """
 
     def __init__(
@@ -28,24 +28,24 @@ class EventLogger:
         self.storage = storage
         self.session_id = session_id
         self._clock = clock or WallClock()
-        self._waiting: deque[Event] = deque()
+        self._queue: deque[Event] = deque()
         self._writer: asyncio.Task[None] | None = None
         self._open: dict[str, tuple[str, str]] = {}  # calls without a result: agent and tool
 
     # --- the conversation ---------------------------------------------------------------------
 
     def log_user_message(self, content: Any) -> None:
-        """Somebody said something."""
+        """Log a user message."""
         self._log("user", {"role": "user", "content": content})
 
     def log_assistant_message(
         self, agent: str, content: Any, *, metadata: Mapping[str, Any] | None = None
     ) -> None:
-        """The model answered. `metadata` may name model, usage, cost and latency."""
+        """Log a model response. `metadata` may name model, usage, cost and latency."""
         self._log("assistant", {"role": "assistant", "content": content, "agent": agent}, metadata)
 
     def log_system_message(self, content: Any) -> None:
-        """For the record; no model is ever shown it."""
+        """Log a system message; it is never sent to a model."""
         self._log("system", {"role": "system", "content": content})
 
     def log_tool_call(
@@ -57,7 +57,7 @@ class EventLogger:
         *,
         metadata: Mapping[str, Any] | None = None,
     ) -> str:
-        """The model asked for a tool; answers the call's id, which is made if none is given."""
+        """Log a tool call and return its id; a new one if none is passed."""
         call_id = tool_id or str(uuid.uuid4())
         self._open[call_id] = (agent, tool)
         data = {"id": call_id, "tool": tool, "params": params, "agent": agent}
@@ -65,74 +65,76 @@ class EventLogger:
         return call_id
 
     def log_tool_result(self, agent: str, tool: str, tool_id: str, result: Any) -> None:
-        """A tool returned; an exception is kept as an error that the model is told."""
+        """Log the result of a tool; an exception becomes an error for the model."""
         if isinstance(result, BaseException):
             self.log_tool_error(agent, tool, tool_id, result)
             return
-        call_id = self._settled(agent, tool, tool_id)
+        call_id = self._close_call(agent, tool, tool_id)
         self._log("tool_result", {"toolCallId": call_id, "result": result})
 
     def log_tool_error(
         self, agent: str, tool: str, tool_id: str, error: BaseException | str
     ) -> None:
-        """A tool failed."""
+        """Log the error of a tool."""
         text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-        call_id = self._settled(agent, tool, tool_id)
+        call_id = self._close_call(agent, tool, tool_id)
         self._log("tool_result", {"toolCallId": call_id, "result": text, "isError": True})
 
-    def _settled(self, agent: str, tool: str, tool_id: str) -> str:
-        """The call that a result is for: the one named, or the only open one of that tool."""
+    def _close_call(self, agent: str, tool: str, tool_id: str) -> str:
+        """Close the call of a result and return its id: as passed, or the tool's only open call."""
         if tool_id not in self._open:
-            fitting = [key for key, of in self._open.items() if of == (agent, tool)]
-            if len(fitting) == 1:
-                tool_id = fitting[0]
+            open_calls = [
+                call_id for call_id, names in self._open.items() if names == (agent, tool)
+            ]
+            if len(open_calls) == 1:
+                tool_id = open_calls[0]
         self._open.pop(tool_id, None)
         return tool_id
 
-    # --- around it ----------------------------------------------------------------------------
+    # --- agents -------------------------------------------------------------------------------
 
     def log_delegation(self, parent: str, child: str, task: str) -> None:
-        """An agent gave a task to another one."""
+        """Log that an agent delegated a task."""
         self._log("delegation", {"parent": parent, "child": child, "task": task})
 
     def log_delegation_complete(self, parent: str, child: str, result: Any) -> None:
-        """The other one is done with it."""
+        """Log the result of a delegation."""
         self._log("delegation_complete", {"parent": parent, "child": child, "result": result})
 
     def log_agent_start(self, agent: str, depth: int = 0, task: str = "") -> None:
-        """An agent begins; at depth 0 it is the one that the session belongs to."""
+        """Log that an agent starts; at depth 0 it owns the session."""
         self._log("agent_start", {"agent": agent, "depth": depth, "task": task})
 
     def log_agent_iteration(self, agent: str, iteration: int) -> None:
-        """An agent goes round once more."""
+        """Log an iteration of an agent."""
         self._log("agent_iteration", {"agent": agent, "iteration": iteration})
 
     def log_agent_complete(self, agent: str, duration: float) -> None:
-        """An agent is done, after so many milliseconds."""
+        """Log that an agent completed, after a duration in milliseconds."""
         self._log("agent_complete", {"agent": agent, "duration": duration})
 
     def log_agent_error(self, agent: str, error: BaseException | str) -> None:
-        """An agent failed."""
+        """Log the error of an agent."""
         self._log("agent_error", {"agent": agent, "error": str(error)})
 
     def log_todo_update(self, todos: Sequence[Any]) -> None:
-        """The list of todos changed; shown to people, not used for recovery."""
+        """Log a new list of todos; for people, not used for recovery."""
         self._log("todo_update", {"todos": list(todos)})
 
     def log_session_recovery(self, issues: Sequence[Any]) -> None:
-        """A session was recovered, with these issues."""
+        """Log the recovery of a session, with its issues."""
         self._log("session_recovery", {"issues": list(issues)})
 
     def log_safety_limit(self, limit: str, value: float) -> None:
-        """A limit was reached."""
+        """Log that a limit was reached."""
         self._log("safety_limit", {"limit": limit, "value": value})
 
     # --- writing ------------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        """Wait until everything that was logged has been written."""
-        while self._waiting or (self._writer is not None and not self._writer.done()):
-            self._begin()
+        """Wait until all logged events are written."""
+        while self._queue or (self._writer is not None and not self._writer.done()):
+            self._start_writer()
             if self._writer is not None:
                 await asyncio.shield(self._writer)
 
@@ -142,21 +144,21 @@ class EventLogger:
         event: Event = {"type": kind, "timestamp": self._clock.now(), "data": data}
         if metadata:
             event["metadata"] = dict(metadata)
-        self._waiting.append(event)
-        self._begin()
+        self._queue.append(event)
+        self._start_writer()
 
-    def _begin(self) -> None:
+    def _start_writer(self) -> None:
         if self._writer is not None and not self._writer.done():
             return
         try:
-            # Nobody waits for it, by promise: a method that logs returns at once.
+            # No caller waits for this task: a method that logs returns at once.
             self._writer = asyncio.get_running_loop().create_task(self._write())
         except RuntimeError:
-            return  # no event loop runs here: the next call in one, or `flush`, begins
+            return  # without an event loop; the next call in one, or `flush`, starts it
 
     async def _write(self) -> None:
-        while self._waiting:
-            event = self._waiting.popleft()
+        while self._queue:
+            event = self._queue.popleft()
             try:
                 await self.storage.append_event(self.session_id, event)
             except Exception:

@@ -1,1 +1,1 @@
-"""Records, entries and leases; never what an event means."""
+"""The store contract and its backends: records, entries and leases, never what an event means."""

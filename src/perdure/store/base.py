@@ -1,8 +1,8 @@
-"""The store contract: what every backend takes, answers and refuses.
+"""The store contract: the operations of every backend, their values and their errors.
 
-The only write is `commit`: append these records and put these entries, if these conditions
-hold. Every wake-up is a record; a fact needs the right to state it, a decision also needs to
-have seen everything.
+The only write is `commit`: append these records and put these entries if these conditions hold.
+Every wake-up is a record. A fact needs only the fence; a driver's decision also names the head
+that the driver has folded.
 """
 
 import time
@@ -14,14 +14,14 @@ from msgspec import Struct
 
 from perdure.errors import StoreError
 
-WHISPER_BYTES: Final = 6_000  # of data that every backend can carry at once
+BROADCAST_BYTES: Final = 6_000  # of data in one broadcast, which every backend can carry
 
 
 class Clock(Protocol):
-    """Where a store has its time from: milliseconds since 1970."""
+    """The source of a store's time: milliseconds since 1970."""
 
     def now(self) -> int:
-        """The present instant."""
+        """Return the present instant."""
         ...
 
 
@@ -29,14 +29,14 @@ class WallClock:
     """The machine's own clock."""
 
     def now(self) -> int:
-        """The present instant, as the machine has it."""
+        """Return the present instant by the machine's clock."""
         return time.time_ns() // 1_000_000
 
 
 class Record(Struct, frozen=True, gc=False):
-    """One immutable line of a stream; `data` is opaque.
+    """One immutable item of a stream; `data` is opaque to the store.
 
-    The store gives `seq`, `pos` and `stream`, and `at` where the writer left it 0.
+    The store sets `seq`, `pos` and `stream`, and `at` where the writer left it 0.
     """
 
     type: str
@@ -48,7 +48,7 @@ class Record(Struct, frozen=True, gc=False):
 
 
 class Lease(Struct, frozen=True, gc=False):
-    """The right to drive one stream, and the number that fences it."""
+    """The right to drive one stream, with the epoch that fences it."""
 
     stream: str
     epoch: int
@@ -59,17 +59,17 @@ class Lease(Struct, frozen=True, gc=False):
 
 
 class Release(Struct, frozen=True, gc=False):
-    """Give the lease back; `due` is when somebody must look again, None: not before a wake-up."""
+    """Return of a lease; a worker may claim the stream from `due` on, None: after a wake-up."""
 
     due: int | None = None
 
 
 class Write(Struct, frozen=True, gc=False):
-    """What happens to one stream: conditions (`fence`, `head`, `create`), then effects.
+    """Changes of one stream: conditions (`fence`, `head`, `create`), then effects.
 
-    `create` makes the stream, of that kind, if there is none; with `head=0` there must be none.
-    `epoch` is where a new stream's count of claims begins: above those that its records name.
-    A `wake` does nothing while somebody holds the stream. An erased stream takes nothing else.
+    `create` makes a stream of that kind if it does not exist; with `head=0` it must not exist.
+    `epoch` is the first epoch of a new stream: above those that its records name. A `wake` does
+    nothing while a driver holds the stream. A write that erases a stream does nothing else.
     """
 
     stream: str
@@ -84,7 +84,7 @@ class Write(Struct, frozen=True, gc=False):
 
 
 class _Delete:
-    """The data of a put that removes its entry."""
+    """Data of a put that deletes its entry."""
 
     def __repr__(self) -> str:
         return "DELETE"
@@ -94,7 +94,7 @@ DELETE: Final = _Delete()
 
 
 class Put(Struct, frozen=True, gc=False):
-    """Write an index entry, if its version is still `expect` (0: there is none)."""
+    """Write of an index entry, if its version is still `expect` (0: it does not exist)."""
 
     kind: str
     key: str
@@ -106,7 +106,7 @@ class Put(Struct, frozen=True, gc=False):
 
 
 class Check(Struct, frozen=True, gc=False):
-    """A put that changes nothing: only the condition."""
+    """Condition of a put without its write: the entry still has the version `expect`."""
 
     kind: str
     key: str
@@ -115,7 +115,7 @@ class Check(Struct, frozen=True, gc=False):
 
 
 class Entry(Struct, frozen=True, gc=False):
-    """What finds a stream again without reading it: a pending call, a session, a message key."""
+    """Index row that finds a stream without folding it: pending call, session, message key, …"""
 
     kind: str
     key: str
@@ -127,16 +127,16 @@ class Entry(Struct, frozen=True, gc=False):
 
 
 class Slice(Struct, frozen=True, gc=False):
-    """Records of one stream, oldest first, and where the stream stands."""
+    """Records of one stream, oldest first, with its head, holder and due time."""
 
     records: Sequence[Record]
     head: int
-    holder: str | None = None  # who drives it now
+    holder: str | None = None  # of its lease, if a driver has one
     due: int | None = None  # from when on it may be claimed; meaningless while held
 
 
 class StreamState(Struct, frozen=True, gc=False):
-    """Where one stream stands, without its records; the head of a gone one is 0."""
+    """State of one stream, without its records; the head of a gone stream is 0."""
 
     stream: str
     kind: str
@@ -148,31 +148,30 @@ class StreamState(Struct, frozen=True, gc=False):
 
 
 class Page(Struct, frozen=True, gc=False):
-    """Entries, and the cursor of the next page (None: that was all)."""
+    """Entries, and the cursor of the next page (None: this is the last one)."""
 
     entries: Sequence[Entry]
     next: str | None
 
 
 class Feed(Struct, frozen=True, gc=False):
-    """Records of all streams, and the cursor to go on from."""
+    """Records of all streams, and the cursor to continue from."""
 
     records: Sequence[Record]
     cursor: str
 
 
 class Census(Struct, frozen=True, gc=False):
-    """What a store holds, in numbers; streams and entries of the present, not of the past."""
+    """Numbers of the streams and entries that exist at one moment."""
 
     entries: dict[tuple[str, str], int]  # by kind and state
     overdue: dict[str, int]  # entries that are due by now, by kind
-    held: int  # streams that somebody drives
-    due: int  # streams that somebody could drive, and nobody does
-    alive: tuple[str, ...]  # holders whose time has not run out, by name
-    records: (
-        int  # ever appended, erased ones too; a backend whose positions have holes counts those
-    )
-    commits: int  # that went through this very store since it was made
+    held: int  # streams with a lease
+    due: int  # streams that a worker could claim now
+    alive: tuple[str, ...]  # names of the holders whose rows have not expired
+    # Ever appended, erased ones too. A backend whose positions have gaps counts the gaps.
+    records: int
+    commits: int  # through this store object since it was created
 
 
 class StoreRefusal(StoreError):
@@ -196,13 +195,13 @@ class Gone(StoreRefusal):
 
 
 class Fenced(StoreRefusal):
-    """Somebody else holds the lease now, or nobody does."""
+    """The caller's lease is over: another holder has the stream, or none."""
 
     code = "FENCED"
 
 
 class HeadMoved(StoreRefusal):
-    """The stream has records that the caller has not seen."""
+    """The stream's head is not the one that the caller named."""
 
     code = "HEAD_MOVED"
 
@@ -212,7 +211,7 @@ class HeadMoved(StoreRefusal):
 
 
 class VersionMoved(StoreRefusal):
-    """An entry has another version (or stream) than expected; `entry` is the present one."""
+    """An entry has another version or stream than expected; `entry` is the present entry."""
 
     code = "VERSION_MOVED"
 
@@ -222,28 +221,28 @@ class VersionMoved(StoreRefusal):
 
 
 class Lost(StoreError):
-    """The caller's own holder row is missing or over: it holds nothing any more."""
+    """The caller's holder row is missing or expired, and with it all its leases."""
 
     code = "LEASE_LOST"
 
 
 class Unavailable(StoreError):
-    """Nothing was written; try again."""
+    """Nothing was written; the caller may try again."""
 
     code = "STORE_UNAVAILABLE"
 
 
 class Unknown(StoreError):
-    """The commit's outcome is not known: read before you write again."""
+    """The outcome of the commit is unknown: the caller must read before it writes again."""
 
     code = "COMMIT_UNKNOWN"
 
 
 class Store(Protocol):
-    """What a backend is. All instants are the store's own milliseconds (`now`)."""
+    """Operations of a backend. All instants are the store's own milliseconds (`now`)."""
 
     def now(self) -> int:
-        """The store's clock, in ms since the epoch."""
+        """Return the store's time, in ms since the epoch."""
         ...
 
     async def open(self) -> None:
@@ -253,24 +252,24 @@ class Store(Protocol):
     async def commit(
         self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
     ) -> dict[str, int]:
-        """Write everything durably and answer the new heads, or raise and write nothing.
+        """Write everything durably and return the new heads, or raise and write nothing.
 
-        Raises ValueError for a commit that makes no sense and Refused for a name of more than
-        2,500 bytes, else the first StoreRefusal of NoStream, Gone, Fenced, HeadMoved,
-        VersionMoved; Unavailable: nothing was written; Unknown: read before you write again.
-        Cancelling the caller does not withdraw it.
+        Raises ValueError for a malformed commit and Refused for a name of more than 2,500 bytes;
+        then the first StoreRefusal of NoStream, Gone, Fenced, HeadMoved, VersionMoved.
+        Unavailable: nothing was written. Unknown: read before you write again. Cancelling the
+        caller does not withdraw the commit.
         """
         ...
 
     async def read(self, stream: str, after: int = 0, limit: int | None = None) -> Slice:
-        """The records after `after`, oldest first; limit 0: only where the stream stands.
+        """Return the records after `after`, oldest first; limit 0: only head, holder and due.
 
         Raises NoStream for an unknown stream and Gone for an erased one.
         """
         ...
 
     async def get(self, kind: str, key: str) -> Entry | None:
-        """One entry by its key, or None."""
+        """Return the entry with this key, or None."""
         ...
 
     async def find(
@@ -283,67 +282,77 @@ class Store(Protocol):
         after: str | None = None,
         limit: int = 100,
     ) -> Page:
-        """Entries of a kind, by key; with `due_before` those due by then, by (due, key).
+        """Return entries of a kind by key; with `due_before` those due by then, by (due, key).
 
-        `after` is the `next` of the page before, asked for with the same arguments.
+        `after` is the `next` of the previous page of the same query.
         """
         ...
 
     async def entries_of(self, stream: str) -> Sequence[Entry]:
-        """Every entry of a stream, of whatever kind, by (kind, key); none for an unknown one."""
+        """Return every entry of a stream by (kind, key); none for an unknown stream."""
         ...
 
     async def streams(self, after: str = "", limit: int = 500) -> Sequence[StreamState]:
-        """Streams by their ids, gone ones too; `after` is the last one of the page before."""
+        """Return streams by id, gone ones too; `after` is the last id of the previous page."""
         ...
 
     async def claim(
         self, holder: str, kind: str, limit: int, *, only: str | None = None
     ) -> list[Lease]:
-        """Take up to `limit` due streams of a kind, oldest first, after reaping dead holders.
+        """Reap dead holders, then lease up to `limit` due streams of a kind, oldest due first.
 
-        `only` names the one stream wanted. Raises Lost if the caller's own row is not alive.
+        `only` restricts the claim to one stream. Raises Lost if the caller's own row is missing or
+        expired.
+        """
+        ...
+
+    async def reap(self, now: int) -> None:
+        """Free the leases of the holders whose heartbeat stopped, as every `claim` does first.
+
+        That is each holder whose row has expired at `now` (pass `store.now()`), and each whose
+        process the backend knows to have ended. Their streams are due at `now`, after repeated
+        deaths later, and fenced against them. The caller needs no holder row. Idempotent.
         """
         ...
 
     async def renew(self, holder: str, ttl_ms: int, *, join: bool = False) -> int:
-        """Extend the holder's row and answer until when; `join` makes the row, once per name.
+        """Extend the holder's row and return its new end; `join` creates the row, once per name.
 
-        ttl 0 leaves: what the holder still has is due again at once. Raises Lost if there is no
-        such row, or, joining, if the name is taken.
+        ttl 0 removes the row, and the holder's streams are due at once. Raises Lost if the row
+        does not exist, or, with `join`, if the name is taken.
         """
         ...
 
     async def tail(self, cursor: str, limit: int = 500) -> Feed:
-        """Records of all streams after the cursor, each exactly once.
+        """Return records of all streams after the cursor, each exactly once.
 
-        The cursor "" is the beginning, "$" is now: it answers no record, only where to go on.
+        The cursor "" is the beginning. "$" is the end: it returns the cursor of now, no records.
         """
         ...
 
     async def census(self, kinds: Collection[str]) -> Census:
-        """What there is at this moment, counted in indexes; of entries those of these kinds."""
+        """Count what exists at this moment, by indexes; entries of these kinds only."""
         ...
 
     async def changed(self, timeout_s: float) -> None:
-        """Return when something may have changed since this task last looked, or after the timeout.
+        """Return when something may have changed since this task last read, or after the timeout.
 
-        A hint, never a promise: it may come late, twice or not at all.
+        A hint: it may come late, twice or not at all.
         """
         ...
 
     def broadcast(self, topic: str, data: bytes) -> None:
-        """Tell whoever overhears on this data at this moment, in any process; nothing is stored.
+        """Send a lossy message to the present subscribers of this data, in any process.
 
-        Never waits and never raises. It may get lost, and does if nobody listens; what is longer
-        than WHISPER_BYTES may always be. The topic is a short word, the data text in UTF-8.
+        Never waits, never raises, stores nothing. The message may get lost; one of more than
+        BROADCAST_BYTES may always be dropped. The topic is a short word, the data UTF-8 text.
         """
         ...
 
-    def subscribe(self, heard: Callable[[str, bytes], None]) -> AbstractContextManager[None]:
-        """Be handed, in the event loop, what is whispered meanwhile; also by this store itself."""
+    def subscribe(self, callback: Callable[[str, bytes], None]) -> AbstractContextManager[None]:
+        """Call the callback in the event loop with each broadcast, this store's own included."""
         ...
 
     async def close(self) -> None:
-        """Finish what was begun and let go; idempotent."""
+        """Finish the commits that were submitted and release everything; idempotent."""
         ...

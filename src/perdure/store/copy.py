@@ -1,8 +1,8 @@
-"""Copying all that one store holds into another, whatever the two are.
+"""Copy of one store into another, whatever their backends.
 
-It may be stopped anywhere, also by a power cut, and begun again: what the target has already is
-compared, what is missing is added. A stream becomes claimable, and can be found, only with the last
-of its records. Afterwards both sides are read once more and must have the same content.
+A copy may be stopped anywhere, also by a power cut, and started again: what the target already has
+is compared, what is missing is added. A stream becomes claimable, and its entries appear, only with
+the last of its records. At the end both sides are read again and must have the same content.
 """
 
 import hashlib
@@ -15,22 +15,22 @@ from perdure.errors import Conflict
 from perdure.store.base import DELETE, Put, Record, Store, StoreRefusal, StreamState, Write
 from perdure.store.shared.paging import END
 
-_PAGE = 500  # streams looked at together
-_RECORDS = 200  # records read together
-_BATCH_BYTES = 1 << 20  # of data in one commit, about
-_BATCH_ITEMS = 1000  # records, streams and entries in one commit, about
+_PAGE = 500  # streams per query
+_RECORDS = 200  # records per read
+_BATCH_BYTES = 1 << 20  # of data in one commit, approximately
+_BATCH_ITEMS = 1000  # records, streams and entries in one commit, approximately
 
 
 class Content(Struct, frozen=True):
-    """What one stream holds: how much, and a hash over all of it."""
+    """Content of one stream: numbers of records and entries, and a hash over all of them."""
 
     records: int
     entries: int
     digest: bytes
 
 
-class Copied(Struct, frozen=True):
-    """What a copy holds; `digest` is over the content of both sides, which is the same."""
+class CopyResult(Struct, frozen=True):
+    """Result of a copy; `digest` is a hash over the content, which is the same on both sides."""
 
     streams: int
     records: int
@@ -41,132 +41,135 @@ class Copied(Struct, frozen=True):
 Pair = tuple[StreamState | None, StreamState | None]  # one stream, in the source and in the target
 
 
-async def copy(source: Store, target: Store, tell: Callable[[int, int], None]) -> Copied:
-    """Bring the target to what the source holds, and compare the two. Both are open, and idle.
+async def copy(
+    source: Store, target: Store, report_progress: Callable[[int, int], None]
+) -> CopyResult:
+    """Copy all streams of the source to the target and compare the two. Both are open and idle.
 
-    `tell` hears how many streams are done, and of how many. Conflict if somebody works on one of
-    them, or the target holds something that is not in the source: then nothing was written.
+    `report_progress` is called with the number of streams copied and the total. Raises Conflict,
+    before anything is written, if a worker uses one of the stores or the target has content that
+    the source does not have.
     """
     await _check_idle(source, "source")
     await _check_idle(target, "target")
-    began = (await source.tail(END)).cursor
+    start_cursor = (await source.tail(END)).cursor
     total = await _check_fits(source, target)
     batch, done = _Batch(target), 0
     async for before, after in _pairs(source, target):
-        if before is not None and await _carry(source, batch, before, after):
+        if before is not None and await _copy_stream(source, batch, before, after):
             done += 1
-            tell(done, total)
+            report_progress(done, total)
     await batch.flush()
-    copied = await _compared(source, target)
-    if (await source.tail(END)).cursor != began:
+    result = await _compare(source, target)
+    if (await source.tail(END)).cursor != start_cursor:
         raise Conflict(
             "the source was written to while it was copied",
             code="SOURCE_CHANGED",
             hint="stop what writes to it, then copy again: only what is new is copied",
         )
-    return copied
+    return result
 
 
-async def content_of(store: Store, stream: str, until: int | None = None) -> Content:
-    """What a stream holds, or held at the head `until`, without its entries then.
+async def stream_content(store: Store, stream: str, until: int | None = None) -> Content:
+    """Return the content of a stream, or of its records up to `until` without its entries.
 
-    Versions, positions and leases are how a store keeps it, and do not count.
+    Versions, positions and leases are internal to a store and are left out.
     """
-    seen = hashlib.sha256()
+    digest = hashlib.sha256()
     records = 0
     async for record in _records(store, stream, 0, until):
         records += 1
-        _add(seen, record.seq, record.type, record.at, record.data)
+        _add(digest, record.seq, record.type, record.at, record.data)
     entries = await store.entries_of(stream) if until is None else ()
     for entry in entries:
-        _add(seen, entry.kind, entry.key, entry.state, entry.due, entry.data)
-    return Content(records, len(entries), seen.digest())
+        _add(digest, entry.kind, entry.key, entry.state, entry.due, entry.data)
+    return Content(records, len(entries), digest.digest())
 
 
-def _add(seen: "hashlib._Hash", *values: str | int | bytes | None) -> None:
+def _add(digest: "hashlib._Hash", *values: str | int | bytes | None) -> None:
     for value in values:
         data = value if isinstance(value, bytes) else repr(value).encode()
-        seen.update(b"%d:" % len(data))  # so that no two lists of values look alike
-        seen.update(data)
+        digest.update(b"%d:" % len(data))  # so that no two lists of values hash alike
+        digest.update(data)
 
 
-# --- what is there ------------------------------------------------------------------------------
+# --- checking -----------------------------------------------------------------------------------
 
 
 async def _check_idle(store: Store, side: str) -> None:
     if (await store.census(())).alive:
         raise Conflict(
-            f"somebody works on the {side}: a session must not be driven here and there",
+            f"a worker uses the {side}: a session must not be driven in two stores",
             code="STORE_IN_USE",
-            hint="stop its workers and servers; one that was killed is over after some seconds",
+            hint="stop its workers and servers; the lease of a killed one expires within seconds",
         )
 
 
 async def _check_fits(source: Store, target: Store) -> int:
-    """How many streams there are to copy; Conflict if the target has what the source has not."""
+    """Count the streams to copy. Raises Conflict if the target has something the source lacks."""
     total = 0
     async for before, after in _pairs(source, target):
         if before is not None and not before.gone:
             total += 1
         if after is None or (before is not None and before.gone):
             continue
-        if before is None or not await _is_begun(source, target, before, after):
+        if before is None or not await _is_prefix(source, target, before, after):
             raise _differs(after.stream)
     return total
 
 
-async def _is_begun(source: Store, target: Store, before: StreamState, after: StreamState) -> bool:
-    """Whether the target's stream is this one, as far as it goes.
+async def _is_prefix(source: Store, target: Store, before: StreamState, after: StreamState) -> bool:
+    """Return whether the target's stream is a prefix of the source's.
 
-    One that was driven since, on either side, has another epoch, and cannot be told from that.
+    A stream that was driven since, on either side, has another epoch and counts as different.
     """
     if after.gone or before.epoch != after.epoch or before.head < after.head:
         return False
-    mine = await content_of(source, before.stream, after.head)
-    return mine == await content_of(target, after.stream, after.head)
+    content = await stream_content(source, before.stream, after.head)
+    return content == await stream_content(target, after.stream, after.head)
 
 
 def _differs(stream: str) -> Conflict:
     return Conflict(
-        f"the target holds something else: its stream {stream} is not that of the source",
+        f"the target has other content: its stream {stream} differs from the source's",
         code="TARGET_DIFFERS",
-        hint="copy into a new store; what is there is never changed",
+        hint="copy into a new store; existing content is never changed",
         details={"stream": stream},
     )
 
 
 async def _pairs(source: Store, target: Store) -> AsyncIterator[Pair]:
-    """Every stream of either side, by id, with its like on the other side."""
-    here, there = _States(source), _States(target)
-    while (first := await here.first()) is not None or await there.first() is not None:
-        second = await there.first()
-        names = [one.stream for one in (first, second) if one is not None]
-        is_mine = first is not None and first.stream == min(names)
-        is_theirs = second is not None and second.stream == min(names)
-        yield (here.take() if is_mine else None, there.take() if is_theirs else None)
+    """Yield every stream of either side by id, with its counterpart on the other side."""
+    sources, targets = _StreamStates(source), _StreamStates(target)
+    while (first := await sources.first()) is not None or await targets.first() is not None:
+        second = await targets.first()
+        names = [state.stream for state in (first, second) if state is not None]
+        in_source = first is not None and first.stream == min(names)
+        in_target = second is not None and second.stream == min(names)
+        yield (sources.take() if in_source else None, targets.take() if in_target else None)
 
 
 @dataclass(slots=True)
-class _States:
-    """The streams of a store, one after the other."""
+class _StreamStates:
+    """Iterator over the streams of a store that can look one ahead."""
 
     store: Store
     after: str = ""
     page: list[StreamState] = field(default_factory=list)
-    is_over: bool = False
+    is_complete: bool = False
 
     async def first(self) -> StreamState | None:
-        """The next one, which stays."""
-        if not self.page and not self.is_over:
+        """Return the next stream without taking it."""
+        if not self.page and not self.is_complete:
             self.page = list(reversed(await self.store.streams(self.after, _PAGE)))
-            self.is_over = not self.page
+            self.is_complete = not self.page
         return self.page[-1] if self.page else None
 
     def take(self) -> StreamState:
-        """The next one, which `first` has shown."""
-        taken = self.page.pop()
-        self.after = taken.stream
-        return taken
+        """Return the next stream and move past it; call `first` before."""
+        state = self.page.pop()
+        self.after = state.stream
+        return state
 
 
 async def _records(
@@ -174,12 +177,12 @@ async def _records(
 ) -> AsyncIterator[Record]:
     while until is None or after < until:
         limit = _RECORDS if until is None else min(_RECORDS, until - after)
-        found = (await store.read(stream, after, limit)).records
-        for record in found:
+        records = (await store.read(stream, after, limit)).records
+        for record in records:
             yield record
-        if not found:
+        if not records:
             return
-        after = found[-1].seq
+        after = records[-1].seq
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -187,7 +190,7 @@ async def _records(
 
 @dataclass(slots=True)
 class _Batch:
-    """Writes that go into one commit; a stream is in it once."""
+    """Writes that go into one commit, at most one per stream."""
 
     target: Store
     writes: list[Write] = field(default_factory=list)
@@ -196,7 +199,7 @@ class _Batch:
     size: int = 0
 
     async def add(self, write: Write, puts: Sequence[Put] = ()) -> None:
-        """One stream's next piece."""
+        """Add the next part of one stream."""
         self.writes.append(write)
         self.puts += puts
         self.items += 1 + len(write.records) + len(puts)
@@ -206,51 +209,51 @@ class _Batch:
             await self.flush()
 
     async def flush(self) -> None:
-        """Write what there is."""
+        """Commit the writes that were added."""
         writes, puts = self.writes, self.puts
         self.writes, self.puts, self.items, self.size = [], [], 0, 0
         if not writes:
             return
         try:
             await self.target.commit(writes, puts)
-        except StoreRefusal as refusal:  # somebody writes there too
+        except StoreRefusal as refusal:  # another program writes to the target too
             raise _differs(refusal.stream) from refusal
 
 
-async def _carry(
+async def _copy_stream(
     source: Store, batch: _Batch, before: StreamState, after: StreamState | None
 ) -> bool:
-    """Add what the target lacks of a stream; whether there is one to count."""
+    """Add what the target lacks of a stream; returns False for a stream that is gone."""
     if before.gone:
         if after is not None and not after.gone:
             await batch.add(Write(before.stream, erase=True))
         return False
     head = 0 if after is None else after.head
     is_new = after is None
-    piece: list[Record] = []
+    records: list[Record] = []
     size = 0
     async for record in _records(source, before.stream, head, before.head):
         if size >= _BATCH_BYTES:
-            await batch.flush()  # a stream too large for one commit has commits of its own
-            await batch.add(_write(before, piece, head, is_new=is_new))
+            await batch.flush()  # a stream too large for one commit gets commits of its own
+            await batch.add(_write(before, records, head, is_new=is_new))
             await batch.flush()
-            head, is_new, piece, size = head + len(piece), False, [], 0
-        piece.append(record)
+            head, is_new, records, size = head + len(records), False, [], 0
+        records.append(record)
         size += len(record.data)
     puts = await _puts(source, batch.target, before.stream)
     is_due = _is_due(before, after)
-    if piece or puts or is_new or is_due:
+    if records or puts or is_new or is_due:
         due = await _due(source, before) if is_due else None
-        await batch.add(_write(before, piece, head, is_new=is_new, due=due), puts)
+        await batch.add(_write(before, records, head, is_new=is_new, due=due), puts)
     return True
 
 
 def _write(
-    before: StreamState, piece: list[Record], head: int, *, is_new: bool, due: int | None = None
+    before: StreamState, records: list[Record], head: int, *, is_new: bool, due: int | None = None
 ) -> Write:
     return Write(
         before.stream,
-        [Record(record.type, record.data, record.at) for record in piece],
+        [Record(record.type, record.data, record.at) for record in records],
         head=head,
         create=before.kind if is_new else None,
         wake=due,
@@ -259,23 +262,23 @@ def _write(
 
 
 async def _puts(source: Store, target: Store, stream: str) -> list[Put]:
-    """What makes the target's entries those of the source."""
-    wanted = {(one.kind, one.key): one for one in await source.entries_of(stream)}
-    there = {(one.kind, one.key): one for one in await target.entries_of(stream)}
+    """Return the puts that make the target's entries equal to the source's."""
+    entries = {(entry.kind, entry.key): entry for entry in await source.entries_of(stream)}
+    present = {(entry.kind, entry.key): entry for entry in await target.entries_of(stream)}
     puts = []
-    for name, one in wanted.items():
-        old = there.get(name)
-        if old is None or (old.state, old.due, old.data) != (one.state, one.due, one.data):
+    for name, new in entries.items():
+        old = present.get(name)
+        if old is None or (old.state, old.due, old.data) != (new.state, new.due, new.data):
             expect = 0 if old is None else old.version
-            puts.append(Put(*name, expect, stream, one.state, one.due, one.data))
-    for name, old in there.items():
-        if name not in wanted:
+            puts.append(Put(*name, expect, stream, new.state, new.due, new.data))
+    for name, old in present.items():
+        if name not in entries:
             puts.append(Put(*name, old.version, stream, old.state, None, DELETE))
     return puts
 
 
 def _is_due(before: StreamState, after: StreamState | None) -> bool:
-    """Whether the target must wake it; one that wakes too early finds nothing to do."""
+    """Return whether the target must wake the stream; waking it too early is harmless."""
     if before.holder is None and before.due is None:
         return False
     if after is None or after.due is None:
@@ -284,7 +287,7 @@ def _is_due(before: StreamState, after: StreamState | None) -> bool:
 
 
 async def _due(source: Store, before: StreamState) -> int | None:
-    """When it must go on; one whose driver died is due since the last thing that happened."""
+    """Return when the stream is due; one whose driver died is due since its last record."""
     if before.holder is None:
         return before.due
     last = (await source.read(before.stream, before.head - 1, 1)).records
@@ -294,27 +297,29 @@ async def _due(source: Store, before: StreamState) -> int | None:
 # --- comparing ----------------------------------------------------------------------------------
 
 
-async def _compared(source: Store, target: Store) -> Copied:
-    """The content of both, read anew; Conflict where they are not alike."""
+async def _compare(source: Store, target: Store) -> CopyResult:
+    """Read both stores again and return their content. Raises Conflict where they differ."""
     streams = records = entries = 0
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     async for before, after in _pairs(source, target):
         if before is not None and before.gone and (after is None or after.gone):
             continue
-        name = (before or after or _NOWHERE).stream
-        if before is None or after is None or after.gone or _is_unlike(before, after):
+        name = (before or after or _NO_STREAM).stream
+        if before is None or after is None or after.gone or _has_other_state(before, after):
             raise _differs(name)
-        mine = await content_of(source, name)
-        if mine != await content_of(target, name):
+        content = await stream_content(source, name)
+        if content != await stream_content(target, name):
             raise _differs(name)
-        streams, records, entries = streams + 1, records + mine.records, entries + mine.entries
-        _add(whole, name, before.kind, mine.digest)
-    return Copied(streams, records, entries, f"sha256:{whole.hexdigest()}")
+        streams += 1
+        records += content.records
+        entries += content.entries
+        _add(digest, name, before.kind, content.digest)
+    return CopyResult(streams, records, entries, f"sha256:{digest.hexdigest()}")
 
 
-_NOWHERE = StreamState("", "", 0, 0, None, None, gone=True)
+_NO_STREAM = StreamState("", "", 0, 0, None, None, gone=True)
 
 
-def _is_unlike(before: StreamState, after: StreamState) -> bool:
-    named = (before.kind, before.head, before.epoch) != (after.kind, after.head, after.epoch)
-    return named or _is_due(before, after)
+def _has_other_state(before: StreamState, after: StreamState) -> bool:
+    is_other = (before.kind, before.head, before.epoch) != (after.kind, after.head, after.epoch)
+    return is_other or _is_due(before, after)

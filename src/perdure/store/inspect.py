@@ -1,4 +1,4 @@
-"""What can be asked about a store from outside, beside whoever uses it: nothing here changes it."""
+"""Read-only questions about a store that other processes may be using: sizes, damage, records."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,19 +10,19 @@ import msgspec
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What a table takes; rows as its database last counted them."""
+    """Size of a table; rows as its database last counted them."""
 
     name: str
     bytes: int
     index_bytes: int
     rows: int
-    dead_rows: int  # not removed yet
+    dead_rows: int  # waiting for a vacuum
     vacuumed_at: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a database takes, and what is left, in bytes."""
+    """Size of a database and free disk space, in bytes."""
 
     file: int
     wal: int
@@ -30,22 +30,22 @@ class Sizes:
     page_size: int
     free_pages: int
     records: int
-    disk_free: int | None  # None: it cannot be known from here
+    disk_free: int | None  # None: the database does not report it
     tables: tuple[Table, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Sessions that could go on: how many, and the longest waiting."""
+    """Sessions that a worker could claim: their number, and those that wait longest."""
 
     count: int = 0
     streams: tuple[tuple[str, str, int], ...] = ()  # stream, kind, since
-    kinds: dict[str, int] = field(default_factory=dict)  # how many of each kind
+    kinds: dict[str, int] = field(default_factory=dict)  # number per kind
 
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """Where a database stands at one moment."""
+    """Counts, holders and due sessions of a database at one moment."""
 
     schema: int
     counts: dict[tuple[str, str], int] = field(default_factory=dict)  # by kind and state of entries
@@ -55,10 +55,10 @@ class Vitals:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """One record as it lies there; `problem` says why it cannot be read."""
+class StoredRecord:
+    """One record as stored; `problem` says why it cannot be read."""
 
-    seq: int  # 0: not known
+    seq: int  # 0: unknown
     type: str = ""
     at: int = 0
     data: Any = b""
@@ -67,14 +67,14 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Something about the files of a log."""
+    """Finding about the files of a log."""
 
     code: Literal["TORN_TAIL", "LINES_OF_OTHERS"]
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class StreamLook:
+class StreamInspection:
     """One stream with all its records."""
 
     stream: str
@@ -83,71 +83,71 @@ class StreamLook:
     epoch: int
     gone: bool
     holder: str | None
-    holder_until: int | None  # None: it has no row, so its lease is over
-    seen: tuple[Seen, ...] = ()
+    holder_until: int | None  # None: it has no row, so its leases are over
+    records: tuple[StoredRecord, ...] = ()
     remarks: tuple[Remark, ...] = ()
     entries: tuple[tuple[str, str, int, Any], ...] = ()  # kind, key, version, data
 
 
-class Look(Protocol):
-    """Questions to one store, each about one moment. Raises StoreError, Corrupt."""
+class StoreInspector(Protocol):
+    """Queries of one store, each about one moment. Raises StoreError, Corrupt."""
 
     @property
     def where(self) -> str:
-        """Where it is, as it may be shown."""
+        """The location of the store, without credentials."""
         ...
 
     def vitals(self, now: int) -> Vitals:
-        """Counts, workers and what is due."""
+        """Return counts, holders and due sessions."""
         ...
 
     def sizes(self) -> Sizes:
-        """What it takes, and what is left beside it."""
+        """Return the size of the store and the free space."""
         ...
 
     def damage(self, *, full: bool = False) -> list[str]:
-        """What is wrong with what the records stand in; `full` looks longer."""
+        """Return what is damaged in the database or its files; `full` checks more, slowly."""
         ...
 
     def holes(self) -> list[tuple[str, int]]:
-        """Streams with records missing, and how many."""
+        """Return the streams with missing records, and how many each."""
         ...
 
-    def records(self, look: Callable[[str, int, str, Any], None]) -> None:
-        """Show every record, as (stream, seq, type, data)."""
+    def records(self, visit: Callable[[str, int, str, Any], None]) -> None:
+        """Call `visit` with every record, as (stream, seq, type, data)."""
         ...
 
-    def entries(self, look: Callable[[str, Any], None], kind: str, state: str | None) -> None:
-        """Show the entries of a kind (in one state), as (key, data)."""
+    def entries(self, visit: Callable[[str, Any], None], kind: str, state: str | None) -> None:
+        """Call `visit` with the entries of a kind (in one state), as (key, data)."""
         ...
 
     def streams(self) -> list[str]:
-        """Every stream that is not gone."""
+        """Return the ids of all streams that are not gone."""
         ...
 
-    def stream(self, stream: str) -> StreamLook | None:
-        """One stream; None if there never was one."""
+    def stream(self, stream: str) -> StreamInspection | None:
+        """Return one stream with its records, None if it never existed."""
         ...
 
-    def keep_original(self, stream: str) -> Path:
-        """Copy what there is of a stream to a file of its own, on the disk; answers its path."""
+    def save_original(self, stream: str) -> Path:
+        """Copy the stored records of a stream to a new file, synced, and return its path."""
         ...
 
 
-def free_name(folder: Path, stem: str) -> Path:
-    """A name that nothing has yet: `stem-1.jsonl`, `stem-2.jsonl`, …"""
+def unused_path(folder: Path, stem: str) -> Path:
+    """Return a path that does not exist yet: `stem-1.jsonl`, `stem-2.jsonl`, …"""
     number = 1
     while (folder / f"{stem}-{number}.jsonl").exists():
         number += 1
     return folder / f"{stem}-{number}.jsonl"
 
 
-def kept_line(seen: Seen) -> bytes:
-    """A record as a line that is kept; data that is no JSON stands there as text."""
-    data = seen.data if isinstance(seen.data, bytes) else str(seen.data).encode()
+def record_line(record: StoredRecord) -> bytes:
+    """Return a record as a line of JSON; data that is not JSON becomes a string."""
+    data = record.data if isinstance(record.data, bytes) else str(record.data).encode()
     try:
-        shown: Any = msgspec.Raw(msgspec.json.encode(msgspec.json.decode(data)))
+        value: Any = msgspec.Raw(msgspec.json.encode(msgspec.json.decode(data)))
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        shown = data.decode("utf-8", "replace")
-    line = {"type": seen.type, "timestamp": seen.at, "data": shown, "seq": seen.seq}
+        value = data.decode("utf-8", "replace")
+    line = {"type": record.type, "timestamp": record.at, "data": value, "seq": record.seq}
     return msgspec.json.encode(line)

@@ -1,7 +1,7 @@
-"""The one place that decides whether a commit holds and what it changes, for every backend.
+"""Decision whether a commit's conditions hold and label it changes, the same for every backend.
 
-A backend loads the rows that a commit names under a lock, asks `judge`, and writes the changes.
-Nothing here waits, reads a clock or knows a database.
+A backend loads the rows that a commit names under a lock, calls `judge`, and writes the changes.
+Nothing here waits, reads a clock or depends on a database.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -29,13 +29,13 @@ from perdure.store.base import (
 BACK_OFF_FROM_TRY = 3
 LONGEST_BACK_OFF_MS = 300_000
 NAME_BYTES = 2_500  # of a stream's id and kind, and of an entry's kind, key and state together
-_INT_LIMIT = 2**63  # what the databases call an integer
+_INT_LIMIT = 2**63  # of the integers of SQLite and PostgreSQL
 _LEAST = -_INT_LIMIT
 _ALWAYS_SHORT = NAME_BYTES // 4  # characters
 
 
 class StreamRow(NamedTuple):
-    """Where one stream stands."""
+    """The columns of one stream."""
 
     kind: str
     head: int = 0
@@ -47,41 +47,41 @@ class StreamRow(NamedTuple):
 
 
 class Commit(Struct, frozen=True, gc=False):
-    """A commit whose form has been checked; `checked` makes it."""
+    """Commit whose form is valid; `check_commit` creates it."""
 
     writes: Sequence[Write]
     puts: Sequence[Put]
     checks: Sequence[Check]
 
     def conditions(self) -> list[Put | Check]:
-        """Everything that names an entry and the version it must have."""
+        """Return the puts and checks: all that name an entry and its expected version."""
         return [*self.puts, *self.checks]
 
 
 class Rows(NamedTuple):
-    """What a commit's streams and entries are now; those that do not exist are None or left out."""
+    """Present streams and entries that a commit names; missing ones are None or left out."""
 
     streams: Mapping[str, StreamRow | None]
     entries: Mapping[tuple[str, str], Entry | None]
 
 
 class Changes(Struct, frozen=True, gc=False):
-    """What an accepted commit makes of the rows it named."""
+    """Changes that an accepted commit makes to the rows that it names."""
 
-    streams: Mapping[str, StreamRow]  # every stream it named, as it is afterwards
-    records: Sequence[tuple[str, int, int, Record]]  # stream, seq, at, the record as given
+    streams: Mapping[str, StreamRow]  # every stream that it names, after the commit
+    records: Sequence[tuple[str, int, int, Record]]  # stream, seq, at, the record of the write
     entries: Mapping[tuple[str, str], Entry | None]  # None: deleted
-    erased: Sequence[str]  # streams whose records and entries go
+    erased: Sequence[str]  # streams whose records and entries are deleted
 
     def heads(self) -> dict[str, int]:
-        """The answer to the caller: where each stream ends now."""
+        """Return the new head of each stream: the result of the commit."""
         return {stream: row.head for stream, row in self.streams.items()}
 
 
-def checked(writes: Sequence[Write], puts: Sequence[Put], checks: Sequence[Check]) -> Commit:
-    """The commit, if its form makes sense whatever the rows are.
+def check_commit(writes: Sequence[Write], puts: Sequence[Put], checks: Sequence[Check]) -> Commit:
+    """Return the commit if its form is valid, whatever the rows are.
 
-    Raises ValueError, or Refused for a name that is longer than every backend can index.
+    Raises ValueError, or Refused for a name that is too long for the index of some backend.
     """
     if len(writes) > 1 and len({write.stream for write in writes}) != len(writes):
         raise ValueError("a stream may appear only once in the writes of a commit")
@@ -94,26 +94,26 @@ def checked(writes: Sequence[Write], puts: Sequence[Put], checks: Sequence[Check
 
 
 def judge(commit: Commit, rows: Rows, now: int) -> Changes | StoreRefusal:
-    """What the commit changes, or the first condition that does not hold."""
+    """Return the changes of the commit, or the first condition that does not hold."""
     refusal = _refusal(commit, rows)
     return _changes(commit, rows, now) if refusal is None else refusal
 
 
-def claimed(row: StreamRow, holder: str) -> StreamRow:
-    """The stream as its new driver gets it."""
+def row_after_claim(row: StreamRow, holder: str) -> StreamRow:
+    """Return the stream after a claim by this holder."""
     return row._replace(holder=holder, epoch=row.epoch + 1, due=None, tries=row.tries + 1)
 
 
-def reaped(row: StreamRow, now: int) -> StreamRow:
-    """The stream after its driver died: due again, and fenced against that driver."""
+def row_after_reap(row: StreamRow, now: int) -> StreamRow:
+    """Return the stream after its holder was reaped: due again, and fenced against that holder."""
     return row._replace(holder=None, epoch=row.epoch + 1, due=due_after_reaping(row.tries, now))
 
 
 def due_after_reaping(tries: int, now: int) -> int:
-    """At once, but later and later once drivers keep dying on the stream."""
+    """Return when a reaped stream is due: now, with a back-off once drivers keep dying on it."""
     if tries < BACK_OFF_FROM_TRY:
         return now
-    # The exponent is bounded first: tries has no bound, and 2**tries would be a huge number.
+    # The exponent is bounded first: `tries` has no bound, and 2**tries could be a huge number.
     return now + min(1000 << min(tries, 20), LONGEST_BACK_OFF_MS)
 
 
@@ -123,7 +123,7 @@ def _check_write(write: Write) -> None:
         _check_length(write.stream, write.create or "")
     _check_records(write.records)
     if write.fence is not None and write.fence.stream != write.stream:
-        raise ValueError("a fence is the lease of the stream it guards")
+        raise ValueError("the fence of a write must be a lease of the same stream")
     if write.wake is not None:
         _check_int(write.wake)
     if write.release is not None:
@@ -145,7 +145,9 @@ def _check_release(write: Write, release: Release) -> None:
     if release.due is not None:
         _check_int(release.due)
     if write.fence is None or write.head is None:
-        raise ValueError("a release needs fence and head: one parks at a head one has seen")
+        raise ValueError(
+            "a release needs fence and head: a driver parks only at a head it has folded"
+        )
 
 
 def _check_entries(commit: Commit) -> None:
@@ -174,9 +176,9 @@ def _check_put(put: Put) -> None:
         _check_int(put.due)
 
 
-def _check_text(text: str, what: str) -> None:
+def _check_text(text: str, label: str) -> None:
     if not text:
-        raise ValueError(f"{what} must not be empty")
+        raise ValueError(f"{label} must not be empty")
     if not text.isascii():
         text.encode()  # a lone surrogate is a UnicodeEncodeError, hence a ValueError
 
@@ -185,7 +187,7 @@ _check_word = lru_cache(1_000)(_check_text)  # types, kinds and states: always t
 
 
 def _check_length(*names: str) -> None:
-    # PostgreSQL keeps the first two characters as two each.
+    # The PostgreSQL backend stores NUL and \x01 as two characters each.
     text = "".join(names)
     size = len(text.encode()) + text.count("\0") + text.count("\1")
     if size > NAME_BYTES:
@@ -198,19 +200,19 @@ def _check_length(*names: str) -> None:
 
 def _check_int(number: int) -> None:
     if not _LEAST <= number < _INT_LIMIT:
-        raise ValueError(f"{number} is no instant: it does not fit into 64 bits")
+        raise ValueError(f"{number} is not an instant: it does not fit into 64 bits")
 
 
 def _refusal(commit: Commit, rows: Rows) -> StoreRefusal | None:
-    found = [(write, rows.streams.get(write.stream)) for write in commit.writes]
-    for write, row in found:
-        if not _holds(write, row):
-            return _first_refusal(found) or _entries_refusal(commit, rows)
+    pairs = [(write, rows.streams.get(write.stream)) for write in commit.writes]
+    for write, row in pairs:
+        if not _is_accepted(write, row):
+            return _first_refusal(pairs) or _entries_refusal(commit, rows)
     return _entries_refusal(commit, rows)
 
 
-def _holds(write: Write, row: StreamRow | None) -> bool:
-    """Whether what most commits ask for is so; else it is looked at condition by condition."""
+def _is_accepted(write: Write, row: StreamRow | None) -> bool:
+    """Check the conditions of an ordinary write at once; False: check them one by one."""
     lease, head = write.fence, write.head
     if row is None or row.gone or write.create is not None:
         return False
@@ -219,9 +221,9 @@ def _holds(write: Write, row: StreamRow | None) -> bool:
     return head is None or row.head == head
 
 
-def _first_refusal(found: Sequence[tuple[Write, StreamRow | None]]) -> StoreRefusal | None:
+def _first_refusal(pairs: Sequence[tuple[Write, StreamRow | None]]) -> StoreRefusal | None:
     for condition in (_missing, _gone, _fenced, _head_moved):
-        for write, row in found:
+        for write, row in pairs:
             refusal = condition(write, row)
             if refusal is not None:
                 return refusal
@@ -249,11 +251,11 @@ def _gone(write: Write, row: StreamRow | None) -> StoreRefusal | None:
 
 def _fenced(write: Write, row: StreamRow | None) -> StoreRefusal | None:
     lease = write.fence
-    # The name is compared too: a restored backup can bring an old epoch back.
+    # The name is compared too: a restored backup can bring back an old epoch.
     if lease is None or (row and row.epoch == lease.epoch and row.holder == lease.holder):
         return None
-    holder = (row and row.holder) or "nobody"
-    return Fenced(f"{lease.holder} lost {write.stream}; now {holder} holds it", stream=write.stream)
+    holder = (row and row.holder) or "no worker"
+    return Fenced(f"{lease.holder} lost {write.stream}; {holder} holds it now", stream=write.stream)
 
 
 def _head_moved(write: Write, row: StreamRow | None) -> StoreRefusal | None:
@@ -274,7 +276,7 @@ def _version_moved(
     for item in items:
         entry = rows.entries.get((item.kind, item.key))
         if entry is not None and entry.stream in erased:
-            entry = None  # it goes first, and its name is free for another stream
+            entry = None  # it is deleted first, so another stream may use its key
         version = entry.version if entry is not None else 0
         if version != item.expect or (entry is not None and entry.stream != item.stream):
             return VersionMoved(
@@ -292,7 +294,7 @@ def _changes(commit: Commit, rows: Rows, now: int) -> Changes:
         row = rows.streams.get(write.stream) or StreamRow(write.create or "", epoch=write.epoch)
         for seq, record in enumerate(write.records, row.head + 1):
             records.append((write.stream, seq, record.at or now, record))
-        streams[write.stream] = _after(write, row)
+        streams[write.stream] = _row_after(write, row)
     return Changes(
         streams,
         records,
@@ -301,7 +303,7 @@ def _changes(commit: Commit, rows: Rows, now: int) -> Changes:
     )
 
 
-def _after(write: Write, row: StreamRow) -> StreamRow:
+def _row_after(write: Write, row: StreamRow) -> StreamRow:
     kind, head, epoch, holder, due, tries, gone = row
     if write.erase:
         return StreamRow(kind, head, epoch + 1, None, None, tries, gone=True)
@@ -317,5 +319,5 @@ def _after(write: Write, row: StreamRow) -> StreamRow:
 def _entry_after(put: Put) -> Entry | None:
     if not isinstance(put.data, bytes):
         return None
-    # The version was just compared with `expect`, so the next one is known.
+    # The version was just compared with `expect`, so this is the next one.
     return Entry(put.kind, put.key, put.stream, put.expect + 1, put.state, put.due, put.data)

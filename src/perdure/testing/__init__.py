@@ -1,7 +1,7 @@
-"""What users and backends test with: a scripted model, a clock, crashes on purpose.
+"""Tools for tests of agents and store backends: scripted model, manual clock, crashes on purpose.
 
-`survives` plays a story with a crash after each of its commits; `perdure.testing.contract` is
-the suite for a store of your own, `perdure.testing.provider_rules` what model providers refuse.
+`survives` plays a story with a crash after each of its commits; `perdure.testing.contract` is the
+suite for your own store, `perdure.testing.provider_rules` the rules of model providers.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is first used: the contract suite needs none of them."""
+    """Import a name at its first use: the contract suite does not need them."""
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'perdure.testing' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""A context made by hand, to call a tool alone."""
+"""Context for calling a tool without a runtime."""
 
 from typing import Any
 
@@ -6,12 +6,12 @@ from perdure.runtime.values import Context
 
 
 def make_context(**fields: Any) -> Context[Any]:
-    """The Context that a tool gets, with these fields and harmless ones for the rest."""
-    given: dict[str, Any] = {
+    """Return the Context that a tool gets, with these fields and defaults for the others."""
+    defaults: dict[str, Any] = {
         "deps": None,
         "session_id": "s_test",
         "agent": "test",
         "call_id": "call_test",
         "effect_id": "e_test",
     }
-    return Context(**{**given, **fields})
+    return Context(**{**defaults, **fields})

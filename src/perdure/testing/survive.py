@@ -1,4 +1,4 @@
-"""Play a story with a crash after each of its commits, and compare how it ends."""
+"""Plays of a story with a crash after each of its commits, compared by how they end."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -10,33 +10,33 @@ import anyio
 import msgspec
 
 from perdure.app import Runtime
-from perdure.core.session.naming import names_in
+from perdure.core.session.naming import parse_session_stream
 from perdure.runtime.agents.agents import Agent
-from perdure.runtime.probes import ModelAsked, Probe, ToolRun, watcher
+from perdure.runtime.probes import ModelAsked, Probe, ToolRun, probe_handler
 from perdure.store.base import Record, Store
 from perdure.store.memory import MemoryStore
 from perdure.testing.crash import Crash, Crashed, crash_after
 
 Story = Callable[[Runtime], Awaitable[Any]]
 
-LONGEST_S: Final = 60.0  # a story that takes longer has stopped moving
+LONGEST_S: Final = 60.0  # a story that takes longer counts as stuck
 
 
 @dataclass(frozen=True, slots=True)
 class Survived:
-    """What was played."""
+    """Report of the plays."""
 
     points: int  # crashes that the story survived, one after each of its commits
-    sessions: dict[str, "End"]  # how each session ended, by its id
+    sessions: dict[str, "End"]  # end of each session, by its id
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a session stands when the story is over."""
+    """State of a session at the end of the story."""
 
     state: str
     output: Any
-    pending: tuple[str, ...]  # tools that still wait
+    pending: tuple[str, ...]  # tools of the open calls
     messages: tuple[Any, ...]
     turns: int
 
@@ -50,14 +50,14 @@ async def survives(
 ) -> Survived:
     """Play `story(runtime)` once unbroken, and once per commit with a crash after it.
 
-    After a crash the story is told again from its beginning, on the same store, as a program is
-    started again. Raises AssertionError if a play ends otherwise than the unbroken one, asks a
-    model for a turn that was recorded, or runs a call twice whose tool may not be repeated.
+    After a crash the story runs again from its beginning on the same store, as a program that is
+    started again. Raises AssertionError if a play ends differently from the unbroken one, requests
+    a recorded turn from a model, or runs a call twice whose tool may not be repeated.
     """
     play = _Play(story, agents, deps)
     unbroken = await play.unbroken(store())
-    for point, what in enumerate(unbroken.commits, 1):
-        await play.broken(store(), point, unbroken.end, f"{point} ({what})")
+    for point, records in enumerate(unbroken.commits, 1):
+        await play.broken(store(), point, unbroken.end, f"{point} ({records})")
     return Survived(len(unbroken.commits), unbroken.end)
 
 
@@ -74,70 +74,71 @@ class _Play:
     deps: Any
 
     async def unbroken(self, store: Store) -> _Unbroken:
-        seen = _Seen(store)
+        effects = _ObservedEffects()
         with crash_after(commits=None) as crash:
-            await self._tell(store, crash, seen)
-        _check("without a crash", seen.problems())
-        return _Unbroken(crash.written, await _end(store))
+            await self._play(store, crash, effects)
+        _check("without a crash", effects.problems())
+        return _Unbroken(crash.commits, await _end(store))
 
     async def broken(self, store: Store, point: int, end: dict[str, End], name: str) -> None:
-        seen = _Seen(store)
+        effects = _ObservedEffects()
         where = f"after a crash behind commit {name}"
         with crash_after(commits=point) as crash:
-            await self._tell(store, crash, seen)
+            await self._play(store, crash, effects)
         if crash.is_over:
-            seen.recorded = await _recorded(store)
-            with crash_after(commits=None) as again:
-                await self._tell(store, again, seen, where)
-        _check(where, [*seen.problems(), *_differences(end, await _end(store))])
+            effects.recorded = await _recorded_turns(store)
+            with crash_after(commits=None) as second:
+                await self._play(store, second, effects, where)
+        _check(where, [*effects.problems(), *_differences(end, await _end(store))])
 
-    async def _tell(self, store: Store, crash: Crash, seen: "_Seen", where: str = "") -> None:
+    async def _play(
+        self, store: Store, crash: Crash, effects: "_ObservedEffects", where: str = ""
+    ) -> None:
         try:
-            with seen.watching(), anyio.fail_after(LONGEST_S):
+            with effects.observe(), anyio.fail_after(LONGEST_S):
                 async with Runtime(store, agents=self.agents, deps=self.deps) as rt:
                     await self.story(rt)
         except TimeoutError as error:
             raise AssertionError(f"the story does not end {where}".rstrip()) from error
         except (Exception, Crashed, BaseExceptionGroup):
-            if not crash.is_over:  # else whatever it was, it died with the process
+            if not crash.is_over:  # an error after the crash belongs to the dead process
                 raise
 
 
 @dataclass(slots=True)
-class _Seen:
-    """What was really done in all attempts of one play."""
+class _ObservedEffects:
+    """Model requests and tool runs of all attempts of one play."""
 
-    store: Store
     recorded: frozenset[tuple[str, str, int, int]] = frozenset()
-    asked_again: list[ModelAsked] = field(default_factory=list)
+    repeated: list[ModelAsked] = field(default_factory=list)
     runs: list[ToolRun] = field(default_factory=list)
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        token = watcher.set(self._note)
+    def observe(self) -> Iterator[None]:
+        token = probe_handler.set(self._record)
         try:
             yield
         finally:
-            watcher.reset(token)
+            probe_handler.reset(token)
 
-    def _note(self, deed: Probe) -> None:
-        if isinstance(deed, ToolRun):
-            self.runs.append(deed)
-        elif (deed.tenant, deed.session_id, deed.turn, deed.up_to) in self.recorded:
-            self.asked_again.append(deed)
+    def _record(self, probe: Probe) -> None:
+        if isinstance(probe, ToolRun):
+            self.runs.append(probe)
+        elif (probe.tenant, probe.session_id, probe.turn, probe.up_to) in self.recorded:
+            self.repeated.append(probe)
 
     def problems(self) -> list[str]:
-        """What must not happen, in words."""
-        told = [
-            f"turn {asked.turn} of session {asked.session_id!r} was recorded and asked for again"
-            for asked in self.asked_again
+        """Return descriptions of the effects that must not have happened."""
+        problems = [
+            f"turn {probe.turn} of session {probe.session_id!r} was recorded and requested again"
+            for probe in self.repeated
         ]
         calls = Counter((r.tenant, r.session_id, r.turn, r.call_id) for r in self.runs)
         for run in dict.fromkeys(self.runs):
             count = calls[run.tenant, run.session_id, run.turn, run.call_id]
             if count > 1 and not run.may_repeat:
-                told.append(f"{run.tool} ran {count} times for one call ({run.effect_id})")
-        return told
+                problems.append(f"{run.tool} ran {count} times for one call ({run.effect_id})")
+        return problems
 
 
 def _check(where: str, problems: Sequence[str]) -> None:
@@ -165,15 +166,15 @@ async def _records(store: Store) -> list[Record]:
         cursor = feed.cursor
 
 
-async def _recorded(store: Store) -> frozenset[tuple[str, str, int, int]]:
-    """The turns and summaries that are in the store: nobody may ask for them any more."""
-    found = set()
+async def _recorded_turns(store: Store) -> frozenset[tuple[str, str, int, int]]:
+    """Return the turns and summaries in the store, which must not be requested again."""
+    turns = set()
     for record in await _records(store):
-        names = names_in(record.stream)
+        names = parse_session_stream(record.stream)
         if names is not None and record.type in ("assistant", "compacted"):
             data = msgspec.json.decode(record.data)
-            found.add((*names, data["turn"], data.get("upTo", 0)))
-    return frozenset(found)
+            turns.add((*names, data["turn"], data.get("upTo", 0)))
+    return frozenset(turns)
 
 
 def _name(tenant: str, session_id: str) -> str:
@@ -181,11 +182,11 @@ def _name(tenant: str, session_id: str) -> str:
 
 
 async def _end(store: Store) -> dict[str, End]:
-    """How every session stands, by its name."""
+    """Return the state of every session, by its name."""
     messages: dict[str, list[Any]] = {}
     turns: Counter[str] = Counter()
     for record in await _records(store):
-        name = _name(*(names_in(record.stream) or ("", "")))
+        name = _name(*(parse_session_stream(record.stream) or ("", "")))
         if record.type == "user":
             messages.setdefault(name, []).append(msgspec.json.decode(record.data)["content"])
         turns[name] += record.type == "assistant"
@@ -193,7 +194,7 @@ async def _end(store: Store) -> dict[str, End]:
     async with Runtime(store) as rt:
         async for result in rt.sessions():
             name = _name(result.tenant, result.session_id)
-            waiting = tuple(sorted(call.tool for call in result.pending))
-            said = tuple(messages.get(name, ()))
-            ends[name] = End(result.state, result.output, waiting, said, turns[name])
+            tools = tuple(sorted(call.tool for call in result.pending))
+            contents = tuple(messages.get(name, ()))
+            ends[name] = End(result.state, result.output, tools, contents, turns[name])
     return ends

@@ -1,1 +1,1 @@
-"""What each command does, one module per command group."""
+"""Implementations of the commands, one module per command or command group."""

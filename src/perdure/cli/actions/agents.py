@@ -1,29 +1,28 @@
-"""The agents that are here, and whether everything that waits could run with them."""
+"""`perdure agents` and `perdure config validate`: agents, and whether they fit pending calls."""
 
 from collections.abc import AsyncIterator
 from typing import Any
 
 from perdure.app import Runtime, service_of, tenant_of
-from perdure.cli.open import opened
+from perdure.cli.open import with_runtime
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, call_text, line
 from perdure.core.session.calls import CallStatus
 from perdure.errors import PerdureError, Refused
 from perdure.runtime.agents.agents import ReadyAgent
-from perdure.runtime.records.log import Log
 from perdure.runtime.tools.tool import Tool
 
 
 def list_agents(settings: Settings) -> int:
-    """Name, model and tools, with what is special about each."""
+    """List agents with model and tools."""
 
     async def main(runtime: Runtime) -> None:
         agents = service_of(runtime).agents
-        found = [_agent_json(await agents.listed(agent)) for agent in agents.all()]
+        agents_json = [_agent_json(await agents.refresh_tools(agent)) for agent in agents.all()]
         terminal = Terminal(settings)
-        terminal.either({"agents": found}, lambda: _agent_lines(terminal, found))
+        terminal.print_either({"agents": agents_json}, lambda: _print_agents(terminal, agents_json))
 
-    opened(settings, main, need="any")
+    with_runtime(settings, main, need="any")
     return 0
 
 
@@ -44,82 +43,85 @@ def _flags(tool: Tool[..., Any]) -> list[str]:
     return [name for name, is_set in chosen if is_set]
 
 
-def _agent_lines(terminal: Terminal, found: list[dict[str, Any]]) -> None:
-    if not found:
-        terminal.say("no agents here")
-    for agent in found:
-        terminal.say(f"{line(agent['name'])}  {line(agent['model'])}", bold=True)
+def _print_agents(terminal: Terminal, agents: list[dict[str, Any]]) -> None:
+    if not agents:
+        terminal.print("There are no agents here.")
+    for agent in agents:
+        terminal.print(f"{line(agent['name'])}  {line(agent['model'])}", bold=True)
         if agent["description"]:
-            terminal.say(f"  {line(agent['description'], 160)}")
+            terminal.print(f"  {line(agent['description'], 160)}")
         for tool in agent["tools"]:
             flags = f"  [{', '.join(tool['flags'])}]" if tool["flags"] else ""
-            terminal.say(f"  {line(tool['name'])}{flags}")
+            terminal.print(f"  {line(tool['name'])}{flags}")
         if agent["problem"]:
-            terminal.say(f"  ✗ {line(agent['problem']['error'], 200)}")
+            terminal.print(f"  ✗ {line(agent['problem']['error'], 200)}")
 
 
 def check(settings: Settings) -> int:
-    """Every waiting call against the agents here: 1 if one could not run."""
+    """Check every pending call against the agents here. Return 1 if one cannot run."""
 
     async def main(runtime: Runtime) -> int:
-        wrong = [one async for one in _waiting(runtime)] + [one async for one in _stuck(runtime)]
+        problems = [problem async for problem in _unfit_pending_calls(runtime)]
+        problems += [problem async for problem in _unfit_approved_calls(runtime)]
         terminal = Terminal(settings)
-        answer = {"ok": not wrong, "problems": wrong, "count": len(wrong)}
-        terminal.either(answer, lambda: _problem_lines(terminal, wrong))
-        return 1 if wrong else 0
+        report = {"ok": not problems, "problems": problems, "count": len(problems)}
+        terminal.print_either(report, lambda: _print_problems(terminal, problems))
+        return 1 if problems else 0
 
-    return opened(settings, main, need="any")
-
-
-def _problem_lines(terminal: Terminal, wrong: list[dict[str, Any]]) -> None:
-    for one in wrong:
-        call = call_text(one["tool"], one["input"])
-        place = f"{line(one['sessionID'])}: {call}"
-        terminal.say(f"✗ {place}  {one['code']}: {line(one['error'], 200)}")
-    if not wrong:
-        terminal.say("✓ everything that waits could run with the agents here")
+    return with_runtime(settings, main, need="any")
 
 
-async def _waiting(runtime: Runtime) -> AsyncIterator[dict[str, Any]]:
+def _print_problems(terminal: Terminal, problems: list[dict[str, Any]]) -> None:
+    for problem in problems:
+        call = f"{line(problem['sessionID'])}: {call_text(problem['tool'], problem['input'])}"
+        terminal.print(f"✗ {call}  {problem['code']}: {line(problem['error'], 200)}")
+    if not problems:
+        terminal.print("✓ the agents here can run every pending call")
+
+
+async def _unfit_pending_calls(runtime: Runtime) -> AsyncIterator[dict[str, Any]]:
     service = service_of(runtime)
-    async for record in service.pending(tenant_of(runtime)):
+    async for record in service.calls.list(tenant_of(runtime)):
         agent = service.agents.find(record.agent)
         if agent is None:
-            problem: PerdureError | None = _unknown(record.agent)
-        elif record.kind == "approval":  # a result needs no tool to be accepted
-            problem = _unfit(await service.agents.listed(agent), record.tool, record.input)
+            problem: PerdureError | None = _unknown_agent(record.agent)
+        elif record.kind == "approval":  # submitting a result does not need the tool
+            agent = await service.agents.refresh_tools(agent)
+            problem = _fit_problem(agent, record.tool, record.input)
         else:
             continue
         if problem is not None:
-            yield _told(record.session_id, record.tool, record.shown.input, problem, record.id)
+            yield _problem_json(
+                record.session_id, record.tool, record.redacted.input, problem, record.id
+            )
 
 
-async def _stuck(runtime: Runtime) -> AsyncIterator[dict[str, Any]]:
-    """Calls that were approved where the code was not: they wait for a worker that has it."""
+async def _unfit_approved_calls(runtime: Runtime) -> AsyncIterator[dict[str, Any]]:
+    """Yield problems of calls that were approved but have not started."""
     service = service_of(runtime)
-    async for known in service.sessions(tenant_of(runtime)):
-        record = known.record
+    async for entry in service.sessions(tenant_of(runtime)):
+        record = entry.record
         if record.is_over or (record.problem is None and record.state == "waiting"):
             continue
         agent = service.agents.find(record.agent)
-        log = Log(service.desk.store, known.stream)
-        await log.catch_up()
+        log = await service.log(entry)
         for call in log.state.open_calls:
             if call.status not in (CallStatus.APPROVED, CallStatus.NEW):
                 continue
-            problem = _unknown(record.agent) if agent is None else None
-            if agent is not None:
-                listed = await service.agents.listed(agent)
-                problem = _unfit(listed, call.tool, dict(call.params))
+            if agent is None:
+                problem: PerdureError | None = _unknown_agent(record.agent)
+            else:
+                agent = await service.agents.refresh_tools(agent)
+                problem = _fit_problem(agent, call.tool, dict(call.params))
             if problem is not None:
-                yield _told(record.id, call.tool, call.shown, problem, None)
+                yield _problem_json(record.id, call.tool, call.redacted_params, problem, None)
 
 
-def _unknown(agent: str) -> PerdureError:
-    return Refused(f"agent {agent!r} is not known here", code="AGENT_UNKNOWN")
+def _unknown_agent(agent: str) -> PerdureError:
+    return Refused(f"agent {agent!r} is not defined here", code="AGENT_UNKNOWN")
 
 
-def _unfit(agent: ReadyAgent, name: str, args: dict[str, Any]) -> PerdureError | None:
+def _fit_problem(agent: ReadyAgent, name: str, args: dict[str, Any]) -> PerdureError | None:
     tool = agent.tool(name)
     if tool is None and agent.problem is not None:
         return agent.problem
@@ -132,7 +134,7 @@ def _unfit(agent: ReadyAgent, name: str, args: dict[str, Any]) -> PerdureError |
     return None
 
 
-def _told(
+def _problem_json(
     session_id: str, tool: str, args: dict[str, Any], problem: PerdureError, pending: str | None
 ) -> dict[str, Any]:
     return {
@@ -149,15 +151,15 @@ def _told(
 
 
 def validate(settings: Settings, file: str) -> int:
-    """Read the configuration and find everything that it names. ConfigError says what is wrong."""
+    """Load the configuration and everything that it names. Raises ConfigError."""
     from pathlib import Path
 
     from perdure import config
 
     loaded = config.load(Path(file))
-    Runtime.from_config(file)  # imports what it names; opens nothing
+    Runtime.from_config(file)  # imports the objects that it names, and opens nothing
     lines = config.describe(loaded)
     terminal = Terminal(settings)
-    answer = {"valid": True, "file": file, "lines": lines}
-    terminal.either(answer, lambda: terminal.result("\n".join(lines)))
+    report = {"valid": True, "file": file, "lines": lines}
+    terminal.print_either(report, lambda: terminal.print_result("\n".join(lines)))
     return 0

@@ -1,16 +1,16 @@
-"""Talking with an agent: messages line by line, decisions in between; resumable at any point."""
+"""`perdure chat`: messages line by line, with decisions in between."""
 
 from dataclasses import dataclass
 
-from perdure.cli.actions.run import INTERRUPTED, Said, followed, past
-from perdure.cli.backend import find as finding
+from perdure.cli.actions.run import INTERRUPTED, DriveOptions, follow, past_events
 from perdure.cli.backend.base import Backend, Handle, Json
-from perdure.cli.open import working
+from perdure.cli.backend.find import LAST, find_session
+from perdure.cli.open import with_backend
 from perdure.cli.settings import Settings
-from perdure.cli.terminal.ask import Asker, Lines
-from perdure.cli.terminal.live import Live
+from perdure.cli.terminal.diagnosis import SessionSnapshot, diagnose
+from perdure.cli.terminal.live import LivePrinter
+from perdure.cli.terminal.prompt import DecisionPrompt, StdinLines
 from perdure.cli.terminal.terminal import Terminal, line, value_text
-from perdure.cli.terminal.why import Picture, why
 from perdure.errors import NotFound, PerdureError
 from perdure.runtime.ids import new_id
 
@@ -18,27 +18,27 @@ _LEAVE = ("/quit", "/exit", "/q")
 
 
 def chat(settings: Settings, agent: str, session: str | None, by: str | None) -> int:
-    """Talk until the input ends; after Ctrl-C, too, the session is there to go on with."""
+    """Chat until the input ends or Ctrl-C, and say how to continue the session."""
     names = [new_id("s") if session is None else session]
     terminal = Terminal(settings)
 
     async def main(backend: Backend) -> int:
         tenant = None
-        if names[0] == finding.LAST:
-            found = await finding.session(backend, names[0])
-            names[0], tenant = found["sessionID"], found["tenant"]
+        if names[0] == LAST:
+            session_json = await find_session(backend, names[0])
+            names[0], tenant = session_json["sessionID"], session_json["tenant"]
         handle = backend.session(names[0], tenant=tenant, agent=agent)
-        asker = Asker(backend, terminal, Lines(), by)
-        await Chat(backend, handle, terminal, asker, agent).talk()
+        prompt = DecisionPrompt(backend, terminal, StdinLines(), by)
+        await Chat(backend, handle, terminal, prompt, agent).run()
         return 0
 
     code = INTERRUPTED
     try:
-        code = working(settings, main, need="any")
+        code = with_backend(settings, main, need="any")
     except KeyboardInterrupt:
-        terminal.say()
-    terminal.say(f"Session {line(names[0])} is saved.")
-    terminal.say(f"  go on   {settings.command('chat', agent, '-s', names[0])}")
+        terminal.print()
+    terminal.print(f"Session {line(names[0])} is saved.")
+    terminal.print(f"  continue   {settings.command('chat', agent, '-s', names[0])}")
     return code
 
 
@@ -49,42 +49,43 @@ class Chat:
     backend: Backend
     handle: Handle
     terminal: Terminal
-    asker: Asker
+    prompt: DecisionPrompt
     agent: str
 
-    async def talk(self) -> None:
-        """Go on where the session stands, then take messages."""
+    async def run(self) -> None:
+        """Continue an unfinished run, then send the messages that are typed."""
         try:
             session = await self.handle.get()
         except NotFound:
             session = None
         if session is not None and session["state"] in ("waiting", "running", "pending"):
-            await self._until_decided(await self._go_on(None))
+            await self._ask_until_decided(await self._drive(None))
         while True:
-            self.terminal.piece("> ")
-            text = await self.asker.lines.next()
+            self.terminal.print_part("> ")
+            text = await self.prompt.lines.next()
             if text is None or text.strip() in _LEAVE:
                 return
             if text.strip():
                 try:
-                    await self._until_decided(await self._go_on(text))
+                    await self._ask_until_decided(await self._drive(text))
                 except PerdureError as error:
-                    self.terminal.say(f"error: {line(error.message, 500)}")
+                    self.terminal.print(f"error: {line(error.message, 500)}")
 
-    async def _go_on(self, text: str | None) -> Json:
-        live = Live(self.terminal, thinking=self.backend.shows_thinking(self.agent))
-        live.learn(await past(self.handle))
-        said, asker = Said(text), self.asker
-        session = await followed(self.handle, said, live, asker) or await self.handle.get()
+    async def _drive(self, text: str | None) -> Json:
+        printer = LivePrinter(self.terminal, thinking=self.backend.may_show_thinking(self.agent))
+        printer.load(await past_events(self.handle))
+        session = await follow(self.handle, DriveOptions(text), printer, self.prompt)
+        session = session or await self.handle.get()
         output = session["output"]
-        if session["state"] == "completed" and output is not None and output != live.last_text:
-            self.terminal.result(value_text(output))
+        if session["state"] == "completed" and output is not None and output != printer.last_text:
+            self.terminal.print_result(value_text(output))
         return session
 
-    async def _until_decided(self, session: Json) -> None:
-        """Ask for what waits for a person, as long as something does and they decide."""
-        while session["state"] == "waiting" and await self.asker.ask_all(session):
-            session = await self._go_on(None)
+    async def _ask_until_decided(self, session: Json) -> None:
+        """Ask for decisions and drive on, until nothing is left to decide."""
+        while session["state"] == "waiting" and await self.prompt.ask_all(session):
+            session = await self._drive(None)
         if session["state"] in ("waiting", "failed", "pending") or session["stop"] is not None:
-            for text in why(Picture(session, self.backend.now()), self.terminal.settings):
-                self.terminal.say(text)
+            snapshot = SessionSnapshot(session, self.backend.now())
+            for text in diagnose(snapshot, self.terminal.settings):
+                self.terminal.print(text)

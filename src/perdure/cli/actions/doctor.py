@@ -1,112 +1,148 @@
-"""`perdure doctor SESSION` and `--fix`: one session looked at, and made anew where it must be."""
+"""`perdure doctor`: checks of the store or of one session, and `--fix`."""
 
-from typing import Any
+from typing import Any, Final
 
-from perdure.app import Runtime, service_of
-from perdure.cli.actions.database import check_lines, doctor, examination
+from perdure.app import Runtime, store_of
+from perdure.cli.actions.database import inspection
 from perdure.cli.backend.local import reap_dead_workers
-from perdure.cli.open import opened
+from perdure.cli.open import with_runtime
 from perdure.cli.settings import Settings
-from perdure.cli.terminal.terminal import Terminal, line
-from perdure.core.session import naming as index
+from perdure.cli.terminal.terminal import Terminal, line, plural
+from perdure.core.session.naming import parse_session_stream
 from perdure.errors import Refused
-from perdure.runtime.doctor.checks import Check, exit_code
-from perdure.runtime.doctor.session import Mended, SessionCheckup, find_stream, rebuild_session
+from perdure.runtime.doctor.checks import CheckResult, exit_code
+from perdure.runtime.doctor.database import Checkup
+from perdure.runtime.doctor.session import (
+    RebuiltSession,
+    SessionCheckup,
+    find_stream,
+    rebuild_session,
+)
 from perdure.runtime.records.entries import session_not_found
-from perdure.store.files.inspect import FilesLook
-from perdure.store.inspect import Look, StreamLook
+from perdure.store.files.inspect import FilesInspector
+from perdure.store.inspect import StoreInspector, StreamInspection
+
+_MARKS: Final = {"ok": "✓", "finding": "✗", "corrupt": "✗"}
 
 
-def doctor_of_session(settings: Settings, given: str, *, fix: bool) -> int:
-    """Look at one session; with `fix` do what its findings say, then look again."""
-    look, now = examination(settings)
-    found = SessionCheckup.of(_find(look, settings.tenant, given), now, settings)
-    done = _fixed(settings, [found.look.stream]) if fix else []
-    if fix:
-        found = SessionCheckup.of(_find(look, *found.names[:2]), now, settings)
-    checks = list(found.checks())
-    wrong = [check for check in checks if check.level != "ok"]
+def doctor_store(settings: Settings, *, full: bool, fix: bool) -> int:
+    """Check the whole store, with `fix` after rebuilding the sessions that need it."""
     terminal = Terminal(settings)
-    answer = {
-        "sessionID": found.names[1],
-        "tenant": found.names[0],
-        "ok": not wrong,
-        "findings": len(wrong),
-        "checks": [check.to_json() for check in checks],
-        "mended": [_mended_json(one) for one in done],
-    }
-    terminal.either(answer, lambda: _session_lines(terminal, checks, wrong, done))
+    if fix:
+        streams = inspection(settings)[0].streams()
+        sessions = [name for name in streams if parse_session_stream(name) is not None]
+        for session in _fix(settings, sessions):
+            terminal.print(_rebuilt_text(session))
+    inspector, now = inspection(settings)
+    checks = list(Checkup(inspector, now, settings, full=full).checks())
+    report = _checks_json(checks)
+    terminal.print_either(report, lambda: _print_checks(terminal, checks))
     return exit_code(checks)
 
 
-def doctor_fix(settings: Settings, *, full: bool) -> int:
-    """Mend every session that needs it, then look at everything."""
-    look, _ = examination(settings)
-    done = _fixed(settings, [name for name in look.streams() if index.names_in(name) is not None])
+def doctor_session(settings: Settings, typed_id: str, *, fix: bool) -> int:
+    """Check one session; with `fix`, rebuild it if it needs that and check it again."""
+    inspector, now = inspection(settings)
+    checkup = SessionCheckup.create(_find(inspector, settings.tenant, typed_id), now, settings)
+    rebuilt = _fix(settings, [checkup.stream.stream]) if fix else []
+    if fix:
+        checkup = SessionCheckup.create(_find(inspector, *checkup.names[:2]), now, settings)
+    checks = list(checkup.checks())
     terminal = Terminal(settings)
-    for one in done:
-        terminal.say(_mended_text(one))
-    return doctor(settings, full=full)
+    report = {
+        "sessionID": checkup.names[1],
+        "tenant": checkup.names[0],
+        **_checks_json(checks),
+        "mended": [_rebuilt_json(session) for session in rebuilt],
+    }
+    terminal.print_either(report, lambda: _print_session(terminal, checks, rebuilt))
+    return exit_code(checks)
 
 
-def _fixed(settings: Settings, streams: list[str]) -> list[Mended]:
-    """Open the store, which frees and cuts what can be; then mend what needs it."""
-    look, _ = examination(settings)
-
-    async def main(runtime: Runtime) -> list[Mended]:
-        await reap_dead_workers(runtime)
-        store = service_of(runtime).desk.store
-        done = []
-        for stream in streams:
-            seen = look.stream(stream)
-            found = None if seen is None else SessionCheckup.of(seen, store.now(), settings)
-            if found is not None and found.is_torn and isinstance(look, FilesLook):
-                look.cut_tail(stream)
-            if found is not None and found.needs_mending():
-                done.append(await rebuild_session(store, look, found))
-        return done
-
-    return opened(settings, main)
-
-
-def _find(look: Look, tenant: str | None, given: str) -> StreamLook:
-    """The session of an id, or of the only one that begins so."""
-    names = [one for stream in look.streams() if (one := index.names_in(stream))]
-    seen = [one for one in names if tenant in (None, one[0])]
-    exact = [one for one in seen if one[1] == given]
-    fitting = exact or [one for one in seen if one[1].startswith(given)]
-    if len(fitting) > 1 and ("", given) in fitting:
-        fitting = [("", given)]
-    if len(fitting) > 1:
-        shown = ", ".join(sorted(session for _, session in fitting)[:10])
-        raise Refused(f"{given!r} may be {shown}", code="AMBIGUOUS_ID")
-    found = find_stream(look, *fitting[0]) if fitting else None
-    if found is None:
-        raise session_not_found(given)
-    return found
-
-
-def _mended_json(one: Mended) -> dict[str, Any]:
+def _checks_json(checks: list[CheckResult]) -> dict[str, Any]:
+    findings = sum(check.level != "ok" for check in checks)
     return {
-        "sessionID": one.session_id,
-        "tenant": one.tenant,
-        "events": one.events,
-        "lost": one.lost,
-        "original": str(one.original),
+        "ok": not findings,
+        "findings": findings,
+        "checks": [check.to_json() for check in checks],
     }
 
 
-def _mended_text(one: Mended) -> str:
-    lost = f"{one.lost} lost, " if one.lost else ""
-    return (
-        f"✓ {line(one.session_id)}: {one.events} events, {lost}"
-        f"the original is in {line(str(one.original))}"
-    )
+def _print_checks(terminal: Terminal, checks: list[CheckResult]) -> None:
+    for check in checks:
+        code = "" if check.level == "ok" else f"{check.code}: "
+        terminal.print_result(f"{_MARKS[check.level]} {code}{line(check.text)}")
+        if check.remedy:
+            terminal.print_result(f"    {line(check.remedy)}")
+    findings = sum(check.level != "ok" for check in checks)
+    terminal.print_gap()
+    text = plural(findings, "finding") if findings else "There are no findings."
+    terminal.print(text, bold=True)
 
 
-def _session_lines(
-    terminal: Terminal, checks: list[Check], wrong: list[Check], done: list[Mended]
+def _fix(settings: Settings, streams: list[str]) -> list[RebuiltSession]:
+    """Open the store, which repairs torn writes, and rebuild the sessions that need it."""
+    inspector, _ = inspection(settings)
+
+    async def main(runtime: Runtime) -> list[RebuiltSession]:
+        await reap_dead_workers(runtime)
+        store = store_of(runtime)
+        rebuilt = []
+        for stream in streams:
+            stream_inspection = inspector.stream(stream)
+            if stream_inspection is None:
+                continue
+            checkup = SessionCheckup.create(stream_inspection, store.now(), settings)
+            if checkup.is_torn and isinstance(inspector, FilesInspector):
+                inspector.cut_tail(stream)
+            if checkup.is_rebuildable():
+                rebuilt.append(await rebuild_session(store, inspector, checkup))
+        return rebuilt
+
+    return with_runtime(settings, main)
+
+
+def _find(inspector: StoreInspector, tenant: str | None, typed_id: str) -> StreamInspection:
+    """Return the stream of the session with this id or unique prefix, without opening the store."""
+    names = [name for stream in inspector.streams() if (name := parse_session_stream(stream))]
+    visible = [name for name in names if tenant in (None, name[0])]
+    exact = [name for name in visible if name[1] == typed_id]
+    candidates = exact or [name for name in visible if name[1].startswith(typed_id)]
+    if len(candidates) > 1 and ("", typed_id) in candidates:
+        candidates = [("", typed_id)]
+    if len(candidates) > 1:
+        ids = ", ".join(sorted(session_id for _, session_id in candidates)[:10])
+        raise Refused(
+            f"{typed_id!r} matches {len(candidates)} sessions: {ids}",
+            code="AMBIGUOUS_ID",
+            hint="type more of the id, or name the --tenant",
+        )
+    stream_inspection = find_stream(inspector, *candidates[0]) if candidates else None
+    if stream_inspection is None:
+        raise session_not_found(typed_id)
+    return stream_inspection
+
+
+def _rebuilt_json(session: RebuiltSession) -> dict[str, Any]:
+    return {
+        "sessionID": session.session_id,
+        "tenant": session.tenant,
+        "events": session.events,
+        "lost": session.lost,
+        "original": str(session.original),
+    }
+
+
+def _rebuilt_text(session: RebuiltSession) -> str:
+    events = plural(session.events, "event")
+    lost = f", {session.lost:,} lost" if session.lost else ""
+    original = line(str(session.original))
+    return f"✓ rebuilt {line(session.session_id)}: {events}{lost}; the original is in {original}"
+
+
+def _print_session(
+    terminal: Terminal, checks: list[CheckResult], rebuilt: list[RebuiltSession]
 ) -> None:
-    for one in done:
-        terminal.say(_mended_text(one))
-    check_lines(terminal, checks, wrong)
+    for session in rebuilt:
+        terminal.print(_rebuilt_text(session))
+    _print_checks(terminal, checks)

@@ -1,72 +1,76 @@
-"""Copies of sessions, and their end: `sessions fork`, `sessions delete`."""
+"""`perdure sessions fork` and `perdure sessions delete`."""
 
 import sys
 from dataclasses import dataclass
 
 import click
 
-from perdure.cli.actions.run import Said, drive, interruptible
-from perdure.cli.backend import find as finding
-from perdure.cli.backend.base import Backend, handle_of
-from perdure.cli.open import working
+from perdure.cli.actions.run import DriveOptions, drive, run_interruptibly
+from perdure.cli.backend.base import Backend, session_handle
+from perdure.cli.backend.find import find_session
+from perdure.cli.open import with_backend
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, line
 from perdure.errors import Refused
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """Where a session is cut, what the copy is called, and whether it goes on at once."""
+class ForkOptions:
+    """Options of `perdure sessions fork`."""
 
     at: int | None = None
     new_id: str | None = None
-    prompt: str | None = None  # None: it does not; empty: without a message
+    prompt: str | None = None  # None: do not continue the fork; empty: without a message
 
 
-def fork_session(settings: Settings, given: str, cut: Cut) -> int:
-    """Copy a session; with `--run` go on with the copy here."""
+def fork_session(settings: Settings, typed_id: str, options: ForkOptions) -> int:
+    """Fork a session; with `--run`, continue the fork here."""
     names: list[str] = []
 
     async def main(backend: Backend) -> int:
-        found, terminal = await finding.session(backend, given), Terminal(settings)
-        made = await handle_of(backend, found).fork(cut.at, cut.new_id)
-        names.append(made.id)
-        last = (await made.events())[-1]
-        name, original = line(made.id), line(found["sessionID"])
-        terminal.say(f"✓ forked {original} at event {last['data']['at']} as {name}")
-        if cut.prompt is not None:
-            return await drive(backend, made, settings, Said(cut.prompt or None))
+        session, terminal = await find_session(backend, typed_id), Terminal(settings)
+        fork = await session_handle(backend, session).fork(options.at, options.new_id)
+        names.append(fork.id)
+        last = (await fork.events())[-1]
+        name, original = line(fork.id), line(session["sessionID"])
+        terminal.print(f"✓ forked {original} at event {last['data']['at']} as {name}")
+        if options.prompt is not None:
+            return await drive(backend, fork, settings, DriveOptions(options.prompt or None))
         if settings.as_json:
-            terminal.answer(await made.get())
+            terminal.print_json(await fork.get())
         return 0
 
-    return interruptible(settings, names, lambda: working(settings, main))
+    return run_interruptibly(settings, names, lambda: with_backend(settings, main))
 
 
-def delete_session(settings: Settings, given: str, *, yes: bool) -> int:
-    """Delete a session, after asking, where somebody can be asked."""
+def delete_session(settings: Settings, typed_id: str, *, yes: bool) -> int:
+    """Delete a session, after asking for confirmation unless `yes`."""
 
     async def main(backend: Backend) -> int:
-        found = await finding.session(backend, given)
-        name = line(found["sessionID"])
-        if not yes and not _confirmed(f"Delete session {name} ({found['state']})?"):
+        session = await find_session(backend, typed_id)
+        name = line(session["sessionID"])
+        if not yes and not _is_confirmed(f"Delete session {name} ({session['state']})?"):
             return 1
-        await handle_of(backend, found).delete()
+        await session_handle(backend, session).delete()
         terminal = Terminal(settings)
-        terminal.say(f"✓ deleted session {name}")
+        terminal.print(f"✓ deleted session {name}")
         if settings.as_json:
-            told = {"sessionID": found["sessionID"], "tenant": found["tenant"], "deleted": True}
-            terminal.answer(told)
+            report = {
+                "sessionID": session["sessionID"],
+                "tenant": session["tenant"],
+                "deleted": True,
+            }
+            terminal.print_json(report)
         return 0
 
-    return working(settings, main)
+    return with_backend(settings, main)
 
 
-def _confirmed(question: str) -> bool:
+def _is_confirmed(question: str) -> bool:
     if not sys.stdin.isatty():
         raise Refused(
-            "deleting a session cannot be undone, and nobody is here to be asked",
+            "deleting a session cannot be undone, and there is no terminal to ask for confirmation",
             code="NOT_CONFIRMED",
-            hint="add --yes",
+            hint="add --yes to delete it",
         )
     return click.confirm(question, err=True)

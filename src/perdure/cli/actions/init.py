@@ -1,4 +1,4 @@
-"""A new project: a configuration, tools, a model that plays a script, and a test that passes."""
+"""`perdure init`: a new project with a configuration, tools, a scripted model and a test."""
 
 from pathlib import Path
 from typing import Final
@@ -8,24 +8,24 @@ from perdure.cli.terminal.terminal import Terminal
 from perdure.errors import Conflict
 
 _YAML: Final = """\
-# Checked by: perdure config validate. Completed by editors that know: perdure config schema
+# To check this file: perdure config validate. For completion in editors: perdure config schema
 session_stores:
   main-db: {backend: sql, sql: {driver: sqlite, database: ./perdure.db}}
 llms:
-  main: {provider: scripted, script: turns.json}   # offline: it plays turns.json, nothing is sent
+  main: {provider: scripted, script: turns.json}   # offline: the responses are in turns.json
 agents:
   shop:
     llm: main
     instructions: You help with orders. Look an order up before you refund it.
-    session_store: main-db          # what waits for a person is saved, and outlives the process
+    session_store: main-db           # sessions are saved here and survive a restart
     tools:
       - shop:lookup_order
       - {use: shop:refund, requires_approval: true, approval_prompt: "Refund {input}?"}
     permissions:
-      deny: ["refund:reason=test*"]  # whoever approves; see also allow and ask
+      deny: ["refund:reason=test*"]  # no approval can override this; see also allow and ask
 """
 _TOOLS: Final = '''\
-"""The tools of the shop: plain functions, whose hints and docstrings are what the model sees."""
+"""The tools of the shop. The model sees their type hints and docstrings."""
 
 from perdure import tool
 
@@ -47,13 +47,13 @@ _TURNS: Final = """\
 [
   {"text": "Let me look at the order.",
    "calls": [{"tool": "lookup_order", "args": {"order_id": 991}}]},
-  {"text": "It was paid twice. I would pay one back.",
+  {"text": "It was paid twice. I suggest refunding one payment.",
    "calls": [{"tool": "refund", "args": {"order_id": 991, "cents": 4200, "reason": "paid twice"}}]},
   {"text": "Done: order 991 was refunded."}
 ]
 """
 _TEST: Final = '''\
-"""The refund waits for a person, and runs exactly as it was approved. Run with: pytest"""
+"""A refund waits for approval, and runs exactly as approved. Run with: pytest"""
 
 from pathlib import Path
 
@@ -73,8 +73,8 @@ def test_a_refund_waits_for_an_approval() -> None:
         await rt.approve(call.id, by="ana", args={"cents": 4000})
         result = await session.run()
         assert result.unwrap() == "Done: order 991 was refunded."
-        told = [event.data for event in await session.events() if event.type == "tool_result"]
-        assert told[-1]["result"] == "refunded 4000 cents of order 991"
+        results = [event.data for event in await session.events() if event.type == "tool_result"]
+        assert results[-1]["result"] == "refunded 4000 cents of order 991"
 
     Runtime.from_config(CONFIG, store="memory:").run_sync(story)
 '''
@@ -88,30 +88,34 @@ FILES: Final = {
 
 
 def init(settings: Settings, folder: str) -> int:
-    """Write the project; a file that is there already is never changed."""
-    place = Path(folder)
-    there = [name for name in FILES if (place / name).exists() and name != ".gitignore"]
-    if there:
+    """Create the project. A file that exists is never changed."""
+    directory = Path(folder)
+    existing = [name for name in FILES if (directory / name).exists() and name != ".gitignore"]
+    if existing:
         raise Conflict(
-            f"{place / there[0]} exists already, and nothing was written",
+            f"{directory / existing[0]} already exists; nothing was written",
             code="FILE_EXISTS",
             hint="name another directory: perdure init DIR",
         )
-    place.mkdir(parents=True, exist_ok=True)
-    made = [name for name in FILES if not (place / name).exists()]
-    for name in made:
-        (place / name).write_text(FILES[name], "utf-8")
+    directory.mkdir(parents=True, exist_ok=True)
+    created = [name for name in FILES if not (directory / name).exists()]
+    for name in created:
+        (directory / name).write_text(FILES[name], "utf-8")
     terminal = Terminal(settings)
-    terminal.either({"folder": str(place), "created": made}, lambda: _told(terminal, place, made))
+    terminal.print_either(
+        {"folder": str(directory), "created": created},
+        lambda: _print_created(terminal, directory, created),
+    )
     return 0
 
 
-def _told(terminal: Terminal, place: Path, made: list[str]) -> None:
-    terminal.say(f"✓ made {', '.join(made)}" + ("" if place == Path() else f" in {place}"))
-    terminal.say()
-    if place != Path():
-        terminal.say(f"  cd {place}")
-    terminal.say('  perdure run shop "Refund order 991"    pauses for an approval')
-    terminal.say("  perdure approve @last                  lets it go on, today or next week")
-    terminal.say("  perdure chat shop                      the same, talking")
-    terminal.say("  pytest                                  offline, as all of this")
+def _print_created(terminal: Terminal, directory: Path, created: list[str]) -> None:
+    place = "" if directory == Path() else f" in {directory}"
+    terminal.print(f"✓ created {', '.join(created)}{place}")
+    terminal.print()
+    if directory != Path():
+        terminal.print(f"  cd {directory}")
+    terminal.print('  perdure run shop "Refund order 991"    pauses for an approval')
+    terminal.print("  perdure approve @last                  continues it, today or next week")
+    terminal.print("  perdure chat shop                      does the same in a chat")
+    terminal.print("  pytest                                 tests it; everything runs offline")

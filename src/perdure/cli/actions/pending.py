@@ -1,189 +1,195 @@
-"""Decisions and results from the command line: recorded first, then left to a worker or driven."""
+"""`perdure pending`: list, show and settle pending calls."""
 
 import json
 from typing import Any, Final
 
 import anyio
 
-from perdure.cli.actions.run import Said, drive, interruptible
-from perdure.cli.backend import find as finding
-from perdure.cli.backend.base import Backend, Given, Handle, Json
-from perdure.cli.open import working
+from perdure.cli.actions.run import DriveOptions, drive, run_interruptibly
+from perdure.cli.backend.base import Backend, Handle, Json, Options
+from perdure.cli.backend.find import find_pending, find_session
+from perdure.cli.open import with_backend
 from perdure.cli.settings import Settings
-from perdure.cli.terminal.live import waiting_line
+from perdure.cli.terminal.diagnosis import pending_commands
+from perdure.cli.terminal.live import pending_line
 from perdure.cli.terminal.terminal import Terminal, age, call_text, line, value_text
-from perdure.cli.terminal.why import commands_for
-from perdure.core.pending.record import Verb, became_of
+from perdure.core.pending.record import Verb, winner_text
 
 _LONGEST: Final = 160
-_ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
+_SETTLED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 
 
-def list_pending(settings: Settings, wanted: Given) -> int:
-    """The calls that wait, oldest first."""
+def list_pending(settings: Settings, options: Options) -> int:
+    """List pending calls, oldest first."""
 
     async def main(backend: Backend) -> None:
         session = None
-        if wanted["session"] is not None:
-            session = await finding.session(backend, wanted["session"])
-        found = [
+        if options["session"] is not None:
+            session = await find_session(backend, options["session"])
+        calls = [
             call
-            async for call in backend.pending(session, wanted["status"])
-            if wanted["kind"] in (None, call["kind"]) and wanted["tool"] in (None, call["tool"])
+            async for call in backend.pending(session, options["status"])
+            if options["kind"] in (None, call["kind"]) and options["tool"] in (None, call["tool"])
         ]
-        found.sort(key=lambda call: (call["time"]["created"], call["partID"]))
+        calls.sort(key=lambda call: (call["time"]["created"], call["partID"]))
         terminal = Terminal(settings)
-        listed = {"pending": found, "count": len(found), "next": None}
-        terminal.either(listed, lambda: _pending_table(terminal, found, backend.now()))
+        report = {"pending": calls, "count": len(calls), "next": None}
+        terminal.print_either(report, lambda: _print_table(terminal, calls, backend.now()))
 
-    working(settings, main)
+    with_backend(settings, main)
     return 0
 
 
-def _pending_table(terminal: Terminal, found: list[Json], now: int) -> None:
-    if not found:
-        terminal.say("nothing waits")
+def _print_table(terminal: Terminal, calls: list[Json], now: int) -> None:
+    if not calls:
+        terminal.print("No pending calls found.")
         return
     rows = []
-    for call in found:
-        until = "-" if call["timeout"] is None else age(call["timeout"] - now)
+    for call in calls:
+        expires = "-" if call["timeout"] is None else age(call["timeout"] - now)
         kind = f"{call['kind']} ({call['externalRef']})" if call["externalRef"] else call["kind"]
         kind = f"{kind} {call['problem']}" if call.get("problem") else kind
-        waiting = _since(call, now)
-        rows.append((call["id"], call["tool"], call["sessionID"], waiting, until, kind))
-    terminal.table(("ID", "TOOL", "SESSION", "WAITING", "EXPIRES", "KIND"), rows)
+        waiting_for = _age_or_status(call, now)
+        rows.append((call["id"], call["tool"], call["sessionID"], waiting_for, expires, kind))
+    terminal.print_table(("ID", "TOOL", "SESSION", "WAITING", "EXPIRES", "KIND"), rows)
 
 
-def _since(call: Json, now: int) -> str:
+def _age_or_status(call: Json, now: int) -> str:
     if call["time"].get("completed") is None:
         return age(now - call["time"]["created"])
     return str(call["status"])
 
 
-def show_pending(settings: Settings, given: str) -> int:
-    """One pending call, with what to type about it."""
+def show_pending(settings: Settings, typed_id: str) -> int:
+    """Show one pending call, with the commands that settle it."""
 
     async def main(backend: Backend) -> None:
-        call = await finding.pending(backend, given)
+        call = await find_pending(backend, typed_id)
         terminal = Terminal(settings)
-        terminal.either(call, lambda: _one_pending(terminal, call, backend.now()))
+        terminal.print_either(call, lambda: _print_pending(terminal, call, backend.now()))
 
-    working(settings, main)
+    with_backend(settings, main)
     return 0
 
 
-def _one_pending(terminal: Terminal, call: Json, now: int) -> None:
-    if call["status"] not in _ENDED:
-        terminal.say(waiting_line(call, call["timeout"], now), bold=True)
-        for text in commands_for(call, terminal.settings):
-            terminal.say(text)
+def _print_pending(terminal: Terminal, call: Json, now: int) -> None:
+    if call["status"] not in _SETTLED:
+        terminal.print(pending_line(call, call["timeout"], now), bold=True)
+        for text in pending_commands(call, terminal.settings):
+            terminal.print(text)
     else:
-        told = call_text(call["tool"], call["input"])
-        terminal.say(f"{told} {line(became_of(_winner(call)))}", bold=True)
-    terminal.say()
+        text = call_text(call["tool"], call["input"])
+        terminal.print(f"{text} {line(winner_text(_winner(call)))}", bold=True)
+    terminal.print()
     skipped = {"webhookURL", "input", "tool", "partID", "messageID", "by", "via"}
     for name, value in call.items():
         if value not in (None, [], "") and name not in skipped:
-            terminal.say(f"  {name:<12} {line(value_text(value), _LONGEST)}")
-    terminal.say(f"  {'input':<12} {json.dumps(call['input'], ensure_ascii=False)}")
+            terminal.print(f"  {name:<12} {line(value_text(value), _LONGEST)}")
+    terminal.print(f"  {'input':<12} {json.dumps(call['input'], ensure_ascii=False)}")
 
 
 def _winner(call: Json) -> dict[str, Any]:
-    """What settled the call, as a loser is told it."""
+    """Return the decision or result that settled the call."""
     return {"status": call["status"], "by": call.get("by"), **(call["decision"] or {})}
 
 
-CLAIM_S: Final = 0.5  # a worker that is alive has taken a woken session by then
+CLAIM_S: Final = 0.5  # a live worker claims a session within this time after it is woken
 _STEP_S: Final = 0.05
 
 _DONE: Final = {
     "approve": "approved",
     "deny": "denied",
     "respond": "answered",
-    "result": "took the result of",
-    "error": "took the error of",
+    "result": "recorded the result of",
+    "error": "recorded the error of",
     "cancel": "cancelled",
 }
 
 
-def decide(settings: Settings, verb: str, given_id: str, given: Given) -> int:
-    """Record it; then leave the session to a worker, or drive it here."""
+def decide(settings: Settings, verb: str, typed_id: str, options: Options) -> int:
+    """Settle a call; then leave the session to a worker, or drive it here."""
     terminal = Terminal(settings)
     names: list[str] = []
 
     async def main(backend: Backend) -> int:
-        before = await finding.pending(backend, given_id, Verb(verb))
-        call = await backend.settle(verb, before, given)
+        before = await find_pending(backend, typed_id, Verb(verb))
+        call = await backend.settle(verb, before, options)
         names.append(call["sessionID"])
-        _say_recorded(terminal, verb, before, call)
-        if settings.as_json and not given["wait"]:
-            terminal.answer(call)
-        if given["no_run"]:
-            terminal.say("Only recorded. " + _what_to_start(settings, call))
+        _print_recorded(terminal, verb, before, call)
+        if settings.as_json and not options["wait"]:
+            terminal.print_json(call)
+        if options["no_run"]:
+            terminal.print(_worker_hint(settings, call))
             return 0
-        return await _go_on(backend, call, terminal, wait=given["wait"])
+        return await _continue_session(backend, call, terminal, wait=options["wait"])
 
-    return interruptible(settings, names, lambda: working(settings, main))
+    return run_interruptibly(settings, names, lambda: with_backend(settings, main))
 
 
-def _say_recorded(terminal: Terminal, verb: str, before: Json, call: Json) -> None:
-    done, decision, had = _DONE[verb], call["decision"] or {}, before["input"]
+def _print_recorded(terminal: Terminal, verb: str, before: Json, call: Json) -> None:
+    done, decision, args = _DONE[verb], call["decision"] or {}, before["input"]
     changes = decision.get("args") or {}
-    shown = call_text(call["tool"], {**had, **changes})
+    shown = call_text(call["tool"], {**args, **changes})
     by = decision.get("by") or call.get("by")
-    who = f" by {line(by)}" if by else ""
+    author = f" by {line(by)}" if by else ""
     if call["duplicate"]:
-        terminal.say(f"✓ already so: {done} {shown}{who}; nothing changed")
+        terminal.print(f"✓ already {done} {shown}{author}; nothing changed")
         return
     edits = [
-        f"{line(name)} {value_text(had.get(name))} → {value_text(value)}"
+        f"{line(name)} {value_text(args.get(name))} → {value_text(value)}"
         for name, value in changes.items()
-        if had.get(name) != value
+        if args.get(name) != value
     ]
     with_edits = f"  ({', '.join(edits)})" if edits else ""
-    terminal.say(f"✓ {done} {shown}{who}{with_edits}")
+    terminal.print(f"✓ {done} {shown}{author}{with_edits}")
 
 
-def _what_to_start(settings: Settings, call: Json) -> str:
+def _worker_hint(settings: Settings, call: Json) -> str:
     resume = settings.command("sessions", "resume", call["sessionID"])
-    here = f", or: {resume}" if settings.has_code else ""
-    return f"It goes on with a worker: {settings.worker(line(call['agent']))}{here}"
+    here = f", or continue it here: {resume}" if settings.has_code else ""
+    return (
+        "A worker will continue the session. Start one: "
+        f"{settings.worker_command(line(call['agent']))}{here}"
+    )
 
 
-async def _go_on(backend: Backend, call: Json, terminal: Terminal, *, wait: bool) -> int:
+async def _continue_session(backend: Backend, call: Json, terminal: Terminal, *, wait: bool) -> int:
     settings, agent = terminal.settings, call["agent"]
     handle = backend.session(call["sessionID"], tenant=call["tenant"])
     name = line(handle.id)
-    taken, session = await _taken(backend, handle)
+    progress, session = await _wait_for_worker(backend, handle)
     if wait:
-        return await drive(backend, handle, settings, Said())
-    if taken is not None:
-        terminal.say(f"Session {name} {taken}.")
+        return await drive(backend, handle, settings, DriveOptions())
+    if progress is not None:
+        terminal.print(f"Session {name} {progress}.")
     elif settings.server is not None:
-        terminal.say(f"Session {name} is due, and no worker of the server has taken it yet.")
-    elif not backend.drives(agent):
-        terminal.say(
-            f"Session {name} is due, but its agent {line(agent)!r} is not known here. "
-            + _what_to_start(settings, call)
+        terminal.print(f"Session {name} is due, but no worker of the server has claimed it yet.")
+    elif not backend.is_driven_here(agent):
+        terminal.print(
+            f"Session {name} is due, but its agent {line(agent)!r} is not defined here. "
+            + _worker_hint(settings, call)
         )
     elif session["state"] != "failed":
-        terminal.say(f"No worker has taken session {name}: it goes on here.", dim=True)
-        await drive(backend, handle, settings, Said(), answers=False)
+        terminal.print(f"No worker has claimed session {name}. It continues here.", dim=True)
+        await drive(backend, handle, settings, DriveOptions(), prints_json=False)
     return 0
 
 
-async def _taken(backend: Backend, handle: Handle) -> tuple[str | None, Json]:
-    """How a worker took the woken session, None if for a moment nobody did; and the session."""
+async def _wait_for_worker(backend: Backend, handle: Handle) -> tuple[str | None, Json]:
+    """Return what a worker did with the woken session, or None if none claimed it; and the session.
+
+    The text completes a sentence that begins with the name of the session.
+    """
     until = anyio.current_time() + CLAIM_S
     while True:
         session = await handle.get()
         due = session["nextAt"]
         if session["driver"] is not None:
-            return f"goes on in worker {line(session['driver']['worker'])}", session
+            return f"continues in worker {line(session['driver']['worker'])}", session
         if due is None:
-            return "has nothing to do now", session
+            return "has nothing else to do now", session
         if due > backend.now():
-            return "was looked at by a worker, and is due later", session
+            return "was driven by a worker and is due again later", session
         if anyio.current_time() >= until:
             return None, session
         await anyio.sleep(_STEP_S)

@@ -1,40 +1,45 @@
-"""What people allowed for the rest of a session: listed, and revoked."""
+"""`perdure sessions permissions`: list and revoke the permissions of a session."""
 
-from perdure.cli.backend import find as finding
-from perdure.cli.backend.base import Backend, Json, handle_of
-from perdure.cli.open import working
+from perdure.cli.backend.base import Backend, Json, session_handle
+from perdure.cli.backend.find import find_session
+from perdure.cli.open import with_backend
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, age, call_text, line
 
 
-def permissions(settings: Settings, given: str, revoked: int | None, by: str | None) -> int:
-    """List what is remembered; with a number, revoke that first."""
+def permissions(settings: Settings, typed_id: str, revoked: int | None, by: str | None) -> int:
+    """List the permissions of a session; with a number, revoke that one first."""
 
     async def main(backend: Backend) -> None:
-        handle = handle_of(backend, await finding.session(backend, given))
+        handle = session_handle(backend, await find_session(backend, typed_id))
         if revoked is not None:
             await handle.revoke(revoked, by)
-        allowed = await handle.permissions()
+        granted = await handle.permissions()
         terminal = Terminal(settings)
-        terminal.either(
-            {"sessionID": handle.id, "permissions": allowed},
-            lambda: _table(terminal, allowed, backend.now()),
+        terminal.print_either(
+            {"sessionID": handle.id, "permissions": granted},
+            lambda: _print_table(terminal, granted, backend.now()),
         )
 
-    working(settings, main)
+    with_backend(settings, main)
     return 0
 
 
-def _table(terminal: Terminal, allowed: list[Json], now: int) -> None:
-    if not allowed:
-        terminal.say("nothing is allowed beyond what the agent's own rules say")
+def _print_table(terminal: Terminal, permissions: list[Json], now: int) -> None:
+    if not permissions:
+        terminal.print("The session has no permissions beyond the rules of its agent.")
         return
     rows = [
-        (str(one["number"]), line(_text(one), 80), line(one["by"]), f"{age(now - one['at'])} ago")
-        for one in allowed
+        (
+            str(permission["number"]),
+            line(_permission_text(permission), 80),
+            line(permission["by"]),
+            f"{age(now - permission['at'])} ago",
+        )
+        for permission in permissions
     ]
-    terminal.table(("N", "ALLOWED", "BY", "SINCE"), rows)
+    terminal.print_table(("N", "ALLOWED", "BY", "SINCE"), rows)
 
 
-def _text(one: Json) -> str:
-    return one["rule"] or call_text(one["tool"], one["args"])
+def _permission_text(permission: Json) -> str:
+    return permission["rule"] or call_text(permission["tool"], permission["args"])

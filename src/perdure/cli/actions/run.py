@@ -1,4 +1,4 @@
-"""Driving a session in the foreground and showing it: `run`, `sessions resume`, `--wait`."""
+"""Driving a session in the foreground: `run`, `sessions resume` and `--wait`."""
 
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -9,14 +9,14 @@ from typing import Any, Final, cast
 
 import anyio
 
-from perdure.cli.backend import find as finding
-from perdure.cli.backend.base import Backend, Handle, Json, handle_of
-from perdure.cli.open import working
-from perdure.cli.settings import Settings, who
-from perdure.cli.terminal.ask import Asker, Lines
-from perdure.cli.terminal.live import Live
+from perdure.cli.backend.base import Backend, Handle, Json, session_handle
+from perdure.cli.backend.find import LAST, find_session
+from perdure.cli.open import with_backend
+from perdure.cli.settings import Settings, actor_name
+from perdure.cli.terminal.diagnosis import SessionSnapshot, diagnose
+from perdure.cli.terminal.live import LivePrinter
+from perdure.cli.terminal.prompt import DecisionPrompt, StdinLines
 from perdure.cli.terminal.terminal import Terminal, age, line, value_text
-from perdure.cli.terminal.why import Picture, why
 from perdure.core.durations import duration_ms
 from perdure.errors import NotFound, Refused
 from perdure.runtime.ids import new_id
@@ -29,8 +29,8 @@ EXIT_CODES: Final = {"completed": 0, "failed": 1, "cancelled": 1}
 
 
 @dataclass(slots=True)
-class Ask:
-    """What `perdure run` was given."""
+class RunOptions:
+    """Arguments and options of `perdure run`."""
 
     agent: str
     prompt: str | None = None
@@ -43,7 +43,7 @@ class Ask:
     timeout: str | None = None
 
     def content(self) -> Content | None:
-        """The message; None if there is none."""
+        """Return the message, or None if there is none."""
         parts: list[str | File] = [] if self.prompt is None else [self.prompt]
         parts += [_file(path) for path in self.files]
         if not parts:
@@ -55,167 +55,183 @@ def _file(path: str) -> File:
     try:
         return File.read(Path(path))
     except OSError as error:
-        raise Refused(f"{path} cannot be read: {error.strerror}", code="FILE_INVALID") from error
+        raise Refused(
+            f"the file {path} cannot be read: {error.strerror}", code="FILE_INVALID"
+        ) from error
 
 
-def run(settings: Settings, ask: Ask) -> int:
-    """Send a message and follow the session until it rests."""
-    timeout = None if ask.timeout is None else duration_ms(ask.timeout)
-    content = ask.content()
-    name = new_id("s") if ask.session is None else ask.session
+def run(settings: Settings, options: RunOptions) -> int:
+    """Send a message, and follow the session until it pauses or ends."""
+    timeout = None if options.timeout is None else duration_ms(options.timeout)
+    content = options.content()
+    name = new_id("s") if options.session is None else options.session
 
     async def main(backend: Backend) -> int:
-        session_id, tenant = await _named(backend, name)
+        session_id, tenant = await _resolve_last(backend, name)
         handle = backend.session(
-            session_id, tenant=tenant, agent=ask.agent, metadata=ask.metadata, queue=ask.queue
+            session_id,
+            tenant=tenant,
+            agent=options.agent,
+            metadata=options.metadata,
+            queue=options.queue,
         )
-        if ask.detach and content is not None:
-            return _recorded(await handle.send(content, ask.key), Terminal(settings))
-        said = Said(content, ask.key, timeout, ask.agent)
-        return await drive(backend, handle, settings, said)
+        if options.detach and content is not None:
+            return _print_recorded(await handle.send(content, options.key), Terminal(settings))
+        drive_options = DriveOptions(content, options.key, timeout, options.agent)
+        return await drive(backend, handle, settings, drive_options)
 
-    return interruptible(settings, [name], lambda: working(settings, main, need="any"))
+    return run_interruptibly(settings, [name], lambda: with_backend(settings, main, need="any"))
 
 
-async def _named(backend: Backend, name: str) -> tuple[str, str | None]:
-    if name != finding.LAST:
+async def _resolve_last(backend: Backend, name: str) -> tuple[str, str | None]:
+    if name != LAST:
         return name, None
-    found = await finding.session(backend, name)
-    return found["sessionID"], found["tenant"]
+    session = await find_session(backend, name)
+    return session["sessionID"], session["tenant"]
 
 
-def _recorded(session: Json, terminal: Terminal) -> int:
-    terminal.either(session, lambda: None)
+def _print_recorded(session: Json, terminal: Terminal) -> int:
+    terminal.print_either(session, lambda: None)
     name, settings = session["sessionID"], terminal.settings
-    terminal.say(f"Recorded for session {line(name)}. A worker drives it:")
-    terminal.say(f"  start one   {settings.worker(session['agent'], session['queue'])}")
-    terminal.say(f"  watch       {settings.command('sessions', 'events', name, '--follow')}")
+    worker = settings.worker_command(session["agent"], session["queue"])
+    terminal.print(f"Recorded the message for session {line(name)}. A worker will drive it.")
+    terminal.print(f"  start a worker   {worker}")
+    terminal.print(f"  follow           {settings.command('sessions', 'events', name, '--follow')}")
     return 0
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What a session is given to go on with."""
+class DriveOptions:
+    """Message and limits with which a session is driven."""
 
     content: Content | None = None
     key: str | None = None
     timeout_ms: int | None = None
-    agent: str = ""  # whose settings count for what is shown
+    agent: str = ""  # its settings say whether thinking is printed
 
 
-def resume(settings: Settings, given: str, timeout: str | None) -> int:
-    """Drive a session here as `run` does, without a message."""
+def resume(settings: Settings, typed_id: str, timeout: str | None) -> int:
+    """Drive a session here as `run` does, but without a message."""
     limit = None if timeout is None else duration_ms(timeout)
 
     async def main(backend: Backend) -> int:
-        session = await finding.session(backend, given)
-        said, handle = Said(None, None, limit, session["agent"]), handle_of(backend, session)
-        await handle.hurry()
-        return await drive(backend, handle, settings, said)
+        session = await find_session(backend, typed_id)
+        options = DriveOptions(None, None, limit, session["agent"])
+        handle = session_handle(backend, session)
+        await handle.resume()
+        return await drive(backend, handle, settings, options)
 
-    return interruptible(settings, [given], lambda: working(settings, main))
+    return run_interruptibly(settings, [typed_id], lambda: with_backend(settings, main))
 
 
 async def drive(
-    backend: Backend, handle: Handle, settings: Settings, said: Said, *, answers: bool = True
+    backend: Backend,
+    handle: Handle,
+    settings: Settings,
+    options: DriveOptions,
+    *,
+    prints_json: bool = True,
 ) -> int:
-    """Follow the session until it rests, printing; the exit code says how it ended.
+    """Drive the session until it pauses or ends, print it, and return the exit code.
 
-    With --json the session is the answer, unless the command has another one.
+    With --json the session is printed, unless the command prints other JSON.
     """
     terminal = Terminal(settings)
-    live = Live(terminal, thinking=backend.shows_thinking(said.agent))
-    live.learn(await past(handle))
-    if said.content is not None and said.timeout_ms is not None:
-        await handle.send(said.content, said.key)  # the limit is for following, not for this
-        said = Said(timeout_ms=said.timeout_ms)
+    printer = LivePrinter(terminal, thinking=backend.may_show_thinking(options.agent))
+    printer.load(await past_events(handle))
+    if options.content is not None and options.timeout_ms is not None:
+        await handle.send(options.content, options.key)  # the timeout must not lose the message
+        options = DriveOptions(timeout_ms=options.timeout_ms)
     session: Json | None = None
-    with anyio.move_on_after(None if said.timeout_ms is None else said.timeout_ms / 1000) as scope:
-        session = await followed(handle, said, live, asker_at(backend, terminal))
+    limit_s = None if options.timeout_ms is None else options.timeout_ms / 1000
+    with anyio.move_on_after(limit_s) as scope:
+        session = await follow(handle, options, printer, decision_prompt(backend, terminal))
     session = session or await handle.get()
-    if settings.as_json and answers:
-        terminal.answer(session)
+    if settings.as_json and prints_json:
+        terminal.print_json(session)
     if scope.cancelled_caught:
-        _say_not_done(terminal, handle.id, said.timeout_ms or 0)
+        _print_timed_out(terminal, handle.id, options.timeout_ms or 0)
         return TIMED_OUT
-    _told(Picture.of(session, live.events, backend.now()), live, terminal)
+    snapshot = SessionSnapshot.from_events(session, printer.events, backend.now())
+    _print_outcome(snapshot, printer, terminal)
     return EXIT_CODES.get(session["state"], WAITING)
 
 
-async def past(handle: Handle) -> Sequence[Json]:
-    """Its events so far; none if it is not there yet."""
+async def past_events(handle: Handle) -> Sequence[Json]:
+    """Return the events so far, none if the session does not exist yet."""
     try:
         return await handle.events()
     except NotFound:
         return []
 
 
-async def followed(
-    handle: Handle, said: Said, live: Live, asker: Asker | None = None
+async def follow(
+    handle: Handle,
+    options: DriveOptions,
+    printer: LivePrinter,
+    prompt: DecisionPrompt | None = None,
 ) -> Json | None:
-    """Print what happens; answers the session, which comes last.
+    """Print what happens, and return the session at the end.
 
-    A run that waits in place goes on only when somebody decides: who sits here is asked.
+    A run may wait for a decision inside this process; then the person at the terminal is asked.
     """
-    happening = cast("AsyncGenerator[Json, None]", handle.stream(said.content, said.key))
+    items = cast("AsyncGenerator[Json, None]", handle.stream(options.content, options.key))
     session: Json | None = None
-    async with anyio.create_task_group() as asking, aclosing(happening) as stream:
+    async with anyio.create_task_group() as prompts, aclosing(items) as stream:
         async for item in stream:
             if "state" in item:
                 session = item
                 break
-            live.take(item)
-            if asker is not None and item["type"] == "pending" and "epoch" in item["data"]:
-                asking.start_soon(asker.ask_about, item["data"]["pendingID"])
-        asking.cancel_scope.cancel()
+            printer.print_item(item)
+            if prompt is not None and item["type"] == "pending" and "epoch" in item["data"]:
+                prompts.start_soon(prompt.ask_pending, item["data"]["pendingID"])
+        prompts.cancel_scope.cancel()
     return session
 
 
-def asker_at(backend: Backend, terminal: Terminal) -> Asker | None:
-    """Who sits at the terminal; None where nobody does."""
+def decision_prompt(backend: Backend, terminal: Terminal) -> DecisionPrompt | None:
+    """Return a prompt for the person at the terminal, or None if input is not a terminal."""
     settings = terminal.settings
     if settings.as_json or settings.quiet or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return None
-    return Asker(backend, terminal, Lines(), who(None, settings.server))
+    return DecisionPrompt(backend, terminal, StdinLines(), actor_name(None, settings.server))
 
 
-def _say_not_done(terminal: Terminal, name: str, after_ms: int) -> None:
-    terminal.gap()
-    terminal.say(f"Session {line(name)} was not done after {age(after_ms)}.", bold=True)
-    terminal.say("It is saved as far as it came.")
-    terminal.say(f"  go on   {_resume_command(terminal.settings, name)}")
+def _print_timed_out(terminal: Terminal, name: str, after_ms: int) -> None:
+    terminal.print_gap()
+    terminal.print(f"Session {line(name)} was not finished after {age(after_ms)}.", bold=True)
+    terminal.print("Its progress is saved.")
+    terminal.print(f"  continue   {_resume_command(terminal.settings, name)}")
 
 
-def _told(seen: Picture, live: Live, terminal: Terminal) -> None:
-    session: Mapping[str, Any] = seen.session
+def _print_outcome(snapshot: SessionSnapshot, printer: LivePrinter, terminal: Terminal) -> None:
+    session: Mapping[str, Any] = snapshot.session
     if session["state"] == "completed" and not terminal.settings.as_json:
         output = session["output"]
-        if output is not None and output != live.last_text:
-            terminal.result(value_text(output))
+        if output is not None and output != printer.last_text:
+            terminal.print_result(value_text(output))
         elif terminal.settings.quiet:
-            terminal.result(live.last_text)
-    first, *rest = why(seen, terminal.settings)
+            terminal.print_result(printer.last_text)
+    lines = diagnose(snapshot, terminal.settings)
     if session["state"] == "waiting" and session["problem"] is None:
         name = line(session["sessionID"])
-        first = f"Session {name} is paused and saved. Nothing needs to keep running."
-    terminal.gap()
-    terminal.say(first, bold=True)
-    for text in rest:
-        terminal.say(text)
+        lines[0] = f"Session {name} is paused and saved. No process needs to run."
+    terminal.print_gap()
+    terminal.print_lines(lines)
 
 
 def _resume_command(settings: Settings, session_id: str) -> str:
     return settings.command("sessions", "resume", session_id)
 
 
-def interruptible(settings: Settings, names: Sequence[str], body: Callable[[], int]) -> int:
-    """Run it; after Ctrl-C say that nothing is lost of the session, if it is known by then."""
+def run_interruptibly(settings: Settings, names: Sequence[str], body: Callable[[], int]) -> int:
+    """Run the body. After Ctrl-C, say that the session is saved and how to continue it."""
     try:
         return body()
     except KeyboardInterrupt:
         terminal = Terminal(settings)
         for name in names[-1:]:
-            terminal.say()
-            terminal.say(f"Interrupted. Session {line(name)} is saved as far as it came.")
-            terminal.say(f"  go on   {_resume_command(settings, name)}")
+            terminal.print()
+            terminal.print(f"Interrupted. The progress of session {line(name)} is saved.")
+            terminal.print(f"  continue   {_resume_command(settings, name)}")
         return INTERRUPTED

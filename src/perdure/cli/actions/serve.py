@@ -1,4 +1,4 @@
-"""The server as a process: it says where it listens, serves and works until it is told to stop."""
+"""`perdure serve`: the server process, from its listening socket to its shutdown."""
 
 import logging
 import os
@@ -14,13 +14,14 @@ import anyio
 import anyio.abc
 import uvicorn
 
-from perdure.app import Runtime, leave_driving, reachable_at, service_of
+from perdure.app import Runtime, open_without_worker, service_of, serving_at
+from perdure.cli.actions.readiness import server_url
 from perdure.cli.actions.run import INTERRUPTED
-from perdure.cli.open import config_file, log_to_stderr, runtime_of
-from perdure.cli.process import leave_what_is_loaded
+from perdure.cli.open import config_file, load_runtime, log_to_stderr
+from perdure.cli.process import freeze_loaded_objects
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal
-from perdure.config import ServerConfig, blocking_remarks, load
+from perdure.config import ServerConfig, blocking_warnings, load
 from perdure.errors import ConfigError
 from perdure.serve.http.app import application
 from perdure.serve.http.setup import Setup, setup
@@ -29,16 +30,18 @@ logger = logging.getLogger("perdure")
 
 TOKEN: Final = "PERDURE_TOKEN"  # noqa: S105 - the name of a variable
 SECRET: Final = "PERDURE_WEBHOOK_SECRET"  # noqa: S105
-GRACE_S: Final = 10  # for requests that are under way when the server is told to stop
+GRACE_S: Final = 10  # for requests that are in progress when the server shuts down
 BACKLOG: Final = 2048
 
 
-def serve(settings: Settings, *, host: str | None, port: int | None, worker: bool) -> int:
-    """Serve until told to stop; with `worker` also drive what is due."""
+def serve_until_stopped(
+    settings: Settings, *, host: str | None, port: int | None, worker: bool
+) -> int:
+    """Serve until a signal stops the process; with `worker` also run a worker."""
     log_to_stderr(settings, logging.INFO)
     file = config_file(settings)
     loaded = None if file is None else load(Path(file))
-    for warning in [] if loaded is None else blocking_remarks(loaded):
+    for warning in [] if loaded is None else blocking_warnings(loaded):
         logger.warning("%s", warning.removeprefix("warning: "))
     config = ServerConfig() if loaded is None else loaded.server
     config = replace(
@@ -46,59 +49,61 @@ def serve(settings: Settings, *, host: str | None, port: int | None, worker: boo
         host=config.host if host is None else host,
         port=config.port if port is None else port,
     )
-    runtime = runtime_of(settings, "any")
-    leave_driving(runtime)
-    public_url = service_of(runtime).desk.public_url
     token = os.environ.get(TOKEN)
-    listener = _listener(setup(config, token, public_url))
-    config = replace(config, port=listener.getsockname()[1])  # where any was asked for
-    planned = setup(config, token, public_url)
-    reachable_at(runtime, planned.public_url, os.environ.get(SECRET) or None)
-    return anyio.run(_Serving(settings, runtime, planned, listener, worker).run)
+    listener = _listener(setup(config, token, None))
+    config = replace(config, port=listener.getsockname()[1])  # port 0 asks for any free port
+    try:
+        with serving_at(setup(config, token, None).public_url, os.environ.get(SECRET) or None):
+            runtime = load_runtime(settings, "any")
+    except BaseException:
+        listener.close()
+        raise
+    server_setup = setup(config, token, service_of(runtime).public_url)
+    return anyio.run(_ServerProcess(settings, runtime, server_setup, listener, worker).run)
 
 
-class _Serving:
-    """One run of the server."""
+class _ServerProcess:
+    """Lifetime of a server and its worker."""
 
     def __init__(
         self,
         settings: Settings,
         runtime: Runtime,
-        planned: Setup,
+        server_setup: Setup,
         listener: socket.socket,
         worker: bool,
     ) -> None:
         self._settings = settings
         self._runtime = runtime
-        self._setup = planned
+        self._setup = server_setup
         self._listener = listener
-        self._works = worker
+        self._has_worker = worker
         self._closing = anyio.Event()
-        self._working: anyio.CancelScope | None = None
-        self._stopped: list[signal.Signals] = []
+        self._worker_scope: anyio.CancelScope | None = None
+        self._signals: list[signal.Signals] = []
 
     async def run(self) -> int:
-        """Open, serve, stop: no new work first, then what is under way, then the leases."""
-        async with self._runtime:
+        """Open, serve, shut down: first no new work, then requests in progress, then leases."""
+        async with open_without_worker(self._runtime):
             server = self._server()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._listen_for_signals, server)
-                if self._works:
+                if self._has_worker:
                     await self._runtime.recover()
                     tasks.start_soon(self._work)
                 self._announce()
-                leave_what_is_loaded()
+                freeze_loaded_objects()
                 await server.serve(sockets=[self._listener])
                 tasks.cancel_scope.cancel()
-        return INTERRUPTED if self._stopped and self._stopped[0] == signal.SIGINT else 0
+        return INTERRUPTED if self._signals and self._signals[0] == signal.SIGINT else 0
 
     async def _work(self) -> None:
-        with anyio.CancelScope() as self._working:
+        with anyio.CancelScope() as self._worker_scope:
             await self._runtime.work()
 
-    def _stop_working(self) -> None:
-        if self._working is not None:
-            self._working.cancel()
+    def _stop_worker(self) -> None:
+        if self._worker_scope is not None:
+            self._worker_scope.cancel()
 
     def _server(self) -> "_Server":
         authenticate, rules = self._setup.authenticate, self._setup.rules
@@ -120,83 +125,83 @@ class _Serving:
     async def _listen_for_signals(self, server: uvicorn.Server) -> None:
         signals = [signal.SIGINT, signal.SIGTERM] if os.name == "posix" else [signal.SIGINT]
         with anyio.open_signal_receiver(*signals) as received:
-            async for caught in received:
-                server.force_exit = bool(self._stopped)  # a second one is not held up
-                self._stopped.append(caught)
-                if len(self._stopped) == 1:
-                    logger.info("%s: no new work; what is under way may finish", caught.name)
+            async for received_signal in received:
+                server.force_exit = bool(self._signals)  # a second signal stops it at once
+                self._signals.append(received_signal)
+                if len(self._signals) == 1:
+                    logger.info(
+                        "%s: accepting no new work; requests in progress may finish",
+                        received_signal.name,
+                    )
                 self._closing.set()
-                self._stop_working()
+                self._stop_worker()
                 server.should_exit = True
 
     def _announce(self) -> None:
-        one = self._setup
-        terminal = Terminal(self._settings)
-        agents = service_of(self._runtime).agents.names()
-        drives = "a worker runs here" if self._works else "workers elsewhere drive the sessions"
-        if self._works and not agents:
-            drives += ", without agents: others must drive the sessions"
-        told = {
-            "url": _address(one),
-            "publicURL": one.public_url,
+        server_setup = self._setup
+        url = server_url(server_setup.host, server_setup.port)
+        description = {
+            "url": url,
+            "publicURL": server_setup.public_url,
             "principals": [
-                {"name": who.name, "role": who.role, "tenant": who.tenant}
-                for who in one.principals.values()
+                {"name": principal.name, "role": principal.role, "tenant": principal.tenant}
+                for principal in server_setup.principals.values()
             ],
-            "worker": self._works,
+            "worker": self._has_worker,
         }
-        terminal.either(
-            told,
-            lambda: terminal.result(f"Listening on {_address(one)}; {one.protection}; {drives}"),
-        )
+        line = f"Listening on {url}; {server_setup.protection}; {self._worker_text()}"
+        terminal = Terminal(self._settings)
+        terminal.print_either(description, lambda: terminal.print_result(line))
+
+    def _worker_text(self) -> str:
+        if not self._has_worker:
+            return "workers elsewhere drive the sessions"
+        if not service_of(self._runtime).agents.names():
+            return "a worker runs here, without agents: other workers must drive the sessions"
+        return "a worker runs here"
 
 
 class _Server(uvicorn.Server):
-    """One whose signals are ours: it must not end before what stands around it."""
+    """Server whose process handles signals: it must not exit before the runtime is closed."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave them alone."""
+        """Install no signal handlers."""
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Wait for who still takes an answer, not for a stream that was given up in the middle."""
+        """Wait for responses that are still received, not for streams that were cancelled."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._drop_given_up)
+            tasks.start_soon(self._abort_cancelled)
             await super().shutdown(sockets)
             tasks.cancel_scope.cancel()
 
-    async def _drop_given_up(self) -> None:
-        """A connection that is closed first sends what it has, and its reader may take nothing."""
+    async def _abort_cancelled(self) -> None:
+        """Abort closing connections: they first send their buffer, which the reader may ignore."""
         while True:
             await anyio.sleep(0.1)
-            for one in list(self.server_state.connections):
-                cycle = getattr(one, "cycle", None)
-                if cycle is not None and not cycle.response_complete and one.transport.is_closing():
-                    one.transport.abort()
+            for connection in list(self.server_state.connections):
+                cycle = getattr(connection, "cycle", None)
+                is_incomplete = cycle is not None and not cycle.response_complete
+                if is_incomplete and connection.transport.is_closing():
+                    connection.transport.abort()
 
 
-def _address(one: Setup) -> str:
-    host = f"[{one.host}]" if ":" in one.host else one.host
-    return f"http://{host}:{one.port}"
-
-
-def _listener(planned: Setup) -> socket.socket:
-    """The socket, listening: who connects now is served soon. ConfigError if it cannot be had."""
+def _listener(server_setup: Setup) -> socket.socket:
+    """Return a listening socket: clients that connect now are served soon. Raises ConfigError."""
+    host, port = server_setup.host, server_setup.port
     try:
-        found = socket.getaddrinfo(
-            planned.host, planned.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        family, kind, protocol, _, address = found[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = addresses[0]
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(BACKLOG)
     except OSError as error:
         raise ConfigError(
-            f"cannot listen on {planned.host}:{planned.port}: {error.strerror or error}",
+            f"cannot listen on {host}:{port}: {error.strerror or error}",
             code="CANNOT_LISTEN",
-            hint="choose another --port or --host, or stop what listens there",
+            hint="choose another --port or --host, or stop the program that listens there",
         ) from error
     listener.setblocking(False)
     return listener

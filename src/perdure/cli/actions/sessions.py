@@ -1,21 +1,29 @@
-"""Reading commands: sessions and pending calls as tables, pictures and JSON."""
+"""`perdure sessions`: list, show, cancel and compact sessions."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from perdure.cli.actions.run import interruptible
-from perdure.cli.backend import find as finding
-from perdure.cli.backend.base import Backend, Given, Json, handle_of
-from perdure.cli.open import working
+from perdure.cli.actions.run import run_interruptibly
+from perdure.cli.backend.base import Backend, Json, Options, session_handle
+from perdure.cli.backend.find import find_session
+from perdure.cli.open import with_backend
 from perdure.cli.settings import Settings
-from perdure.cli.terminal.terminal import Terminal, age, call_text, line, usage_text, value_text
-from perdure.cli.terminal.why import Picture, why
+from perdure.cli.terminal.diagnosis import SessionSnapshot, diagnose
+from perdure.cli.terminal.terminal import (
+    Terminal,
+    age,
+    call_text,
+    line,
+    plural,
+    usage_text,
+    value_text,
+)
 from perdure.core.durations import duration_ms
 from perdure.core.log.events import PENDING_EXECUTIONS
 from perdure.core.session.queues import DEFAULT
 from perdure.hitl import ExecutionState
-from perdure.hitl.saving import state_of
+from perdure.hitl.metadata import parse_stored_state
 from perdure.runtime.views import instant
 
 _MOST_LINES: Final = 30
@@ -23,42 +31,42 @@ _LONGEST: Final = 160
 _OVER: Final = frozenset({"completed", "failed", "cancelled"})
 
 
-def list_sessions(settings: Settings, wanted: Given) -> int:
-    """Newest first; the table reads no logs."""
-    older = None if wanted["older"] is None else duration_ms(wanted["older"])
+def list_sessions(settings: Settings, options: Options) -> int:
+    """List sessions, newest first. The table needs no logs."""
+    older = None if options["older"] is None else duration_ms(options["older"])
 
     async def main(backend: Backend) -> None:
         now = backend.now()
-        found = [
+        sessions = [
             session
-            async for session in backend.sessions(whole=settings.as_json)
-            if _fits(session, wanted, None if older is None else now - older)
+            async for session in backend.sessions(is_complete=settings.as_json)
+            if _is_match(session, options, None if older is None else now - older)
         ]
-        found.sort(key=lambda session: session["updatedAt"], reverse=True)
+        sessions.sort(key=lambda session: session["updatedAt"], reverse=True)
         terminal = Terminal(settings)
-        listed = {"sessions": found, "next": None}
-        terminal.either(listed, lambda: _session_table(terminal, found, now))
+        report = {"sessions": sessions, "next": None}
+        terminal.print_either(report, lambda: _print_sessions(terminal, sessions, now))
 
-    working(settings, main)
+    with_backend(settings, main)
     return 0
 
 
-def _fits(session: Json, wanted: Given, before: int | None) -> bool:
+def _is_match(session: Json, options: Options, updated_before: int | None) -> bool:
     text = f"{session['sessionID']} {session['title']}".lower()
     return (
-        wanted["state"] in (None, session["state"])
-        and wanted["agent"] in (None, session["agent"])
-        and (before is None or session["updatedAt"] <= before)
-        and (wanted["search"] or "").lower() in text
+        options["state"] in (None, session["state"])
+        and options["agent"] in (None, session["agent"])
+        and (updated_before is None or session["updatedAt"] <= updated_before)
+        and (options["search"] or "").lower() in text
     )
 
 
-def _session_table(terminal: Terminal, found: list[Json], now: int) -> None:
-    if found:
-        rows = [_session_row(session, now) for session in found]
-        terminal.table(("ID", "AGENT", "STATE", "UPDATED", "FIRST MESSAGE"), rows)
+def _print_sessions(terminal: Terminal, sessions: list[Json], now: int) -> None:
+    if sessions:
+        rows = [_session_row(session, now) for session in sessions]
+        terminal.print_table(("ID", "AGENT", "STATE", "UPDATED", "FIRST MESSAGE"), rows)
     else:
-        terminal.say("no sessions")
+        terminal.print("No sessions found.")
 
 
 def _session_row(session: Json, now: int) -> tuple[str, ...]:
@@ -72,40 +80,39 @@ def _session_row(session: Json, now: int) -> tuple[str, ...]:
 # --- one session ------------------------------------------------------------------------------
 
 
-def show_session(settings: Settings, given: str) -> int:
-    """Why it does not move and what to type; then what was said, what waits, what it cost."""
+def show_session(settings: Settings, typed_id: str) -> int:
+    """Show the diagnosis of a session, its conversation, and its usage."""
 
     async def main(backend: Backend) -> None:
-        handle = handle_of(backend, await finding.session(backend, given))
+        handle = session_handle(backend, await find_session(backend, typed_id))
         session = await handle.get()
         terminal = Terminal(settings)
         if settings.as_json:
-            terminal.answer(session)
+            terminal.print_json(session)
             return
         events = await handle.events()
-        first, *rest = why(Picture.of(session, events, backend.now()), settings)
-        terminal.say(first, bold=True)
-        for text in rest:
-            terminal.say(text)
-        _conversation(terminal, events)
-        _facts(terminal, session)
+        snapshot = SessionSnapshot.from_events(session, events, backend.now())
+        terminal.print_lines(diagnose(snapshot, settings))
+        _print_conversation(terminal, events)
+        _print_facts(terminal, session)
 
-    working(settings, main)
+    with_backend(settings, main)
     return 0
 
 
-def _conversation(terminal: Terminal, events: list[Json]) -> None:
-    told = [(event["seq"], *said) for event in events if (said := _said(event)) is not None]
-    terminal.say()
-    terminal.say("Conversation", bold=True)
-    if len(told) > _MOST_LINES:
-        terminal.say(f"  … {len(told) - _MOST_LINES} more before", dim=True)
-    for seq, who, what in told[-_MOST_LINES:]:
-        terminal.say(f"  {seq:>4}  {who:<9}  {line(what, _LONGEST)}")
+def _print_conversation(terminal: Terminal, events: list[Json]) -> None:
+    rows = [(event["seq"], *row) for event in events if (row := _transcript_row(event)) is not None]
+    terminal.print()
+    terminal.print("Conversation", bold=True)
+    if len(rows) > _MOST_LINES:
+        earlier = plural(len(rows) - _MOST_LINES, "earlier line")
+        terminal.print(f"  … {earlier}", dim=True)
+    for seq, role, text in rows[-_MOST_LINES:]:
+        terminal.print(f"  {seq:>4}  {role:<9}  {line(text, _LONGEST)}")
 
 
-def _said(event: Json) -> tuple[str, str] | None:
-    show = _SAID.get(event["type"])
+def _transcript_row(event: Json) -> tuple[str, str] | None:
+    show = _TRANSCRIPT.get(event["type"])
     return None if show is None else show(event["data"])
 
 
@@ -119,18 +126,18 @@ def _decision(data: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _compacted(data: Mapping[str, Any]) -> tuple[str, str]:
-    said = f"up to {data['upTo']}, for the conversation had about {data['tokens']:,} tokens"
-    return "summary", f"{said}: {data['summary']}"
+    head = f"of events up to {data['upTo']}, at about {data['tokens']:,} tokens"
+    return "summary", f"{head}: {data['summary']}"
 
 
-_SAID: Final[dict[str, Callable[[Mapping[str, Any]], tuple[str, str]]]] = {
+_TRANSCRIPT: Final[dict[str, Callable[[Mapping[str, Any]], tuple[str, str]]]] = {
     "user": lambda data: ("user", _content(data["content"])),
     "assistant": lambda data: ("assistant", data.get("content") or "(calls only)"),
     "tool_call": lambda data: ("call", call_text(data["tool"], data.get("params") or {})),
     "tool_result": _result,
     "decision": _decision,
     "compacted": _compacted,
-    "compaction_failed": lambda data: ("summary", f"there is none: {data['error']}"),
+    "compaction_failed": lambda data: ("summary", f"failed: {data['error']}"),
     "agent_error": lambda data: ("failed", data["error"]),
     "cancelled": lambda data: ("cancelled", data.get("reason") or ""),
 }
@@ -145,151 +152,157 @@ def _content(content: Any) -> str:
     )
 
 
-def _facts(terminal: Terminal, session: Json) -> None:
+def _print_facts(terminal: Terminal, session: Json) -> None:
     if session["todos"]:
-        terminal.say()
-        terminal.say("Todos", bold=True)
+        terminal.print()
+        terminal.print("Todos", bold=True)
         marks = {"completed": "✓", "in_progress": "▸"}
         for todo in session["todos"]:
             shown = todo if isinstance(todo, Mapping) else {"content": todo}
             mark = marks.get(str(shown.get("status")), "·")
-            terminal.say(f"  {mark} {line(str(shown.get('content', '')), _LONGEST)}")
+            terminal.print(f"  {mark} {line(str(shown.get('content', '')), _LONGEST)}")
     tenant = f", tenant {session['tenant']}" * bool(session["tenant"])
-    terminal.say()
+    terminal.print()
     queue = f", queue {session['queue']}" * (session["queue"] != DEFAULT)
-    terminal.say(f"Agent    {line(session['agent'])}{tenant}{queue}")
-    terminal.say(f"Usage    {usage_text(session['usage'])}")
+    terminal.print(f"Agent    {line(session['agent'])}{tenant}{queue}")
+    terminal.print(f"Usage    {usage_text(session['usage'])}")
     if "treeUsage" in session:
-        terminal.say(f"In all   {usage_text(session['treeUsage'])}, with its children")
+        terminal.print(f"Total    {usage_text(session['treeUsage'])}, including child sessions")
     if session["metadata"]:
-        terminal.say(f"Metadata {line(value_text(session['metadata']), _LONGEST)}")
+        terminal.print(f"Metadata {line(value_text(session['metadata']), _LONGEST)}")
     if session["permissions"]:
-        texts = "; ".join(f"{one['number']}: {one['text']}" for one in session["permissions"])
-        terminal.say(f"Allowed  {line(texts, _LONGEST)}")
-    created, updated = _when(session["createdAt"]), _when(session["updatedAt"])
-    terminal.say(f"Events   {session['seq']}, from {created} to {updated}")
+        texts = "; ".join(
+            f"{permission['number']}: {permission['text']}" for permission in session["permissions"]
+        )
+        terminal.print(f"Allowed  {line(texts, _LONGEST)}")
+    created, updated = _local_time(session["createdAt"]), _local_time(session["updatedAt"])
+    terminal.print(f"Events   {session['seq']}, from {created} to {updated}")
 
 
-def _when(ms: int) -> str:
+def _local_time(ms: int) -> str:
     local: datetime = instant(ms).astimezone()
     return local.strftime("%Y-%m-%d %H:%M:%S")
 
 
-def events(settings: Settings, given: str, after: int, *, follow: bool) -> int:
-    """The events of a session; with `follow` also those to come, a JSON line each with --json."""
+def events(settings: Settings, typed_id: str, after: int, *, follow: bool) -> int:
+    """Print the events of a session. With `follow`, new ones too; --json prints one per line."""
 
     async def main(backend: Backend) -> None:
-        handle = handle_of(backend, await finding.session(backend, given))
+        handle = session_handle(backend, await find_session(backend, typed_id))
         terminal = Terminal(settings)
         if follow:
             async for event in handle.follow(after=after):
-                _event_line(terminal, event)
-        found = await handle.events(after=after)
-        terminal.either({"events": found, "next": None}, lambda: _event_lines(terminal, found))
+                _print_event(terminal, event)
+        log = await handle.events(after=after)
+        terminal.print_either({"events": log, "next": None}, lambda: _print_events(terminal, log))
 
-    working(settings, main)
+    with_backend(settings, main)
     return 0
 
 
-def _event_lines(terminal: Terminal, found: list[Json]) -> None:
-    for event in found:
-        _event_line(terminal, event)
+def _print_events(terminal: Terminal, log: list[Json]) -> None:
+    for event in log:
+        _print_event(terminal, event)
 
 
-def _event_line(terminal: Terminal, event: Json) -> None:
+def _print_event(terminal: Terminal, event: Json) -> None:
     if terminal.settings.as_json:
-        terminal.answer(event)
+        terminal.print_json(event)
         return
     data = {k: v for k, v in event["data"].items() if k not in ("taskID", "role")}
-    clock = _when(event["timestamp"])[11:]
-    terminal.result(
+    clock = _local_time(event["timestamp"])[11:]
+    terminal.print_result(
         f"{event['seq']:>5}  {clock}  {event['type']:<14}  {line(value_text(data), _LONGEST)}"
     )
 
 
-def cancel_session(settings: Settings, given: str, by: str | None, reason: str | None) -> int:
-    """End a run: once this answers, nothing of it is begun any more."""
+def cancel_session(settings: Settings, typed_id: str, by: str | None, reason: str | None) -> int:
+    """Cancel the run of a session. Once this returns, no further step of it starts."""
 
     async def main(backend: Backend) -> None:
-        found = await finding.session(backend, given)
-        session = await handle_of(backend, found).cancel(by, reason)
+        before = await find_session(backend, typed_id)
+        session = await session_handle(backend, before).cancel(by, reason)
         name, terminal = line(session["sessionID"]), Terminal(settings)
         if settings.as_json:
-            terminal.answer(session)
-        elif found["state"] in _OVER:
-            terminal.say(f"Session {name} was {session['state']} already.")
+            terminal.print_json(session)
+        elif before["state"] in _OVER:
+            terminal.print(f"Session {name} was already {session['state']}.")
         else:
-            terminal.say(f"✓ cancelled session {name}; nothing of it is begun")
+            terminal.print(f"✓ cancelled session {name}; no further step of it starts")
 
-    working(settings, main)
+    with_backend(settings, main)
     return 0
 
 
-def state(settings: Settings, given: str) -> int:
-    """Show it; --json has the whole state."""
+def state(settings: Settings, typed_id: str) -> int:
+    """Show the paused runs of a session. --json prints the complete execution states."""
 
     async def main(backend: Backend) -> None:
-        handle = handle_of(backend, await finding.session(backend, given))
-        told = await handle.state()
+        handle = session_handle(backend, await find_session(backend, typed_id))
+        state_json = await handle.state()
         terminal = Terminal(settings)
         if settings.as_json:
-            terminal.answer(told)
+            terminal.print_json(state_json)
             return
-        paused = [state_of(one) for one in told[PENDING_EXECUTIONS].values()]
-        _show(terminal, Picture(await handle.get(), backend.now()), paused)
+        executions = [
+            parse_stored_state(execution) for execution in state_json[PENDING_EXECUTIONS].values()
+        ]
+        _print_state(terminal, SessionSnapshot(await handle.get(), backend.now()), executions)
 
-    working(settings, main)
+    with_backend(settings, main)
     return 0
 
 
-def _show(terminal: Terminal, seen: Picture, paused: list[ExecutionState]) -> None:
-    first, *rest = why(seen, terminal.settings)
-    terminal.say(first, bold=True)
-    for text in rest:
-        terminal.say(text)
-    for one in paused:
-        terminal.say()
-        for text in _lines(one, seen):
-            terminal.say(text)
+def _print_state(
+    terminal: Terminal, snapshot: SessionSnapshot, executions: list[ExecutionState]
+) -> None:
+    terminal.print_lines(diagnose(snapshot, terminal.settings))
+    for execution in executions:
+        terminal.print()
+        for text in _execution_lines(execution, snapshot):
+            terminal.print(text)
 
 
-def _lines(one: ExecutionState, seen: Picture) -> list[str]:
-    calls: list[Any] = seen.session["pending"]
-    ages = [seen.now - call["time"]["created"] for call in calls]
-    waits = f", paused for {age(max(ages))}" if ages else ""
-    said = [f"Said     {line(one.assistant_response, 160)}"] if one.assistant_response else []
-    return [
-        f"Task     {line(one.task_id)}{waits}",
-        f"Query    {line(one.query, 160)}",
-        f"So far   {one.iteration} turns, {one.total_tokens} tokens",
-        f"Messages {len(one.history)} before this run, {len(one.current_turn)} in it",
-        *said,
+def _execution_lines(execution: ExecutionState, snapshot: SessionSnapshot) -> list[str]:
+    calls: list[Any] = snapshot.session["pending"]
+    ages = [snapshot.now - call["time"]["created"] for call in calls]
+    paused = f", paused for {age(max(ages))}" if ages else ""
+    turns = plural(execution.iteration, "turn")
+    tokens = plural(execution.total_tokens, "token")
+    lines = [
+        f"Task     {line(execution.task_id)}{paused}",
+        f"Query    {line(execution.query, 160)}",
+        f"Used     {turns}, {tokens}",
+        f"Messages {len(execution.history)} before this run, {len(execution.current_turn)} in it",
     ]
+    if execution.assistant_response:
+        lines.append(f"Response {line(execution.assistant_response, 160)}")
+    return lines
 
 
-def compact(settings: Settings, given: str, wanted: Given) -> int:
-    """Let the model summarise a session; the summary is made here if its agent is known here."""
+def compact(settings: Settings, typed_id: str, options: Options) -> int:
+    """Let the model summarize a session; here if its agent is defined here, else in a worker."""
 
     async def main(backend: Backend) -> int:
-        found, terminal = await finding.session(backend, given), Terminal(settings)
-        handle = handle_of(backend, found)
-        session = await handle.compact(wanted)
+        before, terminal = await find_session(backend, typed_id), Terminal(settings)
+        handle = session_handle(backend, before)
+        session = await handle.compact(options)
         if settings.as_json:
-            terminal.answer(session)
+            terminal.print_json(session)
         elif session["compaction"] is not None:
-            _say_recorded(session, terminal)
+            _print_recorded(session, terminal)
         else:
-            told = await handle.events(after=found["seq"])
-            made = next(one["data"] for one in told if one["type"] == "compacted")
-            name, up_to = line(session["sessionID"]), made["upTo"]
-            terminal.say(f"✓ {name} goes on from a summary of what stands up to event {up_to}")
-            terminal.result(made["summary"])
+            log = await handle.events(after=before["seq"])
+            compacted = next(event["data"] for event in log if event["type"] == "compacted")
+            name, up_to = line(session["sessionID"]), compacted["upTo"]
+            terminal.print(f"✓ {name} continues from a summary of the events up to {up_to}")
+            terminal.print_result(compacted["summary"])
         return 0
 
-    return interruptible(settings, [given], lambda: working(settings, main))
+    return run_interruptibly(settings, [typed_id], lambda: with_backend(settings, main))
 
 
-def _say_recorded(session: Json, terminal: Terminal) -> None:
+def _print_recorded(session: Json, terminal: Terminal) -> None:
     name, settings = session["sessionID"], terminal.settings
-    terminal.say(f"Recorded for session {line(name)}. A worker lets the model summarise it:")
-    terminal.say(f"  start one   {settings.worker(session['agent'])}")
+    terminal.print(f"Recorded the request for session {line(name)}. A worker will summarize it.")
+    terminal.print(f"  start a worker   {settings.worker_command(session['agent'])}")

@@ -1,4 +1,4 @@
-"""Commands about what is told to others."""
+"""`perdure webhook`: sign requests, list and repeat deliveries."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from perdure.app import Runtime, service_of, tenant_of
-from perdure.cli.open import CONFIG, opened, runtime_of
+from perdure.cli.open import CONFIG, load_runtime, with_runtime
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, age, line
 from perdure.core.session.naming import check_id
@@ -24,119 +24,131 @@ SECRET: Final = "PERDURE_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
 def sign(
     settings: Settings, secret: str | None, pending_id: str | None, message_id: str | None
 ) -> int:
-    """Print the headers for what stands on stdin."""
-    key = secret if secret is not None else os.environ.get(SECRET) or _configured(settings)
+    """Print the headers that sign the body on stdin."""
+    key = secret if secret is not None else os.environ.get(SECRET) or _configured_secret(settings)
     if pending_id is not None:
-        key = webhooks.derive(key, check_id(pending_id, "pending id"))
+        key = webhooks.derive_secret(key, check_id(pending_id, "pending id"))
     name = new_id("msg") if message_id is None else check_id(message_id, "message id")
     headers = webhooks.sign(sys.stdin.buffer.read(), key, name, time.time_ns() // 1_000_000)
     terminal = Terminal(settings)
     lines = "\n".join(f"{header}: {value}" for header, value in headers.items())
-    terminal.either(headers, lambda: terminal.result(lines))
+    terminal.print_either(headers, lambda: terminal.print_result(lines))
     return 0
 
 
-def _configured(settings: Settings) -> str:
-    found = None
+def _configured_secret(settings: Settings) -> str:
+    secret = None
     if settings.app is not None:
-        found = service_of(runtime_of(settings, "any")).desk.webhook_secret
+        secret = service_of(load_runtime(settings, "any")).webhook_secret
     elif settings.config is not None or Path(CONFIG).exists():
         from perdure import config
 
-        found = config.load(Path(settings.config or CONFIG)).webhook_secret
-    if not found:
+        secret = config.load(Path(settings.config or CONFIG)).webhook_secret
+    if not secret:
         raise ConfigError(
-            "there is no secret to sign with",
+            "no webhook secret is configured, so there is nothing to sign with",
             code="NO_WEBHOOK_SECRET",
             hint=f"set {SECRET}, or server.webhook_secret in {CONFIG}",
         )
-    return found
+    return secret
 
 
 def list_deliveries(settings: Settings, status: str | None, session: str | None) -> int:
-    """The deliveries that are kept, oldest first."""
+    """List webhook deliveries, oldest first."""
 
     async def main(runtime: Runtime) -> None:
-        door, tenant = _door(runtime), tenant_of(runtime)
-        found = [one async for one in door.all(tenant, status=status, session_id=session)]
-        found.sort(key=lambda one: (one.created_at, one.id))
-        shown = [await door.show(one) for one in found]
-        now, terminal = service_of(runtime).desk.store.now(), Terminal(settings)
-        listed = {"deliveries": shown, "next": None}
-        terminal.either(listed, lambda: _table(terminal, shown, now))
+        deliveries, tenant = _deliveries(runtime), tenant_of(runtime)
+        matching = [
+            delivery async for delivery in deliveries.all(tenant, status=status, session_id=session)
+        ]
+        matching.sort(key=lambda delivery: (delivery.created_at, delivery.id))
+        shown = [await deliveries.to_json(delivery) for delivery in matching]
+        now, terminal = service_of(runtime).now(), Terminal(settings)
+        report = {"deliveries": shown, "next": None}
+        terminal.print_either(report, lambda: _print_table(terminal, shown, now))
 
-    opened(settings, main)
+    with_runtime(settings, main)
     return 0
 
 
-def _table(terminal: Terminal, shown: Sequence[Mapping[str, Any]], now: int) -> None:
-    if not shown:
-        terminal.say("nothing was told to anybody")
+def _print_table(terminal: Terminal, deliveries: Sequence[Mapping[str, Any]], now: int) -> None:
+    if not deliveries:
+        terminal.print("No deliveries found.")
         return
     rows = [
         (
-            one["id"],
-            one["type"],
-            one["sessionID"],
-            one["status"],
-            str(one["attempts"]),
-            "-" if one["nextAt"] is None else age(one["nextAt"] - now),
-            str(one["lastStatus"] or one["lastError"] or "-"),
-            one["target"],
+            delivery["id"],
+            delivery["type"],
+            delivery["sessionID"],
+            delivery["status"],
+            str(delivery["attempts"]),
+            "-" if delivery["nextAt"] is None else age(delivery["nextAt"] - now),
+            str(delivery["lastStatus"] or delivery["lastError"] or "-"),
+            delivery["target"],
         )
-        for one in shown
+        for delivery in deliveries
     ]
     head = ("ID", "TYPE", "SESSION", "STATUS", "TRIES", "NEXT", "LAST", "TARGET")
-    terminal.table(head, rows)
+    terminal.print_table(head, rows)
 
 
-def show_delivery(settings: Settings, given: str) -> int:
-    """One delivery, with its body and its log."""
+def show_delivery(settings: Settings, typed_id: str) -> int:
+    """Show one delivery, with its body and its log."""
 
     async def main(runtime: Runtime) -> None:
         tenant, terminal = tenant_of(runtime), Terminal(settings)
-        shown = await _door(runtime).details(await _meant(runtime, given), tenant)
-        terminal.either(shown, lambda: _one(terminal, shown))
+        shown = await _deliveries(runtime).details(await _resolve_id(runtime, typed_id), tenant)
+        terminal.print_either(shown, lambda: _print_delivery(terminal, shown))
 
-    opened(settings, main)
+    with_runtime(settings, main)
     return 0
 
 
-def _one(terminal: Terminal, shown: Mapping[str, Any]) -> None:
-    terminal.say(f"{shown['type']} to {shown['target']}: {shown['status']}", bold=True)
+def _print_delivery(terminal: Terminal, shown: Mapping[str, Any]) -> None:
+    terminal.print(f"{shown['type']} to {shown['target']}: {shown['status']}", bold=True)
     for step in shown["log"]:
-        met = step.get("status") or step.get("error") or step.get("by") or ""
-        terminal.say(f"  {step['at']}  {step['step']} {line(str(met))}")
-    terminal.result(json.dumps(shown["body"], ensure_ascii=False, indent=2))
+        detail = step.get("status") or step.get("error") or step.get("by") or ""
+        terminal.print(f"  {step['at']}  {step['step']} {line(str(detail))}")
+    terminal.print_result(json.dumps(shown["body"], ensure_ascii=False, indent=2))
 
 
-def redeliver(settings: Settings, given: str, by: str) -> int:
-    """Ask for a delivery again."""
+def redeliver(settings: Settings, typed_id: str, by: str) -> int:
+    """Make a delivery due again."""
 
     async def main(runtime: Runtime) -> None:
-        door, tenant = _door(runtime), tenant_of(runtime)
-        meant = await _meant(runtime, given)
-        again = await door.redeliver(meant, by=by, tenant=tenant)
-        shown, terminal = await door.show(again), Terminal(settings)
+        deliveries, tenant = _deliveries(runtime), tenant_of(runtime)
+        delivery_id = await _resolve_id(runtime, typed_id)
+        delivery = await deliveries.redeliver(delivery_id, by=by, tenant=tenant)
+        shown, terminal = await deliveries.to_json(delivery), Terminal(settings)
         worker = settings.command("worker")
-        terminal.either(shown, lambda: terminal.say(f"{again.id} goes out again with {worker}"))
+        terminal.print_either(
+            shown, lambda: terminal.print(f"A worker will send {delivery.id} again: {worker}")
+        )
 
-    opened(settings, main)
+    with_runtime(settings, main)
     return 0
 
 
-def _door(runtime: Runtime) -> Deliveries:
-    return Deliveries(service_of(runtime).desk.outbox)
+def _deliveries(runtime: Runtime) -> Deliveries:
+    return service_of(runtime).deliveries
 
 
-async def _meant(runtime: Runtime, given: str) -> str:
-    """The id, or the one that begins like it."""
+async def _resolve_id(runtime: Runtime, typed_id: str) -> str:
+    """Return the complete id of a delivery. Raises NotFound or Refused."""
     tenant = tenant_of(runtime)
-    found = [one.id async for one in _door(runtime).all(tenant) if one.id.startswith(given)]
-    if given in found or len(found) == 1:
-        return given if given in found else found[0]
-    if found:
-        raise Refused(f"{given!r} may be {', '.join(sorted(found)[:10])}", code="AMBIGUOUS_ID")
+    matching = [
+        delivery.id
+        async for delivery in _deliveries(runtime).all(tenant)
+        if delivery.id.startswith(typed_id)
+    ]
+    if typed_id in matching or len(matching) == 1:
+        return typed_id if typed_id in matching else matching[0]
+    if matching:
+        raise Refused(
+            f"{typed_id!r} matches {len(matching)} deliveries: {', '.join(sorted(matching)[:10])}",
+            code="AMBIGUOUS_ID",
+            hint="type more of the id",
+        )
     raise NotFound(
-        f"there is no delivery {given!r}", code="DELIVERY_NOT_FOUND", hint="perdure webhook list"
+        f"there is no delivery {typed_id!r}", code="DELIVERY_NOT_FOUND", hint="perdure webhook list"
     )

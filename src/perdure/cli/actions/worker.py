@@ -1,4 +1,4 @@
-"""The worker as a process: it says what it found, works, and stops when it is told to."""
+"""`perdure worker`: a worker process, until a signal stops it."""
 
 import logging
 import os
@@ -10,8 +10,8 @@ import anyio
 
 from perdure.app import Runtime, service_of
 from perdure.cli.actions.run import INTERRUPTED
-from perdure.cli.open import opened
-from perdure.cli.process import leave_what_is_loaded
+from perdure.cli.open import with_runtime
+from perdure.cli.process import freeze_loaded_objects
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal
 from perdure.errors import ConfigError
@@ -19,40 +19,40 @@ from perdure.errors import ConfigError
 logger = logging.getLogger("perdure")
 
 
-def work(settings: Settings, part: dict[str, Any], *, once: bool) -> int:
-    """Drive whatever is due, until told to stop; with `once` until nothing is.
+def work(settings: Settings, options: dict[str, Any], *, once: bool) -> int:
+    """Drive what is due until a signal stops the worker; with `once`, until nothing is due.
 
-    `part` is what `Runtime.work` takes, as far as it was said.
+    `options` are the keyword arguments of `Runtime.work`, None for those not given.
     """
     stopped: list[signal.Signals] = []
-    said = {name: value for name, value in part.items() if value is not None}
+    chosen = {name: value for name, value in options.items() if value is not None}
 
     async def main(runtime: Runtime) -> dict[str, Any]:
-        drives = said.get("only") != "deliveries"
+        drives = chosen.get("only") != "deliveries"
         if drives and not service_of(runtime).agents.names():
             raise ConfigError(
                 "there are no agents here for a worker to drive",
                 code="NO_AGENTS",
-                hint="name them: --config FILE or --app MODULE:NAME",
+                hint="name some with --config FILE or --app MODULE:NAME",
             )
-        report = await runtime.recover()
+        start = await runtime.recover()
         if not once:
-            leave_what_is_loaded()
-        await _until_stopped(lambda: runtime.work(once=once, **said), stopped)
-        told = {"waiting": len(report.waiting), "more": report.more}
-        return {**told, "expired": len(report.expired)}
+            freeze_loaded_objects()
+        await _run_until_stopped(lambda: runtime.work(once=once, **chosen), stopped)
+        counts = {"waiting": len(start.waiting), "more": start.more}
+        return {**counts, "expired": len(start.expired)}
 
-    told = opened(settings, main, need="any", level=logging.INFO)
+    report = with_runtime(settings, main, need="any", level=logging.INFO)
     if settings.as_json:
         stop = stopped[0].name if stopped else None
-        Terminal(settings).answer({**told, "signal": stop})
+        Terminal(settings).print_json({**report, "signal": stop})
     return INTERRUPTED if stopped and stopped[0] == signal.SIGINT else 0
 
 
-async def _until_stopped(
+async def _run_until_stopped(
     body: Callable[[], Awaitable[None]], stopped: list[signal.Signals]
 ) -> None:
-    """Await the body; SIGTERM and Ctrl-C end it, and a second one is not held up."""
+    """Await the body until it ends or a signal arrives. A second signal is not caught."""
     signals = [signal.SIGINT, signal.SIGTERM] if os.name == "posix" else [signal.SIGINT]
     async with anyio.create_task_group() as tasks:
 
@@ -61,7 +61,8 @@ async def _until_stopped(
                 async for caught in received:
                     stopped.append(caught)
                     logger.info(
-                        "%s: no new work; what runs may finish, leases are given back", caught.name
+                        "%s: stopping; running calls may finish, then leases are released",
+                        caught.name,
                     )
                     tasks.cancel_scope.cancel()
                     return

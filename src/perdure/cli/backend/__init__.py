@@ -1,1 +1,1 @@
-"""Where a command runs: a runtime in this process, or a server."""
+"""Backends of the commands: a runtime in this process, or a server."""

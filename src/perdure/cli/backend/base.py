@@ -1,6 +1,6 @@
-"""What a command works on, whether a runtime in this process or a server: everything as JSON.
+"""Protocols of a backend: a runtime in this process or a server, with every value as JSON.
 
-The shapes are those that every door shows, so that a command is written once and prints the same.
+The JSON shapes are those of the HTTP API, so that a command is written once and prints the same.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from perdure.runtime.values import Content
 
 Json = dict[str, Any]
-Given = Mapping[str, Any]  # the options of a command
+Options = Mapping[str, Any]  # the options of a command
 
 
 class Handle(Protocol):
@@ -21,51 +21,51 @@ class Handle(Protocol):
         ...
 
     async def get(self) -> Json:
-        """The session as it stands now. Raises NotFound."""
+        """Return the session as it stands now. Raises NotFound."""
         ...
 
     async def events(self, *, after: int = 0) -> list[Json]:
-        """Its events after a seq."""
+        """Return its events after a seq."""
         ...
 
     def follow(self, *, after: int = 0) -> AsyncIterator[Json]:
-        """Its events after a seq and those to come, for ever."""
+        """Iterate over its events after a seq, including those to come, without end."""
         ...
 
     def stream(self, message: Content | None, key: str | None) -> AsyncIterator[Json]:
-        """Go on, perhaps with a message: events, deltas (of type "delta"), the session last."""
+        """Continue it, perhaps with a message: yields events, deltas, and last the session."""
         ...
 
     async def send(self, message: Content, key: str | None) -> Json:
-        """Record a message, and answer the session."""
+        """Record a message, and return the session."""
         ...
 
     async def state(self) -> Json:
-        """The states of the runs that are paused in it, its open calls, and for how long."""
+        """Return the execution states of its paused runs, and its open calls."""
         ...
 
     async def permissions(self) -> list[Json]:
-        """What people allowed for the rest of it."""
+        """Return the permissions that approvers granted for the rest of it."""
         ...
 
     async def revoke(self, number: int, by: str | None) -> None:
-        """Ask again about what that number allows. Raises NotFound."""
+        """Revoke the permission with this number. Raises NotFound."""
         ...
 
-    async def hurry(self) -> None:
-        """Let a model that is asked again later be asked at once, when it goes on."""
+    async def resume(self) -> None:
+        """Make it due now, so that a model request that backs off is sent at once."""
         ...
 
     async def cancel(self, by: str | None, reason: str | None) -> Json:
-        """End its run."""
+        """Cancel its run, and return the session."""
         ...
 
-    async def compact(self, wanted: Given) -> Json:
-        """Let the model summarise it, and answer the session."""
+    async def compact(self, options: Options) -> Json:
+        """Let the model summarize it, and return the session."""
         ...
 
     async def fork(self, at: int | None, new_id: str | None) -> "Handle":
-        """A copy, up to a settled point."""
+        """Copy it up to an event at which every call is settled."""
         ...
 
     async def delete(self) -> None:
@@ -74,18 +74,18 @@ class Handle(Protocol):
 
 
 class Backend(Protocol):
-    """Sessions and pending calls, seen from one tenant or from all."""
+    """Sessions and pending calls of one tenant, or of all."""
 
     def now(self) -> int:
-        """The present instant, in ms, for ages."""
+        """Return the present instant in ms, to compute ages from."""
         ...
 
-    def drives(self, agent: str) -> bool:
-        """Whether streaming a session of this agent drives it here, in the foreground."""
+    def is_driven_here(self, agent: str) -> bool:
+        """Return True if streaming a session of this agent drives it in this process."""
         ...
 
-    def shows_thinking(self, agent: str) -> bool:
-        """Whether people are shown what the model of this agent thinks."""
+    def may_show_thinking(self, agent: str) -> bool:
+        """Return True if the thinking of this agent's model may be printed."""
         ...
 
     def session(
@@ -97,26 +97,26 @@ class Backend(Protocol):
         metadata: Mapping[str, Any] | None = None,
         queue: str | None = None,
     ) -> Handle:
-        """The handle of a session; without a tenant in the one that is seen."""
+        """Return the handle of a session, in the tenant of the options unless one is given."""
         ...
 
-    def sessions(self, *, whole: bool) -> AsyncIterator[Json]:
-        """All of them; unless they must be `whole` perhaps without what only their logs say."""
+    def sessions(self, *, is_complete: bool) -> AsyncIterator[Json]:
+        """Iterate over all sessions; only if complete, with the fields that need their logs."""
         ...
 
     def pending(self, session: Json | None, status: str | None) -> AsyncIterator[Json]:
-        """Calls that wait (of one session), or that have this status, or "all"."""
+        """Iterate over pending calls, all or of one session: open ones, or with this status."""
         ...
 
     async def pending_call(self, pending_id: str) -> Json:
-        """One call, settled or not. Raises NotFound."""
+        """Return one pending call, open or settled. Raises NotFound."""
         ...
 
-    async def settle(self, verb: str, call: Json, given: Given) -> Json:
-        """Give a call its outcome; answers the call, with `duplicate`."""
+    async def settle(self, verb: str, call: Json, options: Options) -> Json:
+        """Settle a call, and return it with `duplicate`."""
         ...
 
 
-def handle_of(backend: Backend, session: Json) -> Handle:
-    """The handle of a session that was found."""
+def session_handle(backend: Backend, session: Json) -> Handle:
+    """Return the handle of a session from its JSON."""
     return backend.session(session["sessionID"], tenant=session["tenant"])

@@ -1,4 +1,4 @@
-"""From what people type (an id, the beginning of one, @last) to the thing itself."""
+"""Sessions and pending calls by typed id: a complete id, a unique prefix, or @last."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,79 +12,97 @@ from perdure.runtime.records.entries import session_not_found
 
 LAST: Final = "@last"
 _SHOWN: Final = 10
+_PURPOSES: Final = {
+    Verb.RESPOND: "respond to",
+    Verb.RESULT: "submit a result for",
+    Verb.ERROR: "submit an error for",
+}
 
 
-async def session(backend: Backend, given: str) -> Json:
-    """The session that is meant. NotFound, or Refused AMBIGUOUS_ID with the candidates."""
-    check_id(given)
-    if given != LAST:
-        with suppress(NotFound, Corrupt):  # whoever types it whole need not wait for the list
-            return await backend.session(given).get()
-    seen = [one async for one in backend.sessions(whole=False)]
-    if given == LAST:
-        if not seen:
-            raise NotFound("there is no session yet", code="SESSION_NOT_FOUND")
-        return max(seen, key=lambda one: (one["updatedAt"], one["createdAt"]))
-    exact = [one for one in seen if one["sessionID"] == given]
-    own = [one for one in exact if not one["tenant"]]
-    found = own or exact or [one for one in seen if one["sessionID"].startswith(given)]
-    if not found:
-        raise session_not_found(given)
-    if len(found) > 1:
-        raise _ambiguous(given, "session", sorted(_name(one) for one in found))
-    return found[0]
+async def find_session(backend: Backend, typed_id: str) -> Json:
+    """Return the session of a typed id. Raises NotFound, or Refused with AMBIGUOUS_ID."""
+    check_id(typed_id)
+    if typed_id != LAST:
+        with suppress(NotFound, Corrupt):  # a complete id needs no list of all sessions
+            return await backend.session(typed_id).get()
+    sessions = [session async for session in backend.sessions(is_complete=False)]
+    if typed_id == LAST:
+        if not sessions:
+            raise NotFound(
+                "there is no session yet",
+                code="SESSION_NOT_FOUND",
+                hint="start one: perdure run AGENT PROMPT",
+            )
+        return max(sessions, key=lambda session: (session["updatedAt"], session["createdAt"]))
+    exact = [session for session in sessions if session["sessionID"] == typed_id]
+    untenanted = [session for session in exact if not session["tenant"]]
+    matches = (
+        untenanted
+        or exact
+        or [session for session in sessions if session["sessionID"].startswith(typed_id)]
+    )
+    if not matches:
+        raise session_not_found(typed_id)
+    if len(matches) > 1:
+        raise _ambiguous(typed_id, "session", sorted(_name(session) for session in matches))
+    return matches[0]
 
 
-def _name(found: Json) -> str:
-    name: str = found["sessionID"]
-    return f"{name} (--tenant {found['tenant']})" if found["tenant"] else name
+def _name(session: Json) -> str:
+    name: str = session["sessionID"]
+    return f"{name} (--tenant {session['tenant']})" if session["tenant"] else name
 
 
-async def pending(backend: Backend, given: str, verb: Verb | None = None) -> Json:
-    """The pending call that is meant.
+async def find_pending(backend: Backend, typed_id: str, verb: Verb | None = None) -> Json:
+    """Return the pending call of a typed id. Raises NotFound, or Refused with AMBIGUOUS_ID.
 
-    `@last` is the newest open one (that takes the verb, if there is one), else the newest of all.
+    `@last` is the newest open call, or else the newest settled one; with a verb, only calls that
+    accept it count.
     """
-    check_id(given, "pending id")
-    if given == LAST:
+    check_id(typed_id, "pending id")
+    if typed_id == LAST:
         return await _last_pending(backend, verb)
     try:
-        return await backend.pending_call(given)
+        return await backend.pending_call(typed_id)
     except NotFound as error:
-        found = [one async for one in backend.pending(None, "all") if one["id"].startswith(given)]
-        if not found:
+        matches = [
+            call async for call in backend.pending(None, "all") if call["id"].startswith(typed_id)
+        ]
+        if not matches:
             raise error from None
-    if len(found) > 1:
-        names = sorted(f"{one['id']} ({one['tool']}, {one['status']})" for one in found)
-        raise _ambiguous(given, "pending call", names)
-    return found[0]
+    if len(matches) > 1:
+        names = sorted(f"{call['id']} ({call['tool']}, {call['status']})" for call in matches)
+        raise _ambiguous(typed_id, "pending call", names)
+    return matches[0]
 
 
 async def _last_pending(backend: Backend, verb: Verb | None) -> Json:
     for status in (None, "all"):
-        found = [
-            one
-            async for one in backend.pending(None, status)
-            if verb is None or verb in VERBS[one["kind"]]
+        calls = [
+            call
+            async for call in backend.pending(None, status)
+            if verb is None or verb in VERBS[call["kind"]]
         ]
-        if found:  # an answer is first of all for a question
-            is_meant = {"question": 1} if verb is Verb.RESPOND else {}
+        if calls:  # `respond` also settles approvals, but usually answers a question
+            rank = {"question": 1} if verb is Verb.RESPOND else {}
             return max(
-                found,
-                key=lambda one: (
-                    is_meant.get(one["kind"], 0),
-                    one["time"]["created"],
-                    one["partID"],
+                calls,
+                key=lambda call: (
+                    rank.get(call["kind"], 0),
+                    call["time"]["created"],
+                    call["partID"],
                 ),
             )
-    what = "pending call" if verb is None else f"call to {verb}"
-    raise NotFound(f"there is no {what}", code="PENDING_NOT_FOUND", hint="perdure pending list")
+    purpose = "" if verb is None else f" to {_PURPOSES.get(verb, verb)}"
+    raise NotFound(
+        f"there is no pending call{purpose}", code="PENDING_NOT_FOUND", hint="perdure pending list"
+    )
 
 
-def _ambiguous(given: str, what: str, names: Sequence[str]) -> Refused:
-    listed = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+def _ambiguous(typed_id: str, noun: str, names: Sequence[str]) -> Refused:
+    candidates = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
     return Refused(
-        f"{given!r} could be {len(names)} {what}s: {listed}",
+        f"{typed_id!r} matches {len(names)} {noun}s: {candidates}",
         code="AMBIGUOUS_ID",
         hint="type more of the id",
         details={"candidates": list(names[:_SHOWN])},

@@ -1,11 +1,11 @@
-"""A runtime in this process, as commands work on it."""
+"""The backend on a runtime in this process."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from perdure.app import Runtime, service_of, tenant_of
-from perdure.cli.backend.base import Given, Handle, Json
+from perdure.cli.backend.base import Handle, Json, Options
 from perdure.cli.settings import login_name
 from perdure.core.pending.commands import (
     Approve,
@@ -18,26 +18,24 @@ from perdure.core.pending.commands import (
 )
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session.state import State
-from perdure.hitl.showing import pause_json
+from perdure.hitl.metadata import pause_json
 from perdure.runtime.models.base import Delta
 from perdure.runtime.records.entries import SessionEntry, SessionRef
 from perdure.runtime.sessions.handle import Session
-from perdure.runtime.sessions.service import NO_KIND
 from perdure.runtime.values import Content
 from perdure.runtime.views import (
     Event,
     Result,
     Snapshot,
-    pending_json,
     permission_json,
-    problem_of,
     session_json,
+    stored_problem,
 )
 
 VIA: Final = "cli"
 
 
-_COMMANDS: Final[dict[str, Callable[[Given], Command]]] = {
+_COMMANDS: Final[dict[str, Callable[[Options], Command]]] = {
     "approve": lambda g: Approve(g["by"], VIA, g["args"], g["note"], g["remember"]),
     "deny": lambda g: Deny(g["by"], VIA, g["reason"]),
     "respond": lambda g: Respond(g["by"], VIA, g["output"]),
@@ -48,31 +46,31 @@ _COMMANDS: Final[dict[str, Callable[[Given], Command]]] = {
 
 
 async def reap_dead_workers(runtime: Runtime) -> None:
-    """Let the store notice workers whose lease has run out, as any claim does.
+    """Free the leases of workers whose heartbeat stopped.
 
-    Until somebody claims, a session that a killed worker held still names it as its driver.
+    Otherwise a session that a killed worker drove still names it as its driver.
     """
-    await service_of(runtime).host.claim(NO_KIND, 0)
+    await service_of(runtime).runs.reap()
 
 
 @dataclass(frozen=True, slots=True)
-class Local:
+class LocalBackend:
     """The runtime that the options name."""
 
     runtime: Runtime
 
     def now(self) -> int:
-        """The store's clock."""
-        return service_of(self.runtime).desk.store.now()
+        """Return the time of the store's clock."""
+        return service_of(self.runtime).now()
 
-    def drives(self, agent: str) -> bool:
-        """Whether the agent is known here."""
+    def is_driven_here(self, agent: str) -> bool:
+        """Return True if the agent is defined here."""
         return service_of(self.runtime).agents.find(agent) is not None
 
-    def shows_thinking(self, agent: str) -> bool:
-        """As the agent says, where it is known."""
-        found = service_of(self.runtime).agents.find(agent)
-        return found is not None and found.agent.show_thinking
+    def may_show_thinking(self, agent: str) -> bool:
+        """Return the setting of the agent; False if it is not defined here."""
+        ready = service_of(self.runtime).agents.find(agent)
+        return ready is not None and ready.agent.show_thinking
 
     def session(
         self,
@@ -83,52 +81,51 @@ class Local:
         metadata: Mapping[str, Any] | None = None,
         queue: str | None = None,
     ) -> Handle:
-        """The handle of a session. Raises NotFound for an agent that nobody here knows."""
+        """Return the handle of a session. Raises NotFound for an agent that is not defined here."""
         agents = service_of(self.runtime).agents
         if agent is not None and agents.names():
-            agents.get(agent)  # a mistyped name must not become a session that nobody ever drives
-        seen = self.runtime if tenant is None else self.runtime.tenant(tenant)
-        handle = seen.session(session_id, agent=agent, metadata=metadata, queue=queue)
-        return LocalSession(seen, handle)
+            agents.get(agent)  # a mistyped name must not create a session that no worker drives
+        runtime = self.runtime if tenant is None else self.runtime.tenant(tenant)
+        handle = runtime.session(session_id, agent=agent, metadata=metadata, queue=queue)
+        return LocalSession(runtime, handle)
 
-    async def sessions(self, *, whole: bool) -> AsyncIterator[Json]:
-        """All of them; unless they must be whole, as their entries say."""
+    async def sessions(self, *, is_complete: bool) -> AsyncIterator[Json]:
+        """Iterate over all sessions; unless complete, from their entries alone."""
         service = service_of(self.runtime)
-        async for known in service.sessions(tenant_of(self.runtime)):
-            if whole:
-                yield (await service.listed(known)).to_json()
+        async for entry in service.sessions(tenant_of(self.runtime)):
+            if is_complete:
+                yield (await service.listed_result(entry)).to_json()
             else:
-                problem = problem_of(known.record.problem, known.record.problem_text)
-                yield session_json(Snapshot(known.record, State(), problem=problem))
+                problem = stored_problem(entry.record.problem, entry.record.problem_text)
+                yield session_json(Snapshot(entry.record, State(), problem=problem))
 
     async def pending(self, session: Json | None, status: str | None) -> AsyncIterator[Json]:
-        """Calls that wait, or that have this status."""
+        """Iterate over pending calls: open ones, or with this status."""
         service = service_of(self.runtime)
-        stream = None if session is None else (await known_of(self.runtime, session)).stream
+        stream = None if session is None else (await session_entry(self.runtime, session)).stream
         tenant = tenant_of(self.runtime)
-        async for record in service.pending(tenant, status=status, stream=stream):
-            yield self._shown(record)
+        async for record in service.calls.list(tenant, status=status, stream=stream):
+            yield self._to_json(record)
 
     async def pending_call(self, pending_id: str) -> Json:
-        """One call. Raises NotFound."""
-        settling = service_of(self.runtime).desk.settling
-        return self._shown(await settling.pending(pending_id, tenant_of(self.runtime)))
+        """Return one pending call. Raises NotFound."""
+        calls = service_of(self.runtime).calls
+        return self._to_json(await calls.get(pending_id, tenant_of(self.runtime)))
 
-    async def settle(self, verb: str, call: Json, given: Given) -> Json:
-        """Give a call its outcome."""
-        command = _COMMANDS[verb](given)
-        outcome = await service_of(self.runtime).settle(call["id"], command, call["tenant"])
-        return {**self._shown(outcome.record), "duplicate": outcome.duplicate}
+    async def settle(self, verb: str, call: Json, options: Options) -> Json:
+        """Settle a call, and return it with `duplicate`."""
+        command = _COMMANDS[verb](options)
+        outcome = await service_of(self.runtime).calls.settle(call["id"], command, call["tenant"])
+        return {**self._to_json(outcome.record), "duplicate": outcome.duplicate}
 
-    def _shown(self, record: PendingRecord) -> Json:
-        desk = service_of(self.runtime).desk
-        return pending_json(record, desk.pending_call(record).callback_url)
+    def _to_json(self, record: PendingRecord) -> Json:
+        return service_of(self.runtime).calls.to_json(record)
 
 
-async def known_of(runtime: Runtime, session: Json) -> SessionEntry:
-    """The entry of a session that was found."""
-    address = SessionRef(session["tenant"], session["sessionID"])
-    return await service_of(runtime).desk.outside.known(address)
+async def session_entry(runtime: Runtime, session: Json) -> SessionEntry:
+    """Return the entry of a session from its JSON."""
+    ref = SessionRef(session["tenant"], session["sessionID"])
+    return await service_of(runtime).get(ref)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,32 +141,32 @@ class LocalSession:
         return self.session.id
 
     async def get(self) -> Json:
-        """The session as it stands; a driver that is dead is none."""
-        found = (await self.session.get()).to_json()
-        if found["driver"] is None:
-            return found
+        """Return the session as it stands. A dead worker does not count as its driver."""
+        session = (await self.session.get()).to_json()
+        if session["driver"] is None:
+            return session
         await reap_dead_workers(self.runtime)
         return (await self.session.get()).to_json()
 
     async def events(self, *, after: int = 0) -> list[Json]:
-        """Its events after a seq."""
-        known = await self._known()
-        found = await service_of(self.runtime).events(known, after)
-        return [event.to_json() for event in found]
+        """Return its events after a seq."""
+        entry = await self._entry()
+        events = await service_of(self.runtime).events(entry, after)
+        return [event.to_json() for event in events]
 
     async def follow(self, *, after: int = 0) -> AsyncIterator[Json]:
-        """Its events after a seq and those to come."""
-        service, known = service_of(self.runtime), await self._known()
+        """Iterate over its events after a seq, including those to come."""
+        service, entry = service_of(self.runtime), await self._entry()
         while True:
-            for event in await service.events(known, after):
+            for event in await service.events(entry, after):
                 after = event.seq
                 yield event.to_json()
-            await service.desk.store.changed(1.0)
+            await service.feed.wait_for_change(1.0)
 
     async def stream(self, message: Content | None, key: str | None) -> AsyncIterator[Json]:
-        """Drive it here, or watch whoever does."""
+        """Drive it here, or follow the worker that drives it."""
         async for item in self.session.stream(message, key=key):
-            yield _shown(item)
+            yield _item_json(item)
 
     async def send(self, message: Content, key: str | None) -> Json:
         """Record a message."""
@@ -177,46 +174,48 @@ class LocalSession:
         return await self.get()
 
     async def state(self) -> Json:
-        """The states of its paused runs."""
-        return await pause_json(service_of(self.runtime), await self._known())
+        """Return the execution states of its paused runs."""
+        return await pause_json(service_of(self.runtime), await self._entry())
 
     async def permissions(self) -> list[Json]:
-        """What people allowed for the rest of it."""
-        seen = await service_of(self.runtime).sight(await self._known())
-        return [permission_json(one) for one in seen.folded.allowed]
+        """Return the permissions that approvers granted for the rest of it."""
+        snapshot = await service_of(self.runtime).snapshot(await self._entry())
+        return [
+            permission_json(permission) for permission in snapshot.log_state.remembered_approvals
+        ]
 
     async def revoke(self, number: int, by: str | None) -> None:
-        """Ask again about what that number allows."""
-        known = await self._known()
-        await service_of(self.runtime).revoke(known, number, by or login_name(), VIA)
+        """Revoke the permission with this number."""
+        entry = await self._entry()
+        await service_of(self.runtime).revoke(entry, number, by or login_name(), VIA)
 
-    async def hurry(self) -> None:
-        """Wait for nothing but people and results."""
+    async def resume(self) -> None:
+        """Make it due now, so that a model request that backs off is sent at once."""
         await self.session.resume()
 
     async def cancel(self, by: str | None, reason: str | None) -> Json:
-        """End its run."""
+        """Cancel its run."""
         return (await self.session.cancel(by=by, reason=reason)).to_json()
 
-    async def compact(self, wanted: Given) -> Json:
-        """Let the model summarise it, here or wherever it is driven."""
-        return (await self.session.compact(**wanted)).to_json()
+    async def compact(self, options: Options) -> Json:
+        """Let the model summarize it, here or in the worker that drives it."""
+        return (await self.session.compact(**options)).to_json()
 
     async def fork(self, at: int | None, new_id: str | None) -> Handle:
-        """A copy, up to a settled point."""
+        """Copy it up to an event at which every call is settled."""
         return LocalSession(self.runtime, await self.session.fork(at=at, id=new_id))
 
     async def delete(self) -> None:
         """Delete it."""
         await self.session.delete()
 
-    async def _known(self) -> SessionEntry:
+    async def _entry(self) -> SessionEntry:
         tenant = tenant_of(self.runtime) or ""
-        return await known_of(self.runtime, {"tenant": tenant, "sessionID": self.id})
+        return await session_entry(self.runtime, {"tenant": tenant, "sessionID": self.id})
 
 
-def _shown(item: Event | Delta | Result[Any]) -> Json:
+def _item_json(item: Event | Delta | Result[Any]) -> Json:
     if isinstance(item, Delta):
-        told = {"kind": item.kind, "text": item.text, "callID": item.call_id}
-        return {"type": "delta", "data": told}
+        delta = {"kind": item.kind, "text": item.text, "callID": item.call_id}
+        return {"type": "delta", "data": delta}
     return item.to_json()

@@ -1,4 +1,4 @@
-"""A server, as commands work on it: the same verbs through its client."""
+"""The backend on a server, through its HTTP client."""
 
 import base64
 import os
@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import anyio
 
-from perdure.cli.backend.base import Backend, Given, Handle, Json
+from perdure.cli.backend.base import Backend, Handle, Json, Options
 from perdure.cli.settings import Settings, login_name
 from perdure.client import Client, RemoteSession
 from perdure.errors import ConfigError, PerdureError
@@ -20,8 +20,8 @@ from perdure.runtime.values import Content, File
 R = TypeVar("R")
 
 TOKEN: Final = "PERDURE_TOKEN"  # noqa: S105 - the name of the variable
-PATIENCE_S: Final = 3.0  # somebody sits there and waits
-# Hints of a server are requests; who typed a command is told the command instead.
+PATIENCE_S: Final = 3.0  # short, because a person is waiting
+# A server's hints are HTTP requests; a user of the command line gets the command instead.
 _COMMANDS: Final = (
     (re.compile(r"GET /(pending|sessions)"), r"perdure \1 list"),
     (re.compile(r"GET /(pending|sessions)/(\S+)"), r"perdure \1 show \2"),
@@ -30,13 +30,13 @@ _COMMANDS: Final = (
 )
 
 
-def served(settings: Settings, main: Callable[[Backend], Awaitable[R]]) -> R:
-    """Await `main` with the server that the options name. Raises what the server refuses."""
+def with_server(settings: Settings, main: Callable[[Backend], Awaitable[R]]) -> R:
+    """Await `main` with the server that the options name. Raises the errors of the server."""
     if settings.config or settings.app or settings.store:
         raise ConfigError(
-            "--server goes with neither --config, --app nor --store",
+            "--server cannot be combined with --config, --app or --store",
             code="OPTIONS_CLASH",
-            hint="the server knows its own store and agents",
+            hint="remove them: the server has its own store and agents",
         )
     token = _token(settings)
     client = Client(settings.server or "", token, tenant=settings.tenant, patience=PATIENCE_S)
@@ -44,7 +44,7 @@ def served(settings: Settings, main: Callable[[Backend], Awaitable[R]]) -> R:
 
     async def inside() -> R:
         async with client:
-            return await main(Remote(client, by))
+            return await main(RemoteBackend(client, by))
 
     try:
         return anyio.run(inside)
@@ -54,17 +54,17 @@ def served(settings: Settings, main: Callable[[Backend], Awaitable[R]]) -> R:
 
 
 def _token(settings: Settings) -> str | None:
-    """The token: never an argument, for everybody on the machine can read those."""
+    """Return the token. It is never an argument, since other users can read those."""
     if settings.token_file is None:
         return os.environ.get(TOKEN) or None
     try:
         return Path(settings.token_file).read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigError(
-            f"the token file {settings.token_file} cannot be read: {why}",
+            f"the token file {settings.token_file} cannot be read: {reason}",
             code="TOKEN_UNREADABLE",
-            hint=f"or put the token into {TOKEN}",
+            hint=f"check --token-file, or put the token into {TOKEN}",
         ) from error
 
 
@@ -76,23 +76,23 @@ def _as_command(hint: str | None) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Remote:
+class RemoteBackend:
     """The server that the options name."""
 
     client: Client
-    by: str | None  # who types, where no token says it
+    by: str | None  # the login name, where there is no token with a name
 
     def now(self) -> int:
-        """The clock of this machine."""
+        """Return the time of this machine."""
         return time.time_ns() // 1_000_000
 
-    def drives(self, agent: str) -> bool:
-        """A session is driven where the server is, never here."""
+    def is_driven_here(self, agent: str) -> bool:
+        """Return False: workers of the server drive the sessions."""
         del agent
         return False
 
-    def shows_thinking(self, agent: str) -> bool:
-        """Not known from here."""
+    def may_show_thinking(self, agent: str) -> bool:
+        """Return False: the settings of the server's agents are not known here."""
         del agent
         return False
 
@@ -105,52 +105,52 @@ class Remote:
         metadata: Mapping[str, Any] | None = None,
         queue: str | None = None,
     ) -> Handle:
-        """The handle of a session."""
-        seen = self.client if not tenant else self.client.tenant(tenant)
-        handle = seen.session(session_id, agent=agent, metadata=metadata, queue=queue)
-        return Served(handle, self.by)
+        """Return the handle of a session."""
+        client = self.client if not tenant else self.client.tenant(tenant)
+        handle = client.session(session_id, agent=agent, metadata=metadata, queue=queue)
+        return ServerSession(handle, self.by)
 
-    def sessions(self, *, whole: bool) -> AsyncIterator[Json]:
-        """All of them, whole."""
-        del whole
+    def sessions(self, *, is_complete: bool) -> AsyncIterator[Json]:
+        """Iterate over all sessions, always complete."""
+        del is_complete
         return self.client.sessions()
 
     def pending(self, session: Json | None, status: str | None) -> AsyncIterator[Json]:
-        """Calls that wait, or that have this status."""
+        """Iterate over pending calls: open ones, or with this status."""
         if session is None:
             return self.client.pending(status=status)
-        seen = self.client.tenant(session["tenant"]) if session["tenant"] else self.client
-        return seen.pending(session=session["sessionID"], status=status)
+        client = self.client.tenant(session["tenant"]) if session["tenant"] else self.client
+        return client.pending(session=session["sessionID"], status=status)
 
     async def pending_call(self, pending_id: str) -> Json:
-        """One call. Raises NotFound."""
+        """Return one pending call. Raises NotFound."""
         return await self.client.pending_call(pending_id)
 
-    async def settle(self, verb: str, call: Json, given: Given) -> Json:
-        """Give a call its outcome."""
-        said: Json = {"by": given["by"] or self.by}
+    async def settle(self, verb: str, call: Json, options: Options) -> Json:
+        """Settle a call, and return it with `duplicate`."""
+        fields: Json = {"by": options["by"] or self.by}
         match verb:
             case "approve":
-                said |= {"args": given["args"], "note": given["note"]}
-                said |= {"remember": given["remember"] or None}
-                answer = await self.client.approve(call["id"], **said)
+                fields |= {"args": options["args"], "note": options["note"]}
+                fields |= {"remember": options["remember"] or None}
+                response = await self.client.approve(call["id"], **fields)
             case "deny":
-                answer = await self.client.deny(call["id"], reason=given["reason"], **said)
+                response = await self.client.deny(call["id"], reason=options["reason"], **fields)
             case "respond":
-                answer = await self.client.respond(call["id"], given["output"], **said)
+                response = await self.client.respond(call["id"], options["output"], **fields)
             case "result":
-                said |= {"title": given["title"], "metadata": given["metadata"]}
-                answer = await self.client.submit_result(call["id"], given["output"], **said)
+                fields |= {"title": options["title"], "metadata": options["metadata"]}
+                response = await self.client.submit_result(call["id"], options["output"], **fields)
             case "error":
-                answer = await self.client.submit_error(call["id"], given["message"], **said)
+                response = await self.client.submit_error(call["id"], options["message"], **fields)
             case _:
-                answer = await self.client.cancel(call["id"], **said)
+                response = await self.client.cancel(call["id"], **fields)
         settled = await self.client.pending_call(call["id"])
-        return {**settled, "duplicate": bool(answer.get("duplicate"))}
+        return {**settled, "duplicate": bool(response.get("duplicate"))}
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServerSession:
     """A session of the server."""
 
     session: RemoteSession
@@ -162,52 +162,52 @@ class Served:
         return self.session.id
 
     async def get(self) -> Json:
-        """The session as it stands."""
+        """Return the session as it stands."""
         return await self.session.get()
 
     async def events(self, *, after: int = 0) -> list[Json]:
-        """Its events after a seq."""
+        """Return its events after a seq."""
         return await self.session.events(after=after)
 
     def follow(self, *, after: int = 0) -> AsyncIterator[Json]:
-        """Its events after a seq and those to come."""
+        """Iterate over its events after a seq, including those to come."""
         return self.session.follow(after=after)
 
     def stream(self, message: Content | None, key: str | None) -> AsyncIterator[Json]:
-        """Let the server go on with it, and watch."""
-        said = None if message is None else content_json(message)
-        return self.session.stream(said, key=key)
+        """Let the server continue it, and follow."""
+        content = None if message is None else content_json(message)
+        return self.session.stream(content, key=key)
 
     async def send(self, message: Content, key: str | None) -> Json:
         """Record a message."""
         return await self.session.send(content_json(message), key=key)
 
     async def state(self) -> Json:
-        """The states of its paused runs."""
+        """Return the execution states of its paused runs."""
         return await self.session.state()
 
     async def permissions(self) -> list[Json]:
-        """What people allowed for the rest of it."""
+        """Return the permissions that approvers granted for the rest of it."""
         return await self.session.permissions()
 
     async def revoke(self, number: int, by: str | None) -> None:
-        """Ask again about what that number allows."""
+        """Revoke the permission with this number."""
         await self.session.revoke(number, by=by or self.by)
 
-    async def hurry(self) -> None:
-        """Nothing to do: going on without a message is the same to a server."""
+    async def resume(self) -> None:
+        """Do nothing: for a server, streaming without a message already resumes the session."""
 
     async def cancel(self, by: str | None, reason: str | None) -> Json:
-        """End its run."""
+        """Cancel its run."""
         return await self.session.cancel(by=by or self.by, reason=reason)
 
-    async def compact(self, wanted: Given) -> Json:
-        """Let the model summarise it."""
-        return await self.session.compact(**{**wanted, "by": wanted["by"] or self.by})
+    async def compact(self, options: Options) -> Json:
+        """Let the model summarize it."""
+        return await self.session.compact(**{**options, "by": options["by"] or self.by})
 
     async def fork(self, at: int | None, new_id: str | None) -> Handle:
-        """A copy, up to a settled point."""
-        return Served(await self.session.fork(at=at, id=new_id), self.by)
+        """Copy it up to an event at which every call is settled."""
+        return ServerSession(await self.session.fork(at=at, id=new_id), self.by)
 
     async def delete(self) -> None:
         """Delete it."""
@@ -215,7 +215,7 @@ class Served:
 
 
 def content_json(content: Content) -> str | list[Json]:
-    """A message as JSON carries it."""
+    """Return a message as JSON."""
     if isinstance(content, str):
         return content
     parts = [content] if isinstance(content, File) else content

@@ -1,1 +1,1 @@
-"""What can be typed. These modules are light: what a command does is imported when it runs."""
+"""Click definitions of the commands. They stay light: a command imports its action when it runs."""

@@ -2,33 +2,33 @@
 
 import click
 
-from perdure.cli.settings import Settings, shared, with_settings
+from perdure.cli.settings import Settings, shared_options, with_settings
 
 
 @click.group()
-@shared
+@shared_options
 def agents() -> None:
-    """Look at the agents that are here."""
+    """Inspect the configured agents."""
 
 
 @agents.command("list")
-@shared
+@shared_options
 @with_settings
 def list_(settings: Settings) -> int:
     """List the agents with their models and tools."""
-    from perdure.cli.actions import agents as checking
+    from perdure.cli.actions.agents import list_agents
 
-    return checking.list_agents(settings)
+    return list_agents(settings)
 
 
 @agents.command()
-@shared
+@shared_options
 @with_settings
 def check(settings: Settings) -> int:
-    """Compare every waiting call with the agents here; exits with 1 if one could not run.
+    """Check that the agents here can run every pending call.
 
-    Worth running before a new version of the tools is deployed.
+    The exit code is 1 if they cannot. Run this before you deploy a new version of the tools.
     """
-    from perdure.cli.actions import agents as checking
+    from perdure.cli.actions import agents as actions
 
-    return checking.check(settings)
+    return actions.check(settings)

@@ -2,17 +2,20 @@
 
 import click
 
-from perdure.cli.settings import Settings, shared, who, with_settings
+from perdure.cli.settings import Settings, actor_name, by_option, shared_options, with_settings
 
 
 @click.command()
 @click.argument("agent")
-@click.option("-s", "--session", metavar="SESSION", help="Its id; a new one if not given.")
-@click.option("--by", metavar="NAME", help="Who decides; else the login name, or the token's.")
-@shared
+@click.option("-s", "--session", metavar="SESSION", help="Use this session.  [default: a new one]")
+@by_option
+@shared_options
 @with_settings
 def chat(settings: Settings, agent: str, session: str | None, by: str | None) -> int:
-    """Talk with AGENT, deciding inline; leave with Ctrl-D or Ctrl-C and go on later."""
-    from perdure.cli.actions import chat as chatting
+    """Talk with AGENT, and decide approvals inline.
 
-    return chatting.chat(settings, agent, session, who(by, settings.server))
+    Leave with Ctrl-D or Ctrl-C. The session is saved, and you can continue it later.
+    """
+    from perdure.cli.actions import chat as actions
+
+    return actions.chat(settings, agent, session, actor_name(by, settings.server))

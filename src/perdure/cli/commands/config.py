@@ -4,31 +4,31 @@ import json
 
 import click
 
-from perdure.cli.settings import Settings, shared, with_settings
+from perdure.cli.settings import Settings, shared_options, with_settings
 
 
 @click.group()
-@shared
+@shared_options
 def config() -> None:
     """Check the configuration."""
 
 
 @config.command()
 @click.argument("file", required=False)
-@shared
+@shared_options
 @with_settings
 def validate(settings: Settings, file: str | None) -> int:
-    """Say whether a configuration is right, and what it means."""
-    from perdure.cli.actions import agents as checking
+    """Check a configuration, and describe what it means."""
+    from perdure.cli.actions import agents as actions
 
-    return checking.validate(settings, file or settings.config or "perdure.yaml")
+    return actions.validate(settings, file or settings.config or "perdure.yaml")
 
 
 @config.command()
-@shared
+@shared_options
 def schema() -> int:
     """Print the JSON schema of perdure.yaml, for editors."""
-    from perdure.config import schema as made
+    from perdure import config as configuration
 
-    click.echo(json.dumps(made(), indent=2))
+    click.echo(json.dumps(configuration.schema(), indent=2))
     return 0

@@ -2,57 +2,60 @@
 
 import click
 
-from perdure.cli.settings import Settings, shared, with_settings
+from perdure.cli.settings import Settings, shared_options, with_settings
 
 
 @click.group()
-@shared
+@shared_options
 def db() -> None:
-    """Look after the database."""
+    """Inspect, back up, migrate and copy the database."""
 
 
 @db.command()
-@shared
+@shared_options
 @with_settings
 def stats(settings: Settings) -> int:
-    """Show the database in numbers."""
-    from perdure.cli.actions import database as caring
+    """Print statistics of the database."""
+    from perdure.cli.actions import database
 
-    return caring.stats(settings)
+    return database.stats(settings)
 
 
 @db.command()
 @click.argument("file")
-@shared
+@shared_options
 @with_settings
 def backup(settings: Settings, file: str) -> int:
-    """Copy the database to FILE, while it is in use; the copy is checked."""
-    from perdure.cli.actions import database as caring
+    """Back up the database to FILE while it is in use.
 
-    return caring.backup(settings, file)
+    The copy is checked.
+    """
+    from perdure.cli.actions import database
+
+    return database.backup(settings, file)
 
 
 @db.command()
-@shared
+@shared_options
 @with_settings
 def migrate(settings: Settings) -> int:
-    """Bring the database's schema up to date, and say its number."""
-    from perdure.cli.actions import database as caring
+    """Migrate the schema of the database, and print its version."""
+    from perdure.cli.actions import database
 
-    return caring.migrate(settings)
+    return database.migrate(settings)
 
 
 @db.command()
 @click.argument("source")
 @click.argument("target")
-@shared
+@shared_options
 @with_settings
 def copy(settings: Settings, source: str, target: str) -> int:
-    """Copy all that the store SOURCE holds into the store TARGET, and compare the two.
+    """Copy the store SOURCE into the store TARGET, and compare the two.
 
-    Both are URLs, such as sqlite:///perdure.db and postgresql://…; nobody may work on them. A copy
-    that was stopped goes on where it was.
+    Both are URLs, such as sqlite:///perdure.db and postgresql://…. No other process may use them
+    meanwhile. A copy that was interrupted continues where it stopped.
     """
-    from perdure.cli.actions.database import copy_store
+    from perdure.cli.actions import database
 
-    return copy_store(settings, source, target)
+    return database.copy_store(settings, source, target)

@@ -2,7 +2,7 @@
 
 import click
 
-from perdure.cli.settings import Settings, shared, with_settings
+from perdure.cli.settings import Settings, shared_options, with_settings
 
 
 @click.command()
@@ -11,23 +11,24 @@ from perdure.cli.settings import Settings, shared, with_settings
     "--keep",
     metavar="DIR",
     type=click.Path(file_okay=False),
-    help="Play in this directory and leave everything there, to look around.",
+    help="Run in this directory, and keep all files for you to look at.",
 )
 @click.option(
     "--workers",
     type=click.IntRange(1, 20),
     default=1,
     metavar="N",
-    help="So many workers at once; whoever drives is killed.  [default: one after another]",
+    help="Run N workers at once, and kill the one that drives.  [default: one after another]",
 )
-@shared
+@shared_options
 @with_settings
 def demo(settings: Settings, *, auto: bool, keep: str | None, workers: int) -> int:
-    """Watch a session survive: two workers are killed, and nothing is lost or done twice.
+    """Watch a session survive while two workers are killed.
 
-    Offline, with a scripted model; takes a quarter of a minute. With --store postgresql://… the
-    session is kept in that database, and the workers could be on as many machines.
+    Nothing is lost, and no effect happens twice. The demo runs offline with a scripted model, and
+    takes about 15 seconds. With --store postgresql://… the session is stored in that database, as
+    it would be with workers on several machines.
     """
-    from perdure.cli.demo.playing import play
+    from perdure.cli.demo.play import play
 
     return play(settings, auto=auto, keep=keep, workers=workers)

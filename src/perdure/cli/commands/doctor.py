@@ -2,24 +2,23 @@
 
 import click
 
-from perdure.cli.settings import Settings, shared, with_settings
+from perdure.cli.settings import Settings, shared_options, with_settings
 
 
 @click.command()
 @click.argument("session", required=False)
-@click.option("--full", is_flag=True, help="Also compare every index with its table; slower.")
-@click.option("--fix", is_flag=True, help="Do what the findings say; originals are kept.")
-@shared
+@click.option("--full", is_flag=True, help="Also compare every index with its table. Slower.")
+@click.option("--fix", is_flag=True, help="Fix what the findings name. The originals are kept.")
+@shared_options
 @with_settings
 def doctor(settings: Settings, session: str | None, *, full: bool, fix: bool) -> int:
-    """Say what is wrong with the store and what waits in it, or with one SESSION; what to type.
+    """Check the store, or one SESSION.
 
-    Changes nothing without --fix, and may run beside workers. Exits with 1 if it finds something,
-    with 7 if something is damaged.
+    Each finding says what to do about it. Without --fix the command changes nothing. It may run
+    beside workers. The exit code is 1 if there are findings, and 7 if data is damaged.
     """
-    from perdure.cli.actions import database as caring
-    from perdure.cli.actions import doctor as doctoring
+    from perdure.cli.actions import doctor as actions
 
     if session is not None:
-        return doctoring.doctor_of_session(settings, session, fix=fix)
-    return doctoring.doctor_fix(settings, full=full) if fix else caring.doctor(settings, full=full)
+        return actions.doctor_session(settings, session, fix=fix)
+    return actions.doctor_store(settings, full=full, fix=fix)

@@ -2,15 +2,15 @@
 
 import click
 
-from perdure.cli.settings import Settings, shared, with_settings
+from perdure.cli.settings import Settings, shared_options, with_settings
 
 
 @click.command()
 @click.argument("folder", metavar="[DIR]", default=".", type=click.Path(file_okay=False))
-@shared
+@shared_options
 @with_settings
 def init(settings: Settings, folder: str) -> int:
-    """Make a project that runs at once, offline, with a test."""
-    from perdure.cli.actions import init as starting
+    """Create a project that runs at once, offline, and has a test."""
+    from perdure.cli.actions import init as actions
 
-    return starting.init(settings, folder)
+    return actions.init(settings, folder)

@@ -1,134 +1,144 @@
 """`perdure pending …`, and the short forms `perdure approve` and `perdure deny`."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from perdure.cli.commands.types import change, json_object
-from perdure.cli.settings import Settings, shared, who, with_settings
-
-KINDS = ("tool", "approval", "question", "child", "timer")
-STATUSES = ("waiting", "processing", "completed", "failed", "expired", "cancelled", "all")
+from perdure.cli.settings import Settings, actor_name, by_option, shared_options, with_settings
+from perdure.core.literals import CallKind, PendingStatus
 
 
 @click.group()
-@shared
+@shared_options
 def pending() -> None:
-    """Look at the calls that wait and settle them. IDs may be shortened; @last is the newest.
+    """List and settle pending calls.
 
-    What is given here is recorded first. Where a worker is alive it goes on there, else here.
+    An ID may be shortened to a unique prefix; @last is the newest call. A decision or a result is
+    recorded first. Then a worker continues the session, or this command does if none is running.
     """
 
 
 @pending.command("list")
-@click.option("--kind", type=click.Choice(KINDS))
-@click.option("--tool", metavar="NAME")
-@click.option("--session", metavar="ID")
-@click.option("--status", type=click.Choice(STATUSES), help="The open ones if not given.")
-@shared
+@click.option("--kind", type=click.Choice(get_args(CallKind)), help="List only calls of this kind.")
+@click.option("--tool", metavar="NAME", help="List only calls of this tool.")
+@click.option("--session", metavar="ID", help="List only calls of this session.")
+@click.option(
+    "--status",
+    type=click.Choice((*get_args(PendingStatus), "all")),
+    help="List only calls with this status.  [default: all open calls]",
+)
+@shared_options
 @with_settings
-def list_(settings: Settings, /, **wanted: Any) -> int:
-    """List the calls that wait."""
-    from perdure.cli.actions import pending as waiting
+def list_(settings: Settings, /, **options: Any) -> int:
+    """List pending calls, oldest first."""
+    from perdure.cli.actions import pending as actions
 
-    return waiting.list_pending(settings, wanted)
+    return actions.list_pending(settings, options)
 
 
 @pending.command()
 @click.argument("pending_id", metavar="ID")
-@shared
+@shared_options
 @with_settings
 def show(settings: Settings, pending_id: str) -> int:
-    """Show one call, and what to type about it."""
-    from perdure.cli.actions import pending as waiting
+    """Show a pending call, and the commands that settle it."""
+    from perdure.cli.actions import pending as actions
 
-    return waiting.show_pending(settings, pending_id)
+    return actions.show_pending(settings, pending_id)
 
 
-def _settling(command: Callable[..., int]) -> Callable[..., int]:
-    """What every command takes that settles a call."""
+def _settle_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the options of every command that settles a call."""
     for decorate in (
         with_settings,
-        shared,
-        click.option("--wait", is_flag=True, help="Follow the session, and exit like run."),
-        click.option("--no-run", is_flag=True, help="Only record it."),
-        click.option("--by", metavar="NAME", help="Who; else the login name, or the token's."),
+        shared_options,
+        click.option(
+            "--wait", is_flag=True, help="Follow the session; exit codes are those of run."
+        ),
+        click.option("--no-run", is_flag=True, help="Record only; leave the session to a worker."),
+        by_option,
         click.argument("pending_id", metavar="ID"),
     ):
         command = decorate(command)
     return command
 
 
-def _decide(settings: Settings, verb: str, pending_id: str, given: dict[str, Any]) -> int:
-    given["by"] = who(given["by"], settings.server)
-    if given["wait"] and given["no_run"]:
-        raise click.UsageError("--wait and --no-run exclude each other")
-    from perdure.cli.actions import pending as deciding
+def _decide(settings: Settings, verb: str, pending_id: str, options: dict[str, Any]) -> int:
+    options["by"] = actor_name(options["by"], settings.server)
+    if options["wait"] and options["no_run"]:
+        raise click.UsageError("--wait and --no-run cannot be combined")
+    from perdure.cli.actions import pending as actions
 
-    return deciding.decide(settings, verb, pending_id, given)
+    return actions.decide(settings, verb, pending_id, options)
 
 
 @pending.command()
-@click.option("--args", type=json_object, metavar="JSON", help="Changes to its arguments.")
+@click.option("--args", type=json_object, metavar="JSON", help="Change these arguments.")
 @click.option(
     "--set",
     "changes",
     type=change,
     metavar="KEY=VALUE",
     multiple=True,
-    help="One change; JSON, else text.",
+    help="Change one argument; VALUE is JSON, or else text. Repeatable.",
 )
-@click.option("--note", metavar="TEXT", help="Kept with the decision.")
-@click.option("--remember", is_flag=True, help="Exactly this call is not asked about again here.")
+@click.option("--note", metavar="TEXT", help="Record this note with the decision.")
 @click.option(
-    "--remember-as", "rule", metavar="RULE", help="Nor what a rule says, such as shell:cmd=ls*."
+    "--remember", is_flag=True, help="Allow exactly this call for the rest of the session."
 )
-@_settling
-def approve(settings: Settings, pending_id: str, **given: Any) -> int:
-    """Let a call run, exactly as it stands or with changes."""
-    changes = {**(given["args"] or {}), **dict(given.pop("changes"))}
-    given["args"] = changes or None
-    given["remember"] = given.pop("rule") or given["remember"]
-    return _decide(settings, "approve", pending_id, given)
+@click.option(
+    "--remember-as",
+    "rule",
+    metavar="RULE",
+    help="Allow all calls that match RULE, such as shell:cmd=ls*, for the rest of the session.",
+)
+@_settle_options
+def approve(settings: Settings, pending_id: str, **options: Any) -> int:
+    """Approve a call, as it is or with changed arguments."""
+    changes = {**(options["args"] or {}), **dict(options.pop("changes"))}
+    options["args"] = changes or None
+    options["remember"] = options.pop("rule") or options["remember"]
+    return _decide(settings, "approve", pending_id, options)
 
 
 @pending.command()
-@click.option("--reason", metavar="TEXT", help="Told to the model.")
-@_settling
-def deny(settings: Settings, pending_id: str, **given: Any) -> int:
-    """Do not let a call run."""
-    return _decide(settings, "deny", pending_id, given)
+@click.option("--reason", metavar="TEXT", help="Tell the model this reason.")
+@_settle_options
+def deny(settings: Settings, pending_id: str, **options: Any) -> int:
+    """Deny a call, so that it never runs."""
+    return _decide(settings, "deny", pending_id, options)
 
 
 @pending.command()
-@click.option("--output", required=True, metavar="TEXT")
-@_settling
-def respond(settings: Settings, pending_id: str, **given: Any) -> int:
-    """Answer a question, or give an output instead of running a call."""
-    return _decide(settings, "respond", pending_id, given)
+@click.option("--output", required=True, metavar="TEXT", help="The answer, or the output.")
+@_settle_options
+def respond(settings: Settings, pending_id: str, **options: Any) -> int:
+    """Answer a question, or supply an output instead of running a call."""
+    return _decide(settings, "respond", pending_id, options)
 
 
 @pending.command()
-@click.option("--output", required=True, metavar="TEXT")
-@click.option("--title", metavar="TEXT")
-@click.option("--metadata", type=json_object, metavar="JSON")
-@_settling
-def result(settings: Settings, pending_id: str, **given: Any) -> int:
-    """Give the result of a call that ran elsewhere."""
-    return _decide(settings, "result", pending_id, given)
+@click.option("--output", required=True, metavar="TEXT", help="The output of the call.")
+@click.option("--title", metavar="TEXT", help="Record this title with the result.")
+@click.option("--metadata", type=json_object, metavar="JSON", help="Record this with the result.")
+@_settle_options
+def result(settings: Settings, pending_id: str, **options: Any) -> int:
+    """Submit the result of a call that ran elsewhere."""
+    return _decide(settings, "result", pending_id, options)
 
 
 @pending.command()
-@_settling
+@_settle_options
 @click.argument("message")
-def error(settings: Settings, pending_id: str, **given: Any) -> int:
-    """Say that a call that ran elsewhere has failed."""
-    return _decide(settings, "error", pending_id, given)
+def error(settings: Settings, pending_id: str, **options: Any) -> int:
+    """Submit an error, the MESSAGE, for a call that failed elsewhere."""
+    return _decide(settings, "error", pending_id, options)
 
 
 @pending.command()
-@_settling
-def cancel(settings: Settings, pending_id: str, **given: Any) -> int:
-    """Give a call up; the model is told."""
-    return _decide(settings, "cancel", pending_id, given)
+@_settle_options
+def cancel(settings: Settings, pending_id: str, **options: Any) -> int:
+    """Cancel a call, and tell the model."""
+    return _decide(settings, "cancel", pending_id, options)

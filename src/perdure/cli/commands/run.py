@@ -6,43 +6,49 @@ from typing import Any
 import click
 
 from perdure.cli.commands.types import json_object
-from perdure.cli.settings import Settings, shared, with_settings
+from perdure.cli.settings import Settings, shared_options, with_settings
 
 
 @click.command()
 @click.argument("agent")
 @click.argument("prompt", required=False)
-@click.option("-s", "--session", metavar="SESSION", help="Its id; a new one if not given.")
-@click.option("--key", help="The same key and message again sends nothing, and goes on.")
+@click.option("-s", "--session", metavar="SESSION", help="Use this session.  [default: a new one]")
+@click.option(
+    "--key",
+    metavar="KEY",
+    help="Message key: the same message with the same key is recorded only once.",
+)
 @click.option(
     "--file",
     "files",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False),
-    help="A file to send along; may be repeated.",
+    help="Send this file with the message. Repeatable.",
 )
-@click.option("--metadata", type=json_object, metavar="JSON", help="Kept with a new session.")
-@click.option("--queue", metavar="NAME", help="Of a new session: which workers it is for.")
-@click.option("--detach", is_flag=True, help="Only record the message: a worker drives.")
-@click.option("--timeout", metavar="DURATION", help="How long to follow it, such as 90s.")
-@shared
+@click.option("--metadata", type=json_object, metavar="JSON", help="Metadata for a new session.")
+@click.option("--queue", metavar="NAME", help="Queue for a new session.")
+@click.option("--detach", is_flag=True, help="Only record the message, and let a worker drive.")
+@click.option(
+    "--timeout", metavar="DURATION", help="Follow the session for at most this long, such as 90s."
+)
+@shared_options
 @with_settings
-def run(settings: Settings, /, **given: Any) -> int:
-    """Give AGENT a PROMPT (- reads it from stdin) and watch what happens.
+def run(settings: Settings, /, **options: Any) -> int:
+    """Send PROMPT to AGENT, and follow the session.
 
-    Exits with 8 where it waits for somebody: the session is saved, and goes on with the commands
-    that are printed then.
+    If PROMPT is "-", it is read from stdin. The exit code is 8 if the session waits for an
+    approval, an answer or a result. It is saved then, and the printed commands continue it.
     """
-    prompt, session = given["prompt"], given["session"]
+    prompt, session = options["prompt"], options["session"]
     if prompt == "-":
-        given["prompt"] = prompt = _stdin()
+        options["prompt"] = prompt = _stdin()
     if prompt is not None and not prompt.strip():
         raise click.UsageError("the prompt is empty")
-    if prompt is None and not given["files"] and (session is None or given["detach"]):
-        raise click.UsageError("there is no PROMPT; give one, or - to read it from stdin")
-    from perdure.cli.actions import run as driving
+    if prompt is None and not options["files"] and (session is None or options["detach"]):
+        raise click.UsageError("PROMPT is missing; give one, or - to read it from stdin")
+    from perdure.cli.actions import run as actions
 
-    return driving.run(settings, driving.Ask(**given))
+    return actions.run(settings, actions.RunOptions(**options))
 
 
 def _stdin() -> str:
@@ -50,5 +56,5 @@ def _stdin() -> str:
         return sys.stdin.buffer.read().decode()
     except UnicodeDecodeError as error:
         raise click.UsageError(
-            f"stdin is not UTF-8 (byte {error.start}); send it with --file"
+            f"stdin is not UTF-8 (byte {error.start}); send the data with --file"
         ) from error

@@ -1,184 +1,219 @@
 """`perdure sessions …`."""
 
-from typing import Any
+from typing import Any, get_args
 
 import click
 
-from perdure.cli.settings import Settings, shared, who, with_settings
-
-STATES = ("pending", "running", "waiting", "completed", "failed", "cancelled")
+from perdure.cli.settings import Settings, actor_name, by_option, shared_options, with_settings
+from perdure.core.literals import RunState
 
 
 @click.group()
-@shared
+@shared_options
 def sessions() -> None:
-    """Look at sessions and move them. IDs may be shortened; @last is the last one used."""
+    """List, inspect, continue and change sessions.
+
+    An ID may be shortened to a unique prefix; @last is the session that was used last.
+    """
 
 
 @sessions.command("list")
-@click.option("--state", type=click.Choice(STATES))
-@click.option("--agent", metavar="NAME")
-@click.option("--older", metavar="DURATION", help="Not touched for that long, such as 7d.")
-@click.option("--search", metavar="TEXT", help="In ids and first messages.")
-@shared
+@click.option(
+    "--state", type=click.Choice(get_args(RunState)), help="List only sessions in this state."
+)
+@click.option("--agent", metavar="NAME", help="List only sessions of this agent.")
+@click.option(
+    "--older", metavar="DURATION", help="List only sessions unchanged for this long, such as 7d."
+)
+@click.option(
+    "--search", metavar="TEXT", help="List only sessions with TEXT in the id or first message."
+)
+@shared_options
 @with_settings
-def list_(settings: Settings, /, **wanted: Any) -> int:
-    """List sessions, the newest first."""
-    from perdure.cli.actions import sessions as showing
+def list_(settings: Settings, /, **options: Any) -> int:
+    """List sessions, newest first."""
+    from perdure.cli.actions import sessions as actions
 
-    return showing.list_sessions(settings, wanted)
+    return actions.list_sessions(settings, options)
 
 
 @sessions.command()
 @click.argument("session_id", metavar="ID")
-@shared
+@shared_options
 @with_settings
 def show(settings: Settings, session_id: str) -> int:
-    """Show why a session does not move and what to type, and what was said so far."""
-    from perdure.cli.actions import sessions as showing
+    """Show a session with its conversation.
 
-    return showing.show_session(settings, session_id)
+    The first lines say what it waits for and which commands continue it.
+    """
+    from perdure.cli.actions import sessions as actions
+
+    return actions.show_session(settings, session_id)
 
 
 @sessions.command()
 @click.argument("session_id", metavar="ID")
-@click.option("--after", type=click.IntRange(min=0), default=0, help="Only events after this seq.")
-@click.option("--follow", is_flag=True, help="Also those to come.")
-@shared
+@click.option(
+    "--after",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="SEQ",
+    help="Print only events after this one.",
+)
+@click.option("--follow", is_flag=True, help="Keep printing events as they are recorded.")
+@shared_options
 @with_settings
 def events(settings: Settings, session_id: str, after: int, *, follow: bool) -> int:
     """Print the log of a session."""
-    from perdure.cli.actions import sessions as showing
+    from perdure.cli.actions import sessions as actions
 
-    return showing.events(settings, session_id, after, follow=follow)
+    return actions.events(settings, session_id, after, follow=follow)
 
 
 @sessions.command()
 @click.argument("session_id", metavar="ID")
-@shared
+@shared_options
 @with_settings
 def state(settings: Settings, session_id: str) -> int:
-    """Show a paused run: its state, its open calls, and for how long; whole with --json."""
-    from perdure.cli.actions import sessions as pausing
+    """Show a paused run with its open calls.
 
-    return pausing.state(settings, session_id)
+    With --json, print the complete execution state.
+    """
+    from perdure.cli.actions import sessions as actions
+
+    return actions.state(settings, session_id)
 
 
 @sessions.command()
 @click.argument("session_id", metavar="ID")
-@click.option("--revoke", type=int, metavar="N", help="Ask again about what N allows.")
-@click.option("--by", metavar="NAME", help="Who; else the login name, or the token's.")
-@shared
+@click.option(
+    "--revoke", type=int, metavar="N", help="Revoke permission N: its calls need approval again."
+)
+@by_option
+@shared_options
 @with_settings
 def permissions(settings: Settings, session_id: str, revoke: int | None, by: str | None) -> int:
-    """List what was allowed for the rest of a session when a call was approved."""
-    from perdure.cli.actions import permissions as permitting
+    """List or revoke the permissions of a session.
 
-    return permitting.permissions(settings, session_id, revoke, who(by, settings.server))
+    Approvers grant them for the rest of the session with `perdure approve --remember`.
+    """
+    from perdure.cli.actions import permissions as actions
+
+    return actions.permissions(settings, session_id, revoke, actor_name(by, settings.server))
 
 
 @sessions.command()
 @click.argument("session_ids", metavar="ID...", nargs=-1)
-@click.option("--all", "every", is_flag=True, help="Every session.")
-@click.option("--secrets", is_flag=True, help="With secret arguments, as an import needs them.")
-@shared
+@click.option("--all", "every", is_flag=True, help="Export every session.")
+@click.option("--secrets", is_flag=True, help="Include secret arguments; an import needs them.")
+@shared_options
 @with_settings
 def export(settings: Settings, session_ids: tuple[str, ...], *, every: bool, secrets: bool) -> int:
-    """Write sessions to stdout as lines of JSON, for `perdure sessions import`."""
-    if bool(session_ids) == every:
-        raise click.UsageError("give the IDs of sessions, or --all")
-    from perdure.cli.actions import transfer as moving
+    """Export sessions to stdout, as lines of JSON.
 
-    return moving.export_sessions(settings, session_ids, every=every, secrets=secrets)
+    `perdure sessions import` reads them.
+    """
+    if bool(session_ids) == every:
+        raise click.UsageError("give either the IDs of sessions or --all")
+    from perdure.cli.actions import transfer as actions
+
+    return actions.export_sessions(settings, session_ids, every=every, secrets=secrets)
 
 
 @sessions.command("import")
 @click.argument("file")
-@click.option("--agent", metavar="NAME", help="Who goes on with another program's session.")
-@click.option("--as", "as_id", metavar="ID", help="What another program's session is called here.")
-@shared
+@click.option("--agent", metavar="NAME", help="Agent for a session of another program.")
+@click.option("--as", "as_id", metavar="ID", help="Id for a session of another program.")
+@shared_options
 @with_settings
 def import_(settings: Settings, file: str, agent: str | None, as_id: str | None) -> int:
-    """Make the sessions of FILE (- is stdin), which an export or another program wrote.
+    """Import the sessions in FILE, or from stdin if FILE is "-".
 
-    Of an export, calls that wait go on. Sessions of Claude Code, Codex and opencode, lists of
-    Anthropic or OpenAI messages and logs of events are told apart by what is in them, and
-    repaired, so that they can be gone on with.
+    FILE is an export, whose pending calls stay open, or a session of another program: Claude Code,
+    Codex, opencode, a list of Anthropic or OpenAI messages, or an event log. The format is
+    detected, and the messages are repaired so that the session can continue.
     """
-    from perdure.cli.actions import transfer as moving
+    from perdure.cli.actions import transfer as actions
 
-    return moving.import_sessions(settings, file, agent, as_id)
+    return actions.import_sessions(settings, file, agent, as_id)
 
 
 @sessions.command()
 @click.argument("session_id", metavar="ID")
-@click.option("--timeout", metavar="DURATION", help="How long to follow it, such as 90s.")
-@shared
+@click.option(
+    "--timeout", metavar="DURATION", help="Follow the session for at most this long, such as 90s."
+)
+@shared_options
 @with_settings
 def resume(settings: Settings, session_id: str, timeout: str | None) -> int:
-    """Go on with a session here, also after it failed; exits like run."""
-    from perdure.cli.actions import run as driving
+    """Continue a session here, even after it failed. Exit codes are those of run."""
+    from perdure.cli.actions import run as actions
 
-    return driving.resume(settings, session_id, timeout)
+    return actions.resume(settings, session_id, timeout)
 
 
 @sessions.command()
 @click.argument("session_id", metavar="ID")
-@click.option("--by", metavar="NAME", help="Who; else the login name, or the token's.")
-@click.option("--reason", metavar="TEXT")
-@shared
+@by_option
+@click.option("--reason", metavar="TEXT", help="Record this reason.")
+@shared_options
 @with_settings
 def cancel(settings: Settings, session_id: str, by: str | None, reason: str | None) -> int:
-    """End the run of a session: nothing of it is begun any more."""
-    from perdure.cli.actions import sessions as showing
+    """Cancel the run of a session. No further step of it starts."""
+    from perdure.cli.actions import sessions as actions
 
-    return showing.cancel_session(settings, session_id, who(by, settings.server), reason)
+    return actions.cancel_session(settings, session_id, actor_name(by, settings.server), reason)
 
 
 @sessions.command()
 @click.argument("session_id", metavar="ID")
-@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Of the last turns.")
-@click.option("--instructions", metavar="TEXT", help="What the model is told besides.")
-@click.option("--by", metavar="NAME", help="Who; else the login name, or the token's.")
-@shared
+@click.option(
+    "--keep", type=click.IntRange(min=0), metavar="N", help="Do not summarize the last N turns."
+)
+@click.option("--instructions", metavar="TEXT", help="Add these instructions for the summary.")
+@by_option
+@shared_options
 @with_settings
-def compact(settings: Settings, /, session_id: str, by: str | None, **wanted: Any) -> int:
-    """Let the model summarise what was said so far, and go on from that; the log stays whole."""
-    from perdure.cli.actions import sessions as compacting
+def compact(settings: Settings, /, session_id: str, by: str | None, **options: Any) -> int:
+    """Let the model summarize the older turns of a session.
 
-    return compacting.compact(settings, session_id, {**wanted, "by": who(by, settings.server)})
+    Later model requests contain the summary in their place. The log keeps every event.
+    """
+    from perdure.cli.actions import sessions as actions
+
+    return actions.compact(settings, session_id, {**options, "by": actor_name(by, settings.server)})
 
 
 @sessions.command()
 @click.argument("session_id", metavar="ID")
-@click.option("--at", type=click.IntRange(min=1), metavar="SEQ", help="Up to this event.")
-@click.option("--as", "new_id", metavar="NEW", help="The id of the fork.")
+@click.option("--at", type=click.IntRange(min=1), metavar="SEQ", help="Copy up to this event.")
+@click.option("--as", "new_id", metavar="NEW", help="Id of the fork.  [default: a new id]")
 @click.option(
     "--run",
     "prompt",
     is_flag=False,
     flag_value="",
     metavar="[PROMPT]",
-    help="Go on with the fork here, with a message or without; exits like run.",
+    help="Continue the fork here, with or without a message; exit codes are those of run.",
 )
-@shared
+@shared_options
 @with_settings
 def fork(
     settings: Settings, session_id: str, at: int | None, new_id: str | None, prompt: str | None
 ) -> int:
-    """Copy a session up to a point where every call was settled; nothing is done again."""
-    from perdure.cli.actions import fork as forking
+    """Copy a session up to an event where every call is settled. Nothing runs again."""
+    from perdure.cli.actions import fork as actions
 
-    return forking.fork_session(settings, session_id, forking.Cut(at, new_id, prompt))
+    return actions.fork_session(settings, session_id, actions.ForkOptions(at, new_id, prompt))
 
 
 @sessions.command()
 @click.argument("session_id", metavar="ID")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@shared
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@shared_options
 @with_settings
 def delete(settings: Settings, session_id: str, *, yes: bool) -> int:
-    """Delete a session with its log and its calls; this cannot be undone."""
-    from perdure.cli.actions import fork as forking
+    """Delete a session with its log and its pending calls. This cannot be undone."""
+    from perdure.cli.actions import fork as actions
 
-    return forking.delete_session(settings, session_id, yes=yes)
+    return actions.delete_session(settings, session_id, yes=yes)

@@ -1,4 +1,4 @@
-"""Values of options that are more than text."""
+"""Option types: JSON objects and changed arguments."""
 
 import json
 from typing import Any
@@ -7,23 +7,23 @@ import click
 
 
 def json_object(value: Any) -> dict[str, Any]:
-    """The JSON object that an option holds."""
+    """Parse the value of an option as a JSON object."""
     try:
-        found = value if isinstance(value, dict) else json.loads(value)
+        parsed = value if isinstance(value, dict) else json.loads(value)
     except ValueError as error:
-        raise click.BadParameter(f"it is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise click.BadParameter(f'{value} is not a JSON object, such as {{"cents": 4000}}')
-    return found
+        raise click.BadParameter(f"{value!r} is not valid JSON: {error}") from error
+    if not isinstance(parsed, dict):
+        raise click.BadParameter(f'{value!r} is not a JSON object such as {{"cents": 4000}}')
+    return parsed
 
 
 def change(value: Any) -> tuple[str, Any]:
-    """`key=value`; the value is JSON, else text."""
+    """Parse `key=value`; the value is JSON, or else text."""
     if isinstance(value, tuple):
         return value
     key, equals, text = str(value).partition("=")
     if not key or not equals:
-        raise click.BadParameter(f"{value!r} is not key=value")
+        raise click.BadParameter(f"{value!r} is not of the form key=value")
     try:
         return key, json.loads(text)
     except ValueError:

@@ -2,68 +2,83 @@
 
 import click
 
-from perdure.cli.settings import Settings, login_name, shared, with_settings
+from perdure.cli.settings import Settings, login_name, shared_options, with_settings
 
 
 @click.group()
-@shared
+@shared_options
 def webhook() -> None:
-    """Sign what is sent to us, and see what we send."""
+    """Sign requests, and inspect webhook deliveries."""
 
 
 @webhook.command()
-@click.option("--secret", metavar="S", help="Others on the machine can see it; better: see below.")
-@click.option("--pending", metavar="ID", help="Sign for this call: with its own secret.")
-@click.option("--id", "message_id", metavar="ID", help="Of the message (default: a new one).")
-@shared
+@click.option(
+    "--secret",
+    metavar="SECRET",
+    help="Sign with this secret. Other users of this machine can see it; prefer the variable.",
+)
+@click.option("--pending", metavar="ID", help="Sign with the secret of this pending call.")
+@click.option("--id", "message_id", metavar="ID", help="Id of the message.  [default: a new id]")
+@shared_options
 @with_settings
 def sign(
     settings: Settings, secret: str | None, pending: str | None, message_id: str | None
 ) -> int:
-    """Print the header lines that sign the body on stdin, in both ways.
+    """Print the headers that sign the body on stdin.
 
-    The secret is --secret, else PERDURE_WEBHOOK_SECRET, else that of the configuration. With
-    --pending the secret of that call is derived from it. The lines are as curl takes them:
+    The secret is taken from --secret, from PERDURE_WEBHOOK_SECRET, or from the configuration, in
+    this order. With --pending, the secret of that call is derived from it. The output contains
+    both kinds of signature headers, one per line, as curl reads them:
 
     perdure webhook sign --pending ID < body.json > headers
 
     curl -H @headers -H 'Content-Type: application/json' --data-binary @body.json URL
     """
-    from perdure.cli.actions import webhooks as signing
+    from perdure.cli.actions import webhooks as actions
 
-    return signing.sign(settings, secret, pending, message_id)
+    return actions.sign(settings, secret, pending, message_id)
 
 
 @webhook.command(name="list")
-@click.option("--status", type=click.Choice(["waiting", "delivered", "dead", "withdrawn"]))
-@click.option("--session", metavar="S", help="Of this session only.")
-@shared
+@click.option(
+    "--status",
+    type=click.Choice(["waiting", "delivered", "dead", "withdrawn"]),
+    help="List only deliveries with this status.",
+)
+@click.option("--session", metavar="ID", help="List only deliveries of this session.")
+@shared_options
 @with_settings
 def list_(settings: Settings, status: str | None, session: str | None) -> int:
-    """List what is told to others, oldest first."""
-    from perdure.cli.actions import webhooks as telling
+    """List webhook deliveries, oldest first."""
+    from perdure.cli.actions import webhooks as actions
 
-    return telling.list_deliveries(settings, status, session)
+    return actions.list_deliveries(settings, status, session)
 
 
 @webhook.command()
 @click.argument("delivery", metavar="ID")
-@shared
+@shared_options
 @with_settings
 def show(settings: Settings, delivery: str) -> int:
-    """Show one delivery with its body and the log of its attempts."""
-    from perdure.cli.actions import webhooks as telling
+    """Show a delivery with its body and the log of its attempts."""
+    from perdure.cli.actions import webhooks as actions
 
-    return telling.show_delivery(settings, delivery)
+    return actions.show_delivery(settings, delivery)
 
 
 @webhook.command()
 @click.argument("delivery", metavar="ID")
-@click.option("--by", default=login_name, show_default="login name", metavar="NAME")
-@shared
+@click.option(
+    "--by",
+    default=login_name,
+    show_default="login name",
+    metavar="NAME",
+    help="Record this name.",
+)
+@shared_options
 @with_settings
 def redeliver(settings: Settings, delivery: str, by: str) -> int:
-    """Send a delivery again, under the same id, as soon as a worker can."""
-    from perdure.cli.actions import webhooks as telling
+    """Let a worker send a delivery again, with the same id."""
+    from perdure.cli.actions import webhooks as actions
 
-    return telling.redeliver(settings, delivery, by)
+    return actions.redeliver(settings, delivery, by)

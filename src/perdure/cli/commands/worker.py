@@ -2,31 +2,36 @@
 
 import click
 
-from perdure.cli.settings import Settings, shared, with_settings
+from perdure.cli.settings import Settings, shared_options, with_settings
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Drive all that is due, and exit when idle.")
+@click.option("--once", is_flag=True, help="Drive everything that is due, then exit.")
 @click.option(
-    "--agent", "agents", multiple=True, metavar="NAME", help="Drive this agent only; repeatable."
+    "--agent",
+    "agents",
+    multiple=True,
+    metavar="NAME",
+    help="Drive only sessions of this agent. Repeatable.",
 )
 @click.option(
     "--queue",
     "queues",
     multiple=True,
     metavar="NAME",
-    help="Drive sessions in this queue only; repeatable.  [default: `default` and the agents' own]",
+    help="Drive only sessions in this queue. Repeatable.  "
+    "[default: `default` and the queues of the agents]",
 )
 @click.option(
-    "--only", type=click.Choice(["sessions", "deliveries"]), help="Do one kind of work only."
+    "--only", type=click.Choice(["sessions", "deliveries"]), help="Do only this kind of work."
 )
 @click.option(
     "--concurrency",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Drive at most so many sessions at one time.  [default: 256]",
+    help="Drive at most N sessions at the same time.  [default: 256]",
 )
-@shared
+@shared_options
 @with_settings
 def worker(
     settings: Settings,
@@ -37,12 +42,16 @@ def worker(
     only: str | None,
     concurrency: int | None,
 ) -> int:
-    """Drive every session that is due, until SIGTERM or Ctrl-C.
+    """Drive all sessions that are due, until SIGTERM or Ctrl-C.
 
-    Any number of workers may run; each session is driven by one at a time.
+    Any number of workers may run. Only one of them drives a session at a time.
     """
-    from perdure.cli.actions import worker as working
+    from perdure.cli.actions import worker as actions
 
-    mine = {"agents": agents or None, "queues": queues or None}
-    part = {**mine, "only": only, "concurrency": concurrency}
-    return working.work(settings, part, once=once)
+    options = {
+        "agents": agents or None,
+        "queues": queues or None,
+        "only": only,
+        "concurrency": concurrency,
+    }
+    return actions.work(settings, options, once=once)

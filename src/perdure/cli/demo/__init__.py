@@ -1,1 +1,1 @@
-"""`perdure demo`: a story that anybody can watch, with real processes that are really killed."""
+"""`perdure demo`: a guided run with real worker processes that are really killed."""

@@ -1,11 +1,12 @@
-"""What the demo proves, counted from the log, the script's log and the tools' own files."""
+"""Numbers that prove the result of the demo, from the session's log and the tools' own files."""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from perdure.cli.demo.stage import Picture, Stage
+from perdure.cli.demo.environment import DemoEnvironment, DemoSnapshot
+from perdure.cli.terminal.terminal import plural
 
 RUNS: Final = {"lookup_order": 1, "ask_warehouse": 1, "refund": 2, "notify_customer": 1}
 TURNS: Final = 4
@@ -14,58 +15,70 @@ CENTS: Final = 4000
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One number, and whether it is the right one."""
+    """One line of the result, and whether it is as promised."""
 
-    what: str
+    label: str
     value: str
-    ok: bool
+    is_right: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """All numbers."""
+    """All lines of the result, and their numbers for --json."""
 
     rows: tuple[Row, ...]
     numbers: dict[str, Any]
 
     @property
-    def ok(self) -> bool:
-        return all(row.ok for row in self.rows)
+    def is_right(self) -> bool:
+        return all(row.is_right for row in self.rows)
 
 
 def count(
-    stage: Stage, end: Picture, before_kills: Sequence[Picture], exit_codes: Sequence[int]
+    environment: DemoEnvironment,
+    end: DemoSnapshot,
+    before_kills: Sequence[DemoSnapshot],
+    exit_codes: Sequence[int],
 ) -> Score:
-    """Compare what happened with what was promised."""
-    runs = Counter(one["tool"] for one in stage.lines("runs.log"))
-    effects = Counter(one["effect"] for one in stage.lines("world.log"))
-    paid = [one["cents"] for one in stage.lines("world.log") if one["tool"] == "refund"]
-    asked = Counter(one["turn"] for one in stage.lines("script.log"))
-    recorded = [one for one in end.events if one["type"] == "assistant"]
-    lost = _lost(end, before_kills)
+    """Compare what happened with what is promised."""
+    runs = Counter(entry["tool"] for entry in environment.lines("runs.log"))
+    effects = Counter(entry["effect"] for entry in environment.lines("world.log"))
+    payments = [
+        entry["cents"] for entry in environment.lines("world.log") if entry["tool"] == "refund"
+    ]
+    model_requests = Counter(entry["turn"] for entry in environment.lines("script.log"))
+    recorded = [entry for entry in end.events if entry["type"] == "assistant"]
+    lost_count = _lost_events(end, before_kills)
     repeated = sum(times - 1 for times in effects.values())
-    attempts = {one["effect"] for one in stage.lines("runs.log") if one["tool"] == "refund"}
-    same = " with one effect id" if len(attempts) == 1 else " with several effect ids!"
-    ran = ", ".join(
-        f"{name} {times}{same if name == 'refund' else ''}" for name, times in runs.items()
+    attempts = {
+        entry["effect"] for entry in environment.lines("runs.log") if entry["tool"] == "refund"
+    }
+    ids = plural(len(attempts), "effect id")
+    runs_text = ", ".join(
+        f"{name} {times}{f' (with {ids})' if name == 'refund' else ''}"
+        for name, times in runs.items()
     )
-    turns = f"{asked.total()} asked, {len(recorded)} recorded"
-    right_turns = asked.total() == len(recorded) == len(asked) == TURNS
+    turns = f"{model_requests.total()} requested, {len(recorded)} recorded"
+    right_turns = model_requests.total() == len(recorded) == len(model_requests) == TURNS
     rows = (
-        Row("tools run", ran, dict(runs) == RUNS and len(attempts) == 1),
+        Row("tool runs", runs_text, dict(runs) == RUNS and len(attempts) == 1),
         Row("model turns", turns, right_turns),
-        Row("events lost", f"{lost} of {len(end.events)}", lost == 0),
-        Row("effects repeated", f"{repeated}{_paid(paid)}", repeated == 0 and paid == [CENTS]),
+        Row("events lost", f"{lost_count} of {len(end.events)}", lost_count == 0),
+        Row(
+            "effects repeated",
+            f"{repeated}{_payment_text(payments)}",
+            repeated == 0 and payments == [CENTS],
+        ),
         Row("workers killed", str(len(before_kills)), len(before_kills) == 2),
         Row("session", str(end.session["state"]), end.session["state"] == "completed"),
-        _stopped(exit_codes),
+        _exit_code_row(exit_codes),
     )
     numbers = {
         "tools": dict(runs),
-        "modelTurns": {"asked": asked.total(), "recorded": len(recorded)},
-        "events": {"count": len(end.events), "lost": lost},
+        "modelTurns": {"asked": model_requests.total(), "recorded": len(recorded)},
+        "events": {"count": len(end.events), "lost": lost_count},
         "effects": {"count": len(effects), "repeated": repeated},
-        "paidCents": paid,
+        "paidCents": payments,
         "kills": len(before_kills),
         "state": end.session["state"],
         "output": end.session["output"],
@@ -73,26 +86,26 @@ def count(
     return Score(rows, numbers)
 
 
-def _paid(paid: Sequence[int]) -> str:
-    how = "once" if len(paid) == 1 else f"in {len(paid)} payments"
-    return f"; the bank paid {sum(paid)} cents, {how}"
+def _payment_text(payments: Sequence[int]) -> str:
+    times = "once" if len(payments) == 1 else f"in {len(payments)} payments"
+    return f"; the bank paid {sum(payments)} cents, {times}"
 
 
-def _stopped(exit_codes: Sequence[int]) -> Row:
-    what = "last worker" if len(exit_codes) == 1 else f"last {len(exit_codes)} workers"
+def _exit_code_row(exit_codes: Sequence[int]) -> Row:
+    label = "last worker" if len(exit_codes) == 1 else f"last {len(exit_codes)} workers"
     codes = ", ".join(map(str, exit_codes))
-    told = f"stopped by SIGTERM, exit code{'s' * (len(exit_codes) > 1)} {codes}"
-    return Row(what, told, set(exit_codes) == {0})
+    text = f"stopped by SIGTERM, exit code{'s' * (len(exit_codes) > 1)} {codes}"
+    return Row(label, text, set(exit_codes) == {0})
 
 
-def _lost(end: Picture, before_kills: Sequence[Picture]) -> int:
-    """Holes in the numbering, and events that were there before a kill and are not the same."""
-    now = {one["seq"]: one for one in end.events}
+def _lost_events(end: DemoSnapshot, before_kills: Sequence[DemoSnapshot]) -> int:
+    """Count missing seqs, and events that are not as they were before a kill."""
+    now = {event["seq"]: event for event in end.events}
     holes = set(range(1, max(now, default=0) + 1)) - set(now)
     changed = {
         event["seq"]
-        for picture in before_kills
-        for event in picture.events
+        for snapshot in before_kills
+        for event in snapshot.events
         if now.get(event["seq"]) != event
     }
     return len(holes | changed)

@@ -1,72 +1,88 @@
-"""Who tells the story of the demo: scenes, commands that are really typed, the numbers."""
+"""Output of the demo: scenes, the commands that it runs, and the result."""
 
+import textwrap
 import time
 from dataclasses import dataclass, field
+from typing import Final
 
 import click
 
 from perdure.cli.demo.count import Score
-from perdure.cli.demo.stage import Stage
+from perdure.cli.demo.environment import DemoEnvironment
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal
+
+WORST_MOMENT: Final = (
+    "This is the worst moment: the bank has paid, but the result is not recorded. The intent was "
+    "recorded before the call ran, with the key that the bank received."
+)
 
 
 @dataclass(slots=True)
 class Narrator:
-    """Says what happens on a stage while making it happen."""
+    """Runs commands and workers in the demo's environment, and prints what it does."""
 
-    stage: Stage
+    environment: DemoEnvironment
     terminal: Terminal
-    waits: bool  # for Enter, between the scenes
+    waits_for_enter: bool  # between the scenes
     _scenes: int = field(default=0, init=False)
 
     def scene(self, title: str) -> None:
-        """Begin the next scene, once who watches is ready."""
-        if self.waits and self._scenes:
+        """Begin the next scene; in an interactive demo, after Enter was pressed."""
+        if self.waits_for_enter and self._scenes:
             click.echo()
-            click.prompt("   Enter goes on", default="", show_default=False, prompt_suffix=" ")
+            text = "   Press Enter to continue"
+            click.prompt(text, default="", show_default=False, prompt_suffix=" ")
         self._scenes += 1
-        self.terminal.say()
-        self.terminal.say(f"{self._scenes}. {title}", bold=True)
+        self.terminal.print()
+        self.terminal.print(f"{self._scenes}. {title}", bold=True)
 
-    def tell(self, text: str) -> None:
-        """A sentence."""
-        self.terminal.say(f"   {text}")
+    def print(self, text: str) -> None:
+        """Print sentences, wrapped."""
+        for wrapped in textwrap.wrap(text, 84):
+            self.terminal.print(f"   {wrapped}")
 
-    def type(self, *words: str, shown: int | None = None) -> None:
-        """Run a command, and show it with what it printed."""
-        self.terminal.say(f"   $ {Settings().command(*words)}", bold=True)
-        for text in self.stage.perdure(*words).splitlines()[:shown]:
-            self.terminal.say(f"   │ {text}".rstrip(), dim=True)
+    def run_command(self, *words: str, shown: int | None = None) -> None:
+        """Run a command, and print it with its output."""
+        self.terminal.print(f"   $ {Settings().command(*words)}", bold=True)
+        for text in self.environment.run_command(*words).splitlines()[:shown]:
+            self.terminal.print(f"   │ {text}".rstrip(), dim=True)
 
-    def worker(self) -> int:
-        """Start a worker; answers its number."""
-        number = self.stage.start_worker()
-        pid = self.stage.workers[-1].pid
-        self.terminal.say(f"   $ perdure worker &     # worker {number}, process {pid}", bold=True)
+    def start_worker(self) -> int:
+        """Start a worker, and return its number."""
+        number = self.environment.start_worker()
+        pid = self.environment.workers[-1].pid
+        self.terminal.print(
+            f"   $ perdure worker &     # worker {number}, process {pid}", bold=True
+        )
         return number
 
     def kill(self, number: int) -> float:
-        """Kill a worker; answers when that was."""
-        pid = self.stage.workers[number - 1].pid
-        self.stage.kill(number)
+        """Kill a worker, and return the time of the kill."""
+        pid = self.environment.workers[number - 1].pid
+        self.environment.kill(number)
         killed_at = time.time()
-        self.terminal.say(f"   $ kill -9 {pid}          # worker {number} is gone", bold=True)
+        self.terminal.print(f"   $ kill -9 {pid}          # worker {number} is gone", bold=True)
         return killed_at
 
-    def end(self, score: Score, seconds: float, keep: str | None) -> None:
-        """The numbers."""
+    def print_score(self, score: Score, seconds: float, keep: str | None) -> None:
+        """Print the result."""
         terminal = self.terminal
-        terminal.say()
-        terminal.say("What the logs say", bold=True)
+        terminal.print()
+        terminal.print("Result, counted from the logs", bold=True)
         for row in score.rows:
-            terminal.say(f"   {'✓' if row.ok else '✗'} {row.what:<17} {row.value}")
-        terminal.say()
+            terminal.print(f"   {'✓' if row.is_right else '✗'} {row.label:<17} {row.value}")
+        terminal.print()
         if keep is not None:
-            terminal.say(f"Everything is in {keep}: cd there and try perdure sessions show @last.")
+            terminal.print(f"All files are in {keep}. To look around:")
+            terminal.print(f"  cd {keep} && perdure sessions show @last")
         verdict = (
-            "Nothing was lost, and no effect happened twice." if score.ok else "That is wrong!"
+            "Nothing was lost, and no effect happened twice."
+            if score.is_right
+            else "The demo failed: see the lines marked ✗."
         )
-        terminal.say(f"{verdict}  ({seconds:.0f} s)", bold=True)
+        terminal.print(f"{verdict}  ({seconds:.0f} s)", bold=True)
         if terminal.settings.as_json:
-            terminal.answer({"ok": score.ok, **score.numbers, "seconds": round(seconds, 1)})
+            terminal.print_json(
+                {"ok": score.is_right, **score.numbers, "seconds": round(seconds, 1)}
+            )

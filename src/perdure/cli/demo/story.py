@@ -1,82 +1,91 @@
-"""The story of one worker after another: each is killed, and nothing is lost."""
+"""The demo with one worker at a time: two of them are killed, and nothing is lost."""
 
 from perdure.cli.demo.count import Score, count
-from perdure.cli.demo.narrator import Narrator
-from perdure.cli.demo.stage import ANSWER, SESSION, Picture
+from perdure.cli.demo.environment import ANSWER, SESSION, DemoSnapshot
+from perdure.cli.demo.narrator import WORST_MOMENT, Narrator
 
 
 class Story:
-    """Its scenes."""
+    """Scenes of the demo with one worker at a time."""
 
-    def __init__(self, told: Narrator) -> None:
-        self._told = told
+    def __init__(self, narrator: Narrator) -> None:
+        self._narrator = narrator
 
     def play(self) -> Score:
-        """All scenes, in order."""
-        waiting = self._begin()
-        still = self._first_kill(waiting)
-        working = self._second_kill(still)
-        self._answer(still)
-        return self._finish([waiting, working])
+        """Play all scenes, and return the result."""
+        waiting = self._start()
+        after_kill = self._first_kill(waiting)
+        paying = self._second_kill(after_kill)
+        self._submit_result(after_kill)
+        return self._finish([waiting, paying])
 
     # --- the scenes ---------------------------------------------------------------------------
 
-    def _begin(self) -> Picture:
-        told = self._told
-        told.scene("An agent works, and then has to wait")
-        told.tell("A customer wants a refund. One worker process drives the agent.")
-        told.type("run", "support", "My teapot came broken", "-s", SESSION, "--detach", shown=1)
-        number = told.worker()
-        waiting = told.stage.until_session(
-            "both calls wait", lambda seen: len(seen.waiting) == 2 and not seen.session["driver"]
+    def _start(self) -> DemoSnapshot:
+        narrator = self._narrator
+        narrator.scene("An agent works, then has to wait")
+        narrator.print("A customer wants a refund. One worker process drives the session.")
+        narrator.run_command(
+            "run", "support", "My teapot came broken", "-s", SESSION, "--detach", shown=1
         )
-        told.tell("It looked the order up. Two calls of one turn now wait: refund for a person,")
-        told.tell(f"ask_warehouse for its result. Worker {number} has nothing left to do.")
-        told.type("pending", "list")
+        number = narrator.start_worker()
+        waiting = narrator.environment.wait_for_session(
+            "both calls were pending",
+            lambda snapshot: len(snapshot.waiting) == 2 and not snapshot.session["driver"],
+        )
+        narrator.print(
+            "The agent looked up the order. Two calls of one turn are now pending: refund waits "
+            f"for approval, ask_warehouse for its result. Worker {number} has nothing to do."
+        )
+        narrator.run_command("pending", "list")
         return waiting
 
-    def _first_kill(self, waiting: Picture) -> Picture:
-        told = self._told
-        told.scene("The worker is killed while both calls wait")
-        told.kill(1)
-        told.tell(
-            "Nothing runs now. A call that waits needs no process: it is a row in a database."
+    def _first_kill(self, waiting: DemoSnapshot) -> DemoSnapshot:
+        narrator = self._narrator
+        narrator.scene("The worker is killed while both calls are pending")
+        narrator.kill(1)
+        narrator.print(
+            "No process runs now. A pending call needs none: it is a row in the database."
         )
-        number = told.worker()
-        told.tell(f"worker {number}: {told.stage.first_words(number)}")
-        still = told.stage.look()
-        same = still.waiting == waiting.waiting and still.events == waiting.events
-        told.tell("The new worker found both, untouched." if same else "Something was lost!")
-        return still
-
-    def _second_kill(self, still: Picture) -> Picture:
-        told = self._told
-        told.scene("A person decides; the worker is killed in the middle of the payment")
-        told.tell("Ana approves less than the agent asked for. Exactly that call runs.")
-        call = still.waiting["refund"]
-        told.type("approve", call, "--set", "cents=4000", "--by", "ana")
-        told.stage.until_line("world.log", "refund")
-        working = told.stage.look()
-        told.kill(2)
-        told.tell("The worst moment: the bank has paid, and nobody has recorded it. But the")
-        told.tell("intent was recorded before the deed, with the key that the bank was given.")
-        return working
-
-    def _answer(self, still: Picture) -> None:
-        told = self._told
-        told.scene("The warehouse answers while nothing runs")
-        call = still.waiting["ask_warehouse"]
-        told.type("pending", "result", call, "--output", ANSWER, "--no-run", shown=1)
-        told.tell("Recorded: it will be there when somebody comes back.")
-
-    def _finish(self, before_kills: list[Picture]) -> Score:
-        told = self._told
-        told.scene("A third worker takes over")
-        number = told.worker()
-        told.tell("A dead process holds nothing. The refund is run again with the same key, the")
-        told.tell("bank says that it had paid, and the agent goes on.")
-        end = told.stage.until_session(
-            "the session is over", lambda seen: seen.session["state"] in ("completed", "failed")
+        number = narrator.start_worker()
+        narrator.print(f"worker {number}: {narrator.environment.first_log_line(number)}")
+        after = narrator.environment.snapshot()
+        same = after.waiting == waiting.waiting and after.events == waiting.events
+        narrator.print(
+            "The new worker found both calls unchanged." if same else "Something was lost!"
         )
-        told.type("sessions", "show", SESSION)
-        return count(told.stage, end, before_kills, [told.stage.stop(number)])
+        return after
+
+    def _second_kill(self, waiting: DemoSnapshot) -> DemoSnapshot:
+        narrator = self._narrator
+        narrator.scene("A person approves, and the worker is killed in the middle of the payment")
+        narrator.print("Ana approves a smaller amount than the agent asked for.")
+        call = waiting.waiting["refund"]
+        narrator.run_command("approve", call, "--set", "cents=4000", "--by", "ana")
+        narrator.environment.wait_for_line("world.log", "refund")
+        paying = narrator.environment.snapshot()
+        narrator.kill(2)
+        narrator.print(WORST_MOMENT)
+        return paying
+
+    def _submit_result(self, waiting: DemoSnapshot) -> None:
+        narrator = self._narrator
+        narrator.scene("The warehouse answers while no process runs")
+        call = waiting.waiting["ask_warehouse"]
+        narrator.run_command("pending", "result", call, "--output", ANSWER, "--no-run", shown=1)
+        narrator.print("The result is recorded. The next worker will find it.")
+
+    def _finish(self, before_kills: list[DemoSnapshot]) -> Score:
+        narrator = self._narrator
+        narrator.scene("A third worker takes over")
+        number = narrator.start_worker()
+        narrator.print(
+            "A dead worker holds no session. The new worker runs the refund again with the same "
+            "key, the bank replies that it has already paid, and the agent continues."
+        )
+        end = narrator.environment.wait_for_session(
+            "the session ended",
+            lambda snapshot: snapshot.session["state"] in ("completed", "failed"),
+        )
+        narrator.run_command("sessions", "show", SESSION)
+        return count(narrator.environment, end, before_kills, [narrator.environment.stop(number)])

@@ -1,4 +1,4 @@
-"""What people see: text that cannot harm a terminal, tables, ages; JSON alone on stdout."""
+"""Terminal output: cleaned text, tables, ages and counts; with --json, only JSON on stdout."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from perdure.cli.settings import Settings
 from perdure.core.durations import format_ms
 from perdure.core.session.usage import UNPRICED
 
-# Control characters, and what turns the direction of writing: text from outside may hold them.
+# Control characters and changes of writing direction, which foreign text may contain.
 _HARMFUL: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -22,29 +22,29 @@ _LONGEST_ARGS: Final = 120
 
 
 def clean(text: str) -> str:
-    """The text with control characters written out; line breaks and tabs stay."""
-    return _HARMFUL.sub(lambda found: ascii(found.group())[1:-1], text)
+    """Return the text with control characters escaped; line breaks and tabs stay."""
+    return _HARMFUL.sub(lambda match: ascii(match.group())[1:-1], text)
 
 
 def line(text: str, longest: int = 0) -> str:
-    """The text in one line, cut if it is longer."""
+    """Return the text in one line, cut if it is longer."""
     flat = " ".join(clean(text).split())
     return flat if not longest or len(flat) <= longest else f"{flat[: longest - 1]}…"
 
 
 def call_text(tool: str, args: Mapping[str, Any]) -> str:
-    """A call as people read it: `refund(order_id=991, cents=4200)`."""
+    """Return a call in the form `refund(order_id=991, cents=4200)`."""
     shown = [f"{line(str(k))}={line(value_text(v), _LONGEST_VALUE)}" for k, v in args.items()]
     return f"{line(tool)}({line(', '.join(shown), _LONGEST_ARGS)})"
 
 
 def value_text(value: Any) -> str:
-    """A JSON value in short."""
+    """Return a JSON value as text; a string without quotes."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def age(ms: int) -> str:
-    """A stretch of time in its one or two largest units, rounded: `0.8s`, `24h`, `3d4h`."""
+    """Return a duration in its one or two largest units, rounded: `0.8s`, `24h`, `3d4h`."""
     if ms < 9_950:
         return f"{max(ms, 0) / 1000:.1f}s"
     for unit in (3_600_000, 60_000, 1_000):
@@ -54,57 +54,71 @@ def age(ms: int) -> str:
     return "24h" if ms == 86_400_000 else format_ms(ms)
 
 
+def plural(count: int, noun: str, verb: str = "") -> str:
+    """Return `1 call` or `2 calls`; with the verb `wait`, `1 call waits` or `2 calls wait`."""
+    if count != 1:
+        noun = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
+    elif verb:
+        verb = f"{verb}s"
+    return f"{count:,} {noun} {verb}".rstrip()
+
+
 class Terminal:
-    """Where a command writes. With --json the words go to stderr and stdout has the answer."""
+    """Output of a command. With --json, text goes to stderr and only the JSON to stdout."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._to_err = settings.as_json
-        self._said = False
+        self._has_output = False
         self._color = False if os.environ.get("NO_COLOR") else None
 
     @property
     def is_live(self) -> bool:
-        """Whether somebody watches the words come."""
+        """True if stdout is a terminal, so that text may be printed as it is streamed."""
         return not self._to_err and sys.stdout.isatty()
 
-    def say(self, text: str = "", *, bold: bool = False, dim: bool = False) -> None:
-        """A line for people."""
+    def print(self, text: str = "", *, bold: bool = False, dim: bool = False) -> None:
+        """Print a line, unless the command is quiet."""
         if not self.settings.quiet:
             self._write(clean(text), bold=bold, dim=dim)
 
-    def gap(self) -> None:
-        """An empty line, if something stands before it."""
-        if self._said:
-            self.say()
+    def print_lines(self, lines: Sequence[str]) -> None:
+        """Print lines, the first of them bold."""
+        for number, text in enumerate(lines):
+            self.print(text, bold=number == 0)
 
-    def result(self, text: str) -> None:
-        """A line that is the answer itself: not silenced by -q."""
+    def print_gap(self) -> None:
+        """Print an empty line, unless nothing was printed before it."""
+        if self._has_output:
+            self.print()
+
+    def print_result(self, text: str) -> None:
+        """Print a line that is the result itself, even if the command is quiet."""
         self._write(clean(text))
 
-    def piece(self, text: str, *, dim: bool = False) -> None:
-        """A part of a line."""
+    def print_part(self, text: str, *, dim: bool = False) -> None:
+        """Print a part of a line, unless the command is quiet."""
         if not self.settings.quiet:
             self._write(clean(text), end=False, dim=dim)
 
     def _write(self, text: str, *, end: bool = True, bold: bool = False, dim: bool = False) -> None:
         styled = click.style(text, bold=bold or None, dim=dim or None) if bold or dim else text
-        self._said = True
+        self._has_output = True
         click.echo(styled, nl=end, err=self._to_err, color=self._color)
 
-    def answer(self, value: Any) -> None:
-        """The one JSON object of a command."""
+    def print_json(self, value: Any) -> None:
+        """Print the one JSON object of a command."""
         click.echo(json.dumps(value, ensure_ascii=False))
 
-    def either(self, value: Any, show: Callable[[], None]) -> None:
-        """The JSON with --json, else what people read."""
+    def print_either(self, value: Any, show: Callable[[], None]) -> None:
+        """Print the JSON with --json, or else call `show`."""
         if self.settings.as_json:
-            self.answer(value)
+            self.print_json(value)
         else:
             show()
 
-    def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Columns with a space between; the last is cut at the edge of the terminal."""
+    def print_table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Print columns; a line is cut at the edge of the terminal."""
         cells = [[line(cell) for cell in row] for row in (head, *rows)]
         widths = [max(len(row[n]) for row in cells) for n in range(len(head))]
         for number, row in enumerate(cells):
@@ -118,36 +132,32 @@ class Terminal:
         return f"{text[: width - 1]}…" if 40 <= width < len(text) else text
 
 
-# What is told, and what is told of a part of it.
-_TOLD: Final = {
+# Counts to show, each with a label and with the parts of it to show in parentheses.
+_USAGE_PARTS: Final = {
     "inputTokens": (
         "tokens in",
-        {"cacheReadTokens": "read from a cache", "cacheWriteTokens": "written to one"},
+        {"cacheReadTokens": "read from the cache", "cacheWriteTokens": "written to it"},
     ),
     "outputTokens": ("out", {"reasoningTokens": "for reasoning"}),
 }
 
 
 def usage_text(usage: Mapping[str, float]) -> str:
-    """Such as `3 requests, 1,204 tokens in (800 read from a cache), 310 out, $0.0042`."""
+    """Return text such as `3 requests, 1,204 tokens in, 310 out (200 for reasoning), $0.0042`."""
     requests = int(usage.get("requests", 0))
     if not requests:
         return "none yet"
-    told = [f"{requests:,} {_requests(requests)}"]
-    for name, (words, parts) in _TOLD.items():
-        inner = [f"{usage[part]:,.0f} {what}" for part, what in parts.items() if usage.get(part)]
-        told.append(f"{usage.get(name, 0):,.0f} {words}" + f" ({', '.join(inner)})" * bool(inner))
-    return f"{', '.join(told)}, {_cost(usage)}"
+    texts = [plural(requests, "request")]
+    for name, (label, parts) in _USAGE_PARTS.items():
+        inner = [f"{usage[part]:,.0f} {words}" for part, words in parts.items() if usage.get(part)]
+        texts.append(f"{usage.get(name, 0):,.0f} {label}" + f" ({', '.join(inner)})" * bool(inner))
+    return f"{', '.join(texts)}, {_cost(usage)}"
 
 
 def _cost(usage: Mapping[str, float]) -> str:
     if "cost" not in usage:
-        return "cost not known (no price for the model)"
+        return "cost unknown (no price for the model)"
     cost, unpriced = usage["cost"], int(usage.get(UNPRICED, 0))
     dollars = f"${cost:,.2f}" if cost >= 1 else f"${cost:.4f}"
-    also = f" and {unpriced:,} {_requests(unpriced)} without a known price" * bool(unpriced)
+    also = f" and {plural(unpriced, 'request')} without a known price" if unpriced else ""
     return f"{dollars}{also}"
-
-
-def _requests(count: int) -> str:
-    return "request" if count == 1 else "requests"

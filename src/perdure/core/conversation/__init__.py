@@ -1,1 +1,1 @@
-"""The conversation in a log: messages, display parts, compaction and repair."""
+"""The conversation in a log: its messages, their display form, compaction and repair."""

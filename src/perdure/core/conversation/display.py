@@ -1,4 +1,4 @@
-"""The conversation as people are shown it: messages in parts, a call with where it stands."""
+"""The conversation for display: messages made of parts; a tool part has the status of its call."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,21 +9,21 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.core.log import events
-from perdure.core.log.events import Content, Stamped
-from perdure.core.log.redaction import MASK, masked
+from perdure.core.log.events import Content, StampedEvent
+from perdure.core.log.redaction import MASK, mask_arguments
 
 PartStatus = Literal["running", "waiting_async", "completed", "error"]
 
 
 class PartTime(Struct, frozen=True, omit_defaults=True):
-    """When a call began, and when it had its outcome."""
+    """Start of a call, and the time of its outcome."""
 
     start: int
     end: int | None = None
 
 
 class ToolState(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a call stands."""
+    """Status of a call with its input and outcome."""
 
     status: PartStatus
     input: Mapping[str, Any]
@@ -37,7 +37,7 @@ class ToolState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ToolPart(Struct, frozen=True, kw_only=True, tag="tool", tag_field="type"):
-    """A call; its id is the `partID` of the record of one that waits."""
+    """A tool call; a pending call refers to its id as `partID`."""
 
     id: str
     call_id: str = msgspec.field(name="callID")
@@ -46,21 +46,21 @@ class ToolPart(Struct, frozen=True, kw_only=True, tag="tool", tag_field="type"):
 
 
 class TextPart(Struct, frozen=True, kw_only=True, tag="text", tag_field="type"):
-    """Something said."""
+    """Text of a message."""
 
     id: str
     text: str
 
 
 class ThinkingPart(Struct, frozen=True, kw_only=True, tag="thinking", tag_field="type"):
-    """What the model thought before it answered."""
+    """Thinking of the model before its response."""
 
     id: str
     text: str
 
 
 class FilePart(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="file", tag_field="type"):
-    """A file: `blob` is the name under which its bytes are kept, or `url` where they are."""
+    """A file: `blob` is the digest of its stored bytes, or `url` their address."""
 
     id: str
     media_type: str = msgspec.field(name="mediaType")
@@ -73,13 +73,13 @@ Part = TextPart | ThinkingPart | FilePart | ToolPart
 
 
 class MessageTime(Struct, frozen=True):
-    """When it was recorded."""
+    """Time at which a message was recorded."""
 
     created: int
 
 
-class ShownMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One message of a session."""
+class DisplayMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One message of a session, for display."""
 
     id: str
     role: str
@@ -95,17 +95,19 @@ class ShownMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 @dataclass(slots=True)
-class _Telling:
-    told: list[ShownMessage] = field(default_factory=list)
-    inputs: list[tuple[int, ShownMessage]] = field(default_factory=list)  # not seen by an answer
-    answer: ShownMessage | None = None
-    calls: dict[str, ToolPart] = field(default_factory=dict)  # of that answer
+class _DisplayBuilder:
+    messages: list[DisplayMessage] = field(default_factory=list)
+    inputs: list[tuple[int, DisplayMessage]] = field(
+        default_factory=list
+    )  # by seq; no response has them in its request yet
+    answer: DisplayMessage | None = None
+    calls: dict[str, ToolPart] = field(default_factory=dict)  # calls of `answer`, by id
     turn: int = 0
 
     def close(self) -> None:
         if self.answer is not None:
             parts = (*self.answer.parts, *self.calls.values())
-            self.told.append(replace(self.answer, parts=parts))
+            self.messages.append(replace(self.answer, parts=parts))
         self.answer, self.calls = None, {}
 
     def change(self, call_id: str, **changes: Any) -> None:
@@ -114,20 +116,20 @@ class _Telling:
             self.calls[call_id] = replace(part, state=replace(part.state, **changes))
 
 
-def shown_messages(log: Iterable[Stamped]) -> list[ShownMessage]:
-    """The messages of a log, in the order in which the model has them."""
-    telling = _Telling()
+def display_messages(log: Iterable[StampedEvent]) -> list[DisplayMessage]:
+    """Return the messages of a log, in the order in which the model sees them."""
+    builder = _DisplayBuilder()
     for stamped in log:
-        take = _TAKES.get(type(stamped.event))
-        if take is not None:
-            take(telling, stamped, stamped.event)
-    telling.close()
-    return telling.told + [one for _, one in telling.inputs]
+        handle = _HANDLERS.get(type(stamped.event))
+        if handle is not None:
+            handle(builder, stamped, stamped.event)
+    builder.close()
+    return builder.messages + [message for _, message in builder.inputs]
 
 
-def _user(telling: _Telling, stamped: Stamped, event: events.User) -> None:
+def _user(builder: _DisplayBuilder, stamped: StampedEvent, event: events.User) -> None:
     name = f"u{stamped.seq}"
-    shown = ShownMessage(
+    message = DisplayMessage(
         id=name,
         role=event.role,
         time=MessageTime(stamped.at),
@@ -136,7 +138,7 @@ def _user(telling: _Telling, stamped: Stamped, event: events.User) -> None:
         by=event.by,
         parts=_content(name, MASK if event.redact else event.content),
     )
-    telling.inputs.append((stamped.seq, shown))
+    builder.inputs.append((stamped.seq, message))
 
 
 def _content(name: str, content: Content) -> tuple[Part, ...]:
@@ -157,85 +159,85 @@ def _part(name: str, part: events.Part) -> Part:
     )
 
 
-def _assistant(telling: _Telling, stamped: Stamped, event: events.Assistant) -> None:
-    telling.close()
-    seen = event.request_head or stamped.seq
-    telling.told += [one for seq, one in telling.inputs if seq <= seen]
-    telling.inputs = [(seq, one) for seq, one in telling.inputs if seq > seen]
-    telling.turn = event.turn or telling.turn + 1
-    name = f"m{telling.turn}"
+def _assistant(builder: _DisplayBuilder, stamped: StampedEvent, event: events.Assistant) -> None:
+    builder.close()
+    head = event.request_head or stamped.seq
+    builder.messages += [message for seq, message in builder.inputs if seq <= head]
+    builder.inputs = [(seq, message) for seq, message in builder.inputs if seq > head]
+    builder.turn = event.turn or builder.turn + 1
+    name = f"m{builder.turn}"
     parts: list[Part] = []
     if event.thinking:
         parts.append(ThinkingPart(id=f"{name}.thinking", text=event.thinking))
     if event.content:
         parts.append(TextPart(id=f"{name}.text", text=event.content))
-    telling.answer = ShownMessage(
+    builder.answer = DisplayMessage(
         id=name,
         role=event.role,
         time=MessageTime(stamped.at),
         task_id=event.task_id,
         agent=event.agent,
-        turn=telling.turn,
+        turn=builder.turn,
         model=event.model,
         usage=event.usage,
         parts=tuple(parts),
     )
 
 
-def _tool_call(telling: _Telling, stamped: Stamped, event: events.ToolCall) -> None:
-    shown = masked(event.params, event.redact)
-    telling.calls[event.id] = ToolPart(
-        id=f"m{telling.turn}.{len(telling.calls)}",
+def _tool_call(builder: _DisplayBuilder, stamped: StampedEvent, event: events.ToolCall) -> None:
+    params = mask_arguments(event.params, event.redact)
+    builder.calls[event.id] = ToolPart(
+        id=f"m{builder.turn}.{len(builder.calls)}",
         call_id=event.id,
         tool=event.tool,
-        state=ToolState(status="running", input=shown, time=PartTime(stamped.at)),
+        state=ToolState(status="running", input=params, time=PartTime(stamped.at)),
     )
 
 
-def _pending(telling: _Telling, stamped: Stamped, event: events.Pending) -> None:
-    telling.change(
+def _pending(builder: _DisplayBuilder, stamped: StampedEvent, event: events.Pending) -> None:
+    builder.change(
         event.call_id,
         status="waiting_async",
-        input=masked(event.input, event.redact),
+        input=mask_arguments(event.input, event.redact),
         pending_id=event.pending_id,
         time=PartTime(stamped.at),
     )
 
 
-def _progress(telling: _Telling, stamped: Stamped, event: events.Progress) -> None:
+def _progress(builder: _DisplayBuilder, stamped: StampedEvent, event: events.Progress) -> None:
     if event.started:
-        telling.change(event.call_id, time=PartTime(stamped.at))
+        builder.change(event.call_id, time=PartTime(stamped.at))
 
 
-def _started(telling: _Telling, stamped: Stamped, event: events.ToolStarted) -> None:
-    part = telling.calls.get(event.id)
+def _started(builder: _DisplayBuilder, stamped: StampedEvent, event: events.ToolStarted) -> None:
+    part = builder.calls.get(event.id)
     if part is not None and part.state.status != "waiting_async":
-        telling.change(event.id, time=PartTime(stamped.at))
+        builder.change(event.id, time=PartTime(stamped.at))
 
 
-def _decision(telling: _Telling, _: Stamped, event: events.Decision) -> None:
-    part = telling.calls.get(event.call_id)
+def _decision(builder: _DisplayBuilder, _: StampedEvent, event: events.Decision) -> None:
+    part = builder.calls.get(event.call_id)
     if part is None or event.kind not in ("approve", "edit"):
         return
-    telling.change(
+    builder.change(
         event.call_id,
         status="running",
-        input={**part.state.input, **masked(event.args or {}, event.redact)},
+        input={**part.state.input, **mask_arguments(event.args or {}, event.redact)},
     )
 
 
-def _tool_result(telling: _Telling, stamped: Stamped, event: events.ToolResult) -> None:
-    part = telling.calls.get(event.tool_call_id)
+def _tool_result(builder: _DisplayBuilder, stamped: StampedEvent, event: events.ToolResult) -> None:
+    part = builder.calls.get(event.tool_call_id)
     if part is None or part.state.time.end is not None:
         return
     output, files = _output(event.result)
     time = PartTime(part.state.time.start, stamped.at)
     if event.is_error:
-        telling.change(
+        builder.change(
             event.tool_call_id, status="error", error=output, output=output, files=files, time=time
         )
         return
-    telling.change(
+    builder.change(
         event.tool_call_id,
         status="completed",
         output=output,
@@ -249,14 +251,14 @@ def _tool_result(telling: _Telling, stamped: Stamped, event: events.ToolResult) 
 def _output(result: Content | dict[str, Any]) -> tuple[str, tuple[events.Part, ...]]:
     if isinstance(result, str):
         return result, ()
-    if isinstance(result, dict):  # in logs that are not ours
+    if isinstance(result, dict):  # in logs that another program wrote
         text = result.get("content")
         return (text if isinstance(text, str) else msgspec.json.encode(result).decode()), ()
     texts = [str(part.get("text", "")) for part in result if part.get("type") != "file"]
     return "\n".join(texts), tuple(part for part in result if part.get("type") == "file")
 
 
-_TAKES: Final[dict[type, Callable[[_Telling, Stamped, Any], None]]] = {
+_HANDLERS: Final[dict[type, Callable[[_DisplayBuilder, StampedEvent, Any], None]]] = {
     events.User: _user,
     events.Assistant: _assistant,
     events.ToolCall: _tool_call,

@@ -1,4 +1,4 @@
-"""The conversation that a log holds, in the neutral form from which model requests are made."""
+"""Messages of a conversation, in the provider-neutral form that model requests are made from."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,20 +8,20 @@ import msgspec
 from msgspec import UNSET
 
 from perdure.core.log import events
-from perdure.core.log.events import Content, Stamped
+from perdure.core.log.events import Content, StampedEvent
 from perdure.core.log.stop_reasons import is_cut, is_paused
 
 
 @dataclass(frozen=True, slots=True)
 class UserMessage:
-    """What somebody said."""
+    """A message of the user."""
 
     content: Content
 
 
 @dataclass(frozen=True, slots=True)
-class AskedCall:
-    """A tool call inside a model answer."""
+class RequestedCall:
+    """A tool call in a model response."""
 
     id: str
     tool: str
@@ -30,16 +30,16 @@ class AskedCall:
 
 @dataclass(frozen=True, slots=True)
 class AssistantMessage:
-    """One model answer; `native` is what the provider sent, for that provider and model only."""
+    """One model response; `native` goes back only to the same provider and model."""
 
     text: str
-    calls: tuple[AskedCall, ...] = ()
+    calls: tuple[RequestedCall, ...] = ()
     thinking: str | None = None
     provider: str | None = None
     model: str | None = None
     native: bytes | None = None
     output: bytes | None = None
-    paused: bool = False  # its provider goes on with it once it gets it back
+    paused: bool = False  # the provider continues it when it gets it back
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +56,13 @@ Message = UserMessage | AssistantMessage | ToolMessage
 
 
 _SUMMARY: Final = (
-    "The conversation so far was long. This is a summary of it, made for you; go on from it.\n\n"
+    "The conversation so far was long. This is a summary of it, made for you; continue from it.\n\n"
     "<summary>\n{}\n</summary>"
 )
 
 
 def summary_message(summary: str) -> UserMessage:
-    """The message that stands for what was said before."""
+    """Return the message that replaces everything before a cut."""
     return UserMessage(_SUMMARY.format(summary))
 
 
@@ -70,23 +70,27 @@ def summary_message(summary: str) -> UserMessage:
 class _Turn:
     seq: int
     answer: events.Assistant
-    asked: list[events.ToolCall] = field(default_factory=list)
+    calls: list[events.ToolCall] = field(default_factory=list)
     results: dict[str, events.ToolResult] = field(default_factory=dict)
-    before: tuple[events.Assistant, ...] = ()  # that the provider paused, and went on from
+    paused_answers: tuple[
+        events.Assistant, ...
+    ] = ()  # responses that the provider paused and continued
 
 
 class Conversation:
-    """The messages of a log, taken in event by event: a closed turn is made once."""
+    """Messages of a log, built event by event: a closed turn is converted only once."""
 
     def __init__(self) -> None:
-        self._told: list[Message] = []
-        self._ends: list[tuple[int, int]] = []  # of closed turns: the answer, messages so far
+        self._messages: list[Message] = []
+        self._turn_ends: list[
+            tuple[int, int]
+        ] = []  # closed turns: seq of the response, messages so far
         self._inputs: list[tuple[int, Content]] = []
         self._turn: _Turn | None = None
         self._first: Message | None = None
 
-    def take(self, stamped: Stamped) -> None:
-        """Take in the next event."""
+    def add(self, stamped: StampedEvent) -> None:
+        """Add the next event of the log."""
         seq, _, event = stamped
         match event:
             case events.User():
@@ -94,7 +98,7 @@ class Conversation:
             case events.Assistant():
                 self._answer(seq, event)
             case events.ToolCall() if self._turn is not None:
-                self._turn.asked.append(event)
+                self._turn.calls.append(event)
             case events.ToolResult() if self._turn is not None:
                 self._turn.results.setdefault(event.tool_call_id, event)
             case events.Compacted():
@@ -103,108 +107,114 @@ class Conversation:
                 pass
 
     def _answer(self, seq: int, event: events.Assistant) -> None:
-        seen = event.request_head or seq
-        if self._turn is not None and self._goes_on(self._turn, event, seen):
-            self._turn = _Turn(seq, event, before=(*self._turn.before, self._turn.answer))
+        head = event.request_head or seq
+        if self._turn is not None and self._is_continuation(self._turn, event, head):
+            self._turn = _Turn(
+                seq, event, paused_answers=(*self._turn.paused_answers, self._turn.answer)
+            )
             return
         self._close()
-        self._told += [UserMessage(text) for at, text in self._inputs if at <= seen]
-        self._inputs = [(at, text) for at, text in self._inputs if at > seen]
+        self._messages += [UserMessage(text) for at, text in self._inputs if at <= head]
+        self._inputs = [(at, text) for at, text in self._inputs if at > head]
         self._turn = _Turn(seq, event)
-        if self._first is None and self._told:
-            self._first = self._told[0]
+        if self._first is None and self._messages:
+            self._first = self._messages[0]
 
-    def _goes_on(self, turn: _Turn, event: events.Assistant, seen: int) -> bool:
-        """Whether an answer is the rest of one that its provider had paused."""
-        same = (turn.answer.provider, turn.answer.model) == (event.provider, event.model)
-        spoken = any(at <= seen for at, _ in self._inputs)
-        return is_paused(turn.answer.stop) and not turn.asked and same and not spoken
+    def _is_continuation(self, turn: _Turn, event: events.Assistant, head: int) -> bool:
+        """Report whether a response continues one that its provider had paused."""
+        is_same_model = (turn.answer.provider, turn.answer.model) == (event.provider, event.model)
+        has_input = any(at <= head for at, _ in self._inputs)
+        return is_paused(turn.answer.stop) and not turn.calls and is_same_model and not has_input
 
     def _close(self) -> None:
         if self._turn is not None:
-            self._told += _closed(self._turn)
-            self._ends.append((self._turn.seq, len(self._told)))
+            self._messages += _turn_messages(self._turn)
+            self._turn_ends.append((self._turn.seq, len(self._messages)))
             self._turn = None
 
     def _compact(self, event: events.Compacted) -> None:
         if self._turn is not None and self._turn.seq <= event.up_to:
             self._close()
-        end = self._end(event.up_to)
+        end = self._message_count(event.up_to)
         if not end:
             return
         first = [self._first] if event.first and self._first is not None else []
-        opening = [*first, summary_message(event.summary)]
-        self._told[:end] = opening
-        fewer = end - len(opening)
-        self._ends = [(seq, n - fewer) for seq, n in self._ends if seq > event.up_to]
+        replacement = [*first, summary_message(event.summary)]
+        self._messages[:end] = replacement
+        removed = end - len(replacement)
+        self._turn_ends = [(seq, n - removed) for seq, n in self._turn_ends if seq > event.up_to]
 
-    def _end(self, up_to: int) -> int:
-        """How many messages there are up to the end of the last closed turn before a cut."""
-        return max([n for seq, n in self._ends if seq <= up_to], default=0)
+    def _message_count(self, up_to: int) -> int:
+        """Return the number of messages of the closed turns up to event `up_to`."""
+        return max([n for seq, n in self._turn_ends if seq <= up_to], default=0)
 
-    def covered(self, up_to: int) -> list[Message]:
-        """What a summary up to that event would stand for."""
+    def messages_up_to(self, up_to: int) -> list[Message]:
+        """Return the messages that a summary up to event `up_to` replaces."""
         if self._turn is not None and self._turn.seq <= up_to:
-            return self._told + _closed(self._turn)
-        return self._told[: self._end(up_to)]
+            return self._messages + _turn_messages(self._turn)
+        return self._messages[: self._message_count(up_to)]
 
     def messages(self) -> list[Message]:
-        """All of them: results in call order, an input after the answer that had not seen it."""
-        return self._told + _closed(self._turn) + [UserMessage(text) for _, text in self._inputs]
+        """Return all messages; results are in call order, inputs after responses without them."""
+        return (
+            self._messages
+            + _turn_messages(self._turn)
+            + [UserMessage(text) for _, text in self._inputs]
+        )
 
 
-def conversation(log: Iterable[Stamped]) -> list[Message]:
-    """The messages of a whole log."""
-    told = Conversation()
+def conversation(log: Iterable[StampedEvent]) -> list[Message]:
+    """Return the messages of a whole log."""
+    messages = Conversation()
     for stamped in log:
-        told.take(stamped)
-    return told.messages()
+        messages.add(stamped)
+    return messages.messages()
 
 
-def _closed(turn: _Turn | None) -> list[Message]:
+def _turn_messages(turn: _Turn | None) -> list[Message]:
     if turn is None or _is_lost(turn):
         return []
-    answer, said = turn.answer, (*turn.before, turn.answer)
-    asked = tuple(AskedCall(call.id, call.tool, call.params) for call in turn.asked)
-    told: list[Message] = [
+    answer, answers = turn.answer, (*turn.paused_answers, turn.answer)
+    calls = tuple(RequestedCall(call.id, call.tool, call.params) for call in turn.calls)
+    messages: list[Message] = [
         AssistantMessage(
-            "".join(one.content for one in said),
-            asked,
-            "\n\n".join(one.thinking for one in said if one.thinking) or None,
+            "".join(part.content for part in answers),
+            calls,
+            "\n\n".join(part.thinking for part in answers if part.thinking) or None,
             answer.provider,
             answer.model,
-            _native(said),
+            _native(answers),
             None if answer.output is UNSET else bytes(answer.output),
-            paused=is_paused(answer.stop) and not asked,
+            paused=is_paused(answer.stop) and not calls,
         )
     ]
-    for call in turn.asked:
+    for call in turn.calls:
         result = turn.results.get(call.id)
         if result is not None:
-            shown = _shown(result.result)
-            told.append(ToolMessage(call.id, call.tool, shown, result.is_error))
-    return told
+            content = _result_content(result.result)
+            messages.append(ToolMessage(call.id, call.tool, content, result.is_error))
+    return messages
 
 
-def _native(said: Sequence[events.Assistant]) -> bytes | None:
-    """What the provider sent, of all parts of an answer; None if that of one is not known."""
-    natives = [None if one.native is UNSET else bytes(one.native) for one in said]
+def _native(answers: Sequence[events.Assistant]) -> bytes | None:
+    """Join the native forms of the parts of a response; None if one of them is unknown."""
+    natives = [None if part.native is UNSET else bytes(part.native) for part in answers]
     if len(natives) == 1:
         return natives[0]
     lists = [native.strip() for native in natives if native is not None]
-    if len(lists) < len(natives) or not all(one[:1] == b"[" for one in lists):
+    if len(lists) < len(natives) or not all(native[:1] == b"[" for native in lists):
         return None
-    return b"[" + b",".join(one[1:-1] for one in lists if one[1:-1].strip()) + b"]"
+    return b"[" + b",".join(native[1:-1] for native in lists if native[1:-1].strip()) + b"]"
 
 
 def _is_lost(turn: _Turn) -> bool:
-    """Whether it was cut off before anything was said: then the same is asked once more."""
+    """Report whether the response was cut off while empty: the request is then repeated."""
     answer = turn.answer
-    said = answer.content.strip() or turn.asked or answer.output is not UNSET
-    return not said and is_cut(answer.stop)
+    has_content = answer.content.strip() or turn.calls or answer.output is not UNSET
+    return not has_content and is_cut(answer.stop)
 
 
-def _shown(result: Content | dict[str, Any]) -> Content:
+def _result_content(result: Content | dict[str, Any]) -> Content:
     if not isinstance(result, dict):
         return result
     text = result.get("content")
@@ -213,14 +223,14 @@ def _shown(result: Content | dict[str, Any]) -> Content:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a model said in one turn, complete."""
+    """A complete model response: one turn."""
 
     text: str = ""
-    calls: tuple[AskedCall, ...] = ()
+    calls: tuple[RequestedCall, ...] = ()
     thinking: str | None = None
     output: bytes | None = None  # JSON, where the agent has an output type
     usage: Mapping[str, float] | None = None
     stop: str | None = None
     provider: str | None = None
     model: str | None = None
-    native: bytes | None = None  # JSON: the provider's own content blocks, byte for byte
+    native: bytes | None = None  # JSON: the content blocks of the provider, byte for byte

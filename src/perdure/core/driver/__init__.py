@@ -1,1 +1,1 @@
-"""The driver's decisions: what to do next, and which events to write."""
+"""Decisions of a driver: its next effect, verdicts on calls, and the events it writes."""

@@ -1,6 +1,6 @@
-"""What a driver writes: each function turns what happened into the facts of one commit."""
+"""Drafts of a driver: each function turns an effect or outcome into the facts of one commit."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from msgspec import UNSET, Raw, Struct, field
@@ -8,24 +8,24 @@ from msgspec.structs import replace
 
 from perdure.core.conversation.compaction import Cut
 from perdure.core.conversation.messages import Answer
-from perdure.core.driver.model_failures import ModelFailure, RetryPolicy, after_trouble
+from perdure.core.driver.draft_builder import Draft, DraftBuilder, SessionScope, draft_builder
+from perdure.core.driver.model_failures import ModelFailure, RetryPolicy, retry_or_give_up
 from perdure.core.driver.plan import SLOTS
+from perdure.core.driver.texts import TIMER_FIRED
 from perdure.core.driver.verdicts import (
     Correct,
     Defer,
     Ending,
     Finish,
     GiveUp,
-    OnCrash,
-    Reject,
     RequireApproval,
     Start,
     Verdict,
-    Wait,
 )
+from perdure.core.literals import OnCrash
 from perdure.core.log import events
 from perdure.core.log.events import Content
-from perdure.core.pending.record import ENDS, PEOPLE, PendingRecord, PendingTime, Verb, moved
+from perdure.core.pending.record import PendingRecord, Verb, moved
 from perdure.core.pending.settlement import (
     CANCELLED,
     INTERRUPTED,
@@ -34,217 +34,70 @@ from perdure.core.pending.settlement import (
     LOST_HINT,
     NOT_STARTED,
     TIMED_OUT,
+    not_answered_in_time,
 )
 from perdure.core.session.calls import Call, CallStatus
-from perdure.core.session.state import CORRECTION, State
-
-Change = Callable[[PendingRecord], PendingRecord]
-
-
-class SessionScope(Struct, frozen=True):
-    """Whose session is driven, and under which epoch."""
-
-    session_id: str
-    tenant: str
-    agent: str
-    epoch: int
-    on_expire: str = "fail"
-    grace: int = 0  # ms before `cancel` acts
-    hooks: tuple[str, ...] = ()
-    blocks: bool = False  # people are waited for in place
-
-
-class Draft(Struct):
-    """The facts of one commit, the pending records it opens and those it changes."""
-
-    facts: list[events.Event] = field(default_factory=list)
-    opened: list[PendingRecord] = field(default_factory=list)
-    changed: dict[str, Change] = field(default_factory=dict)
-    at: int = 0  # the instant that its records and facts share; 0: that of writing
+from perdure.core.session.state import CORRECTION_AUTHOR, State
 
 
 class ModelTurn(Struct, frozen=True):
-    """A model answer, the head of the log it was asked at, and what becomes of its calls."""
+    """A model response, the head of the log at its request, and the verdicts on its calls."""
 
     answer: Answer
     request_head: int
     verdicts: Sequence[Verdict] = ()
-    redact: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by call, what is hidden
+    redact: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # secrets by call id
 
 
-class _DraftBuilder(Struct, frozen=True):
-    """Writes a draft: for one run, at one instant."""
-
-    task: str
-    now: int
-    draft: Draft = field(default_factory=Draft)
-
-    def fact(self, event: events.Event) -> None:
-        self.draft.facts.append(event)
-
-    def result(
-        self, call: Call, content: Content, *, is_error: bool = False, interrupted: bool = False
-    ) -> None:
-        self.fact(
-            events.ToolResult(
-                tool_call_id=call.id,
-                result=content,
-                is_error=is_error,
-                interrupted=interrupted,
-                task_id=self.task,
-            )
-        )
-
-    def intent(self, call: Call, effect_id: str, epoch: int) -> None:
-        self.fact(
-            events.ToolStarted(
-                id=call.id,
-                effect_id=call.effect_id or effect_id,
-                attempt=call.attempt + 1,
-                epoch=epoch,
-                task_id=self.task,
-            )
-        )
-
-    def wait(
-        self,
-        call: Call,
-        verdict: RequireApproval | Defer | Wait,
-        scope: SessionScope,
-        reason: str | None = None,
-    ) -> None:
-        record = self._record(call, verdict, scope, reason)
-        self.draft.opened.append(record)
-        self.fact(
-            events.Pending(
-                pending_id=record.id,
-                kind=record.kind,
-                call_id=call.id,
-                tool=call.tool,
-                input=record.input,
-                effect_id=record.effect_id,
-                prompt=record.prompt,
-                expires_at=record.timeout,
-                reason=reason,
-                epoch=record.epoch,
-                task_id=self.task,
-                redact=record.redact,
-            )
-        )
-
-    def _record(
-        self,
-        call: Call,
-        verdict: RequireApproval | Defer | Wait,
-        scope: SessionScope,
-        reason: str | None,
-    ) -> PendingRecord:
-        kind = verdict.kind if isinstance(verdict, Wait) else _KINDS[type(verdict)]
-        message = f"m{call.turn}"
-        return PendingRecord(
-            id=verdict.pending_id,
-            session_id=scope.session_id,
-            tenant=scope.tenant,
-            agent=scope.agent,
-            task_id=self.task,
-            message_id=message,
-            part_id=f"{message}.{call.index}",
-            call_id=call.id,
-            effect_id=call.effect_id or verdict.effect_id,
-            tool=call.tool,
-            input=dict(call.params),
-            kind=kind,
-            time=PendingTime(created=self.now),
-            timeout=verdict.until if isinstance(verdict, Wait) else verdict.expires_at,
-            prompt=None if isinstance(verdict, Defer) else verdict.prompt,
-            reason=reason,
-            on_expire=scope.on_expire if kind in PEOPLE else "fail",
-            epoch=scope.epoch if scope.blocks and kind in PEOPLE else None,
-            grace=scope.grace if kind in PEOPLE and scope.on_expire == "cancel" else 0,
-            redact=call.redact,
-            hooks=scope.hooks,
-        )
-
-    def settle_wait(
-        self, call: Call, pending_id: str, verb: Verb, error: str | None = None
-    ) -> None:
-        status = ENDS[verb]
-        self.fact(
-            events.Settled(
-                pending_id=pending_id, status=status.value, call_id=call.id, task_id=self.task
-            )
-        )
-        now = self.now
-        self.draft.changed[pending_id] = lambda record: moved(record, verb, now, error=error)
-
-    def cancel_waits(self, call: Call) -> None:
-        for pending_id in (call.gate, call.wait):
-            if pending_id is not None:
-                self.settle_wait(call, pending_id, Verb.CANCEL, CANCELLED)
-
-    def begin(self, call: Call, verdict: Verdict, scope: SessionScope) -> None:
-        match verdict:
-            case Reject():
-                self.result(call, verdict.text, is_error=True)
-            case Start():
-                self.intent(call, verdict.effect_id, scope.epoch)
-            case RequireApproval() | Wait():
-                self.wait(call, verdict, scope)
-            case Defer():
-                if call.wait is None:
-                    self.wait(call, verdict, scope)
-                self.intent(call, verdict.effect_id, scope.epoch)
-            case _:
-                assert_never(verdict)
-
-
-_KINDS: dict[type, events.CallKind] = {RequireApproval: "approval", Defer: "tool"}
 _STARTING = (Start, Defer)
 
 
-def _pen(state: State, now: int) -> _DraftBuilder:
-    return _DraftBuilder(state.run.id if state.run is not None else "", now, Draft(at=now))
-
-
-def record_turn(state: State, scope: SessionScope, said: ModelTurn, now: int) -> Draft:
-    """The model answered: its calls, intents of those that start, records of those that wait."""
-    answer, turn, pen = said.answer, state.turn + 1, _pen(state, now)
-    pen.fact(_assistant(said, scope.agent, turn, pen.task))
+def record_turn(state: State, scope: SessionScope, model_turn: ModelTurn, now: int) -> Draft:
+    """Record a response: its calls, the intents of those that start, and the pending records."""
+    answer, turn, builder = model_turn.answer, state.turn + 1, draft_builder(state, now)
+    builder.add(_assistant(model_turn, scope.agent, turn, builder.task))
     calls = [
-        Call(asked.id, asked.tool, asked.params, turn, index, redact=said.redact.get(asked.id, ()))
-        for index, asked in enumerate(answer.calls)
+        Call(
+            requested.id,
+            requested.tool,
+            requested.params,
+            turn,
+            index,
+            redact=model_turn.redact.get(requested.id, ()),
+        )
+        for index, requested in enumerate(answer.calls)
     ]
     for call in calls:
-        pen.fact(
+        builder.add(
             events.ToolCall(
                 id=call.id,
                 tool=call.tool,
                 params=dict(call.params),
                 agent=scope.agent,
                 turn=turn,
-                task_id=pen.task,
+                task_id=builder.task,
                 redact=call.redact,
             )
         )
     free = SLOTS
-    for call, verdict in zip(calls, said.verdicts, strict=True):
+    for call, verdict in zip(calls, model_turn.verdicts, strict=True):
         if isinstance(verdict, _STARTING):
             free -= 1
             if free < 0:
-                continue  # no intent before its slot: a crash must not throw doubt on it
-        pen.begin(call, verdict, scope)
-    return pen.draft
+                continue  # no intent before it has a slot: a crash would mark it interrupted
+        builder.apply_verdict(call, verdict, scope)
+    return builder.draft
 
 
-def _assistant(said: ModelTurn, agent: str, turn: int, task: str) -> events.Assistant:
-    answer = said.answer
+def _assistant(model_turn: ModelTurn, agent: str, turn: int, task: str) -> events.Assistant:
+    answer = model_turn.answer
     return events.Assistant(
         role="assistant",
         content=answer.text,
         agent=agent,
         turn=turn,
         task_id=task,
-        request_head=said.request_head,
+        request_head=model_turn.request_head,
         model=answer.model,
         provider=answer.provider,
         thinking=answer.thinking,
@@ -252,14 +105,14 @@ def _assistant(said: ModelTurn, agent: str, turn: int, task: str) -> events.Assi
         stop=answer.stop,
         usage=dict(answer.usage) if answer.usage else None,
         native=UNSET if answer.native is None else Raw(answer.native),
-        redact=any(said.redact.values()),
+        redact=any(model_turn.redact.values()),
     )
 
 
-def compacted(state: State, cut: Cut, answer: Answer, now: int) -> Draft:
-    """The model has summarised what was said before the cut."""
-    pen = _pen(state, now)
-    pen.fact(
+def record_summary(state: State, cut: Cut, answer: Answer, now: int) -> Draft:
+    """Record the model's summary of the conversation before the cut."""
+    builder = draft_builder(state, now)
+    builder.add(
         events.Compacted(
             up_to=cut.up_to,
             summary=answer.text,
@@ -269,38 +122,44 @@ def compacted(state: State, cut: Cut, answer: Answer, now: int) -> Draft:
             model=answer.model,
             provider=answer.provider,
             usage=dict(answer.usage) if answer.usage else None,
-            task_id=pen.task,
+            task_id=builder.task,
             redact=cut.redact,
         )
     )
-    return pen.draft
+    return builder.draft
 
 
-def not_answered(state: State, trouble: ModelFailure, patience: RetryPolicy, now: int) -> Draft:
-    """The model did not answer: when it is asked again, or the end of the run."""
-    then = after_trouble(state, trouble, patience, now)
-    return Draft(end_run(state, then, now) if isinstance(then, GiveUp) else [then], at=now)
+def record_model_failure(
+    state: State, failure: ModelFailure, policy: RetryPolicy, now: int
+) -> Draft:
+    """Record a failed model request: its retry, or the end of the run."""
+    next_step = retry_or_give_up(state, failure, policy, now)
+    return Draft(
+        end_run(state, next_step, now) if isinstance(next_step, GiveUp) else [next_step], at=now
+    )
 
 
-def not_summarised(state: State, trouble: ModelFailure, patience: RetryPolicy, now: int) -> Draft:
-    """The summary that somebody wants was not given: when it is asked for again, or that it is not.
+def record_summary_failure(
+    state: State, failure: ModelFailure, policy: RetryPolicy, now: int
+) -> Draft:
+    """Record a failed request for a summary: its retry, or the end of the compaction.
 
-    The run, which is over, stays as it ended.
+    The run has ended and is not affected.
     """
-    then = after_trouble(state, trouble, patience, now)
-    if isinstance(then, GiveUp):
-        return no_summary(then, now)
-    return Draft([then], at=now)
+    next_step = retry_or_give_up(state, failure, policy, now)
+    if isinstance(next_step, GiveUp):
+        return abandon_summary(next_step, now)
+    return Draft([next_step], at=now)
 
 
-def no_summary(why: GiveUp, now: int) -> Draft:
-    """The summary that somebody wants is not to be had."""
-    fact = events.CompactionFailed(error=why.error, code=why.code, hint=why.hint)
+def abandon_summary(failure: GiveUp, now: int) -> Draft:
+    """Record that a requested compaction failed."""
+    fact = events.CompactionFailed(error=failure.error, code=failure.code, hint=failure.hint)
     return Draft([fact], at=now)
 
 
 def end_run(state: State, ending: Ending, now: int) -> list[events.Event]:
-    """The facts that end a run, or tell the model that it has not given what was asked."""
+    """Return the facts that end a run, or ask the model to correct its output."""
     run = state.run
     if run is None:
         return []
@@ -309,7 +168,9 @@ def end_run(state: State, ending: Ending, now: int) -> list[events.Event]:
             spent = max(0, now - run.started_at)
             return [events.AgentComplete(run=run.id, output=Raw(ending.output), duration=spent)]
         case Correct():
-            return [events.User(role="user", content=ending.text, task_id=run.id, by=CORRECTION)]
+            return [
+                events.User(role="user", content=ending.text, task_id=run.id, by=CORRECTION_AUTHOR)
+            ]
         case GiveUp():
             error, hint = ending.error, ending.hint
             return [events.AgentError(run=run.id, error=error, code=ending.code, hint=hint)]
@@ -320,145 +181,164 @@ def end_run(state: State, ending: Ending, now: int) -> list[events.Event]:
 def start_calls(
     state: State, scope: SessionScope, verdicts: Mapping[str, Verdict], now: int
 ) -> Draft:
-    """Calls that were approved, or waited for a free slot, begin now."""
-    pen = _pen(state, now)
+    """Start calls that were approved or waited for a free slot."""
+    builder = draft_builder(state, now)
     for call_id, verdict in verdicts.items():
-        pen.begin(state.calls[call_id], verdict, scope)
-    return pen.draft
+        builder.apply_verdict(state.calls[call_id], verdict, scope)
+    return builder.draft
 
 
-def outcome(state: State, call: Call, content: Content, *, is_error: bool, now: int) -> Draft:
-    """A tool returned or failed; a deferred one that failed to start will get no result."""
-    pen = _pen(state, now)
-    if call.wait is not None:
+def record_outcome(
+    state: State, call: Call, content: Content, *, is_error: bool, now: int
+) -> Draft:
+    """Record what a tool returned or raised; a deferred call that failed to start is settled."""
+    builder = draft_builder(state, now)
+    if call.pending_id is not None:
         text = content if isinstance(content, str) else None
-        pen.settle_wait(call, call.wait, Verb.ERROR, text)
-    pen.result(call, content, is_error=is_error)
-    return pen.draft
+        builder.settle_pending(call, call.pending_id, Verb.ERROR, text)
+    builder.add_result(call, content, is_error=is_error)
+    return builder.draft
 
 
-def returned(state: State, news: events.Progress, now: int) -> Draft:
-    """The start of a deferred call came back."""
+def record_deferred_start(state: State, progress: events.Progress, now: int) -> Draft:
+    """Record what the function of a deferred tool returned."""
 
-    def learn(record: PendingRecord) -> PendingRecord:
+    def apply_progress(record: PendingRecord) -> PendingRecord:
         return replace(
             record,
-            external_ref=news.external_ref or record.external_ref,
-            output=news.output or record.output,
-            estimated_duration=news.estimated_duration or record.estimated_duration,
-            timeout=record.timeout if news.expires_at is None else news.expires_at or None,
+            external_ref=progress.external_ref or record.external_ref,
+            output=progress.output or record.output,
+            estimated_duration=progress.estimated_duration or record.estimated_duration,
+            timeout=record.timeout if progress.expires_at is None else progress.expires_at or None,
             problem=None,
         )
 
-    pen = _pen(state, now)
-    pen.fact(replace(news, task_id=pen.task))
-    pen.draft.changed[news.pending_id] = learn
-    return pen.draft
+    builder = draft_builder(state, now)
+    builder.add(replace(progress, task_id=builder.task))
+    builder.draft.record_changes[progress.pending_id] = apply_progress
+    return builder.draft
 
 
-def interrupted(
+def record_interrupted(
     state: State,
     scope: SessionScope,
-    found: Sequence[tuple[Call, OnCrash, RequireApproval]],
+    interrupted_calls: Sequence[tuple[Call, OnCrash, RequireApproval]],
     now: int,
 ) -> Draft:
-    """Calls that a driver before us intended, of which nobody knows whether they happened."""
-    pen = _pen(state, now)
-    for call, on_crash, gate in found:
+    """Apply the crash policy to calls that an earlier driver intended: they may have run."""
+    builder = draft_builder(state, now)
+    for call, on_crash, gate in interrupted_calls:
         if on_crash == "retry":
-            pen.intent(call, call.effect_id, scope.epoch)
+            builder.add_intent(call, call.effect_id, scope.epoch)
         elif on_crash == "ask":
-            _ask_whether_to_repeat(pen, call, gate, scope)
-        elif call.wait is not None:
-            _mark_start_interrupted(pen, call, call.wait)
+            _ask_whether_to_repeat(builder, call, gate, scope)
+        elif call.pending_id is not None:
+            _mark_start_interrupted(builder, call, call.pending_id)
         else:
-            pen.result(call, INTERRUPTED, is_error=True, interrupted=True)
-    return pen.draft
+            builder.add_result(call, INTERRUPTED, is_error=True, interrupted=True)
+    return builder.draft
 
 
 def _ask_whether_to_repeat(
-    pen: _DraftBuilder, call: Call, gate: RequireApproval, scope: SessionScope
+    builder: DraftBuilder, call: Call, gate: RequireApproval, scope: SessionScope
 ) -> None:
-    pen.wait(call, gate, scope, reason="interrupted")
-    if call.wait is not None:  # it waits under two ids now: whichever settles it closes both
-        pen.draft.opened[-1] = replace(pen.draft.opened[-1], twin=call.wait)
-        pen.draft.changed[call.wait] = lambda record: replace(record, twin=gate.pending_id)
+    builder.open_pending(call, gate, scope, reason="interrupted")
+    if call.pending_id is not None:  # it now has two pending ids: settling one closes the other
+        builder.draft.new_records[-1] = replace(builder.draft.new_records[-1], twin=call.pending_id)
+        builder.draft.record_changes[call.pending_id] = lambda record: replace(
+            record, twin=gate.pending_id
+        )
 
 
-def _mark_start_interrupted(pen: _DraftBuilder, call: Call, pending_id: str) -> None:
-    """Left open, since the outside may still answer; its deadline settles it at the latest."""
+def _mark_start_interrupted(builder: DraftBuilder, call: Call, pending_id: str) -> None:
+    """Keep the call open: its result may still be submitted, else its deadline settles it."""
     problem = "START_INTERRUPTED"
-    pen.fact(
+    builder.add(
         events.Progress(
             pending_id=pending_id,
             call_id=call.id,
             returned=True,
             problem=problem,
-            task_id=pen.task,
+            task_id=builder.task,
         )
     )
-    now = pen.now
-    pen.draft.changed[pending_id] = lambda record: moved(record, Verb.RESET, now, problem=problem)
+    now = builder.now
+    builder.draft.record_changes[pending_id] = lambda record: moved(
+        record, Verb.RESET, now, problem=problem
+    )
 
 
 def fire_timers(state: State, due: Sequence[Call], now: int) -> Draft:
-    """Timers whose instant has come."""
-    pen = _pen(state, now)
+    """Settle timers that are due."""
+    builder = draft_builder(state, now)
     for call in due:
-        if call.wait is not None:
-            pen.settle_wait(call, call.wait, Verb.RESULT)
-        pen.result(call, "The time has come.")
-    return pen.draft
+        if call.pending_id is not None:
+            builder.settle_pending(call, call.pending_id, Verb.RESULT)
+        builder.add_result(call, TIMER_FIRED)
+    return builder.draft
 
 
-def close(state: State, now: int) -> Draft:
-    """The open calls of a cancelled run get the result that the model will see, if it goes on."""
-    pen = _pen(state, now)
+def close_calls(state: State, now: int) -> Draft:
+    """Settle the open calls of a cancelled run with results for the model."""
+    builder = draft_builder(state, now)
     for call in state.open_calls:
-        pen.cancel_waits(call)
-        # intended once, and now running, or asked about because nobody knows whether it ran
-        doubt = call.epoch is not None and call.status is not CallStatus.WAITING
-        text = INTERRUPTED if doubt else CANCELLED if call.gate or call.wait else NOT_STARTED
-        pen.result(call, text, is_error=True, interrupted=doubt)
-    return pen.draft
+        builder.cancel_pending(call)
+        # intended: it is running, or an approver decides because it may have run before a crash
+        is_interrupted = call.epoch is not None and call.status is not CallStatus.WAITING
+        text = (
+            INTERRUPTED
+            if is_interrupted
+            else CANCELLED
+            if call.approval_id or call.pending_id
+            else NOT_STARTED
+        )
+        builder.add_result(call, text, is_error=True, interrupted=is_interrupted)
+    return builder.draft
 
 
-def lost(state: State, now: int) -> Draft:
-    """The driver that waited in place for a person is gone, and with it what it waited for."""
-    pen = _pen(state, now)
-    _give_up(pen, state, (), LOST)
-    pen.fact(events.AgentError(run=pen.task, error=LOST, code=LOST_CODE, hint=LOST_HINT))
-    return pen.draft
+def fail_lost_run(state: State, now: int) -> Draft:
+    """Fail a run whose driver waited in place for an approver and stopped."""
+    builder = draft_builder(state, now)
+    _close_open_calls(builder, state, (), LOST)
+    builder.add(events.AgentError(run=builder.task, error=LOST, code=LOST_CODE, hint=LOST_HINT))
+    return builder.draft
 
 
-def unanswered(state: State, overdue: Sequence[Call], on_expire: str, now: int) -> Draft:
-    """Nobody decided in time about calls that were waited for in place: the run ends."""
-    pen = _pen(state, now)
-    why = f"{overdue[0].tool} was not answered in time"
-    _give_up(pen, state, overdue, CANCELLED)
+def end_unanswered_run(state: State, overdue: Sequence[Call], on_expire: str, now: int) -> Draft:
+    """End a run because approvers did not decide in time about calls waited for in place."""
+    builder = draft_builder(state, now)
+    reason = not_answered_in_time(overdue[0].tool)
+    _close_open_calls(builder, state, overdue, CANCELLED)
     if on_expire == "cancel":
-        pen.fact(events.Cancelled(reason=why, task_id=pen.task))
+        builder.add(events.Cancelled(reason=reason, task_id=builder.task))
     else:
-        pen.fact(events.AgentError(run=pen.task, error=why, code="INPUT_TIMEOUT"))
-    return pen.draft
+        builder.add(events.AgentError(run=builder.task, error=reason, code="INPUT_TIMEOUT"))
+    return builder.draft
 
 
-def _give_up(pen: _DraftBuilder, state: State, overdue: Sequence[Call], text: str) -> None:
-    """Close every open call of a run that ends: the overdue ones as such, the others with why."""
+def _close_open_calls(
+    builder: DraftBuilder, state: State, overdue: Sequence[Call], text: str
+) -> None:
+    """Close every open call of a run that ends: overdue ones as expired, the others with `text`."""
     for call in state.open_calls:
         is_overdue = call in overdue
         verb = Verb.EXPIRE if is_overdue else Verb.ERROR if text == LOST else Verb.CANCEL
-        said = TIMED_OUT if is_overdue else text
-        for pending_id in (call.gate, call.wait):
+        outcome = TIMED_OUT if is_overdue else text
+        for pending_id in (call.approval_id, call.pending_id):
             if pending_id is not None:
-                pen.settle_wait(call, pending_id, verb, said)
-        doubt = call.status is CallStatus.RUNNING
-        pen.result(call, INTERRUPTED if doubt else said, is_error=True, interrupted=doubt)
+                builder.settle_pending(call, pending_id, verb, outcome)
+        is_interrupted = call.status is CallStatus.RUNNING
+        builder.add_result(
+            call,
+            INTERRUPTED if is_interrupted else outcome,
+            is_error=True,
+            interrupted=is_interrupted,
+        )
 
 
 def close_strays(state: State, strays: Sequence[Call], now: int) -> Draft:
-    """Settled calls under whose other id somebody could still answer."""
-    pen = _pen(state, now)
+    """Close the remaining pending ids of calls that are already settled."""
+    builder = draft_builder(state, now)
     for call in strays:
-        pen.cancel_waits(call)
-    return pen.draft
+        builder.cancel_pending(call)
+    return builder.draft

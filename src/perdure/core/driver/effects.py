@@ -1,4 +1,4 @@
-"""What a driver must do next, as values."""
+"""Effects: what a driver must do next, as values."""
 
 from msgspec import Struct
 
@@ -11,30 +11,30 @@ class AskModel(Struct, frozen=True, gc=False):
     turn: int
 
 
-class Summarise(Struct, frozen=True, gc=False):
-    """Request the summary that somebody asked for."""
+class Summarize(Struct, frozen=True, gc=False):
+    """Request the summary of a compaction that a caller requested."""
 
 
 class StartCalls(Struct, frozen=True, gc=False):
-    """Intend and run these calls."""
+    """Commit the intents of these calls and run them."""
 
     calls: tuple[Call, ...]
 
 
-class Interrupted(Struct, frozen=True, gc=False):
-    """Decide about calls that an earlier driver intended."""
+class HandleInterrupted(Struct, frozen=True, gc=False):
+    """Apply the crash policy to calls that an earlier driver intended."""
 
     calls: tuple[Call, ...]
 
 
 class FireTimers(Struct, frozen=True, gc=False):
-    """Settle timers whose instant has come."""
+    """Settle timers that are due."""
 
     calls: tuple[Call, ...]
 
 
 class CloseCalls(Struct, frozen=True, gc=False):
-    """Stop what runs and settle the open calls of a cancelled run."""
+    """Stop running calls and settle the open calls of a cancelled run."""
 
 
 class CloseStrays(Struct, frozen=True, gc=False):
@@ -43,7 +43,7 @@ class CloseStrays(Struct, frozen=True, gc=False):
     calls: tuple[Call, ...]
 
 
-class Fail(Struct, frozen=True, gc=False):
+class FailRun(Struct, frozen=True, gc=False):
     """End the run as failed."""
 
     error: str
@@ -51,43 +51,43 @@ class Fail(Struct, frozen=True, gc=False):
     hint: str
     limit: str | None = None
     value: float = 0
-    stops: bool = False  # what runs is called off, and what is open closed
+    closes_calls: bool = False  # running calls are cancelled and open calls closed
 
 
-class GiveUpLost(Struct, frozen=True, gc=False):
-    """End a run as failed whose driver waited in place for a person, and is gone."""
+class FailLostRun(Struct, frozen=True, gc=False):
+    """Fail a run whose driver waited in place for an approver and stopped."""
 
 
-class GiveUpUnanswered(Struct, frozen=True, gc=False):
-    """End a run for which these calls were not answered in time."""
+class EndUnansweredRun(Struct, frozen=True, gc=False):
+    """End a run because these calls were not settled in time."""
 
     calls: tuple[Call, ...]
 
 
 class Idle(Struct, frozen=True, gc=False):
-    """Nothing to decide now: effects in flight will report, or a person; or the instant comes."""
+    """Wait in place for effects in flight, for an approver, or until an instant."""
 
     until: int | None = None
-    in_place: bool = False  # only a person is waited for
+    in_place: bool = False  # only an approver is waited for
 
 
 class Park(Struct, frozen=True, gc=False):
-    """Give the lease back; `due` is the next instant at which something happens by itself."""
+    """Release the lease; `due` is the next instant at which the session can continue on its own."""
 
     due: int | None = None
 
 
 Effect = (
     AskModel
-    | Summarise
+    | Summarize
     | StartCalls
-    | Interrupted
+    | HandleInterrupted
     | FireTimers
     | CloseCalls
     | CloseStrays
-    | GiveUpLost
-    | GiveUpUnanswered
-    | Fail
+    | FailLostRun
+    | EndUnansweredRun
+    | FailRun
     | Idle
     | Park
 )

@@ -1,4 +1,4 @@
-"""What becomes of a request that a model did not answer: again later, another model, or the end."""
+"""Failed model requests and unusable responses: retry, fallback, or the end of the run."""
 
 import zlib
 from typing import Final
@@ -8,85 +8,84 @@ from msgspec import Struct
 from perdure.core.conversation.messages import Answer
 from perdure.core.driver.verdicts import GiveUp
 from perdure.core.log import events
-from perdure.core.log.stop_reasons import StopReason, early, is_cut
+from perdure.core.log.stop_reasons import StopReason, is_cut, stop_reason
 from perdure.core.session.state import Run, State
 
-FIRST_MS: Final = 1_000  # the first back-off; each one after it is twice as long
+FIRST_MS: Final = 1_000  # the first back-off; each following one is twice as long
 LONGEST_MS: Final = 60_000
-LONGEST_ASKED_MS: Final = 24 * 3_600_000  # the longest that a provider may ask for
-# Another model may answer the same request: what failed is not the request's own fault.
-ELSEWHERE: Final = frozenset({"MODEL_UNAVAILABLE", "MODEL_KEY", "MODEL_QUOTA", "MODEL_UNKNOWN"})
+LONGEST_REQUESTED_MS: Final = 24 * 3_600_000  # the longest back-off that a provider may request
+# Codes of failures for which a fallback may succeed: the request itself is not the cause.
+FALLBACK_CODES: Final = frozenset(
+    {"MODEL_UNAVAILABLE", "MODEL_KEY", "MODEL_QUOTA", "MODEL_UNKNOWN"}
+)
 
 
 class ModelFailure(Struct, frozen=True):
-    """Why a model did not answer."""
+    """Failure of a model request."""
 
     error: str
     code: str
     hint: str | None = None
-    may_pass: bool = False  # the same request may be answered later
-    retry_after_ms: int | None = None  # as the provider asked
+    is_transient: bool = False  # the same request may succeed later
+    retry_after_ms: int | None = None  # as the provider requested
 
 
 class RetryPolicy(Struct, frozen=True):
-    """How often a model is asked again, and which ones stand in for it then, by name."""
+    """Number of retries, and the names of the models to try in order."""
 
     retries: int = 6
-    models: tuple[str, ...] = ()  # the agent's own first
+    models: tuple[str, ...] = ()  # the agent's own first, then its fallbacks
 
 
-def after_trouble(
-    state: State, trouble: ModelFailure, patience: RetryPolicy, now: int
+def retry_or_give_up(
+    state: State, failure: ModelFailure, policy: RetryPolicy, now: int
 ) -> events.Retry | GiveUp:
-    """Ask again at an instant, ask the next model at once, or end the run."""
-    run, failed = state.run, attempt(state)
+    """Retry at an instant, switch to the next model at once, or end the run."""
+    run, failed = state.run, failed_attempt(state)
     task = None if run is None else run.id
-    if trouble.may_pass and failed <= patience.retries:
-        at = now + delay_ms(f"{task}:{state.turn}:{failed}", failed, trouble.retry_after_ms)
-        return events.Retry(attempt=failed, message=trouble.error, next=at, task_id=task)
-    stand_in = _next_model(run, patience.models)
-    if trouble.code in ELSEWHERE and stand_in is not None:
+    if failure.is_transient and failed <= policy.retries:
+        at = now + delay_ms(f"{task}:{state.turn}:{failed}", failed, failure.retry_after_ms)
+        return events.Retry(attempt=failed, message=failure.error, next=at, task_id=task)
+    fallback = _next_model(run, policy.models)
+    if failure.code in FALLBACK_CODES and fallback is not None:
         return events.Retry(
-            attempt=failed, message=trouble.error, next=now, task_id=task, model=stand_in
+            attempt=failed, message=failure.error, next=now, task_id=task, model=fallback
         )
-    return _given_up(trouble, failed)
+    return _give_up(failure, failed)
 
 
-def attempt(state: State) -> int:
-    """Which attempt of its turn just failed; they are counted from 1 for each model."""
-    before = state.retry
-    return 1 if before is None or before.model is not None else before.attempt + 1
+def failed_attempt(state: State) -> int:
+    """Return the number of the attempt that just failed, counted from 1 per turn and model."""
+    previous = state.retry
+    return 1 if previous is None or previous.model is not None else previous.attempt + 1
 
 
-def delay_ms(salt: str, failed: int, asked_ms: int | None) -> int:
-    """How long to wait: longer each time, never the same for all who failed together.
-
-    What the provider asks for is the least.
-    """
+def delay_ms(salt: str, failed: int, requested_ms: int | None) -> int:
+    """Return the back-off: exponential, with jitter from `salt`, at least what was requested."""
     spread = zlib.crc32(salt.encode()) / 2**32
     longest = min(LONGEST_MS, FIRST_MS << min(failed - 1, 16))
     own = int(longest / 2 * (1 + spread))
-    if asked_ms is None:
+    if requested_ms is None:
         return own
-    return max(own, min(max(asked_ms, 0), LONGEST_ASKED_MS) + int(FIRST_MS / 2 * spread))
+    return max(own, min(max(requested_ms, 0), LONGEST_REQUESTED_MS) + int(FIRST_MS / 2 * spread))
 
 
 def _next_model(run: Run | None, models: tuple[str, ...]) -> str | None:
-    """The model after the one that the run is with; None if that was the last."""
-    now = models.index(run.model) if run is not None and run.model in models else 0
-    return models[now + 1] if now + 1 < len(models) else None
+    """Return the model after the run's current one; None if that was the last."""
+    current = models.index(run.model) if run is not None and run.model in models else 0
+    return models[current + 1] if current + 1 < len(models) else None
 
 
-def _given_up(trouble: ModelFailure, failed: int) -> GiveUp:
-    if not trouble.may_pass:
-        return GiveUp(trouble.error, trouble.code, trouble.hint)
-    asked = "once" if failed == 1 else f"{failed} times"
-    hint = trouble.hint or "when the provider answers again, resume the session"
-    return GiveUp(f"{trouble.error} (asked {asked})", trouble.code, hint)
+def _give_up(failure: ModelFailure, failed: int) -> GiveUp:
+    if not failure.is_transient:
+        return GiveUp(failure.error, failure.code, failure.hint)
+    attempts = "once" if failed == 1 else f"{failed} times"
+    hint = failure.hint or "when the provider answers again, resume the session"
+    return GiveUp(f"{failure.error} (asked {attempts})", failure.code, hint)
 
 
-MAX_PAUSES: Final = 10  # in a row, after which what was said so far is the answer
-_WHERE: Final[dict[StopReason, str]] = {
+MAX_PAUSES: Final = 10  # in a row; then the text so far is the response
+_CUT_PLACES: Final[dict[StopReason, str]] = {
     "max_tokens": "at the limit of tokens (max_tokens)",
     "context_window": "at the end of the model's window",
 }
@@ -94,28 +93,25 @@ _HINTS: Final[dict[StopReason, str]] = {
     "max_tokens": "raise max_tokens in the agent's model_settings, then resume the session",
     "context_window": "compact the session or name a model with a larger window, then resume it",
 }
-NOT_RUN: Final = (
-    "Not run: your answer was cut off before it was complete. Ask for it again, in smaller pieces."
-)
 
 
-def useless(answer: Answer, *, again: bool) -> GiveUp | None:
-    """Why nothing can be done with an answer that was cut off; None: something can.
+def unusable_response(answer: Answer, *, is_repeated: bool) -> GiveUp | None:
+    """Return why a cut-off response cannot be used; None if it can.
 
-    None of its calls is run: one may be half of what was meant, and look whole. The model is told
-    so, and does better or is cut off `again`.
+    None of its calls is run, because a truncated call can look complete. The first time the model
+    is asked to repeat them; if the next response is cut off too (`is_repeated`), the run fails.
     """
     if not is_cut(answer.stop):
         return None
     if answer.calls:
-        what = "before its tool calls were complete, twice in a row; none of them was run"
-        return cut_off(answer, what) if again else None
-    said = answer.text.strip() or answer.output is not None
-    return None if said else cut_off(answer, "before anything was said")
+        problem = "before its tool calls were complete, twice in a row; none of them was run"
+        return cut_off_response(answer, problem) if is_repeated else None
+    has_content = answer.text.strip() or answer.output is not None
+    return None if has_content else cut_off_response(answer, "before anything was said")
 
 
-def cut_off(answer: Answer, when: str) -> GiveUp:
-    """The end of a run whose last answer cannot be used."""
-    why = early(answer.stop) or "max_tokens"
-    error = f"{answer.model or 'the model'}: the answer was cut off {_WHERE[why]} {when}"
-    return GiveUp(error, "MODEL_CUT", _HINTS[why])
+def cut_off_response(answer: Answer, when: str) -> GiveUp:
+    """Return the end of a run whose last response is cut off and cannot be used."""
+    reason = stop_reason(answer.stop) or "max_tokens"
+    error = f"{answer.model or 'the model'}: the answer was cut off {_CUT_PLACES[reason]} {when}"
+    return GiveUp(error, "MODEL_CUT", _HINTS[reason])

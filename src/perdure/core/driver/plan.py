@@ -1,4 +1,4 @@
-"""What a driver does next: one pure function of the folded log."""
+"""Plan of a driver: its next effect, as one pure function of the folded log."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
@@ -9,94 +9,98 @@ from perdure.core.driver import effects
 from perdure.core.driver.effects import Effect
 from perdure.core.durations import format_ms
 from perdure.core.log import events
-from perdure.core.log.events import Stamped
+from perdure.core.log.events import StampedEvent
 from perdure.core.session.calls import Call, CallStatus
 from perdure.core.session.state import Run, State
 
 MAX_TRIES: Final = 5
-SLOTS: Final = 16  # calls of one turn that run at one time
-IN_PLACE_MS: Final = 1_000  # a back-off not longer than this is not worth giving the lease back
+SLOTS: Final = 16  # calls of one turn that run at the same time
+SHORT_BACK_OFF_MS: Final = 1_000  # up to this a back-off is waited for in place: parking costs more
 _READY: Final = (CallStatus.NEW, CallStatus.APPROVED)
 
 
 class Limits(Struct, frozen=True):
-    """Where a run of this agent is stopped."""
+    """Limits at which a run of an agent is stopped."""
 
     max_turns: int = 100
     budget: Mapping[str, float] = field(default_factory=dict)
-    running_ms: int | None = None  # without the time in which it waits
+    running_ms: int | None = None  # without the time in which it is waiting
 
 
 class DriveView(Struct, frozen=True):
-    """Who plans: the driver's epoch, its claims that led to nothing, what it has in flight."""
+    """The driver's view: its epoch, claims without progress, and effects in flight."""
 
     epoch: int
     tries: int = 1
     in_flight: Collection[str] = ()
-    asking: bool = False
-    stuck: Collection[str] = ()  # calls that this process cannot start
+    is_asking_model: bool = False
+    unstartable: Collection[str] = ()  # calls that this process cannot start
     limits: Limits = field(default_factory=Limits)
-    grace: int | None = 0  # ms after a deadline for people in place; None: it never acts
-    until: int | None = None  # when the running time is up
+    grace: int | None = 0  # ms that deadlines are extended in place; None: deadlines do not count
+    until: int | None = None  # end of the running time
 
 
-def plan(state: State, seat: DriveView, now: int) -> Effect:
-    """The one next thing to do. Parks exactly when nothing here can move the session."""
+def plan(state: State, view: DriveView, now: int) -> Effect:
+    """Return the next effect: Park exactly if this driver cannot move the session."""
     if state.cancelling:
         return effects.CloseCalls()
-    strays = tuple([c for c in state.calls.values() if (c.gate or c.wait) and not c.is_open])
+    strays = tuple(
+        [c for c in state.calls.values() if (c.approval_id or c.pending_id) and not c.is_open]
+    )
     if strays:
         return effects.CloseStrays(strays)
     if state.run is None or state.run.end is not None:
-        return _summary(state, seat, now) or _rest(state, seat)
-    if seat.tries > MAX_TRIES:
-        return _drivers_die(seat)
+        return _summary_effect(state, view, now) or _idle_or_park(state, view)
+    if view.tries > MAX_TRIES:
+        return _repeated_crashes(view)
     waiting = state.open_calls
-    if seat.until is not None and seat.until <= now:
-        effect: Effect | None = _overrun(seat.limits)
+    if view.until is not None and view.until <= now:
+        effect: Effect | None = _timeout(view.limits)
     else:
-        effect = _calls(waiting, seat, now) if waiting else _model(state, seat, now)
-    return effect or _rest(state, seat, waiting)
+        effect = _call_effect(waiting, view, now) if waiting else _model_effect(state, view, now)
+    return effect or _idle_or_park(state, view, waiting)
 
 
-def _calls(waiting: Sequence[Call], seat: DriveView, now: int) -> Effect | None:
-    held = [c for c in waiting if c.held is not None]
-    if held and (given_up := _given_up(held, seat, now)):
-        return given_up
-    cut_off = tuple([c for c in waiting if _is_cut_off(c, seat)])
-    if cut_off:
-        return effects.Interrupted(cut_off)
+def _call_effect(waiting: Sequence[Call], view: DriveView, now: int) -> Effect | None:
+    blocking = [c for c in waiting if c.blocking_epoch is not None]
+    if blocking and (ending := _in_place_ending(blocking, view, now)):
+        return ending
+    interrupted = tuple([c for c in waiting if _is_interrupted(c, view)])
+    if interrupted:
+        return effects.HandleInterrupted(interrupted)
     due = tuple([c for c in waiting if _is_due(c, now)])
     if due:
         return effects.FireTimers(due)
-    free = SLOTS - len(seat.in_flight)
-    ready = tuple([c for c in waiting if c.status in _READY and c.id not in seat.stuck])
+    free = SLOTS - len(view.in_flight)
+    ready = tuple([c for c in waiting if c.status in _READY and c.id not in view.unstartable])
     if ready and free > 0:
         return effects.StartCalls(ready[:free])
     return None
 
 
-def _is_cut_off(call: Call, seat: DriveView) -> bool:
+def _is_interrupted(call: Call, view: DriveView) -> bool:
     running = call.status is CallStatus.RUNNING or (
         call.status is CallStatus.WAITING and call.epoch is not None and not call.returned
     )
-    return running and call.epoch != seat.epoch
+    return running and call.epoch != view.epoch
 
 
-def _given_up(held: Sequence[Call], seat: DriveView, now: int) -> Effect | None:
-    """Whether a person was waited for in place in vain."""
-    waiting = [c for c in held if c.holder is not None]
-    if any(c.holder != seat.epoch for c in waiting):
-        return effects.GiveUpLost()
-    overdue = tuple(c for c in waiting if (end := _end(c, seat)) is not None and end <= now)
-    return effects.GiveUpUnanswered(overdue) if overdue else None
+def _in_place_ending(blocking: Sequence[Call], view: DriveView, now: int) -> Effect | None:
+    """Return how to end a run that waited in place for an approver in vain; None to wait on."""
+    waiting = [c for c in blocking if c.open_blocking_epoch is not None]
+    if any(c.open_blocking_epoch != view.epoch for c in waiting):
+        return effects.FailLostRun()
+    overdue = tuple(
+        c for c in waiting if (end := _in_place_deadline(c, view)) is not None and end <= now
+    )
+    return effects.EndUnansweredRun(overdue) if overdue else None
 
 
-def _end(call: Call, seat: DriveView) -> int | None:
-    """Until when a person is waited for in place."""
-    if call.expires_at is None or seat.grace is None:
+def _in_place_deadline(call: Call, view: DriveView) -> int | None:
+    """Return the instant until which an approver is waited for in place."""
+    if call.expires_at is None or view.grace is None:
         return None
-    return call.expires_at + seat.grace
+    return call.expires_at + view.grace
 
 
 def _is_due(call: Call, now: int) -> bool:
@@ -108,31 +112,31 @@ def _is_due(call: Call, now: int) -> bool:
     )
 
 
-def _model(state: State, seat: DriveView, now: int) -> Effect | None:
-    if not state.needs_model or seat.in_flight or seat.asking:
+def _model_effect(state: State, view: DriveView, now: int) -> Effect | None:
+    if not state.is_model_due or view.in_flight or view.is_asking_model:
         return None
     if state.retry is not None and state.retry.next > now:
-        return _back_off(state.retry.next, seat, now)
-    if state.needs_summary:
-        return effects.Summarise()
-    return _limit(state, seat.limits) or effects.AskModel(state.turn + 1)
+        return _back_off(state.retry.next, view, now)
+    if state.is_summary_due:
+        return effects.Summarize()
+    return _limit(state, view.limits) or effects.AskModel(state.turn + 1)
 
 
-def _summary(state: State, seat: DriveView, now: int) -> Effect | None:
-    """What somebody wants of a session whose run is over."""
-    if not state.needs_summary or seat.asking:
+def _summary_effect(state: State, view: DriveView, now: int) -> Effect | None:
+    """Return the effect of a compaction requested for a session whose run has ended."""
+    if not state.is_summary_due or view.is_asking_model:
         return None
-    if seat.tries > MAX_TRIES:
-        return _drivers_die(seat)
+    if view.tries > MAX_TRIES:
+        return _repeated_crashes(view)
     if state.retry is not None and state.retry.next > now:
-        return _back_off(state.retry.next, seat, now)
-    return effects.Summarise()
+        return _back_off(state.retry.next, view, now)
+    return effects.Summarize()
 
 
-def _back_off(until: int, seat: DriveView, now: int) -> Effect:
-    if until - now > IN_PLACE_MS:
+def _back_off(until: int, view: DriveView, now: int) -> Effect:
+    if until - now > SHORT_BACK_OFF_MS:
         return effects.Park(until)
-    return effects.Idle(until if seat.until is None else min(until, seat.until))
+    return effects.Idle(until if view.until is None else min(until, view.until))
 
 
 def _limit(state: State, limits: Limits) -> Effect | None:
@@ -141,10 +145,10 @@ def _limit(state: State, limits: Limits) -> Effect | None:
         return None
     spent = {"max_turns": float(run.turns), "turns": float(run.turns), "tokens": run.tokens}
     allowed = {**limits.budget, "max_turns": float(limits.max_turns)}
-    for name, most in allowed.items():
-        if name in spent and spent[name] >= most:
-            return effects.Fail(
-                f"the run reached its limit: {name} {most:g}",
+    for name, limit in allowed.items():
+        if name in spent and spent[name] >= limit:
+            return effects.FailRun(
+                f"the run reached its limit: {name} {limit:g}",
                 "SAFETY_LIMIT",
                 "raise the limit on the agent, then resume the session",
                 name,
@@ -153,58 +157,66 @@ def _limit(state: State, limits: Limits) -> Effect | None:
     return None
 
 
-def _overrun(limits: Limits) -> Effect:
-    most = limits.running_ms or 0
-    return effects.Fail(
-        f"the run reached its limit: timeout {format_ms(most)}",
+def _timeout(limits: Limits) -> Effect:
+    limit_ms = limits.running_ms or 0
+    return effects.FailRun(
+        f"the run reached its limit: timeout {format_ms(limit_ms)}",
         "SAFETY_LIMIT",
         "raise the limit on the agent, then resume the session",
         "timeout",
-        most / 1_000,
-        stops=True,
+        limit_ms / 1_000,
+        closes_calls=True,
     )
 
 
-def _drivers_die(seat: DriveView) -> Effect:
-    return effects.Fail(
-        f"drivers keep dying: {seat.tries} workers took this session and wrote nothing",
+def _repeated_crashes(view: DriveView) -> Effect:
+    return effects.FailRun(
+        f"drivers keep dying: {view.tries} workers claimed this session and wrote nothing",
         "DRIVERS_KEEP_DYING",
-        "look into the workers' logs, then resume the session",
+        "read the workers' logs, then resume the session",
     )
 
 
-def _rest(state: State, seat: DriveView, waiting: Sequence[Call] = ()) -> Effect:
-    if seat.in_flight or seat.asking:
-        return effects.Idle(seat.until)
+def _idle_or_park(state: State, view: DriveView, waiting: Sequence[Call] = ()) -> Effect:
+    if view.in_flight or view.is_asking_model:
+        return effects.Idle(view.until)
     if state.run is None or state.run.end is not None:
-        return effects.Park()  # a timer of a run that is over wakes nobody
+        return effects.Park()  # a timer of an ended run does not wake the session
     timers = [
         c.expires_at
         for c in waiting
         if c.kind == "timer" and c.status is CallStatus.WAITING and c.expires_at is not None
     ]
-    held = [c for c in waiting if c.held is not None and c.holder is not None]
-    if held:  # a person is waited for in place
-        ends = [end for c in held if (end := _end(c, seat)) is not None]
+    blocking = [
+        c for c in waiting if c.blocking_epoch is not None and c.open_blocking_epoch is not None
+    ]
+    if blocking:  # an approver is waited for in place
+        ends = [end for c in blocking if (end := _in_place_deadline(c, view)) is not None]
         return effects.Idle(min([*timers, *ends], default=None), in_place=True)
     return effects.Park(min(timers, default=None))
 
 
-# What somebody else writes, whether the run is driven at that moment or not.
-_OUTSIDE: Final = (events.User, events.Metadata, events.Cancelled, events.Revoked, events.Restored)
-# After these it goes on, perhaps in the same drive: the time before was spent waiting.
-_ANSWERS: Final = (events.Decision, events.Settled)
+# Events that callers write, whether the run is driven at that moment or not.
+_CALLER_EVENTS: Final = (
+    events.User,
+    events.Metadata,
+    events.Cancelled,
+    events.Revoked,
+    events.Restored,
+)
+# After these the run continues, possibly in the same drive: the time before was spent waiting.
+_SETTLING_EVENTS: Final = (events.Decision, events.Settled)
 
 
-def running_ms(log: Iterable[Stamped], run: Run) -> int:
-    """The time in which it was driven, up to the last event that a driver wrote."""
-    total, mark = 0, None
+def running_ms(log: Iterable[StampedEvent], run: Run) -> int:
+    """Return the time in which a run was driven, up to the last event that a driver wrote."""
+    total, last_at = 0, None
     for seq, at, event in log:
-        if seq < run.since or isinstance(event, _OUTSIDE):
+        if seq < run.since or isinstance(event, _CALLER_EVENTS):
             continue
         if isinstance(event, events.AgentStart) and event.worker:
-            mark = event.since or at
-        if mark is not None:
-            total += 0 if isinstance(event, _ANSWERS) else max(0, at - mark)
-            mark = at
+            last_at = event.since or at
+        if last_at is not None:
+            total += 0 if isinstance(event, _SETTLING_EVENTS) else max(0, at - last_at)
+            last_at = at
     return total

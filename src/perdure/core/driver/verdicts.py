@@ -1,10 +1,8 @@
-"""What is to become of a call: the verdicts that the runtime asks tools for and the log keeps."""
+"""Verdicts on calls that a model requested, and on responses that end a run."""
 
 from typing import Literal
 
 from msgspec import Struct
-
-OnCrash = Literal["tell", "retry", "ask"]
 
 
 class Start(Struct, frozen=True, gc=False):
@@ -14,7 +12,7 @@ class Start(Struct, frozen=True, gc=False):
 
 
 class RequireApproval(Struct, frozen=True, gc=False):
-    """Ask a person first."""
+    """Require an approver's decision before it runs."""
 
     pending_id: str
     effect_id: str
@@ -23,7 +21,7 @@ class RequireApproval(Struct, frozen=True, gc=False):
 
 
 class Defer(Struct, frozen=True, gc=False):
-    """Start it now; its result comes from outside."""
+    """Start it now; its result is submitted later."""
 
     pending_id: str
     effect_id: str
@@ -31,7 +29,7 @@ class Defer(Struct, frozen=True, gc=False):
 
 
 class Wait(Struct, frozen=True, gc=False):
-    """Nothing runs: an answer or an instant settles it."""
+    """Run nothing: an approver's answer or an instant settles it."""
 
     pending_id: str
     effect_id: str
@@ -41,7 +39,7 @@ class Wait(Struct, frozen=True, gc=False):
 
 
 class Reject(Struct, frozen=True, gc=False):
-    """It cannot run; the model is told why."""
+    """Do not run it; `text` tells the model why."""
 
     text: str
 
@@ -50,19 +48,19 @@ Verdict = Start | RequireApproval | Defer | Wait | Reject
 
 
 class Finish(Struct, frozen=True, gc=False):
-    """The answer ends the run with this output (JSON)."""
+    """Complete the run with this output (JSON)."""
 
     output: bytes
 
 
 class Correct(Struct, frozen=True, gc=False):
-    """The answer does not fit the output type; the model is told how."""
+    """Ask the model to correct a response that does not fit the output type."""
 
     text: str
 
 
 class GiveUp(Struct, frozen=True, gc=False):
-    """The answer ends the run as failed."""
+    """End the run as failed."""
 
     error: str
     code: str

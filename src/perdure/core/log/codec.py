@@ -1,7 +1,7 @@
-"""Events to bytes and back, with versions; unknown types are kept and ignored.
+"""Codec between events and bytes, with versions; unknown types are kept and ignored.
 
-A version other than 1 stands in the data as `v`. `UPGRADES` lifts old data to what this code
-reads, one version at a time; data newer than this code knows becomes `Unknown`.
+A version other than 1 is written into the data as `v`. `UPGRADES` converts old data to the
+version that this code reads, one version at a time; data of a newer version becomes `Unknown`.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,31 +44,31 @@ TYPES: dict[str, type[events.Event]] = {
 }
 NAMES: dict[type, str] = {cls: name for name, cls in TYPES.items()}
 
-Upgrade = Callable[[dict[str, Any]], dict[str, Any]]  # sees what is byte for byte as Raw
+Upgrade = Callable[[dict[str, Any]], dict[str, Any]]  # gets fields that are kept as bytes as Raw
 VERSIONS: dict[str, int] = {}  # the version this code writes, where it is not 1
 UPGRADES: dict[tuple[str, int], Upgrade] = {}  # (type, version) -> to the next version
 
-_EXACT = frozenset({"native", "output"})
+_RAW_FIELDS = frozenset({"native", "output"})
 _encoder = msgspec.json.Encoder()
-_raws = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_raw_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _decoders = {name: msgspec.json.Decoder(cls) for name, cls in TYPES.items()}
-_version = msgspec.json.Decoder(msgspec.defstruct("Version", [("v", int, 1)]))
+_version_decoder = msgspec.json.Decoder(msgspec.defstruct("Version", [("v", int, 1)]))
 
 
 def encode(event: events.Event) -> tuple[str, bytes]:
-    """The record type and data of an event."""
+    """Return the record type and data of an event."""
     if isinstance(event, events.Unknown):
         return event.type, event.data
     name = NAMES[type(event)]
     version = VERSIONS.get(name, 1)
     if version == 1:
         return name, _encoder.encode(event)
-    data = _raws.decode(_encoder.encode(event))
+    data = _raw_decoder.decode(_encoder.encode(event))
     return name, _encoder.encode({"v": version, **data})
 
 
 def decode(kind: str, data: bytes) -> events.Event:
-    """The event of a record; `Unknown` for a type or version from the future.
+    """Return the event of a record; `Unknown` for a type or version that is newer than this code.
 
     Raises Corrupt if the data of a known type cannot be read.
     """
@@ -84,7 +84,7 @@ def decode(kind: str, data: bytes) -> events.Event:
 
 
 def _decode_version(kind: str, data: bytes) -> events.Event:
-    version: int = _version.decode(data).v  # type: ignore[attr-defined]
+    version: int = _version_decoder.decode(data).v  # type: ignore[attr-defined]
     current = VERSIONS.get(kind, 1)
     if version > current:
         return events.Unknown(kind, data)
@@ -92,17 +92,18 @@ def _decode_version(kind: str, data: bytes) -> events.Event:
         return _decoders[kind].decode(data)
     if version < 1:
         raise Corrupt(f"an event of type {kind!r} cannot be read: version {version}")
-    raws = _raws.decode(data)
+    raw_fields = _raw_decoder.decode(data)
     value: dict[str, Any] = {
-        key: raws[key] if key in _EXACT else msgspec.json.decode(raws[key]) for key in raws
+        key: raw_fields[key] if key in _RAW_FIELDS else msgspec.json.decode(raw_fields[key])
+        for key in raw_fields
     }
     for step in range(version, current):
         value = UPGRADES[kind, step](value)
     return _decoders[kind].decode(_encoder.encode(value))
 
 
-def wire(event: events.Event) -> Mapping[str, Any]:
-    """The data of an event as plain JSON values, as every door shows it."""
+def event_data(event: events.Event) -> Mapping[str, Any]:
+    """Return the data of an event as plain JSON values, as HTTP, CLI and exports show it."""
     value: dict[str, Any] = msgspec.json.decode(encode(event)[1])
     return value
 

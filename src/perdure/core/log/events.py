@@ -4,62 +4,62 @@ Field names on the wire are part of the public surface: add, never rename. Every
 about a session can be rebuilt from these alone.
 """
 
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
+from perdure.core.literals import CallKind, DecisionKind
+
 Part = dict[str, Any]
 Content = str | list[Part]
-CallKind = Literal["tool", "approval", "question", "child", "timer"]
-DecisionKind = Literal["approve", "edit", "deny", "respond"]
 PENDING_EXECUTIONS: Final = "pending_executions"  # the metadata that holds saved states of runs
 
 
 class User(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Somebody said something to the session."""
+    """A message was sent to the session."""
 
     role: str
     content: Content
     task_id: str | None = field(default=None, name="taskID")
     key: str | None = None
     by: str | None = None
-    redact: bool = False  # it holds arguments that are not shown
+    redact: bool = False  # it contains arguments that are not shown
 
 
 class Assistant(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One model answer. `native` is what the provider sent, byte for byte."""
+    """One model response. `native` is the provider's response, byte for byte."""
 
     role: str
     content: str
     agent: str
-    turn: int = 0  # 0, as in a log that is not ours: the next one
+    turn: int = 0  # 0, as in logs of other programs: the next turn
     task_id: str | None = field(default=None, name="taskID")
-    request_head: int = field(default=0, name="requestHead")  # 0: all that stands before it
+    request_head: int = field(default=0, name="requestHead")  # 0: everything before it
     model: str | None = None
     provider: str | None = None
     thinking: str | None = None
-    output: Raw | UnsetType = UNSET  # not None: msgspec reads no `Raw | None`
+    output: Raw | UnsetType = UNSET  # not None: msgspec cannot decode `Raw | None`
     stop: str | None = None
     usage: dict[str, float] | None = None
     native: Raw | UnsetType = UNSET
-    redact: bool = False  # what the provider sent holds arguments that are not shown
+    redact: bool = False  # `native` contains arguments that are not shown
 
 
 class ToolCall(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The model asked for a tool."""
+    """The model requested a tool call."""
 
     id: str
     tool: str
     params: dict[str, Any]
     agent: str
-    turn: int = 0  # 0: that of the answer before it
+    turn: int = 0  # 0: the turn of the response before it
     task_id: str | None = field(default=None, name="taskID")
     redact: tuple[str, ...] = ()  # names of arguments that are not shown
 
 
 class ToolStarted(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The intent to run a call, recorded before the deed."""
+    """The intent to run a call, committed before its effect starts."""
 
     id: str
     effect_id: str = field(name="effectID")
@@ -69,10 +69,10 @@ class ToolStarted(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
 
 
 class ToolResult(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What the model is told about a call; there is one for each."""
+    """The outcome of a call as the model sees it; each call has exactly one."""
 
     tool_call_id: str = field(name="toolCallId")
-    result: Content | dict[str, Any]  # an object only in logs that are not ours
+    result: Content | dict[str, Any]  # an object only in logs of other programs
     is_error: bool = field(default=False, name="isError")
     interrupted: bool = False
     title: str | None = None
@@ -81,7 +81,7 @@ class ToolResult(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
 
 
 class Pending(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A call now waits for somebody or something outside."""
+    """A call became pending: its outcome comes from outside."""
 
     pending_id: str = field(name="pendingID")
     kind: CallKind
@@ -92,13 +92,13 @@ class Pending(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     prompt: str | None = None
     expires_at: int | None = field(default=None, name="expiresAt")
     reason: str | None = None
-    epoch: int | None = None  # of the driver that waits for it in place; None: nobody needs to
+    epoch: int | None = None  # of the driver that waits for it in place; None: no driver does
     task_id: str | None = field(default=None, name="taskID")
     redact: tuple[str, ...] = ()  # names of arguments that are not shown
 
 
 class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """News of a call that still waits."""
+    """Progress of a pending call."""
 
     pending_id: str = field(name="pendingID")
     call_id: str = field(name="callID")
@@ -109,13 +109,13 @@ class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     external_ref: str | None = field(default=None, name="externalRef")
     output: str | None = None
     estimated_duration: int | None = field(default=None, name="estimatedDuration")
-    expires_at: int | None = field(default=None, name="expiresAt")  # 0: no deadline any more
+    expires_at: int | None = field(default=None, name="expiresAt")  # 0: the deadline was removed
     problem: str | None = None
     task_id: str | None = field(default=None, name="taskID")
 
 
 class Decision(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Somebody decided about one call, with exactly these arguments."""
+    """An approver decided about one call, with exactly these arguments."""
 
     pending_id: str = field(name="pendingID")
     kind: DecisionKind
@@ -133,15 +133,15 @@ class Decision(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Revoked(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What a decision had allowed for the rest of the session is asked about again."""
+    """A remembered approval was revoked: such calls require approval again."""
 
-    decision: int  # the number of its event
+    decision: int  # the seq of the decision event
     by: str
     via: str
 
 
 class Settled(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A waiting call got its outcome without a decision."""
+    """A pending call was settled without a decision."""
 
     pending_id: str = field(name="pendingID")
     status: str
@@ -152,15 +152,15 @@ class Settled(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 
 class AgentStart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A worker began a stretch of work on a run, with this version of the agent."""
+    """A worker started to drive a run, with this version of the agent."""
 
     run: str
     agent: str
     digest: str = ""
     worker: str = ""
     tools: dict[str, str] | None = None
-    since: int = 0  # when the drive began, where its time is limited
-    trace: str = ""  # of the drive, where somebody collects traces
+    since: int = 0  # start of the drive, if its running time is limited
+    trace: str = ""  # trace id of the drive, if tracing is on
 
 
 class AgentComplete(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -181,40 +181,40 @@ class AgentError(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
 
 
 class Retry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The model could not be asked; it will be again at `next`, or another one in its place."""
+    """A model request failed; it is retried at `next`, by the same model or by a fallback."""
 
-    attempt: int  # which one failed, of this turn and model
+    attempt: int  # the attempt that failed, counted per turn and model
     message: str
     next: int
     task_id: str | None = field(default=None, name="taskID")
-    model: str | None = None  # the one that the rest of the run is asked of; None: as before
+    model: str | None = None  # the fallback for the rest of the run; None: no change
 
 
 class Compacted(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """From here on the model is told a summary in place of what was said up to an event."""
+    """From here on a summary replaces everything up to an event in model requests."""
 
-    up_to: int = field(name="upTo")  # answers up to it, their results, and what they had seen
+    up_to: int = field(name="upTo")  # responses up to it, their results and their input
     summary: str
-    first: bool = False  # the first message stays beside it, as it was
-    turn: int = 0  # the one that was to be asked for
-    tokens: int = 0  # what the next request would have had, as far as we could know
+    first: bool = False  # the first message is sent unchanged before the summary
+    turn: int = 0  # the turn that was about to be requested
+    tokens: int = 0  # estimated tokens of the request without the summary
     model: str | None = None
     provider: str | None = None
     usage: dict[str, float] | None = None
     task_id: str | None = field(default=None, name="taskID")
-    redact: bool = False  # it may tell arguments that are not shown
+    redact: bool = False  # the summary may contain arguments that are not shown
 
 
 class CompactionRequested(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Somebody wants what was said so far to be summarised, without waiting for its length."""
+    """A caller requested a compaction, regardless of the length of the conversation."""
 
-    keep: int | None = None  # turns at the end that stay as they are; None: as the agent says
-    instructions: str | None = None  # what the model is asked besides what the agent says
+    keep: int | None = None  # turns at the end that are kept unchanged; None: the agent's setting
+    instructions: str | None = None  # in addition to the agent's instructions for summaries
     by: str | None = None
 
 
 class CompactionFailed(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The summary that somebody wanted is not to be had; the conversation stays as it is."""
+    """A requested compaction failed; the conversation is unchanged."""
 
     error: str
     code: str = "ERROR"
@@ -222,7 +222,7 @@ class CompactionFailed(Struct, frozen=True, kw_only=True, omit_defaults=True, gc
 
 
 class AgentChanged(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The agent's code is not what it was when the session last ran."""
+    """The agent's tools changed since the session was last driven."""
 
     added: list[str]
     removed: list[str]
@@ -230,7 +230,7 @@ class AgentChanged(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
 
 
 class Cancelled(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Somebody cancelled the run: from here on no effect of it is intended."""
+    """A caller cancelled the run: after this event it starts no more effects."""
 
     by: str | None = None
     reason: str | None = None
@@ -238,7 +238,7 @@ class Cancelled(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False)
 
 
 class Forked(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The session is a copy of another one up to an event."""
+    """The session is a copy of another session up to an event."""
 
     source: str = field(name="from")
     at: int
@@ -251,7 +251,7 @@ class Metadata(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Restored(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The run goes on from a state that was saved elsewhere: what it had used and said there."""
+    """The run continues from a saved execution state: its usage and its response so far."""
 
     task_id: str = field(default="", name="taskID")
     turns: int
@@ -279,7 +279,7 @@ class DelegationComplete(Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 class SessionRecovery(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What was repaired when the session was read."""
+    """The problems that were found and repaired when the session was read."""
 
     issues: list[Any]
 
@@ -293,19 +293,19 @@ class SafetyLimit(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
 
 
 class AgentIteration(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Display only."""
+    """Iteration count of an agent; for display only."""
 
     iteration: int = 0
 
 
 class TodoUpdate(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Display only."""
+    """The to-do list of an agent; for display only."""
 
     todos: list[Any]
 
 
 class Unknown(Struct, frozen=True, gc=False):
-    """An event of a type (or version) that this perdure does not know: kept and ignored."""
+    """An event of a type or version that this code does not know: kept and ignored."""
 
     type: str
     data: bytes
@@ -344,14 +344,14 @@ Event = (
 )
 
 
-class Stamped(NamedTuple):
-    """An event with its place in the log."""
+class StampedEvent(NamedTuple):
+    """An event with its seq and instant in the log."""
 
     seq: int
     at: int
     event: Event
 
 
-def raw(value: Any) -> Raw:
-    """A JSON value as it will stand in the log."""
+def raw_json(value: Any) -> Raw:
+    """Return a JSON value encoded as it is written to the log."""
     return Raw(msgspec.json.encode(value))

@@ -1,7 +1,8 @@
-"""What people and programs are not shown: arguments that a tool says are secret.
+"""Redaction: masking arguments that a tool declares secret wherever they are shown.
 
-The call keeps them, for exactly it must run, and so does the conversation, for the model wrote
-them. The names stand beside the arguments, so that any process hides them, without the tool's code.
+The call keeps them, because the tool needs them, and so does the conversation, because the model
+wrote them. Their names are stored beside the arguments, so that a process without the tool's code
+can mask them too.
 """
 
 from collections.abc import Collection, Mapping
@@ -9,51 +10,53 @@ from typing import Any, Final
 
 MASK: Final = "***"
 
-# In which field of an event the arguments are whose names `redact` lists.
+# By event type, the field with the arguments whose names `redact` lists.
 _ARGUMENTS: Final = {"tool_call": "params", "pending": "input", "decision": "args"}
-# In which field a text is that may hold such arguments anywhere.
+# By event type, the field with a text that may contain such arguments anywhere.
 _TEXTS: Final = {"user": "content", "compacted": "summary"}
 
 
-def masked(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """The arguments with those of these names hidden."""
+def mask_arguments(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Return the arguments with the named ones masked."""
     return {name: MASK if name in names else value for name, value in values.items()}
 
 
-def shown_event(kind: str, data: dict[str, Any]) -> dict[str, Any]:
-    """The data of an event as it is shown; the very same where nothing is to be hidden."""
+def redact_event_data(kind: str, data: dict[str, Any]) -> dict[str, Any]:
+    """Return the data of an event as it is shown; the same object if nothing is secret."""
     redact = data.get("redact")
     if not redact:
         return data
-    if kind == "assistant":  # what the provider sent holds the arguments once more
+    if kind == "assistant":  # the native response contains the arguments too
         return {name: value for name, value in data.items() if name != "native"}
     if kind in _TEXTS:
         return {**data, _TEXTS[kind]: MASK}
-    where = _ARGUMENTS.get(kind)
-    if where is None or not isinstance(data.get(where), dict):
+    field = _ARGUMENTS.get(kind)
+    if field is None or not isinstance(data.get(field), dict):
         return data
-    return {**data, where: masked(data[where], redact)}
+    return {**data, field: mask_arguments(data[field], redact)}
 
 
 def secret_arguments(schema: Mapping[str, Any]) -> frozenset[str]:
-    """The arguments in a schema that are, or hold, what is typed as a secret."""
+    """Return the names of the arguments in a schema that are or contain a secret type."""
     properties = schema.get("properties", {})
-    parts = schema.get("$defs", {})
-    return frozenset(name for name, one in properties.items() if _is_secret(one, parts, set()))
+    definitions = schema.get("$defs", {})
+    return frozenset(
+        name for name, argument in properties.items() if _is_secret(argument, definitions, set())
+    )
 
 
-def _is_secret(schema: Any, parts: Mapping[str, Any], seen: set[str]) -> bool:
+def _is_secret(schema: Any, definitions: Mapping[str, Any], visited: set[str]) -> bool:
     match schema:
         case {"format": "password", "writeOnly": True}:
             return True
         case {"$ref": str(ref)}:
             name = ref.rpartition("/")[2]
-            if name in seen:
+            if name in visited:
                 return False
-            return _is_secret(parts.get(name), parts, seen | {name})
+            return _is_secret(definitions.get(name), definitions, visited | {name})
         case dict():
-            return any(_is_secret(one, parts, seen) for one in schema.values())
+            return any(_is_secret(item, definitions, visited) for item in schema.values())
         case list():
-            return any(_is_secret(one, parts, seen) for one in schema)
+            return any(_is_secret(item, definitions, visited) for item in schema)
         case _:
             return False

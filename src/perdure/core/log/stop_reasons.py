@@ -1,11 +1,11 @@
-"""Why a model stopped before it had said everything, in one word for all providers."""
+"""Stop reasons of responses that ended early, normalized over all providers."""
 
 from typing import Final, Literal
 
 StopReason = Literal["max_tokens", "context_window", "refusal", "pause_turn"]
 
-# The providers' words, in small letters.
-_EARLY: Final[dict[str, StopReason]] = {
+# The providers' stop reasons, in lower case.
+_STOP_REASONS: Final[dict[str, StopReason]] = {
     "max_tokens": "max_tokens",
     "length": "max_tokens",
     "max_output_tokens": "max_tokens",
@@ -17,16 +17,16 @@ _EARLY: Final[dict[str, StopReason]] = {
 }
 
 
-def early(stop: str | None) -> StopReason | None:
-    """Why an answer ended too early; None: the model had said everything."""
-    return None if stop is None else _EARLY.get(stop.lower())
+def stop_reason(stop: str | None) -> StopReason | None:
+    """Return the reason why a response ended early; None if it is complete."""
+    return None if stop is None else _STOP_REASONS.get(stop.lower())
 
 
 def is_cut(stop: str | None) -> bool:
-    """Whether an answer ends somewhere in the middle."""
-    return early(stop) in ("max_tokens", "context_window")
+    """Return True if a response was cut off in the middle."""
+    return stop_reason(stop) in ("max_tokens", "context_window")
 
 
 def is_paused(stop: str | None) -> bool:
-    """Whether the provider goes on with an answer once it gets it back."""
-    return early(stop) == "pause_turn"
+    """Return True if the provider continues the response when it is sent back."""
+    return stop_reason(stop) == "pause_turn"

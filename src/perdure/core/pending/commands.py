@@ -1,4 +1,4 @@
-"""What somebody asks for, about one pending call."""
+"""Commands about one pending call."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from perdure.core.pending.record import Verb
 
 @dataclass(frozen=True, slots=True)
 class Approve:
-    """Run the call; `args` are changes over the stored arguments."""
+    """Run the call; `args` override stored arguments."""
 
     by: str
     via: str
@@ -31,7 +31,7 @@ class Deny:
 
 @dataclass(frozen=True, slots=True)
 class Respond:
-    """Give this output instead of running the call (or: answer the question)."""
+    """Settle the call with this output without running it (or: answer the question)."""
 
     by: str
     via: str
@@ -41,7 +41,7 @@ class Respond:
 
 @dataclass(frozen=True, slots=True)
 class SubmitResult:
-    """The outcome of a deferred call."""
+    """Settle a deferred call with its result."""
 
     output: str
     title: str | None = None
@@ -53,7 +53,7 @@ class SubmitResult:
 
 @dataclass(frozen=True, slots=True)
 class SubmitError:
-    """A deferred call failed."""
+    """Settle a deferred call as failed."""
 
     error: str
     by: str | None = None
@@ -63,7 +63,7 @@ class SubmitError:
 
 @dataclass(frozen=True, slots=True)
 class CancelCall:
-    """Give a pending call up."""
+    """Cancel a pending call."""
 
     by: str | None = None
     via: str = "python"
@@ -72,7 +72,7 @@ class CancelCall:
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """The deadline of a pending call has passed."""
+    """Settle a pending call whose deadline has passed."""
 
     by: str | None = None
     via: str = "expiry"
@@ -82,9 +82,9 @@ class Expire:
 Command = Approve | Deny | Respond | SubmitResult | SubmitError | CancelCall | Expire
 
 
-Word = Literal["approve", "deny"]
+ReplyWord = Literal["approve", "deny"]
 
-WORDS: Final[dict[str, Word]] = {
+WORDS: Final[dict[str, ReplyWord]] = {
     "approve": "approve",
     "yes": "approve",
     "y": "approve",
@@ -94,9 +94,9 @@ WORDS: Final[dict[str, Word]] = {
 }
 
 
-def decision_in(text: str) -> Word | None:
-    """The decision that the whole text is, in any case, with blanks around it; else None.
+def parse_decision(text: str) -> ReplyWord | None:
+    """Return the decision if the whole text is one of WORDS, ignoring case and blanks; else None.
 
-    A text that only contains such a word ("do not approve") says something, but decides nothing.
+    A text that only contains such a word ("do not approve") decides nothing.
     """
     return WORDS.get(text.strip().casefold())

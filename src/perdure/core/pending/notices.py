@@ -1,14 +1,15 @@
-"""What happens to calls that wait, as their watchers are told it: made, settled, gone on with."""
+"""Notices about pending calls, for readers: created, settled, session resumed."""
 
 from typing import Any, Final, Literal, NamedTuple
 
 from msgspec import Struct, field
 
+from perdure.core.literals import CallKind
 from perdure.core.log import events
-from perdure.core.log.events import CallKind, Stamped
+from perdure.core.log.events import StampedEvent
 from perdure.core.session.state import State, fold
 
-AsyncType = Literal[
+NoticeType = Literal[
     "created",
     "completed",
     "failed",
@@ -18,8 +19,8 @@ AsyncType = Literal[
     "session-resumed",
 ]
 
-# What only a driver writes.
-_DRIVEN: Final = (
+# Events that only a driver writes.
+_DRIVER_EVENTS: Final = (
     events.AgentStart,
     events.ToolStarted,
     events.Assistant,
@@ -30,9 +31,9 @@ _DRIVEN: Final = (
 
 
 class PendingNotice(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One piece of news."""
+    """One notice, as readers receive it."""
 
-    type: AsyncType
+    type: NoticeType
     timestamp: int
     task_id: str | None = field(default=None, name="taskID")
     pending_id: str | None = field(default=None, name="pendingID")
@@ -43,55 +44,57 @@ class PendingNotice(Struct, frozen=True, kw_only=True, omit_defaults=True):
     decision: str | None = None
 
 
-class Followed(NamedTuple):
-    """A session as far as it was followed; `woken`: it should go on, and nobody has yet."""
+class NoticeState(NamedTuple):
+    """A followed session; `is_resuming`: it was woken, and no driver has continued it yet."""
 
     state: State = State()
-    woken: bool = False
+    is_resuming: bool = False
 
 
-def follow(seen: Followed, stamped: Stamped) -> tuple[Followed, list[PendingNotice]]:
-    """The session after one more event, and what that is to those who watch its calls."""
-    before, event = seen.state, stamped.event
+def follow_event(
+    previous: NoticeState, stamped: StampedEvent
+) -> tuple[NoticeState, list[PendingNotice]]:
+    """Return the session after one more event, and the notices of that event."""
+    before, event = previous.state, stamped.event
     after = fold([stamped], before)
-    told = _of_call(before, stamped)
+    notices = _call_notices(before, stamped)
     common: dict[str, Any] = {
         "timestamp": stamped.at,
         "task_id": None if after.run is None else after.run.id,
     }
-    woken = seen.woken
+    is_resuming = previous.is_resuming
     if before.status == "waiting" and after.status in ("running", "pending"):
-        told.append(PendingNotice(type="session-resuming", **common))
-        woken = True
-    elif woken and isinstance(event, _DRIVEN):
-        told.append(PendingNotice(type="session-resumed", **common))
-        woken = False
-    return Followed(after, woken and after.status != "cancelled"), told
+        notices.append(PendingNotice(type="session-resuming", **common))
+        is_resuming = True
+    elif is_resuming and isinstance(event, _DRIVER_EVENTS):
+        notices.append(PendingNotice(type="session-resumed", **common))
+        is_resuming = False
+    return NoticeState(after, is_resuming and after.status != "cancelled"), notices
 
 
-def _of_call(state: State, stamped: Stamped) -> list[PendingNotice]:
+def _call_notices(state: State, stamped: StampedEvent) -> list[PendingNotice]:
     event = stamped.event
     match event:
         case events.Pending():
-            told: dict[str, Any] = {"type": "created", "kind": event.kind}
+            fields: dict[str, Any] = {"type": "created", "kind": event.kind}
         case events.Decision():
-            told = {"type": "completed", "decision": event.kind, "by": event.by}
+            fields = {"type": "completed", "decision": event.kind, "by": event.by}
         case events.Settled():
-            told = {"type": event.status, "by": event.by}
+            fields = {"type": event.status, "by": event.by}
         case _:
             return []
     if not event.pending_id:
-        return []  # of the session that this one is a fork of
+        return []  # a call of the session that this one was forked from
     call = state.calls.get(event.call_id)
     if call is not None:
-        told.setdefault("kind", "approval" if call.gate == event.pending_id else call.kind)
-        told["tool"] = call.tool
+        fields.setdefault("kind", "approval" if call.approval_id == event.pending_id else call.kind)
+        fields["tool"] = call.tool
     return [
         PendingNotice(
             timestamp=stamped.at,
             task_id=event.task_id,
             pending_id=event.pending_id,
             call_id=event.call_id,
-            **told,
+            **fields,
         )
     ]

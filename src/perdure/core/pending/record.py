@@ -1,4 +1,4 @@
-"""The record of a call that waits, its states, and which verb fits which kind."""
+"""The record of a pending call, its statuses, and the verbs of each kind."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -8,28 +8,16 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from perdure.core.log.events import CallKind, DecisionKind
-from perdure.core.log.redaction import masked
+from perdure.core.literals import CallKind, DecisionKind, PendingStatus
+from perdure.core.log.redaction import mask_arguments
 from perdure.errors import Corrupt
 
-
-class PendingStatus(StrEnum):
-    """Where a pending call stands; the last four are ends."""
-
-    WAITING = "waiting"
-    PROCESSING = "processing"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    EXPIRED = "expired"
-    CANCELLED = "cancelled"
-
-
-PEOPLE: Final[frozenset[CallKind]] = frozenset({"approval", "question"})  # kinds that they settle
-OPEN: Final = frozenset({PendingStatus.WAITING, PendingStatus.PROCESSING})
+APPROVER_KINDS: Final[frozenset[CallKind]] = frozenset({"approval", "question"})
+OPEN_STATUSES: Final[frozenset[PendingStatus]] = frozenset({"waiting", "processing"})
 
 
 class Verb(StrEnum):
-    """What can be done to a pending call from outside."""
+    """Transition of a pending call, requested from outside."""
 
     APPROVE = "approve"
     DENY = "deny"
@@ -42,33 +30,29 @@ class Verb(StrEnum):
     EXPIRE = "expire"
 
 
-_W, _P = PendingStatus.WAITING, PendingStatus.PROCESSING
-_DONE, _FAILED = PendingStatus.COMPLETED, PendingStatus.FAILED
-_EXPIRED, _CANCELLED = PendingStatus.EXPIRED, PendingStatus.CANCELLED
-
 MOVES: Final[dict[tuple[PendingStatus, Verb], PendingStatus]] = {
-    (_W, Verb.START): _P,
-    (_P, Verb.START): _P,
-    (_P, Verb.RESET): _W,
-    (_W, Verb.RESET): _W,
-    (_W, Verb.APPROVE): _DONE,
-    (_P, Verb.APPROVE): _DONE,
-    (_W, Verb.DENY): _DONE,
-    (_P, Verb.DENY): _DONE,
-    (_W, Verb.RESPOND): _DONE,
-    (_P, Verb.RESPOND): _DONE,
-    (_W, Verb.RESULT): _DONE,
-    (_P, Verb.RESULT): _DONE,
-    (_W, Verb.ERROR): _FAILED,
-    (_P, Verb.ERROR): _FAILED,
-    (_W, Verb.EXPIRE): _EXPIRED,
-    (_P, Verb.EXPIRE): _EXPIRED,
-    (_W, Verb.CANCEL): _CANCELLED,
-    (_P, Verb.CANCEL): _CANCELLED,
+    ("waiting", Verb.START): "processing",
+    ("processing", Verb.START): "processing",
+    ("processing", Verb.RESET): "waiting",
+    ("waiting", Verb.RESET): "waiting",
+    ("waiting", Verb.APPROVE): "completed",
+    ("processing", Verb.APPROVE): "completed",
+    ("waiting", Verb.DENY): "completed",
+    ("processing", Verb.DENY): "completed",
+    ("waiting", Verb.RESPOND): "completed",
+    ("processing", Verb.RESPOND): "completed",
+    ("waiting", Verb.RESULT): "completed",
+    ("processing", Verb.RESULT): "completed",
+    ("waiting", Verb.ERROR): "failed",
+    ("processing", Verb.ERROR): "failed",
+    ("waiting", Verb.EXPIRE): "expired",
+    ("processing", Verb.EXPIRE): "expired",
+    ("waiting", Verb.CANCEL): "cancelled",
+    ("processing", Verb.CANCEL): "cancelled",
 }
 
 ENDS: Final[dict[Verb, PendingStatus]] = {
-    verb: status for (_, verb), status in MOVES.items() if status not in OPEN
+    verb: status for (_, verb), status in MOVES.items() if status not in OPEN_STATUSES
 }
 
 VERBS: Final[dict[CallKind, frozenset[Verb]]] = {
@@ -81,7 +65,7 @@ VERBS: Final[dict[CallKind, frozenset[Verb]]] = {
 
 
 class PendingTime(Struct, frozen=True, omit_defaults=True, gc=False):
-    """Instants of a pending call, in ms."""
+    """Instants of a pending call, in ms since 1970."""
 
     created: int
     started: int | None = None
@@ -97,7 +81,7 @@ class PendingResult(Struct, frozen=True, gc=False):
 
 
 class PendingDecision(Struct, frozen=True, omit_defaults=True, gc=False):
-    """Who decided what, when and through which door."""
+    """A decision: its kind, approver, instant and channel (`via`)."""
 
     kind: DecisionKind
     by: str
@@ -111,7 +95,7 @@ class PendingDecision(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class PendingRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A pending call as it is stored and as JSON shows it. `timeout` is the instant of expiry."""
+    """A pending call as it is stored and as JSON shows it. `timeout` is its deadline."""
 
     id: str
     session_id: str = field(name="sessionID")
@@ -125,7 +109,7 @@ class PendingRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     tool: str
     input: dict[str, Any]
     kind: CallKind
-    status: PendingStatus = PendingStatus.WAITING
+    status: PendingStatus = "waiting"
     time: PendingTime
     timeout: int | None = None
     external_ref: str | None = field(default=None, name="externalRef")
@@ -138,45 +122,45 @@ class PendingRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     decision: PendingDecision | None = None
     result: PendingResult | None = None
     error: str | None = None
-    by: str | None = None  # who settled it, where that was no decision
+    by: str | None = None  # who settled it, if not by a decision
     via: str | None = None
     late: bool = False
     on_expire: str = field(default="fail", name="onExpire")
-    epoch: int | None = None  # of the driver that waits for it in place, and expires it
-    grace: int = 0  # ms after its deadline in which an answer is still taken, marked late
-    twin: str | None = None  # another id under which the same call waits
+    epoch: int | None = None  # of the driver that waits for it in place and expires it
+    grace: int = 0  # ms after its deadline in which it can still be settled, marked late
+    twin: str | None = None  # the other pending id of the same call
     ancestry: tuple[str, ...] = ()
     redact: tuple[str, ...] = ()  # names of arguments that are not shown
-    hooks: tuple[str, ...] = ()  # who is told what becomes of it, by the names of their entries
+    hooks: tuple[str, ...] = ()  # keys of the entries of its webhook receivers
 
     @property
     def is_open(self) -> bool:
-        return self.status in OPEN
+        return self.status in OPEN_STATUSES
 
     @property
-    def shown(self) -> "PendingRecord":
-        """The record as people and programs see it."""
+    def redacted(self) -> "PendingRecord":
+        """The record with its secret arguments masked."""
         if not self.redact:
             return self
         decision = self.decision
         if decision is not None and decision.args is not None:
-            decision = replace(decision, args=masked(decision.args, self.redact))
-        return replace(self, input=masked(self.input, self.redact), decision=decision)
+            decision = replace(decision, args=mask_arguments(decision.args, self.redact))
+        return replace(self, input=mask_arguments(self.input, self.redact), decision=decision)
 
     @property
     def due(self) -> int | None:
-        """When it expires, or None: the `due` of its entry."""
+        """The instant when a worker expires it, or None: the `due` of its entry."""
         if self.timeout is None or not self.is_open or self.late:
             return None
-        is_anothers = self.kind == "timer" or self.epoch is not None  # its driver sees to it
-        return None if is_anothers else self.timeout + self.grace
+        is_drivers = self.kind == "timer" or self.epoch is not None  # its driver settles it
+        return None if is_drivers else self.timeout + self.grace
 
 
 def moved(record: PendingRecord, verb: Verb, now: int, **changes: Any) -> PendingRecord:
-    """The record after a verb, as the table says; the only thing that sets a status."""
+    """Return the record after a transition of the table. Nothing else sets a status."""
     status = MOVES[record.status, verb]
     time = record.time
-    if status not in OPEN:
+    if status not in OPEN_STATUSES:
         time = replace(time, completed=now)
     elif verb is Verb.START:
         time = replace(time, started=time.started or now)
@@ -187,19 +171,19 @@ _decoder = msgspec.json.Decoder(PendingRecord)
 
 
 def encode(record: PendingRecord) -> bytes:
-    """The record as the data of its entry."""
+    """Return the record as the data of its entry."""
     return msgspec.json.encode(record)
 
 
 def decode(data: bytes) -> PendingRecord:
-    """The record of an entry. Raises Corrupt."""
+    """Return the record of an entry. Raises Corrupt."""
     try:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Corrupt(f"the entry of a pending call cannot be read: {error}") from error
 
 
-_BECAME: Final = {
+_OUTCOME_TEXTS: Final = {
     "approve": "was approved",
     "edit": "was approved with changes",
     "deny": "was denied",
@@ -209,29 +193,29 @@ _BECAME: Final = {
 }
 
 
-def became(record: PendingRecord) -> str:
-    """What became of a settled call, as people say it: `was denied by ana`."""
-    return became_of(winner(record))
+def outcome_text(record: PendingRecord) -> str:
+    """Return the outcome of a settled call as text: `was denied by ana`."""
+    return winner_text(winner(record))
 
 
-def became_of(told: Mapping[str, Any]) -> str:
-    """The same from what losers are told."""
-    done = str(told.get("kind") or told["status"])
-    by = f" by {told['by']}" if told.get("by") else ""
-    by = f", told{by}" if by and done == "failed" else by
-    return _BECAME.get(done, f"was {done}") + by
+def winner_text(winner: Mapping[str, Any]) -> str:
+    """Return the same text from the details of a winner."""
+    outcome = str(winner.get("kind") or winner["status"])
+    by = f" by {winner['by']}" if winner.get("by") else ""
+    by = f", told{by}" if by and outcome == "failed" else by
+    return _OUTCOME_TEXTS.get(outcome, f"was {outcome}") + by
 
 
 def winner(record: PendingRecord) -> Mapping[str, Any]:
-    """What settled a call, when and by whom: what losers are told."""
-    record = record.shown
-    told: dict[str, Any] = {"status": str(record.status), "at": record.time.completed}
+    """Return what settled a call, when and by whom, for the details of a Conflict."""
+    record = record.redacted
+    details: dict[str, Any] = {"status": record.status, "at": record.time.completed}
     if record.decision is not None:
-        told |= {k: v for k, v in msgspec.to_builtins(record.decision).items() if v is not None}
+        details |= {k: v for k, v in msgspec.to_builtins(record.decision).items() if v is not None}
     else:
-        told |= {k: v for k, v in (("by", record.by), ("via", record.via)) if v is not None}
+        details |= {k: v for k, v in (("by", record.by), ("via", record.via)) if v is not None}
     if record.result is not None:
-        told["result"] = msgspec.to_builtins(record.result)
+        details["result"] = msgspec.to_builtins(record.result)
     if record.error is not None:
-        told["error"] = record.error
-    return told
+        details["error"] = record.error
+    return details

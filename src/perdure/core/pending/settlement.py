@@ -1,4 +1,4 @@
-"""What a command makes of a pending call: its new record and the facts to append, or a refusal."""
+"""Settlement of a pending call: a command and a record become a new record and events."""
 
 from collections.abc import Sequence
 from typing import Any, Final, assert_never
@@ -6,8 +6,9 @@ from typing import Any, Final, assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
+from perdure.core.literals import DecisionKind
 from perdure.core.log import events
-from perdure.core.log.redaction import masked
+from perdure.core.log.redaction import mask_arguments
 from perdure.core.pending.commands import (
     Approve,
     CancelCall,
@@ -24,12 +25,12 @@ from perdure.core.pending.record import (
     PendingRecord,
     PendingResult,
     Verb,
-    became,
     moved,
+    outcome_text,
     winner,
 )
-from perdure.core.session.calls import digest
-from perdure.core.session.permissions import check_remembered
+from perdure.core.session.calls import params_digest
+from perdure.core.session.permissions import check_remembered_rule
 from perdure.errors import Conflict
 
 TIMED_OUT: Final = "Tool execution timed out"
@@ -46,101 +47,101 @@ LOST_HINT: Final = "give the agent a session_store, and what it waits for outliv
 
 
 class Settlement(Struct, frozen=True, gc=False):
-    """What to write, if the record is still the one that was looked at."""
+    """Record and events to commit, if the entry still has the version that was read."""
 
     record: PendingRecord
     facts: Sequence[events.Event] = ()
-    duplicate: bool = False  # the same thing was accepted before: write nothing, answer success
-    expired: bool = False  # the call was overdue: this is its expiry, the command came too late
+    duplicate: bool = False  # the same command was accepted before: write nothing, report success
+    expired: bool = False  # the command came too late: this is the expiry of the call
 
 
 def settle(record: PendingRecord, command: Command, now: int) -> Settlement:
-    """Decide about a pending call.
+    """Settle a pending call.
 
-    Raises Conflict if the verb does not fit the kind or something else was first.
+    Raises Conflict if the verb does not fit the kind or the call is already settled.
     """
     if command.verb is not Verb.EXPIRE and command.verb not in VERBS[record.kind]:
         raise _wrong_kind(record, command.verb)
     if not record.is_open:
-        if _is_repeated(record, command):
+        if _is_duplicate(record, command):
             return Settlement(record, duplicate=True)
         raise already_settled(record)
     if is_overdue(record, now):
         return _expire(record, now, came_late=command.verb is not Verb.EXPIRE)
     if isinstance(command, Expire):
         return Settlement(record, duplicate=True)
-    return _settled(moved(record, command.verb, now, late=is_late(record, now)), command, now)
+    return _settle_open(moved(record, command.verb, now, late=is_late(record, now)), command, now)
 
 
-def check_takes(record: PendingRecord, verb: Verb) -> None:
-    """Raises Conflict unless the call is open and of a kind that takes the verb."""
+def check_verb(record: PendingRecord, verb: Verb) -> None:
+    """Raise Conflict unless the call is open and of a kind that takes the verb."""
     if verb not in VERBS[record.kind]:
         raise _wrong_kind(record, verb)
     if not record.is_open:
         raise already_settled(record)
 
 
-def give_up(record: PendingRecord, command: CancelCall, now: int) -> Settlement:
+def cancel_open(record: PendingRecord, command: CancelCall, now: int) -> Settlement:
     """Cancel an open call with its run, overdue or not."""
-    return _settled(moved(record, Verb.CANCEL, now), command, now)
+    return _settle_open(moved(record, Verb.CANCEL, now), command, now)
 
 
 def close_twin(record: PendingRecord, now: int) -> Settlement:
-    """A call was settled under its other id: nobody can answer it under this one any more."""
+    """Close a pending id whose call was settled under its other id."""
     closed = moved(record, Verb.CANCEL, now, error=CANCELLED)
-    return Settlement(closed, _told(closed, CANCELLED).facts[:1])
+    return Settlement(closed, _with_result(closed, CANCELLED).facts[:1])
 
 
-def give_up_all(
+def cancel_all_open(
     records: Sequence[PendingRecord], command: CancelCall, now: int
 ) -> list[Settlement]:
-    """Cancel the open calls of a run; one that waits under two ids is told once."""
-    outcomes, told = [], set()
-    for record in sorted(records, key=lambda one: one.reason != "interrupted"):
-        outcome = give_up(record, command, now)
-        if record.call_id in told:
+    """Cancel the open calls of a run; a call with two pending ids gets one result."""
+    outcomes, settled_calls = [], set()
+    for record in sorted(records, key=lambda record: record.reason != "interrupted"):
+        outcome = cancel_open(record, command, now)
+        if record.call_id in settled_calls:
             facts = [fact for fact in outcome.facts if not isinstance(fact, events.ToolResult)]
             outcome = Settlement(outcome.record, facts)
-        told.add(record.call_id)
+        settled_calls.add(record.call_id)
         outcomes.append(outcome)
     return outcomes
 
 
 def is_overdue(record: PendingRecord, now: int) -> bool:
-    """Whether its deadline has passed and nobody said to keep it open."""
+    """Return True if its deadline and grace have passed and it is not kept open."""
     return record.due is not None and record.due <= now
 
 
 def is_late(record: PendingRecord, now: int) -> bool:
-    """Whether its deadline has passed, and an answer is taken all the same."""
+    """Return True if its deadline has passed; while it is open it can still be settled."""
     has_passed = record.timeout is not None and record.timeout <= now
     return record.late or (has_passed and record.kind != "timer")
 
 
-def _settled(record: PendingRecord, command: Command, now: int) -> Settlement:
+def _settle_open(record: PendingRecord, command: Command, now: int) -> Settlement:
     match command:
         case Approve() | Deny() | Respond():
-            return _decided(record, command, now)
+            return _decide(record, command, now)
         case SubmitResult():
             result = _result(record, command)
             record = replace(record, result=result, by=command.by, via=command.via)
-            return _told(record, result.output, title=result.title, metadata=result.metadata)
+            return _with_result(record, result.output, title=result.title, metadata=result.metadata)
         case SubmitError():
             record = replace(record, error=command.error, by=command.by, via=command.via)
-            return _told(record, command.error, is_error=True)
+            return _with_result(record, command.error, is_error=True)
         case CancelCall():
             record = replace(record, error=CANCELLED, by=command.by, via=command.via)
-            return _told(record, CANCELLED, is_error=True)
+            return _with_result(record, CANCELLED, is_error=True)
         case Expire():
             return Settlement(record)
         case _:
             assert_never(command)
 
 
-def _told(record: PendingRecord, text: str, **result: Any) -> Settlement:
+def _with_result(record: PendingRecord, text: str, **result: Any) -> Settlement:
     fact = events.Settled(
         pending_id=record.id,
-        status=str(record.status),
+        status=record.status,
         call_id=record.call_id,
         by=record.by,
         late=record.late,
@@ -150,7 +151,7 @@ def _told(record: PendingRecord, text: str, **result: Any) -> Settlement:
 
 
 def tool_result(record: PendingRecord, text: str, **result: Any) -> events.ToolResult:
-    """The result of a waiting call, for the model."""
+    """Return the result event of a pending call, for the model."""
     if record.reason == "interrupted" and result.get("is_error"):
         text, result = f"{text.removesuffix('.')}. {INTERRUPTED}", {**result, "interrupted": True}
     return events.ToolResult(
@@ -163,7 +164,7 @@ def _result(record: PendingRecord, command: SubmitResult) -> PendingResult:
     return PendingResult(title, command.output, dict(command.metadata or {}))
 
 
-def _decided(record: PendingRecord, command: Approve | Deny | Respond, now: int) -> Settlement:
+def _decide(record: PendingRecord, command: Approve | Deny | Respond, now: int) -> Settlement:
     decision = _decision(command, now)
     record = replace(record, decision=decision)
     fact = events.Decision(
@@ -172,7 +173,7 @@ def _decided(record: PendingRecord, command: Approve | Deny | Respond, now: int)
         by=decision.by,
         via=decision.via,
         call_id=record.call_id,
-        digest=digest(record.input),
+        digest=params_digest(record.input),
         args=decision.args,
         reason=decision.reason,
         note=decision.note,
@@ -185,13 +186,13 @@ def _decided(record: PendingRecord, command: Approve | Deny | Respond, now: int)
         case Approve():
             if isinstance(command.remember, str):
                 changed = {**record.input, **(decision.args or {})}
-                seen = masked(changed, record.redact)  # else rules could find out what is hidden
-                check_remembered(command.remember, record.tool, seen)
+                visible = mask_arguments(changed, record.redact)  # rules must not probe secrets
+                check_remembered_rule(command.remember, record.tool, visible)
             return Settlement(record, (fact,))
         case Respond():
             return Settlement(record, (fact, tool_result(record, command.output)))
         case Deny():
-            text = denial(record, command.reason)
+            text = denial_text(record, command.reason)
             return Settlement(record, (fact, tool_result(record, text, is_error=True)))
         case _:
             assert_never(command)
@@ -201,7 +202,7 @@ def _decision(command: Approve | Deny | Respond, at: int) -> PendingDecision:
     match command:
         case Approve():
             changes = dict(command.args) if command.args else None
-            kind: events.DecisionKind = "edit" if changes else "approve"
+            kind: DecisionKind = "edit" if changes else "approve"
             return PendingDecision(
                 kind,
                 command.by,
@@ -219,8 +220,8 @@ def _decision(command: Approve | Deny | Respond, at: int) -> PendingDecision:
             assert_never(command)
 
 
-def denial(record: PendingRecord, reason: str | None) -> str:
-    """What the model is told of a denied call."""
+def denial_text(record: PendingRecord, reason: str | None) -> str:
+    """Return the result text, for the model, of a denied call."""
     if record.kind == "question":
         return f"{DECLINED} {reason}" if reason else DECLINED
     because = f" Reason: {reason.rstrip('.')}." if reason else ""
@@ -236,21 +237,26 @@ def _expire(record: PendingRecord, now: int, *, came_late: bool) -> Settlement:
     if record.on_expire == "keep":
         late = replace(record, late=True)
         return Settlement(late)
-    gone = moved(record, Verb.EXPIRE, now, error=TIMED_OUT)
-    told = _told(gone, TIMED_OUT, is_error=True)
-    facts = list(told.facts)
+    expired = moved(record, Verb.EXPIRE, now, error=TIMED_OUT)
+    settlement = _with_result(expired, TIMED_OUT, is_error=True)
+    facts = list(settlement.facts)
     if record.on_expire == "cancel":
-        why = f"{record.tool} was not answered in time"
-        facts.append(events.Cancelled(reason=why, task_id=record.task_id))
-    return Settlement(gone, facts, expired=came_late)
+        reason = not_answered_in_time(record.tool)
+        facts.append(events.Cancelled(reason=reason, task_id=record.task_id))
+    return Settlement(expired, facts, expired=came_late)
 
 
-def _is_repeated(record: PendingRecord, command: Command) -> bool:
+def not_answered_in_time(tool: str) -> str:
+    """Return the reason why a run ended that waited for a decision or a result."""
+    return f"{tool} was not answered in time"
+
+
+def _is_duplicate(record: PendingRecord, command: Command) -> bool:
     match command:
         case Approve() | Deny() | Respond():
-            same = _decision(command, 0)
-            return record.decision is not None and same == replace(
-                record.decision, at=0, via=same.via, note=same.note
+            repeated = _decision(command, 0)
+            return record.decision is not None and repeated == replace(
+                record.decision, at=0, via=repeated.via, note=repeated.note
             )
         case SubmitResult():
             return record.result == _result(record, command)
@@ -265,20 +271,20 @@ def _is_repeated(record: PendingRecord, command: Command) -> bool:
 
 
 def already_settled(record: PendingRecord) -> Conflict:
-    """The refusal that tells a loser who won."""
+    """Return the Conflict that names the winner."""
     if record.error == LOST:
-        return lost(record)
+        return lost_at_restart(record)
     text = "already answered" if record.kind in ("approval", "question") else "Not waiting"
     return Conflict(
-        f"{text}: {record.tool} ({record.id}) {became(record)}",
+        f"{text}: {record.tool} ({record.id}) {outcome_text(record)}",
         code="ALREADY_DECIDED",
         hint=f"perdure pending show {record.id}",
         details={"status": str(record.status), "winner": dict(winner(record))},
     )
 
 
-def lost(record: PendingRecord) -> Conflict:
-    """The refusal of an answer for which nobody waits any more."""
+def lost_at_restart(record: PendingRecord) -> Conflict:
+    """Return the Conflict for a call whose run was lost with its process."""
     return Conflict(
         f"{record.tool} ({record.id}): {LOST}",
         code=LOST_CODE,
@@ -288,10 +294,10 @@ def lost(record: PendingRecord) -> Conflict:
 
 
 def _wrong_kind(record: PendingRecord, verb: Verb) -> Conflict:
-    right = sorted(str(v) for v in VERBS[record.kind])
+    verbs = sorted(str(v) for v in VERBS[record.kind])
     return Conflict(
-        f"a call of kind '{record.kind}' cannot take '{verb}'; it takes {', '.join(right)}",
+        f"a call of kind '{record.kind}' cannot take '{verb}'; it takes {', '.join(verbs)}",
         code="WRONG_KIND",
         hint=f"perdure pending show {record.id}",
-        details={"kind": record.kind, "verbs": right},
+        details={"kind": record.kind, "verbs": verbs},
     )

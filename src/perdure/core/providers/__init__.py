@@ -1,10 +1,11 @@
-"""Conversations as the providers' requests want them, always acceptable.
+"""Wire formats of model providers: requests that they always accept, and their streams.
 
-`render` repairs what it is given first. Thinking and other private blocks go back only to the
-provider and model that they came from, and only if nothing in their turn was touched.
+`render` repairs the conversation first. Thinking and other private blocks go back only to the
+provider and model that sent them, and only if their turn was not changed.
 """
 
-from perdure.core.providers.render import Format, render, rendered
+from perdure.core.providers.catalog import Format
+from perdure.core.providers.formats import render, render_canonical, stream_reader
 from perdure.core.providers.target import Target
 
-__all__ = ["Format", "Target", "render", "rendered"]
+__all__ = ["Format", "Target", "render", "render_canonical", "stream_reader"]

@@ -1,7 +1,25 @@
-"""Conversations for Anthropic's Messages API."""
+"""Anthropic's Messages API: requests rendered, streams read once, responses given back as sent."""
 
-from typing import Any, Final
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
 
+from perdure.core.conversation.messages import RequestedCall
+from perdure.core.providers.stream import (
+    Chunk,
+    Json,
+    ProviderStreamError,
+    ReceivedResponse,
+    ResponseReader,
+    add_delta,
+    join_pieces,
+    joined_thinking,
+    native_json,
+    nonzero_usage,
+    parse_arguments,
+    shape_errors_raised,
+)
 from perdure.core.providers.target import (
     CLOSED,
     CONTINUE,
@@ -9,9 +27,9 @@ from perdure.core.providers.target import (
     Block,
     Message,
     Target,
-    decoded,
+    decode_text,
     is_private,
-    missing,
+    unavailable_text,
 )
 
 _KEYS: Final = {
@@ -22,26 +40,26 @@ _KEYS: Final = {
     "document": frozenset({"type", "source", "title", "context"}),
     "search_result": frozenset({"type", "source", "title", "content"}),
 }
-_THOUGHT: Final = frozenset({"thinking", "redacted_thinking"})
+_THINKING_TYPES: Final = frozenset({"thinking", "redacted_thinking"})
 
 
-def render_anthropic(told: list[tuple[Message, bool]], target: Target) -> dict[str, Any]:
-    """`messages`, and `system` if something was said there."""
+def render_anthropic(conversation: list[tuple[Message, bool]], target: Target) -> dict[str, Any]:
+    """Return `messages`, and `system` if there are system messages."""
     system: list[str] = []
     messages: list[Message] = []
-    for message, intact in told:
+    for message, intact in conversation:
         if message["role"] == "system":
             system += _texts(message["content"])
         else:
-            _add(messages, _rendered(message, intact, target))
-    if not (told and _goes_on(told[-1][0], target)):
-        _end(messages, target)
+            _add(messages, _render_message(message, intact, target))
+    if not (conversation and _is_continued(conversation[-1][0], target)):
+        _add_end(messages, target)
     body: dict[str, Any] = {"messages": messages}
     return {"system": "\n\n".join(system), **body} if system else body
 
 
-def _goes_on(last: Message, target: Target) -> bool:
-    """Whether the model goes on with its own answer, just because it gets it back."""
+def _is_continued(last: Message, target: Target) -> bool:
+    """Report whether the model continues its own paused response when it gets it back."""
     return "paused" in last and target.native(last) is not None
 
 
@@ -49,12 +67,12 @@ def _texts(content: str | list[Block]) -> list[str]:
     return [content] if isinstance(content, str) else [block["text"] for block in content]
 
 
-def _rendered(message: Message, intact: bool, target: Target) -> Message | None:
-    """One message with what may be sent; None if nothing of it may."""
+def _render_message(message: Message, intact: bool, target: Target) -> Message | None:
+    """Return a message with the blocks that may be sent; None if none may."""
     content = message["content"]
     native = target.native(message)
     if native is not None:
-        return {"role": message["role"], "content": list(filter(_is_said, native))}
+        return {"role": message["role"], "content": list(filter(_is_accepted, native))}
     if type(content) is str:
         return message if len(message) == 2 else {"role": message["role"], "content": content}
     private = [block for block in content if is_private(block)]
@@ -69,13 +87,13 @@ def _rendered(message: Message, intact: bool, target: Target) -> Message | None:
     return {"role": message["role"], "content": blocks} if blocks else None
 
 
-def _is_said(block: Block) -> bool:
-    """Blank texts come from the provider, and are refused by it."""
+def _is_accepted(block: Block) -> bool:
+    """Report whether the provider accepts its own block: it sends blank texts and refuses them."""
     return block["type"] != "text" or bool(block["text"].strip())
 
 
 def _add(messages: list[Message], message: Message | None) -> None:
-    """Two messages of one side in a row become one; thinking belongs to just one answer."""
+    """Append a message or join it with one of the same role; joined responses lose thinking."""
     if message is None:
         return
     if not messages or messages[-1]["role"] != message["role"]:
@@ -92,20 +110,20 @@ def _blocks(message: Message) -> list[Block]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-def _end(messages: list[Message], target: Target) -> None:
-    """A request ends with the user; an open tool loop must have begun with thinking."""
+def _add_end(messages: list[Message], target: Target) -> None:
+    """End the request with the user; with thinking, close a tool loop that began without it."""
     if not messages:
         messages.append({"role": "user", "content": EMPTY})
     elif messages[-1]["role"] == "assistant":
         messages.append({"role": "user", "content": CONTINUE})
-    elif target.thinking and len(messages) > 1 and _is_open_without_thought(messages):
+    elif target.thinking and len(messages) > 1 and _is_open_without_thinking(messages):
         messages.append({"role": "assistant", "content": CLOSED})
         messages.append({"role": "user", "content": CONTINUE})
 
 
-def _is_open_without_thought(messages: list[Message]) -> bool:
-    answered = any(block["type"] == "tool_result" for block in _blocks(messages[-1]))
-    return answered and _blocks(messages[-2])[0]["type"] not in _THOUGHT
+def _is_open_without_thinking(messages: list[Message]) -> bool:
+    has_result = any(block["type"] == "tool_result" for block in _blocks(messages[-1]))
+    return has_result and _blocks(messages[-2])[0]["type"] not in _THINKING_TYPES
 
 
 def _is_ready(block: Block) -> bool:
@@ -123,28 +141,174 @@ def _block(block: Block, target: Target) -> Block:
     kind = block["type"]
     if kind in ("image", "document"):
         return _media(block, target)
-    made = {key: value for key, value in block.items() if key in _KEYS[kind]}
-    if kind == "tool_result" and isinstance(made.get("content"), list):
-        made["content"] = [_block(inner, target) for inner in made["content"]]
-    return made
+    rendered = {key: value for key, value in block.items() if key in _KEYS[kind]}
+    if kind == "tool_result" and isinstance(rendered.get("content"), list):
+        rendered["content"] = [_block(inner, target) for inner in rendered["content"]]
+    return rendered
 
 
 def _media(block: Block, target: Target) -> Block:
     source = target.source(block)
     kind = source.get("type")
     if kind is None or kind == "openai_file":
-        return missing(block)
+        return unavailable_text(block)
     if block["type"] == "document" and kind == "base64":
         source = _document_source(source)
         if not source:
-            return missing(block)
-    made = {key: value for key, value in block.items() if key in _KEYS[block["type"]]}
-    return {**made, "source": source}
+            return unavailable_text(block)
+    rendered = {key: value for key, value in block.items() if key in _KEYS[block["type"]]}
+    return {**rendered, "source": source}
 
 
 def _document_source(source: Block) -> Block:
-    """Only PDF goes as bytes; what is text goes as text."""
+    """Return a PDF as bytes and text as text; empty for anything else."""
     if source["media_type"] == "application/pdf":
         return source
-    text = decoded(source["data"])
+    text = decode_text(source["data"])
     return {} if not text else {"type": "text", "media_type": "text/plain", "data": text}
+
+
+# --- streams ------------------------------------------------------------------------------------
+
+_CHUNKS: Final[Mapping[str, tuple[Literal["text", "thinking", "args"], str]]] = {
+    "text": ("text", "text"),
+    "thinking": ("thinking", "thinking"),
+    "tool_use": ("args", "partial_json"),
+}
+
+
+@dataclass(slots=True)
+class _StreamedBlock:
+    native: Json
+    arguments: list[str] = field(default_factory=list)
+
+    def add(self, delta: Json) -> None:
+        for key, value in delta.items():
+            if key == "partial_json":
+                self.arguments.append(value)
+            elif key == "citation":
+                self.native["citations"] = [*(self.native.get("citations") or ()), value]
+            elif key != "type":
+                add_delta(self.native, key, value)
+
+    def chunk(self, delta: Json) -> Chunk | None:
+        """Return the chunk in a delta; None for blocks such as tools that the provider runs."""
+        kind, key = _CHUNKS.get(str(self.native.get("type")), ("text", ""))
+        text = delta.get(key)
+        if not isinstance(text, str) or not text:
+            return None
+        return Chunk(kind, text, str(self.native.get("id", "")) if kind == "args" else None)
+
+
+class AnthropicReader(ResponseReader):
+    """Reads a stream of the Messages API."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._blocks: dict[int, _StreamedBlock] = {}
+        self._usage: Json = {}
+        self._end: Json = {}
+        self._is_exact = True
+
+    def _read_event(self, event: Json) -> Chunk | None:
+        match event.get("type"):
+            case "content_block_start":
+                return self._start_block(event.get("index", 0), event["content_block"])
+            case "content_block_delta":
+                return self._read_delta(event.get("index", 0), event["delta"])
+            case "message_start":
+                self._count((event.get("message") or {}).get("usage"))
+            case "message_delta":
+                self._end = {**self._end, **(event.get("delta") or {})}
+                self._count(event.get("usage"))
+            case "message_stop":
+                self._is_ended = True
+            case "error":
+                raise ProviderStreamError.from_event(event.get("error"), "type")
+            case _ if isinstance(event.get("error"), dict):  # as gateways report it
+                raise ProviderStreamError.from_event(event["error"], "type")
+            case _:
+                pass
+        return None
+
+    def _start_block(self, index: int, content_block: Json) -> Chunk | None:
+        block = self._blocks[index] = _StreamedBlock(dict(content_block))
+        params = content_block.get("input")
+        whole = {"partial_json": json.dumps(params)} if params else {}
+        return block.chunk({**content_block, **whole})
+
+    def _read_delta(self, index: int, delta: Json) -> Chunk | None:
+        block = self._blocks.get(index)
+        if block is None or not isinstance(delta.get("partial_json", ""), str):
+            self._is_exact = False  # the response is readable without it, the native form is not
+            return None
+        block.add(delta)
+        return block.chunk(delta)
+
+    def items(self) -> list[Json]:
+        """Return the content blocks; none if arguments were cut off, as by a token limit."""
+        blocks, is_exact = self._closed_blocks()
+        return [native for native, _ in blocks] if is_exact else []
+
+    def _closed_blocks(self) -> tuple[list[tuple[Json, Any]], bool]:
+        """Return each block with its arguments, and whether all blocks can be given back."""
+        blocks: list[tuple[Json, Any]] = []
+        is_exact = self._is_exact
+        for index in sorted(self._blocks):
+            block = self._blocks[index]
+            native, arguments = join_pieces(block.native), "".join(block.arguments)
+            params, is_json = parse_arguments(arguments or native.get("input"))
+            if arguments:
+                native["input"], is_exact = params, is_exact and is_json
+            blocks.append((native, params))
+        return blocks, is_exact
+
+    def response(self) -> ReceivedResponse:
+        """Return the response after the last event."""
+        with shape_errors_raised():
+            blocks, is_exact = self._closed_blocks()
+            items = [native for native, _ in blocks]
+            stop, details = self._end.get("stop_reason"), self._end.get("stop_details") or {}
+            return ReceivedResponse(
+                text="".join(_block_texts(items, "text")),
+                calls=tuple(
+                    RequestedCall(str(block.get("id", "")), str(block.get("name", "")), params)
+                    for block, params in blocks
+                    if block.get("type") == "tool_use"
+                ),
+                thinking=joined_thinking(_block_texts(items, "thinking")),
+                usage=self._usage_counts(),
+                stop=stop,
+                refusal=str(details.get("explanation") or "") if stop == "refusal" else None,
+                native=native_json(items) if is_exact else None,
+                is_complete=self.is_complete(items if is_exact else ()),
+            )
+
+    def _count(self, usage: Json | None) -> None:
+        """Take in counts: each is of the whole response so far; one that is missing still holds."""
+        self._usage.update(
+            {key: count for key, count in (usage or {}).items() if count is not None}
+        )
+
+    def _usage_counts(self) -> dict[str, float]:
+        steps = self._usage.get("iterations") or ()
+        summaries = [step for step in steps if step.get("type") == "compaction"]
+
+        def count(key: str) -> int:
+            return sum(counts.get(key) or 0 for counts in (self._usage, *summaries))
+
+        read, written = count("cache_read_input_tokens"), count("cache_creation_input_tokens")
+        details = self._usage.get("output_tokens_details") or {}
+        return nonzero_usage(
+            {
+                "inputTokens": count("input_tokens") + read + written,
+                "outputTokens": count("output_tokens"),
+                "cacheReadTokens": read,
+                "cacheWriteTokens": written,
+                "reasoningTokens": details.get("thinking_tokens") or 0,
+            }
+        )
+
+
+def _block_texts(blocks: list[Json], kind: str) -> list[str]:
+    return [str(block.get(kind) or "") for block in blocks if block.get("type") == kind]

@@ -1,4 +1,4 @@
-"""The model providers that can be named: what each needs, and the form in which it is spoken to."""
+"""The model providers that can be named: library, keys, address and wire format of each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,45 +9,47 @@ Format = Literal["anthropic", "openai-chat", "openai-responses"]
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A provider, with the name that pydantic-ai has for it.
+    """A provider.
 
-    `keys` are the environment variables of which one must be set; none means that no key is needed.
-    `address` is the one that says where it is, where that must be; empty: only `base_url` can.
-    One that `stays` is always at the same place.
-    With a `format` the request's conversation and the answer are exactly as they are in the log.
+    `keys` are environment variables, one of which must be set; without any, no key is needed.
+    `address` is the environment variable that must have the URL; if empty, only `base_url` can.
+    A provider with `stays` has a fixed URL. With a `format`, requests and responses are
+    byte for byte as they are in the log.
     """
 
     name: str
-    extra: str  # of perdure, or of pydantic-ai-slim where perdure has none
+    extra: str  # of perdure, or of pydantic-ai-slim if perdure has none
     library: str
     keys: tuple[str, ...] = ()
     address: str | None = None
     format: Format | None = None
-    also: str | None = None  # its name in pydantic-ai, where that is another
-    home: str | None = None  # what its answers are recorded under, where that is another
-    stays: bool = False
+    alias: str | None = None  # its name in pydantic-ai, if different
+    recorded_as: str | None = None  # the name recorded with its responses, if different
+    has_fixed_url: bool = False
 
     @property
-    def inner(self) -> str:
-        """What pydantic-ai calls it."""
-        return self.also or self.name
+    def pydantic_ai_name(self) -> str:
+        """Return its name in pydantic-ai."""
+        return self.alias or self.name
 
     @property
-    def recorded(self) -> str:
-        """What the log calls it: two forms of one provider are one there."""
-        return self.home or self.name
+    def log_name(self) -> str:
+        """Return its name in the log, which is the same for two formats of one provider."""
+        return self.recorded_as or self.name
 
     @property
-    def install(self) -> str:
-        """The command that installs what it needs."""
+    def install_command(self) -> str:
+        """Return the command that installs its library."""
         if self.extra in ("anthropic", "openai", "google"):
             return f"pip install 'perdure[{self.extra}]'"
         return f"pip install 'pydantic-ai-slim[{self.extra}]'"
 
 
-def _chat(name: str, *keys: str, stays: bool = False) -> Provider:
-    """One of the many that speak OpenAI's chat completions."""
-    return Provider(name, "openai", "openai", keys, format="openai-chat", stays=stays)
+def _chat_provider(name: str, *keys: str, has_fixed_url: bool = False) -> Provider:
+    """Return a provider with OpenAI's chat completions as its format."""
+    return Provider(
+        name, "openai", "openai", keys, format="openai-chat", has_fixed_url=has_fixed_url
+    )
 
 
 _ALL: Final = (
@@ -58,7 +60,7 @@ _ALL: Final = (
         "openai",
         ("OPENAI_API_KEY",),
         format="openai-chat",
-        also="openai-chat",
+        alias="openai-chat",
     ),
     Provider(
         "openai-responses",
@@ -66,10 +68,10 @@ _ALL: Final = (
         "openai",
         ("OPENAI_API_KEY",),
         format="openai-responses",
-        home="openai",
+        recorded_as="openai",
     ),
     Provider("google", "google", "google.genai", ("GOOGLE_API_KEY", "GEMINI_API_KEY")),
-    _chat("ollama"),
+    _chat_provider("ollama"),
     Provider("vllm", "openai", "openai", (), "VLLM_BASE_URL", "openai-chat"),
     Provider("azure", "openai", "openai", ("AZURE_OPENAI_API_KEY",), "AZURE_OPENAI_ENDPOINT"),
     Provider("bedrock", "bedrock", "boto3"),
@@ -79,21 +81,23 @@ _ALL: Final = (
     Provider("huggingface", "huggingface", "huggingface_hub", ("HF_TOKEN",)),
     Provider("mistral", "mistral", "mistralai", ("MISTRAL_API_KEY",)),
     Provider("xai", "xai", "xai_sdk", ("XAI_API_KEY",)),
-    _chat("alibaba", "ALIBABA_API_KEY", "DASHSCOPE_API_KEY"),
-    _chat("cerebras", "CEREBRAS_API_KEY", stays=True),
-    _chat("deepseek", "DEEPSEEK_API_KEY", stays=True),
-    _chat("fireworks", "FIREWORKS_API_KEY", stays=True),
-    _chat("moonshotai", "MOONSHOTAI_API_KEY"),
-    _chat("nebius", "NEBIUS_API_KEY", stays=True),
-    _chat("openrouter", "OPENROUTER_API_KEY", stays=True),
-    _chat("ovhcloud", "OVHCLOUD_API_KEY", stays=True),
-    _chat("sambanova", "SAMBANOVA_API_KEY"),
-    _chat("together", "TOGETHER_API_KEY", stays=True),
-    _chat("vercel", "VERCEL_AI_GATEWAY_API_KEY", "VERCEL_OIDC_TOKEN", stays=True),
-    _chat("zai", "ZAI_API_KEY"),
-    _chat("heroku", "HEROKU_INFERENCE_KEY"),
+    _chat_provider("alibaba", "ALIBABA_API_KEY", "DASHSCOPE_API_KEY"),
+    _chat_provider("cerebras", "CEREBRAS_API_KEY", has_fixed_url=True),
+    _chat_provider("deepseek", "DEEPSEEK_API_KEY", has_fixed_url=True),
+    _chat_provider("fireworks", "FIREWORKS_API_KEY", has_fixed_url=True),
+    _chat_provider("moonshotai", "MOONSHOTAI_API_KEY"),
+    _chat_provider("nebius", "NEBIUS_API_KEY", has_fixed_url=True),
+    _chat_provider("openrouter", "OPENROUTER_API_KEY", has_fixed_url=True),
+    _chat_provider("ovhcloud", "OVHCLOUD_API_KEY", has_fixed_url=True),
+    _chat_provider("sambanova", "SAMBANOVA_API_KEY"),
+    _chat_provider("together", "TOGETHER_API_KEY", has_fixed_url=True),
+    _chat_provider("vercel", "VERCEL_AI_GATEWAY_API_KEY", "VERCEL_OIDC_TOKEN", has_fixed_url=True),
+    _chat_provider("zai", "ZAI_API_KEY"),
+    _chat_provider("heroku", "HEROKU_INFERENCE_KEY"),
     Provider("litellm", "openai", "openai", (), "", "openai-chat"),
-    Provider("meta", "openai", "openai", ("META_API_KEY",), format="openai-responses", stays=True),
+    Provider(
+        "meta", "openai", "openai", ("META_API_KEY",), format="openai-responses", has_fixed_url=True
+    ),
 )
 RETIRED: Final[Mapping[str, str]] = {"github": "GitHub Models was switched off on 2026-07-30"}
-PROVIDERS: Final[Mapping[str, Provider]] = {one.name: one for one in _ALL}
+PROVIDERS: Final[Mapping[str, Provider]] = {provider.name: provider for provider in _ALL}

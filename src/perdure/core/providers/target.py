@@ -1,4 +1,4 @@
-"""Who a request is for, and what may be sent there."""
+"""The provider and model that a request goes to, and the content that may be sent there."""
 
 import base64
 import binascii
@@ -24,20 +24,20 @@ class Target:
     thinking: bool = False
 
     def may_have(self, message: Message, block: Block) -> bool:
-        """Whether a private block of an untouched message may go there."""
+        """Report whether a private block of an unchanged message may be sent there."""
         home = _PRIVATE_TO.get(block["type"], "anthropic")
-        came_from = (message.get("provider", home), message.get("model"))
-        return came_from == (self.provider, self.model)
+        origin = (message.get("provider", home), message.get("model"))
+        return origin == (self.provider, self.model)
 
     def native(self, message: Message, *, of_any_model: bool = False) -> list[Any] | None:
-        """What the same provider and model sent as this answer, to go back as it came."""
+        """Return the native form of a response, if the target sent it and may get it back."""
         native = message.get("native")
-        is_home = message.get("provider") == self.provider
-        is_home = is_home and (of_any_model or message.get("model") == self.model)
-        return native if is_home and isinstance(native, list) else None
+        is_own = message.get("provider") == self.provider
+        is_own = is_own and (of_any_model or message.get("model") == self.model)
+        return native if is_own and isinstance(native, list) else None
 
     def source(self, block: Block) -> Block:
-        """Where an image or document is, its bytes found by digest; without type if not here."""
+        """Return the source of an image or document with its bytes; empty if they are gone."""
         source: Block = block["source"]
         if source["type"] != "blob":
             return source
@@ -48,20 +48,20 @@ class Target:
 
 
 def is_private(block: Block) -> bool:
-    """Whether a block is of use only to the model that made it."""
+    """Report whether a block is of use only to the model that sent it."""
     return block["type"] not in _SHARED
 
 
-def missing(block: Block) -> Block:
-    """What is said in the place of something that cannot be sent."""
+def unavailable_text(block: Block) -> Block:
+    """Return the text that replaces a file that cannot be sent."""
     source = block.get("source")
     media_type = source.get("media_type") if isinstance(source, dict) else None
     name = block.get("title") or media_type or block["type"]
     return {"type": "text", "text": f"[{name}: not available here]"}
 
 
-def decoded(data: str) -> str | None:
-    """The text in base64; None if it is none."""
+def decode_text(data: str) -> str | None:
+    """Decode a text from base64; None if it is not text."""
     try:
         return base64.b64decode(data, validate=True).decode()
     except (binascii.Error, ValueError):

@@ -1,1 +1,1 @@
-"""A session: the state its log folds to, the life of its calls, and how it is named."""
+"""A session: the state its log folds to, the life of its calls, and its names in the store."""

@@ -1,4 +1,4 @@
-"""The life of a call, as a table: from what the model asked for to the one result it gets."""
+"""The life of a tool call, as a table: from the model's request to its one result."""
 
 import hashlib
 from collections.abc import Mapping
@@ -9,25 +9,28 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from perdure.core.literals import CallKind
 from perdure.core.log import events
-from perdure.core.log.redaction import masked
+from perdure.core.log.redaction import mask_arguments
 
-NOT_THIS_CALL: Final = "APPROVAL_MISMATCH"  # the approval was for other arguments
+APPROVAL_MISMATCH: Final = (
+    "APPROVAL_MISMATCH"  # code of the problem: the approval was for other arguments
+)
 
 
 class CallStatus(StrEnum):
-    """Where a call of the current turn stands."""
+    """Status of a call of the current turn."""
 
-    NEW = "new"  # asked for; nothing was done about it
-    GATED = "gated"  # a person must decide
-    APPROVED = "approved"  # decided; may start
-    RUNNING = "running"  # intended; its outcome is not known
+    NEW = "new"  # requested by the model; not yet judged
+    GATED = "gated"  # requires a decision by an approver
+    APPROVED = "approved"  # approved; may start
+    RUNNING = "running"  # its intent is committed; its outcome is not known
     WAITING = "waiting"  # its outcome comes from outside
     SETTLED = "settled"  # has its result
 
 
 class Move(StrEnum):
-    """What can happen to a call."""
+    """Transition of a call."""
 
     GATE = "gate"
     APPROVE = "approve"
@@ -49,17 +52,17 @@ MOVES: Final[dict[tuple[CallStatus, Move], CallStatus]] = {
     (_APPROVED, Move.START): _RUNNING,
     (_APPROVED, Move.WAIT): _WAITING,
     (_APPROVED, Move.SETTLE): _SETTLED,
-    (_RUNNING, Move.START): _RUNNING,  # once more after a crash, with the same effect id
-    (_RUNNING, Move.GATE): _GATED,  # after a crash, put to a person
+    (_RUNNING, Move.START): _RUNNING,  # the next attempt after a crash, with the same effect id
+    (_RUNNING, Move.GATE): _GATED,  # after a crash, an approver decides whether to repeat it
     (_RUNNING, Move.SETTLE): _SETTLED,
-    (_WAITING, Move.START): _WAITING,  # a deferred call starts outside and goes on waiting
+    (_WAITING, Move.START): _WAITING,  # a deferred call starts outside and keeps waiting
     (_WAITING, Move.GATE): _GATED,
     (_WAITING, Move.SETTLE): _SETTLED,
 }
 
 
 class Call(Struct, frozen=True, gc=False):
-    """One call of a turn, as far as the log tells."""
+    """One call of a turn, folded from the log."""
 
     id: str
     tool: str
@@ -70,73 +73,76 @@ class Call(Struct, frozen=True, gc=False):
     effect_id: str = ""
     attempt: int = 0
     epoch: int | None = None  # of the last intent
-    returned: bool = False  # the start of a deferred call came back
-    gate: str | None = None  # pending id of the approval that is open
-    wait: str | None = None  # pending id under which the outcome comes
-    kind: events.CallKind | None = None
+    returned: bool = False  # the function of a deferred tool has returned
+    approval_id: str | None = None  # pending id of the open approval
+    pending_id: str | None = None  # pending id under which the outcome is submitted
+    kind: CallKind | None = None
     expires_at: int | None = None
-    held: int | None = None  # the epoch of the driver that waits in place for a person
+    blocking_epoch: int | None = None  # of the driver that waits in place for an approver
     problem: str | None = None
     decision: events.Decision | None = None
     decided_at: int = 0
     redact: tuple[str, ...] = ()  # names of arguments that are not shown
 
     @property
-    def shown(self) -> dict[str, Any]:
-        """The arguments as people and programs see them."""
-        return masked(self.params, self.redact)
+    def redacted_params(self) -> dict[str, Any]:
+        """The arguments with the secret ones masked."""
+        return mask_arguments(self.params, self.redact)
 
     @property
     def is_open(self) -> bool:
         return self.status is not CallStatus.SETTLED
 
     @property
-    def is_outside(self) -> bool:
-        """Whether only somebody else can move it now."""
+    def is_pending(self) -> bool:
+        """True if its outcome or decision comes from outside."""
         return self.status is CallStatus.GATED or (
             self.status is CallStatus.WAITING and (self.epoch is None or self.returned)
         )
 
     @property
-    def holder(self) -> int | None:
-        """The epoch of the driver that waits in place for a person to settle it."""
-        waits = self.status is CallStatus.GATED or (
+    def open_blocking_epoch(self) -> int | None:
+        """Epoch of the driver that still waits in place for an approver to settle it."""
+        is_waiting = self.status is CallStatus.GATED or (
             self.status is CallStatus.WAITING and self.kind == "question"
         )
-        return self.held if waits else None
+        return self.blocking_epoch if is_waiting else None
 
     def moved(self, move: Move, **changes: Any) -> "Call":
-        """The call after a move. An impossible one leaves it alone: the log was first."""
+        """Return the call after a move; unchanged if the table has no such move.
+
+        An earlier event of the log has then settled it.
+        """
         status = MOVES.get((self.status, move))
         return self if status is None else replace(self, status=status, **changes)
 
 
-def opened(call: Call, event: events.Pending) -> Call:
-    """A call that now waits for a decision or for its outcome."""
+def apply_pending(call: Call, event: events.Pending) -> Call:
+    """Return the call, which now waits for a decision or for its outcome."""
     if event.kind == "approval":
-        until = None if event.epoch is None else event.expires_at
+        deadline = None if event.epoch is None else event.expires_at
         return call.moved(
             Move.GATE,
-            gate=event.pending_id,
+            approval_id=event.pending_id,
             effect_id=event.effect_id,
-            expires_at=until,
-            held=event.epoch,
+            expires_at=deadline,
+            blocking_epoch=event.epoch,
         )
     return call.moved(
         Move.WAIT,
-        wait=event.pending_id,
+        pending_id=event.pending_id,
         kind=event.kind,
         effect_id=event.effect_id,
         expires_at=event.expires_at,
-        held=event.epoch,
+        blocking_epoch=event.epoch,
     )
 
 
-def started(call: Call, event: events.ToolStarted) -> Call:
-    """A call that somebody with that epoch intends to run."""
-    waits = call.status is CallStatus.APPROVED and call.wait is not None
+def apply_started(call: Call, event: events.ToolStarted) -> Call:
+    """Return the call, which the driver of the event's epoch intends to run."""
+    is_deferred = call.status is CallStatus.APPROVED and call.pending_id is not None
     return call.moved(
-        Move.WAIT if waits else Move.START,
+        Move.WAIT if is_deferred else Move.START,
         effect_id=event.effect_id,
         attempt=event.attempt,
         epoch=event.epoch,
@@ -145,27 +151,27 @@ def started(call: Call, event: events.ToolStarted) -> Call:
     )
 
 
-def decided(call: Call, event: events.Decision) -> Call:
-    """A call whose approval was given; a denial settles it with the result that follows."""
-    was_gate = call.gate == event.pending_id
-    # The id is consumed in any case, also where the call got its result under the other one.
+def apply_decision(call: Call, event: events.Decision) -> Call:
+    """Return the call after a decision; a denied one is settled by the result that follows."""
+    was_approval = call.approval_id == event.pending_id
+    # The pending id is used up, even if the call was settled under its other id.
     call = replace(
         call,
-        gate=None if was_gate else call.gate,
-        wait=None if call.wait == event.pending_id else call.wait,
+        approval_id=None if was_approval else call.approval_id,
+        pending_id=None if call.pending_id == event.pending_id else call.pending_id,
     )
     if event.kind not in ("approve", "edit"):
         return replace(call, decision=event)
-    if not was_gate:
+    if not was_approval:
         return call
     params = {**call.params, **(event.args or {})}
-    fits = not event.digest or event.digest == digest(call.params)
-    problem = None if fits else NOT_THIS_CALL
+    is_same_call = not event.digest or event.digest == params_digest(call.params)
+    problem = None if is_same_call else APPROVAL_MISMATCH
     return call.moved(Move.APPROVE, params=params, decision=event, problem=problem)
 
 
-def progressed(call: Call, event: events.Progress) -> Call:
-    """A waiting call of which we heard."""
+def apply_progress(call: Call, event: events.Progress) -> Call:
+    """Return the pending call with its progress."""
     return replace(
         call,
         returned=call.returned or event.returned,
@@ -174,6 +180,6 @@ def progressed(call: Call, event: events.Progress) -> Call:
     )
 
 
-def digest(params: Mapping[str, Any]) -> str:
-    """What an approval is bound to: a hash over the stored JSON arguments."""
+def params_digest(params: Mapping[str, Any]) -> str:
+    """Return the hash of the stored JSON arguments, to which an approval is bound."""
     return hashlib.sha256(msgspec.json.encode(params, order="deterministic")).hexdigest()[:32]

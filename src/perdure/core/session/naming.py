@@ -1,4 +1,4 @@
-"""How sessions are named and found: ids, keys, streams, and the record that lists show."""
+"""Names of sessions: ids, keys, streams, and the record that lists show."""
 
 import re
 from collections.abc import Mapping
@@ -8,27 +8,29 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct, field
 
+from perdure.core.literals import RunState
 from perdure.core.log.events import PENDING_EXECUTIONS
 from perdure.core.session import queues
-from perdure.core.session.state import RunState
 from perdure.errors import Corrupt, Refused
 
 MAX_ID: Final = 200
-_KNOWN: Final = 2_000  # names that were put together lately: a cycle needs each several times
+_CACHE_SIZE: Final = (
+    2_000  # recently composed names: one drive needs each of its names several times
+)
 _KIND: Final = "session:"
 _FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
-def listed_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """What lists know of a session's metadata: saved states, which may be large, are not there."""
+def index_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a session's metadata for lists: without saved states, which may be large."""
     return {k: v for k, v in metadata.items() if v is not None and k != PENDING_EXECUTIONS}
 
 
-def check_id(value: Any, what: str = "session id") -> str:
-    """The id, if it is one: 1 to 200 characters, none of them a control character."""
+def check_id(value: Any, noun: str = "session id") -> str:
+    """Return a valid id: 1 to 200 characters without control characters. Raises Refused."""
     if not isinstance(value, str) or not 1 <= len(value) <= MAX_ID or _FORBIDDEN.search(value):
         raise Refused(
-            f"{_shown(value)} cannot be a {what}",
+            f"{_abbreviate(value)} cannot be a {noun}",
             code="ID_INVALID",
             hint=f"use 1 to {MAX_ID} characters without control characters",
         )
@@ -36,16 +38,16 @@ def check_id(value: Any, what: str = "session id") -> str:
 
 
 def check_tenant(value: str) -> str:
-    """The tenant's name; the empty one is where everything is unless scoped."""
+    """Return a valid tenant name; everything unscoped belongs to the empty one."""
     return value if value == "" else check_id(value, "tenant name")
 
 
-def _shown(value: Any) -> str:
+def _abbreviate(value: Any) -> str:
     text = ascii(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-_MARKS: Final = {"%": "%25", "/": "%2F", "#": "%23", "|": "%7C"}  # what names are put together with
+_MARKS: Final = {"%": "%25", "/": "%2F", "#": "%23", "|": "%7C"}  # separators in composed names
 _QUOTED: Final = str.maketrans(_MARKS)
 
 
@@ -54,26 +56,26 @@ def _quote(text: str) -> str:
 
 
 def _unquote(text: str) -> str:
-    for letter, mark in reversed(_MARKS.items()):
-        text = text.replace(mark, letter)
+    for character, escape in reversed(_MARKS.items()):
+        text = text.replace(escape, character)
     return text
 
 
-@lru_cache(_KNOWN)
+@lru_cache(_CACHE_SIZE)
 def session_key(tenant: str, session_id: str) -> str:
-    """The key of a session's entry."""
+    """Return the key of a session's entry."""
     return f"{_quote(tenant)}/{session_id}"
 
 
-@lru_cache(_KNOWN)
-def stream_of(tenant: str, session_id: str, generation: int = 1) -> str:
-    """The stream of a session; a session made anew after deletion has the next generation."""
+@lru_cache(_CACHE_SIZE)
+def session_stream(tenant: str, session_id: str, generation: int = 1) -> str:
+    """Return the stream of a session; one recreated after deletion has the next generation."""
     name = f"s/{_quote(tenant)}/{_quote(session_id)}"
     return name if generation == 1 else f"{name}#{generation}"
 
 
-def names_in(stream: str) -> tuple[str, str] | None:
-    """Tenant and session id of a stream; None if it is not a session's."""
+def parse_session_stream(stream: str) -> tuple[str, str] | None:
+    """Return tenant and session id of a stream; None if it is not a session's."""
     parts = stream.split("#", 1)[0].split("/")
     if len(parts) != 3 or parts[0] != "s":
         return None
@@ -82,20 +84,20 @@ def names_in(stream: str) -> tuple[str, str] | None:
 
 @cache
 def stream_kind(agent: str, queue: str = queues.DEFAULT) -> str:
-    """What a worker claims: the sessions of one agent in one queue; it leaves others alone."""
+    """Return the stream kind that a worker claims: the sessions of one agent in one queue."""
     kind = _KIND + agent.replace("%", "%25").replace("@", "%40")
     return kind if queue == queues.DEFAULT else f"{kind}@{queue}"
 
 
-def names_of_kind(kind: str) -> tuple[str, str]:
-    """Agent and queue of the sessions of a kind."""
+def parse_stream_kind(kind: str) -> tuple[str, str]:
+    """Return agent and queue of a stream kind."""
     agent, mark, queue = kind.removeprefix(_KIND).partition("@")
     agent = agent.replace("%40", "@").replace("%25", "%")
     return agent, queue if mark else queues.DEFAULT
 
 
 class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A session as lists show it, without reading its log."""
+    """Data of a session's entry: what lists show without reading its log."""
 
     id: str
     tenant: str = ""
@@ -110,18 +112,18 @@ class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     problem: str | None = None
     problem_text: str | None = field(default=None, name="problemText")
     parent: str | None = None
-    hooks: tuple[str, ...] = ()  # who is told, by the names of their entries
+    hooks: tuple[str, ...] = ()  # keys of the entries of its webhook receivers
 
     @property
     def is_over(self) -> bool:
-        """Whether the next message starts a new run."""
+        """True if the run has ended: the next message starts a new one."""
         return self.state in ("completed", "failed", "cancelled")
 
     @property
     def may_start_again(self) -> bool:
-        """Whether it can go on without a message: it failed, or is a fork cut within a run.
+        """True if it can continue without a message: it failed, or is a fork cut within a run.
 
-        One that has no title was told nothing yet.
+        A session without a title has not received a message yet.
         """
         is_cut = self.state == "pending" and self.task_id is None and bool(self.title)
         return self.state == "failed" or is_cut
@@ -131,12 +133,12 @@ _decoder = msgspec.json.Decoder(SessionRecord)
 
 
 def encode(record: SessionRecord) -> bytes:
-    """The record as the data of its entry."""
+    """Return the record as the data of its entry."""
     return msgspec.json.encode(record)
 
 
 def decode(data: bytes) -> SessionRecord:
-    """The record of an entry. Raises Corrupt."""
+    """Return the record of an entry. Raises Corrupt."""
     try:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -144,18 +146,18 @@ def decode(data: bytes) -> SessionRecord:
 
 
 class KeyRecord(Struct, frozen=True, omit_defaults=True, gc=False):
-    """A message that was sent under a key: what it was, so that another is not taken for it."""
+    """Digest of the message sent under a key: another message under it is a conflict."""
 
     digest: str
 
 
 def encode_key(record: KeyRecord) -> bytes:
-    """The record as the data of its entry."""
+    """Return the record as the data of its entry."""
     return msgspec.json.encode(record)
 
 
 def decode_key(data: bytes) -> KeyRecord:
-    """The record of an entry. Raises Corrupt."""
+    """Return the record of an entry. Raises Corrupt."""
     try:
         return msgspec.json.decode(data, type=KeyRecord)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

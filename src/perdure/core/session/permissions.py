@@ -1,7 +1,7 @@
-"""What an agent's tools may do: rules for calls by tool and argument, and what people remembered.
+"""Permissions of tool calls: an agent's rules by tool and argument, and remembered approvals.
 
 A rule is `tool` or `tool:argument=value`, with `*`, `?` and `[…]` as in file names, such as
-`shell:cmd=rm*`. Rules that deny count first, then those that allow, then those that ask.
+`shell:cmd=rm*`. Rules that deny are checked first, then those that allow, then those that ask.
 """
 
 import re
@@ -13,21 +13,21 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
-from perdure.core.log.redaction import masked
-from perdure.core.session.calls import digest
+from perdure.core.log.redaction import mask_arguments
+from perdure.core.session.calls import params_digest
 from perdure.errors import Refused
 
 Effect = Literal["deny", "allow", "ask"]
 
 NOT_TRACKED: Final = "Tool requires approval but task tracking not enabled, denying"
-EFFECTS: Final[tuple[Effect, ...]] = ("deny", "allow", "ask")  # in the order in which they count
+EFFECTS: Final[tuple[Effect, ...]] = ("deny", "allow", "ask")  # in the order of the checks
 _RULE: Final = re.compile(r"([^:=\s]+)(?::(?:\*|([^:=\s]+)=(.*)))?", re.DOTALL)
 _PATTERN: Final = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """Calls of some tools, or only those of them whose argument has such a value."""
+class PermissionRule:
+    """Pattern of calls: those of some tools, or only those with a matching argument."""
 
     text: str
     tool: str
@@ -35,12 +35,12 @@ class Rule:
     value: str = "*"
 
     @property
-    def names_one_tool(self) -> bool:
-        """Whether it is about one tool by its name."""
+    def is_single_tool(self) -> bool:
+        """True if it names one tool without a wildcard."""
         return _PATTERN.search(self.tool) is None
 
-    def covers(self, names: Collection[str], params: Mapping[str, Any]) -> bool:
-        """Whether it is about this call of a tool of these names."""
+    def is_match(self, names: Collection[str], params: Mapping[str, Any]) -> bool:
+        """Return True if it matches this call of a tool with these names."""
         if not any(fnmatchcase(name, self.tool) for name in names):
             return False
         if self.argument is None:
@@ -51,88 +51,90 @@ class Rule:
 
 
 def _text(value: Any) -> str:
-    """A value as rules see it: text as it is, anything else as JSON."""
+    """Return a value as rules match it: text unchanged, anything else as JSON."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def rule_of(text: str) -> Rule:
-    """The rule that a text says. Raises Refused."""
-    found = _RULE.fullmatch(text)
-    if found is None:
+def parse_rule(text: str) -> PermissionRule:
+    """Return the rule of a text. Raises Refused."""
+    match = _RULE.fullmatch(text)
+    if match is None:
         raise Refused(
             f"{text!r} is not a permission rule",
             code="PERMISSION_INVALID",
             hint="such as refund, shell:cmd=rm* or gh_*",
         )
-    return Rule(text, found[1], found[2], found[3] if found[2] else "*")
+    return PermissionRule(text, match[1], match[2], match[3] if match[2] else "*")
 
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
     """The rules of one agent."""
 
-    rules: Mapping[Effect, Sequence[Rule]]
+    rules: Mapping[Effect, Sequence[PermissionRule]]
 
     def judge(
         self, names: Collection[str], params: Mapping[str, Any]
-    ) -> tuple[Effect, Rule] | None:
-        """What the rules say about a call, and which one says it; None if none does."""
+    ) -> tuple[Effect, PermissionRule] | None:
+        """Return the effect of the first rule that matches a call, and that rule; None if none."""
         for effect in EFFECTS:
             for rule in self.rules.get(effect, ()):
-                if rule.covers(names, params):
+                if rule.is_match(names, params):
                     return effect, rule
         return None
 
-    def denies(self, names: Collection[str], params: Mapping[str, Any]) -> Rule | None:
-        """The rule that forbids a call, if one does."""
-        said = self.judge(names, params)
-        return said[1] if said is not None and said[0] == "deny" else None
+    def denying_rule(
+        self, names: Collection[str], params: Mapping[str, Any]
+    ) -> PermissionRule | None:
+        """Return the rule that denies a call, if there is one."""
+        judgment = self.judge(names, params)
+        return judgment[1] if judgment is not None and judgment[0] == "deny" else None
 
 
-def denial(tool: str, rule: Rule) -> str:
-    """What the model is told of a call that the rules forbid."""
+def permission_denial_text(tool: str, rule: PermissionRule) -> str:
+    """Return the result text, for the model, of a call that the rules deny."""
     return (
         f"Not allowed: the permissions of this agent deny this call to {tool} ({rule.text}). "
         "It was not run. Do not try to reach the same by another way."
     )
 
 
-class Allowed(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What somebody allowed for the rest of a session, when they approved one call."""
+class RememberedApproval(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Permission for the rest of a session, which an approver gave together with one approval."""
 
-    number: int  # of the event that says so
+    number: int  # seq of the decision event
     tool: str
-    params: Mapping[str, Any]  # of the call that was approved
+    params: Mapping[str, Any]  # of the approved call
     redact: tuple[str, ...] = ()  # names of arguments that are not shown
     rule: str | None = None  # None: exactly that call again
     by: str = ""
     at: int = 0
 
-    def covers(
-        self, names: Collection[str], params: Mapping[str, Any], understood: Mapping[str, Any]
+    def is_match(
+        self, names: Collection[str], params: Mapping[str, Any], validated: Mapping[str, Any]
     ) -> bool:
-        """Whether a call of a tool of these names may run without being asked about.
+        """Return True if it permits this call of a tool with these names.
 
-        A rule looks at the arguments as the tool understands them, `exactly` at those given.
+        A rule matches the `validated` arguments; without a rule, `params` must be identical.
         """
         if self.rule is not None:
-            return rule_of(self.rule).covers(names, understood)
-        return self.tool in names and digest(params) == digest(self.params)
+            return parse_rule(self.rule).is_match(names, validated)
+        return self.tool in names and params_digest(params) == params_digest(self.params)
 
     @property
-    def shown(self) -> dict[str, Any]:
-        """The arguments as people and programs see them."""
-        return masked(self.params, self.redact)
+    def redacted_params(self) -> dict[str, Any]:
+        """The arguments with the secret ones masked."""
+        return mask_arguments(self.params, self.redact)
 
     @property
     def text(self) -> str:
-        """What is allowed, for people."""
-        return self.rule or f"{self.tool} with {msgspec.json.encode(self.shown).decode()}"
+        """Description of the permitted calls, for display."""
+        return self.rule or f"{self.tool} with {msgspec.json.encode(self.redacted_params).decode()}"
 
 
-def check_remembered(rule: str, tool: str, params: Mapping[str, Any]) -> None:
-    """Raises Refused for a rule that is none, or is not about the call that is approved."""
-    if not rule_of(rule).covers((tool,), params):
+def check_remembered_rule(rule: str, tool: str, params: Mapping[str, Any]) -> None:
+    """Raise Refused for an invalid rule, or one that does not match the approved call."""
+    if not parse_rule(rule).is_match((tool,), params):
         raise Refused(
             f"the rule {rule!r} is not about this call to {tool}, so it cannot be remembered",
             code="PERMISSION_INVALID",

@@ -1,16 +1,16 @@
-"""What every door calls a run's state: pure projections of the canonical one."""
+"""Projections of a run's canonical state to the status words of each public surface."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from perdure.core.session.state import RunState
+from perdure.core.literals import RunState
 
-WaitFor = Literal["machine", "person"]
+WaitFor = Literal["submitter", "approver"]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """A canonical state with the two or three things that projections tell apart."""
+class StateDetails:
+    """A canonical state with the details that some projections distinguish."""
 
     state: RunState
     follow_up: bool = False  # not the first run of its session
@@ -20,7 +20,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """One row of the table: the words of each surface for one standing."""
+    """One row of the table: the status word of each surface."""
 
     task: str
     background: str
@@ -29,47 +29,53 @@ class Projection:
     pending: tuple[str, ...]
 
 
-def _row(task: str, background: str, a2a: str, session: str, *pending: str) -> Projection:
+def _projection(task: str, background: str, a2a: str, session: str, *pending: str) -> Projection:
     return Projection(task, background, a2a, session, pending)
 
 
 _BUSY = "busy"
 _WAIT = "waiting_async"
 
-TABLE: Final[dict[Standing, Projection]] = {
-    Standing("pending"): _row("pending", "running", "SUBMITTED", _BUSY),
-    Standing("pending", follow_up=True): _row("pending", "resumed", "SUBMITTED", _BUSY),
-    Standing("running"): _row("running", "running", "WORKING", _BUSY),
-    Standing("running", follow_up=True): _row("running", "resumed", "WORKING", _BUSY),
-    Standing("running", backing_off=True): _row("running", "running", "WORKING", "retry"),
-    Standing("running", follow_up=True, backing_off=True): _row(
+TABLE: Final[dict[StateDetails, Projection]] = {
+    StateDetails("pending"): _projection("pending", "running", "SUBMITTED", _BUSY),
+    StateDetails("pending", follow_up=True): _projection("pending", "resumed", "SUBMITTED", _BUSY),
+    StateDetails("running"): _projection("running", "running", "WORKING", _BUSY),
+    StateDetails("running", follow_up=True): _projection("running", "resumed", "WORKING", _BUSY),
+    StateDetails("running", backing_off=True): _projection(
+        "running", "running", "WORKING", "retry"
+    ),
+    StateDetails("running", follow_up=True, backing_off=True): _projection(
         "running", "resumed", "WORKING", "retry"
     ),
-    Standing("waiting", waits_for="machine"): _row(
+    StateDetails("waiting", waits_for="submitter"): _projection(
         "running", "running", "WORKING", _WAIT, "waiting", "processing"
     ),
-    Standing("waiting", follow_up=True, waits_for="machine"): _row(
+    StateDetails("waiting", follow_up=True, waits_for="submitter"): _projection(
         "running", "resumed", "WORKING", _WAIT, "waiting", "processing"
     ),
-    Standing("waiting", waits_for="person"): _row(
+    StateDetails("waiting", waits_for="approver"): _projection(
         "running", "running", "INPUT_REQUIRED", _WAIT, "waiting"
     ),
-    Standing("waiting", follow_up=True, waits_for="person"): _row(
+    StateDetails("waiting", follow_up=True, waits_for="approver"): _projection(
         "running", "resumed", "INPUT_REQUIRED", _WAIT, "waiting"
     ),
-    Standing("completed"): _row("completed", "completed", "COMPLETED", "idle", "completed"),
-    Standing("failed"): _row("failed", "error", "FAILED", "idle", "failed", "expired"),
-    Standing("cancelled"): _row("cancelled", "cancelled", "CANCELED", "idle", "cancelled"),
+    StateDetails("completed"): _projection(
+        "completed", "completed", "COMPLETED", "idle", "completed"
+    ),
+    StateDetails("failed"): _projection("failed", "error", "FAILED", "idle", "failed", "expired"),
+    StateDetails("cancelled"): _projection(
+        "cancelled", "cancelled", "CANCELED", "idle", "cancelled"
+    ),
 }
 
 
-def project(standing: Standing) -> Projection:
-    """The row of a standing; total over every standing that can be."""
-    state = standing.state
+def project(details: StateDetails) -> Projection:
+    """Return the row of the table; defined for every possible combination of details."""
+    state = details.state
     if state in ("completed", "failed", "cancelled"):
-        return TABLE[Standing(state)]
+        return TABLE[StateDetails(state)]
     if state == "waiting":
-        waits_for = standing.waits_for or "machine"
-        return TABLE[Standing(state, follow_up=standing.follow_up, waits_for=waits_for)]
-    backing_off = standing.backing_off and state == "running"
-    return TABLE[Standing(state, follow_up=standing.follow_up, backing_off=backing_off)]
+        waits_for = details.waits_for or "submitter"
+        return TABLE[StateDetails(state, follow_up=details.follow_up, waits_for=waits_for)]
+    backing_off = details.backing_off and state == "running"
+    return TABLE[StateDetails(state, follow_up=details.follow_up, backing_off=backing_off)]

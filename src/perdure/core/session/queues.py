@@ -1,45 +1,44 @@
-"""Queues: which workers a session is for, and how a worker's name says which ones it serves."""
+"""Queues: names of queues, and the names of workers, which list the queues they serve."""
 
-import re
 from collections.abc import Collection
 from typing import Any, Final
 
+from perdure.core.text import NAME, NAME_HINT
 from perdure.errors import Refused
 
-DEFAULT: Final = "default"  # where a session is unless somebody says otherwise
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-MANY: Final = "*"  # in the place of more queues than a name can say
-_MARK, _AND = "@", "+"  # in no name of a queue
-_LONGEST: Final = 400  # characters of a name that may say queues
+DEFAULT: Final = "default"  # the queue of a session unless its caller names another
+MANY_QUEUES: Final = "*"  # stands for more queues than fit into a worker's name
+_MARK, _SEPARATOR = "@", "+"  # characters that queue names cannot contain
+_MAX_LENGTH: Final = 400  # characters of the queues in a worker's name
 
 
 def check_queue(value: Any) -> str:
-    """The name of a queue, if it is one."""
-    if not isinstance(value, str) or not _NAME.fullmatch(value):
+    """Return a valid queue name. Raises Refused."""
+    if not isinstance(value, str) or not NAME.fullmatch(value):
         raise Refused(
             f"{str(value)[:80]!a} cannot be the name of a queue",
             code="QUEUE_INVALID",
-            hint="use letters, digits, '_', '-' and '.', 64 at most",
+            hint=NAME_HINT,
         )
     return value
 
 
 def worker_name(process: str, queues: Collection[str]) -> str:
-    """The name under which a process holds sessions; where it says nothing, it serves `default`."""
+    """Return the holder name of a process with its queues; without any it serves `default`."""
     plain = process.replace(_MARK, "-")
-    served = _AND.join(sorted(queues))
+    served = _SEPARATOR.join(sorted(queues))
     if served in ("", DEFAULT):
         return plain
-    return f"{plain}{_MARK}{served if len(served) <= _LONGEST else MANY}"
+    return f"{plain}{_MARK}{served if len(served) <= _MAX_LENGTH else MANY_QUEUES}"
 
 
-def queues_of(worker: str) -> frozenset[str]:
-    """The queues that the process of this name serves; with MANY it may be any."""
+def worker_queues(worker: str) -> frozenset[str]:
+    """Return the queues that a worker's name lists; with MANY_QUEUES it may serve any."""
     _, mark, served = worker.partition(_MARK)
-    return frozenset(served.split(_AND)) if mark else frozenset({DEFAULT})
+    return frozenset(served.split(_SEPARATOR)) if mark else frozenset({DEFAULT})
 
 
 def may_serve(worker: str, queue: str) -> bool:
-    """Whether the process of this name serves the queue, as far as its name says."""
-    served = queues_of(worker)
-    return queue in served or MANY in served
+    """Return True if the worker serves the queue, as far as its name tells."""
+    served = worker_queues(worker)
+    return queue in served or MANY_QUEUES in served

@@ -1,4 +1,4 @@
-"""A session as its log tells it: the fold of events into a State."""
+"""State of a session: the fold of its events."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal
@@ -6,18 +6,18 @@ from typing import Any, Final, Literal
 from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
+from perdure.core.literals import RunState
 from perdure.core.log import events
-from perdure.core.log.events import PENDING_EXECUTIONS, Stamped
+from perdure.core.log.events import PENDING_EXECUTIONS, StampedEvent
 from perdure.core.log.stop_reasons import is_paused
 from perdure.core.session import calls
 from perdure.core.session.calls import Call, CallStatus, Move
-from perdure.core.session.permissions import Allowed
+from perdure.core.session.permissions import RememberedApproval
 from perdure.core.session.todos import is_todo_tool
-from perdure.core.session.usage import Usage, counted, tokens
+from perdure.core.session.usage import Usage, add_request, total_tokens
 
-RunState = Literal["pending", "running", "waiting", "completed", "failed", "cancelled"]
 RunEnd = Literal["completed", "failed", "cancelled"]
-CORRECTION: Final = "perdure:output"  # who says that an output did not fit
+CORRECTION_AUTHOR: Final = "perdure:output"  # `by` of requests to correct an output
 
 
 class Run(Struct, frozen=True, gc=False):
@@ -27,50 +27,50 @@ class Run(Struct, frozen=True, gc=False):
     number: int  # 1 for the first run of the session
     started_at: int
     since: int = 0  # the event that started it
-    driven: bool = False
+    is_driven: bool = False
     turns: int = 0
     tokens: float = 0
     corrections: int = 0
-    model: str | None = None  # the one that stands in for the agent's own
+    model: str | None = None  # the fallback that replaces the agent's own
     end: RunEnd | None = None
     output: Raw | None = None
     error: events.AgentError | None = None
 
 
 class Compaction(Struct, frozen=True, gc=False):
-    """A summary that somebody asked for and that is not there yet, or is not to be had."""
+    """A requested compaction that is not done yet, or has failed."""
 
-    seq: int  # of the request
-    wanted: events.CompactionRequested
+    seq: int  # of the request event
+    request: events.CompactionRequested
     error: events.CompactionFailed | None = None
 
 
 class State(Struct, frozen=True, gc=False):
-    """Everything that decides what happens next, and what people are shown."""
+    """Folded log: everything that planning and snapshots need."""
 
     head: int = 0
     run: Run | None = None
     agent: str = ""
-    turn: int = 0  # answers so far
-    request_head: int = 0  # what the last answer had seen
-    input_head: int = 0  # the last input
+    turn: int = 0  # responses so far
+    request_head: int = 0  # head of the log at the request of the last response
+    input_head: int = 0  # seq of the last input
     calls: Mapping[str, Call] = field(default_factory=dict)  # of the last turn
     cancelling: bool = False  # open calls of a cancelled run must be closed
-    resuming: bool = False  # a new run goes on from the recorded prefix, without a new input
+    resuming: bool = False  # a new run continues from the recorded log, without a new input
     retry: events.Retry | None = None
     compaction: Compaction | None = None
     digest: str = ""
     tools: Mapping[str, str] = field(default_factory=dict)
     worker: str = ""
-    trace: str = ""  # of the last drive that told one
-    text: str = ""  # of the last answer
-    stop: str | None = None  # why it ended, as its provider says
-    pauses: int = 0  # how often in a row the provider paused
+    trace: str = ""  # trace id of the last drive that recorded one
+    text: str = ""  # of the last response
+    stop: str | None = None  # the provider's stop reason of the last response
+    pauses: int = 0  # consecutive responses that the provider paused
     usage: Usage = field(default_factory=dict)
-    children: tuple[str, ...] = ()  # sessions that it has started
+    children: tuple[str, ...] = ()  # sessions that it started
     metadata: Mapping[str, Any] = field(default_factory=dict)
     todos: tuple[Any, ...] = ()
-    allowed: tuple[Allowed, ...] = ()  # what people said need not be asked about again
+    remembered_approvals: tuple[RememberedApproval, ...] = ()  # of the whole session
     created_at: int = 0
     updated_at: int = 0
 
@@ -81,52 +81,53 @@ class State(Struct, frozen=True, gc=False):
         return [call for call in self.calls.values() if call.status is not CallStatus.SETTLED]
 
     @property
-    def needs_model(self) -> bool:
-        """Whether the next thing is to ask the model; never while a call of the turn is open."""
+    def is_model_due(self) -> bool:
+        """True if the next effect is a model request; never while a call of the turn is open."""
         if self.run is None or self.run.end is not None or self.open_calls:
             return False
         is_due = self.resuming or self.input_head > self.request_head
         return bool(self.calls) or is_due or is_paused(self.stop)
 
-    def goes_on(self, request_head: int) -> bool:
-        """Whether an answer asked for at that head is the rest of one that was paused."""
-        spoken = self.request_head < self.input_head <= request_head
-        return is_paused(self.stop) and not spoken
+    def is_continuation(self, request_head: int) -> bool:
+        """Return True if a response requested at that head continues a paused one."""
+        has_new_input = self.request_head < self.input_head <= request_head
+        return is_paused(self.stop) and not has_new_input
 
     @property
-    def needs_summary(self) -> bool:
-        """Whether somebody waits for a summary, which is made where every call is settled."""
-        asked = self.compaction
-        return asked is not None and asked.error is None and not self.open_calls
+    def is_summary_due(self) -> bool:
+        """True if a compaction was requested and every call is settled."""
+        compaction = self.compaction
+        return compaction is not None and compaction.error is None and not self.open_calls
 
-    def takes_summary(self, asked: int) -> bool:
-        """Whether the summary that was asked for by that event is still wanted."""
-        return self.needs_summary and self.compaction is not None and self.compaction.seq == asked
+    def may_take_summary(self, request_seq: int) -> bool:
+        """Return True if the compaction that the event at that seq requested is still due."""
+        compaction = self.compaction
+        return self.is_summary_due and compaction is not None and compaction.seq == request_seq
 
-    def takes_answer(self, turn: int, request_head: int) -> bool:
-        """Whether an answer that was asked for at that head still has a place.
+    def may_take_response(self, turn: int, request_head: int) -> bool:
+        """Return True if a response requested at that head can still be recorded.
 
-        One asked for by a run that was cancelled meanwhile has none, also if the next run waits
-        for the same turn.
+        It cannot if its run was cancelled meanwhile, even if the next run is due for the same
+        turn.
         """
-        is_next = self.needs_model and turn == self.turn + 1
+        is_next = self.is_model_due and turn == self.turn + 1
         return is_next and self.run is not None and self.run.since <= request_head
 
     @property
     def status(self) -> RunState:
-        """The canonical state."""
+        """The canonical state of the run."""
         if self.run is None:
             return "pending"
         if self.run.end is not None:
             return self.run.end
-        waiting = self.open_calls
-        if waiting and not self.cancelling and all(call.is_outside for call in waiting):
+        open_calls = self.open_calls
+        if open_calls and not self.cancelling and all(call.is_pending for call in open_calls):
             return "waiting"
-        return "running" if self.run.driven else "pending"
+        return "running" if self.run.is_driven else "pending"
 
 
-def fold(log: Iterable[Stamped], state: State | None = None) -> State:
-    """The state after these events, which follow what `state` has seen."""
+def fold(log: Iterable[StampedEvent], state: State | None = None) -> State:
+    """Return the state after these events, which follow those folded into `state`."""
     state = state or State()
     first = last = None
     for stamped in log:
@@ -140,30 +141,30 @@ def fold(log: Iterable[Stamped], state: State | None = None) -> State:
     return replace(state, head=last.seq, created_at=created_at, updated_at=last.at)
 
 
-def _user(state: State, stamped: Stamped, event: events.User) -> State:
+def _user(state: State, stamped: StampedEvent, event: events.User) -> State:
     run = state.run
     if run is None or run.end is not None:
         run = _next_run(state, stamped, event.task_id or f"task_{stamped.seq}")
-    if event.by == CORRECTION:
+    if event.by == CORRECTION_AUTHOR:
         run = replace(run, corrections=run.corrections + 1)
     return replace(state, run=run, input_head=stamped.seq, resuming=False)
 
 
-def _next_run(state: State, stamped: Stamped, run_id: str) -> Run:
+def _next_run(state: State, stamped: StampedEvent, run_id: str) -> Run:
     number = (state.run.number if state.run else 0) + 1
     return Run(run_id, number, stamped.at, stamped.seq)
 
 
-def _agent_start(state: State, stamped: Stamped, event: events.AgentStart) -> State:
+def _agent_start(state: State, stamped: StampedEvent, event: events.AgentStart) -> State:
     run = state.run
-    if not event.worker:  # somebody asks for a new run; nobody drives it yet
+    if not event.worker:  # a caller requested a new run; no driver has started yet
         if run is not None and run.end is None:
-            return _hurried(state, stamped.at)
+            return _end_back_off(state, stamped.at)
         return replace(state, run=_next_run(state, stamped, event.run), resuming=True)
     tools = event.tools if event.tools is not None else state.tools
     return replace(
         state,
-        run=None if run is None else replace(run, driven=True),
+        run=None if run is None else replace(run, is_driven=True),
         agent=event.agent,
         digest=event.digest,
         tools=tools,
@@ -172,18 +173,18 @@ def _agent_start(state: State, stamped: Stamped, event: events.AgentStart) -> St
     )
 
 
-def _hurried(state: State, now: int) -> State:
-    """Nobody waits any longer before the model is asked again."""
+def _end_back_off(state: State, now: int) -> State:
+    """Return the state in which a pending retry is due now."""
     retry = state.retry
     return state if retry is None else replace(state, retry=replace(retry, next=now))
 
 
-def _assistant(state: State, stamped: Stamped, event: events.Assistant) -> State:
+def _assistant(state: State, stamped: StampedEvent, event: events.Assistant) -> State:
     run, paused = state.run, is_paused(event.stop)
-    before = state.text if state.goes_on(event.request_head or stamped.seq) else ""
+    previous_text = state.text if state.is_continuation(event.request_head or stamped.seq) else ""
     if run is not None:
-        spent = run.tokens + tokens(event.usage)
-        run = replace(run, driven=True, turns=run.turns + 1, tokens=spent)
+        used_tokens = run.tokens + total_tokens(event.usage)
+        run = replace(run, is_driven=True, turns=run.turns + 1, tokens=used_tokens)
     return replace(
         state,
         run=run,
@@ -193,84 +194,84 @@ def _assistant(state: State, stamped: Stamped, event: events.Assistant) -> State
         calls={},
         resuming=False,
         retry=None,
-        text=before + event.content,
+        text=previous_text + event.content,
         stop=event.stop,
         pauses=state.pauses + 1 if paused else 0,
-        usage=counted(state.usage, event.usage),
+        usage=add_request(state.usage, event.usage),
     )
 
 
-def _compacted(state: State, _: Stamped, event: events.Compacted) -> State:
+def _compacted(state: State, _: StampedEvent, event: events.Compacted) -> State:
     run = state.run
     if run is not None:
-        run = replace(run, driven=True, tokens=run.tokens + tokens(event.usage))
-    usage = counted(state.usage, event.usage)
+        run = replace(run, is_driven=True, tokens=run.tokens + total_tokens(event.usage))
+    usage = add_request(state.usage, event.usage)
     return replace(state, run=run, retry=None, compaction=None, usage=usage)
 
 
 def _compaction_requested(
-    state: State, stamped: Stamped, event: events.CompactionRequested
+    state: State, stamped: StampedEvent, event: events.CompactionRequested
 ) -> State:
     return replace(state, compaction=Compaction(stamped.seq, event))
 
 
-def _compaction_failed(state: State, _: Stamped, event: events.CompactionFailed) -> State:
+def _compaction_failed(state: State, _: StampedEvent, event: events.CompactionFailed) -> State:
     if state.compaction is None:
         return state
     return replace(state, compaction=replace(state.compaction, error=event), retry=None)
 
 
-def _tool_call(state: State, _: Stamped, event: events.ToolCall) -> State:
+def _tool_call(state: State, _: StampedEvent, event: events.ToolCall) -> State:
     turn = event.turn or state.turn
-    place = (turn, len(state.calls))
-    call = Call(event.id, event.tool, event.params, *place, redact=event.redact)
+    position = (turn, len(state.calls))
+    call = Call(event.id, event.tool, event.params, *position, redact=event.redact)
     todos = state.todos
     if is_todo_tool(event.tool):
-        listed = event.params.get("todos")
-        todos = tuple(listed) if isinstance(listed, list) else todos
+        items = event.params.get("todos")
+        todos = tuple(items) if isinstance(items, list) else todos
     return replace(state, calls={**state.calls, event.id: call}, todos=todos)
 
 
-def _changed(state: State, call_id: str, change: Callable[[Call], Call]) -> State:
+def _change_call(state: State, call_id: str, change: Callable[[Call], Call]) -> State:
     call = state.calls.get(call_id)
     if call is None:
         return state
     return replace(state, calls={**state.calls, call_id: change(call)})
 
 
-def _tool_started(state: State, _: Stamped, event: events.ToolStarted) -> State:
-    return _changed(state, event.id, lambda call: calls.started(call, event))
+def _tool_started(state: State, _: StampedEvent, event: events.ToolStarted) -> State:
+    return _change_call(state, event.id, lambda call: calls.apply_started(call, event))
 
 
-def _tool_result(state: State, _: Stamped, event: events.ToolResult) -> State:
-    state = _changed(state, event.tool_call_id, lambda call: call.moved(Move.SETTLE))
+def _tool_result(state: State, _: StampedEvent, event: events.ToolResult) -> State:
+    state = _change_call(state, event.tool_call_id, lambda call: call.moved(Move.SETTLE))
     if state.cancelling and not state.open_calls:
         return replace(state, cancelling=False)
     return state
 
 
-def _pending(state: State, _: Stamped, event: events.Pending) -> State:
-    return _changed(state, event.call_id, lambda call: calls.opened(call, event))
+def _pending(state: State, _: StampedEvent, event: events.Pending) -> State:
+    return _change_call(state, event.call_id, lambda call: calls.apply_pending(call, event))
 
 
-def _progress(state: State, _: Stamped, event: events.Progress) -> State:
-    return _changed(state, event.call_id, lambda call: calls.progressed(call, event))
+def _progress(state: State, _: StampedEvent, event: events.Progress) -> State:
+    return _change_call(state, event.call_id, lambda call: calls.apply_progress(call, event))
 
 
-def _decision(state: State, stamped: Stamped, event: events.Decision) -> State:
+def _decision(state: State, stamped: StampedEvent, event: events.Decision) -> State:
     def decide(call: Call) -> Call:
-        return replace(calls.decided(call, event), decided_at=stamped.at)
+        return replace(calls.apply_decision(call, event), decided_at=stamped.at)
 
-    state = _changed(state, event.call_id, decide)
-    return _remembered(state, stamped, event) if event.remember else state
+    state = _change_call(state, event.call_id, decide)
+    return _remember_approval(state, stamped, event) if event.remember else state
 
 
-def _remembered(state: State, stamped: Stamped, event: events.Decision) -> State:
+def _remember_approval(state: State, stamped: StampedEvent, event: events.Decision) -> State:
     call = state.calls.get(event.call_id)
     if call is None or event.kind not in ("approve", "edit"):
         return state
     rule = event.remember if isinstance(event.remember, str) else None
-    allowed = Allowed(
+    approval = RememberedApproval(
         number=stamped.seq,
         tool=call.tool,
         params=call.params,
@@ -279,88 +280,88 @@ def _remembered(state: State, stamped: Stamped, event: events.Decision) -> State
         by=event.by,
         at=stamped.at,
     )
-    return replace(state, allowed=(*state.allowed, allowed))
+    return replace(state, remembered_approvals=(*state.remembered_approvals, approval))
 
 
-def _revoked(state: State, _: Stamped, event: events.Revoked) -> State:
-    kept = tuple(one for one in state.allowed if one.number != event.decision)
-    return replace(state, allowed=kept)
+def _revoked(state: State, _: StampedEvent, event: events.Revoked) -> State:
+    approvals = tuple(item for item in state.remembered_approvals if item.number != event.decision)
+    return replace(state, remembered_approvals=approvals)
 
 
-def _settled(state: State, _: Stamped, event: events.Settled) -> State:
+def _settled(state: State, _: StampedEvent, event: events.Settled) -> State:
     def close(call: Call) -> Call:
         return replace(
             call,
-            gate=None if call.gate == event.pending_id else call.gate,
-            wait=None if call.wait == event.pending_id else call.wait,
+            approval_id=None if call.approval_id == event.pending_id else call.approval_id,
+            pending_id=None if call.pending_id == event.pending_id else call.pending_id,
         )
 
-    return _changed(state, event.call_id, close)
+    return _change_call(state, event.call_id, close)
 
 
-def _agent_complete(state: State, _: Stamped, event: events.AgentComplete) -> State:
+def _agent_complete(state: State, _: StampedEvent, event: events.AgentComplete) -> State:
     if state.run is None:
         return state
-    return _ended(state, state.run, end="completed", output=event.output)
+    return _end_run(state, state.run, end="completed", output=event.output)
 
 
-def _agent_error(state: State, _: Stamped, event: events.AgentError) -> State:
+def _agent_error(state: State, _: StampedEvent, event: events.AgentError) -> State:
     if state.run is None or state.run.end is not None:
         return state
-    return _ended(state, state.run, end="failed", error=event)
+    return _end_run(state, state.run, end="failed", error=event)
 
 
-def _ended(state: State, run: Run, **how: Any) -> State:
-    """A run is over, and so is what was saved to go on with it."""
+def _end_run(state: State, run: Run, **changes: Any) -> State:
+    """Return the state after the end of a run; its saved execution state is dropped."""
     metadata, saved = state.metadata, state.metadata.get(PENDING_EXECUTIONS)
     if isinstance(saved, Mapping) and run.id in saved:
-        left = {task: one for task, one in saved.items() if task != run.id}
+        remaining = {task: execution for task, execution in saved.items() if task != run.id}
         metadata = {k: v for k, v in metadata.items() if k != PENDING_EXECUTIONS}
-        metadata |= {PENDING_EXECUTIONS: left} if left else {}
-    return replace(state, run=replace(run, **how), retry=None, metadata=metadata)
+        metadata |= {PENDING_EXECUTIONS: remaining} if remaining else {}
+    return replace(state, run=replace(run, **changes), retry=None, metadata=metadata)
 
 
-def _retry(state: State, _: Stamped, event: events.Retry) -> State:
+def _retry(state: State, _: StampedEvent, event: events.Retry) -> State:
     run = state.run
     if run is not None and event.model is not None:
         run = replace(run, model=event.model)
     return replace(state, run=run, retry=event)
 
 
-def _cancelled(state: State, _: Stamped, event: events.Cancelled) -> State:
+def _cancelled(state: State, _: StampedEvent, event: events.Cancelled) -> State:
     if state.run is None or state.run.end is not None:
         return state
     if event.task_id is not None and event.task_id != state.run.id:
-        return state  # a call of an earlier run expired: the message after it still counts
+        return state  # a call of an earlier run expired: the current run is not affected
     cancelling = bool(state.open_calls)
-    return replace(_ended(state, state.run, end="cancelled"), cancelling=cancelling)
+    return replace(_end_run(state, state.run, end="cancelled"), cancelling=cancelling)
 
 
-def _restored(state: State, _: Stamped, event: events.Restored) -> State:
+def _restored(state: State, _: StampedEvent, event: events.Restored) -> State:
     if state.run is None or state.run.id != event.task_id:
         return state
     return replace(state, run=replace(state.run, turns=event.turns, tokens=event.tokens))
 
 
-def _delegation(state: State, _: Stamped, event: events.Delegation) -> State:
+def _delegation(state: State, _: StampedEvent, event: events.Delegation) -> State:
     if event.session_id in state.children:
         return state
     return replace(state, children=(*state.children, event.session_id))
 
 
-def _metadata(state: State, _: Stamped, event: events.Metadata) -> State:
+def _metadata(state: State, _: StampedEvent, event: events.Metadata) -> State:
     merged = {**state.metadata, **event.changes}
     return replace(state, metadata={k: v for k, v in merged.items() if v is not None})
 
 
-def _forked(state: State, stamped: Stamped, _event: events.Forked) -> State:
-    """Here the session's own life begins: a run that was cut off is not its own."""
+def _forked(state: State, stamped: StampedEvent, _event: events.Forked) -> State:
+    """Return the state of a new fork: a run that was cut off does not belong to it."""
     is_over = state.run is not None and state.run.end is not None
     run = state.run if is_over else None
-    return replace(state, run=run, created_at=stamped.at, allowed=(), retry=None)
+    return replace(state, run=run, created_at=stamped.at, remembered_approvals=(), retry=None)
 
 
-_FOLDS: Final[dict[type, Callable[[State, Stamped, Any], State]]] = {
+_FOLDS: Final[dict[type, Callable[[State, StampedEvent, Any], State]]] = {
     events.User: _user,
     events.Assistant: _assistant,
     events.ToolCall: _tool_call,
@@ -385,4 +386,4 @@ _FOLDS: Final[dict[type, Callable[[State, Stamped, Any], State]]] = {
     events.Forked: _forked,
 }
 
-__all__ = ["CORRECTION", "Call", "CallStatus", "Run", "RunState", "State", "fold"]
+__all__ = ["CORRECTION_AUTHOR", "Call", "CallStatus", "Run", "State", "fold"]

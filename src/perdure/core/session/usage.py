@@ -1,7 +1,7 @@
-"""What requests have used: tokens, and what they cost as far as that is known.
+"""Usage of model requests: tokens, and their cost if it is known.
 
-`inputTokens` are all tokens that went in, those from or into a cache among them; `outputTokens`
-all that came out, with those of reasoning. `cost` is in US dollars, at the prices of the time.
+`inputTokens` counts all input tokens, including cache reads and writes; `outputTokens` all output
+tokens, including reasoning. `cost` is in US dollars, at the prices of the day of the request.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,19 +10,19 @@ from typing import Final
 Usage = Mapping[str, float]
 
 UNPRICED: Final = "unpricedRequests"
-_DIGITS: Final = 12  # sums of prices are not shown to be sums of floats
+_DIGITS: Final = 12  # rounds sums of prices so that floating-point noise does not show
 
 
-def counted(total: Usage, request: Usage | None) -> dict[str, float]:
-    """The sum with one request more."""
+def add_request(total: Usage, request: Usage | None) -> dict[str, float]:
+    """Return the total with one more request."""
     used = dict(request or {})
     if "cost" not in used:
         used[UNPRICED] = 1
-    return summed((total, {"requests": 1, **used}))
+    return sum_usage((total, {"requests": 1, **used}))
 
 
-def summed(usages: Iterable[Usage]) -> dict[str, float]:
-    """What all of them used together."""
+def sum_usage(usages: Iterable[Usage]) -> dict[str, float]:
+    """Return the sum of several usages."""
     total: dict[str, float] = {}
     for usage in usages:
         for name, amount in usage.items():
@@ -32,19 +32,19 @@ def summed(usages: Iterable[Usage]) -> dict[str, float]:
     return total
 
 
-def shown_usage(usage: Usage) -> dict[str, float]:
-    """The sum as people are shown it: where only a part has a price, how many have none."""
-    is_partly = "cost" in usage
-    shown = {name: amount for name, amount in usage.items() if is_partly or name != UNPRICED}
-    return {name: _plain(amount) for name, amount in shown.items()}
+def display_usage(usage: Usage) -> dict[str, float]:
+    """Return the total for display: the unpriced requests are listed only next to a cost."""
+    has_cost = "cost" in usage
+    visible = {name: amount for name, amount in usage.items() if has_cost or name != UNPRICED}
+    return {name: _whole_number(amount) for name, amount in visible.items()}
 
 
-def _plain(amount: float) -> float:
-    """A count as a whole number: some readers of JSON take no 12.0 for one."""
+def _whole_number(amount: float) -> float:
+    """Return a count as an int: some JSON parsers do not accept 12.0 as an integer."""
     return int(amount) if float(amount).is_integer() else amount
 
 
-def tokens(request: Usage | None) -> float:
-    """All that went in and came out."""
+def total_tokens(request: Usage | None) -> float:
+    """Return the input and output tokens of a request."""
     used = request or {}
     return used.get("inputTokens", 0) + used.get("outputTokens", 0)

@@ -1,1 +1,1 @@
-"""Logs made from other logs: forks, salvage, and sessions written by other programs."""
+"""Logs created from other logs: forks, salvage, and sessions written by other programs."""

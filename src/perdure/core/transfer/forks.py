@@ -1,4 +1,4 @@
-"""Where a log can be cut, and what of it a fork begins with."""
+"""Forks: the points at which a log can be cut, and the events that a fork starts with."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
@@ -6,13 +6,13 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from perdure.core.log import events
-from perdure.core.log.events import Event, Stamped
+from perdure.core.log.events import Event, StampedEvent
 from perdure.errors import Refused
 
 Rename = Callable[[str], str]
 
-# Facts of one life only: which worker did what under which id, and what waited meanwhile.
-LEFT: Final[frozenset[type]] = frozenset(
+# Events that belong to the original only: its effects, pending calls, retries and children.
+DROPPED: Final[frozenset[type]] = frozenset(
     {
         events.ToolStarted,
         events.Pending,
@@ -28,67 +28,66 @@ LEFT: Final[frozenset[type]] = frozenset(
 )
 
 
-def settled_point(log: Sequence[Stamped], at: int | None = None) -> int:
-    """The last seq, not after `at`, where every call that was asked for had its result.
+def settled_point(log: Sequence[StampedEvent], at: int | None = None) -> int:
+    """Return the last seq, not after `at`, at which every requested call has its result.
 
-    An answer and its calls are one: there is no point between them. Raises Refused if there is
-    none.
+    There is no such point between a response and its calls. Raises Refused if there is none.
     """
-    waiting: set[str] = set()
-    found = 0
-    next_events = [*(one.event for one in log[1:]), None]
-    for (seq, _, event), after in zip(log, next_events, strict=True):
+    open_calls: set[str] = set()
+    point = 0
+    next_events = [*(stamped.event for stamped in log[1:]), None]
+    for (seq, _, event), next_event in zip(log, next_events, strict=True):
         if at is not None and seq > at:
             break
         match event:
             case events.Assistant():
-                waiting.clear()
+                open_calls.clear()
             case events.ToolCall():
-                waiting.add(event.id)
+                open_calls.add(event.id)
             case events.ToolResult():
-                waiting.discard(event.tool_call_id)
+                open_calls.discard(event.tool_call_id)
             case _:
                 pass
-        if not waiting and not isinstance(after, events.ToolCall):
-            found = seq
-    if not found:
+        if not open_calls and not isinstance(next_event, events.ToolCall):
+            point = seq
+    if not point:
         raise Refused(
             f"there is no point at or before event {at} where every call was settled",
             code="AT_INVALID",
-            hint="name a later event, or none: then it is the last such point",
+            hint="name a later event, or none for the last such point",
         )
-    return found
+    return point
 
 
-def copied(log: Iterable[Stamped], at: int, rename: Rename) -> list[Stamped]:
-    """What a fork begins with: the conversation up to `at`, with results, numbered anew.
+def copy_events(log: Iterable[StampedEvent], at: int, rename: Rename) -> list[StampedEvent]:
+    """Return the events of a fork: the conversation up to `at`, with results, renumbered.
 
-    No id under which the original can still be reached goes with it: runs get the names that
-    `rename` gives, pending calls and effects none.
+    Ids that reach the original are not copied: runs get the ids that `rename` returns, pending
+    calls and effects none.
     """
-    places: dict[int, int] = {0: 0}
-    kept: list[Stamped] = []
-    for seq, when, event in log:
+    new_seqs: dict[int, int] = {0: 0}
+    copies: list[StampedEvent] = []
+    for seq, timestamp, event in log:
         if seq > at:
             break
         if _is_kept(event):
-            renamed = _renamed(event, rename)
+            renamed = _rename_ids(event, rename)
             if isinstance(renamed, events.Assistant):
-                renamed = replace(renamed, request_head=places.get(renamed.request_head, 0))
+                renamed = replace(renamed, request_head=new_seqs.get(renamed.request_head, 0))
             elif isinstance(renamed, events.Compacted):
-                renamed = replace(renamed, up_to=places.get(renamed.up_to, 0))
-            kept.append(Stamped(len(kept) + 1, when, renamed))
-        places[seq] = len(kept)
-    return kept
+                renamed = replace(renamed, up_to=new_seqs.get(renamed.up_to, 0))
+            copies.append(StampedEvent(len(copies) + 1, timestamp, renamed))
+        new_seqs[seq] = len(copies)
+    return copies
 
 
 def _is_kept(event: Event) -> bool:
     if isinstance(event, events.AgentStart):
-        return not event.worker  # somebody asked for a new run
-    return type(event) not in LEFT
+        return not event.worker  # a caller requested a new run
+    return type(event) not in DROPPED
 
 
-def _renamed(event: Event, rename: Rename) -> Event:
+def _rename_ids(event: Event, rename: Rename) -> Event:
     changes: dict[str, Any] = {}
     match event:
         case events.AgentStart() | events.AgentComplete() | events.AgentError():

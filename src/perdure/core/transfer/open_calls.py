@@ -1,4 +1,4 @@
-"""The records of a session's open calls, made anew from its log alone."""
+"""Pending records of a session's open calls, recreated from its log alone."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -7,52 +7,54 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from perdure.core.log import events
-from perdure.core.log.events import Stamped
-from perdure.core.pending.record import PendingRecord, PendingStatus, PendingTime
+from perdure.core.log.events import StampedEvent
+from perdure.core.pending.record import PendingRecord, PendingTime, Verb, moved
 
 
 @dataclass(slots=True)
-class _Rebuilding:
+class _OpenCalls:
+    """The open calls of a session while its log is read."""
+
     session_id: str
     tenant: str
     agent: str
     turn: int = 0
-    places: dict[str, tuple[int, int]] = field(default_factory=dict)  # call: turn and index in it
-    asked: int = 0
-    open: dict[str, PendingRecord] = field(default_factory=dict)
+    positions: dict[str, tuple[int, int]] = field(default_factory=dict)  # turn and index by call
+    turn_calls: int = 0
+    records: dict[str, PendingRecord] = field(default_factory=dict)
 
 
 def open_records(
-    log: Iterable[Stamped], session_id: str, tenant: str, agent: str
+    log: Iterable[StampedEvent], session_id: str, tenant: str, agent: str
 ) -> list[PendingRecord]:
-    """What its entries would say of the calls that wait, oldest first.
+    """Return the records of the open pending calls, oldest first.
 
-    What the log does not know stays as it is by default: `on_expire`, `late`, `progress`.
+    Fields that the log does not contain have their defaults: `on_expire`, `late`, `progress`.
     """
-    made = _Rebuilding(session_id, tenant, agent)
+    calls = _OpenCalls(session_id, tenant, agent)
     for stamped in log:
-        take = _TAKES.get(type(stamped.event))
-        if take is not None:
-            take(made, stamped, stamped.event)
-    return list(made.open.values())
+        apply = _APPLY.get(type(stamped.event))
+        if apply is not None:
+            apply(calls, stamped, stamped.event)
+    return list(calls.records.values())
 
 
-def _assistant(made: _Rebuilding, _: Stamped, event: events.Assistant) -> None:
-    made.turn, made.asked = event.turn or made.turn + 1, 0
+def _assistant(calls: _OpenCalls, _: StampedEvent, event: events.Assistant) -> None:
+    calls.turn, calls.turn_calls = event.turn or calls.turn + 1, 0
 
 
-def _tool_call(made: _Rebuilding, _: Stamped, event: events.ToolCall) -> None:
-    made.places[event.id] = (event.turn or made.turn, made.asked)
-    made.asked += 1
+def _tool_call(calls: _OpenCalls, _: StampedEvent, event: events.ToolCall) -> None:
+    calls.positions[event.id] = (event.turn or calls.turn, calls.turn_calls)
+    calls.turn_calls += 1
 
 
-def _pending(made: _Rebuilding, stamped: Stamped, event: events.Pending) -> None:
-    turn, index = made.places.get(event.call_id, (made.turn, 0))
-    made.open[event.pending_id] = PendingRecord(
+def _pending(calls: _OpenCalls, stamped: StampedEvent, event: events.Pending) -> None:
+    turn, index = calls.positions.get(event.call_id, (calls.turn, 0))
+    calls.records[event.pending_id] = PendingRecord(
         id=event.pending_id,
-        session_id=made.session_id,
-        tenant=made.tenant,
-        agent=made.agent,
+        session_id=calls.session_id,
+        tenant=calls.tenant,
+        agent=calls.agent,
         task_id=event.task_id or "",
         message_id=f"m{turn}",
         part_id=f"m{turn}.{index}",
@@ -70,17 +72,16 @@ def _pending(made: _Rebuilding, stamped: Stamped, event: events.Pending) -> None
     )
 
 
-def _progress(made: _Rebuilding, stamped: Stamped, event: events.Progress) -> None:
-    record = made.open.get(event.pending_id)
+def _progress(calls: _OpenCalls, stamped: StampedEvent, event: events.Progress) -> None:
+    record = calls.records.get(event.pending_id)
     if record is None:
         return
-    status, time = record.status, record.time
     if event.started:
-        status, time = PendingStatus.PROCESSING, replace(time, started=time.started or stamped.at)
-    made.open[record.id] = replace(
+        record = moved(record, Verb.START, stamped.at)
+    if event.problem:
+        record = moved(record, Verb.RESET, stamped.at)
+    calls.records[record.id] = replace(
         record,
-        status=PendingStatus.WAITING if event.problem else status,
-        time=time,
         external_ref=event.external_ref or record.external_ref,
         output=event.output or record.output,
         estimated_duration=event.estimated_duration or record.estimated_duration,
@@ -89,15 +90,15 @@ def _progress(made: _Rebuilding, stamped: Stamped, event: events.Progress) -> No
     )
 
 
-def _closed(made: _Rebuilding, _: Stamped, event: events.Decision | events.Settled) -> None:
-    made.open.pop(event.pending_id, None)
+def _settled(calls: _OpenCalls, _: StampedEvent, event: events.Decision | events.Settled) -> None:
+    calls.records.pop(event.pending_id, None)
 
 
-_TAKES: Final[dict[type, Callable[[_Rebuilding, Stamped, Any], None]]] = {
+_APPLY: Final[dict[type, Callable[[_OpenCalls, StampedEvent, Any], None]]] = {
     events.Assistant: _assistant,
     events.ToolCall: _tool_call,
     events.Pending: _pending,
     events.Progress: _progress,
-    events.Decision: _closed,
-    events.Settled: _closed,
+    events.Decision: _settled,
+    events.Settled: _settled,
 }

@@ -1,4 +1,4 @@
-"""What can be kept of a log that has lost events: those that can be read, numbered anew."""
+"""Salvage of a log that has lost events: its readable events, renumbered."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -7,43 +7,45 @@ from typing import Any
 from msgspec.structs import replace
 
 from perdure.core.log import events
-from perdure.core.log.events import Stamped
+from perdure.core.log.events import StampedEvent
 from perdure.core.pending.settlement import INTERRUPTED
 
 
-def salvaged(log: Sequence[Stamped], told: Sequence[Any], now: int) -> list[Stamped]:
-    """The readable events of a log, and one that says what was lost.
+def salvage(log: Sequence[StampedEvent], issues: Sequence[Any], now: int) -> list[StampedEvent]:
+    """Return the readable events of a log, and a last one that lists `issues`.
 
-    A call of an earlier turn whose result is gone gets one that says so. Answers name the event
-    up to which they had seen the log: that moves with it.
+    A call of an earlier turn whose result is lost gets the result `interrupted`. The
+    `request_head` of responses is renumbered too.
     """
-    whole = list(_with_results(log))
-    places = [one.seq for one in whole]
-    kept = [
-        Stamped(number, one.at, _moved(one.event, places)) for number, one in enumerate(whole, 1)
+    complete = list(_with_results(log))
+    seqs = [stamped.seq for stamped in complete]
+    salvaged = [
+        StampedEvent(seq, stamped.at, _renumber(stamped.event, seqs))
+        for seq, stamped in enumerate(complete, 1)
     ]
-    at = max(now, kept[-1].at) if kept else now
-    return [*kept, Stamped(len(kept) + 1, at, events.SessionRecovery(issues=list(told)))]
+    at = max(now, salvaged[-1].at) if salvaged else now
+    report = events.SessionRecovery(issues=list(issues))
+    return [*salvaged, StampedEvent(len(salvaged) + 1, at, report)]
 
 
-def _with_results(log: Sequence[Stamped]) -> Iterator[Stamped]:
-    """The log, where no answer follows on a call without a result."""
-    answered = {e.tool_call_id for _, _, e in log if isinstance(e, events.ToolResult)}
-    asked: list[events.ToolCall] = []
-    before = 0
-    for one in log:
-        if isinstance(one.event, events.Assistant):
-            for call in asked:
-                if call.id not in answered:
-                    yield Stamped(before, one.at, _lost(call))
-            asked.clear()
-        elif isinstance(one.event, events.ToolCall):
-            asked.append(one.event)
-        yield one
-        before = one.seq
+def _with_results(log: Sequence[StampedEvent]) -> Iterator[StampedEvent]:
+    """Yield the log with a result for every call that is followed by another response."""
+    settled_ids = {e.tool_call_id for _, _, e in log if isinstance(e, events.ToolResult)}
+    calls: list[events.ToolCall] = []
+    previous_seq = 0
+    for stamped in log:
+        if isinstance(stamped.event, events.Assistant):
+            for call in calls:
+                if call.id not in settled_ids:
+                    yield StampedEvent(previous_seq, stamped.at, _interrupted_result(call))
+            calls.clear()
+        elif isinstance(stamped.event, events.ToolCall):
+            calls.append(stamped.event)
+        yield stamped
+        previous_seq = stamped.seq
 
 
-def _lost(call: events.ToolCall) -> events.ToolResult:
+def _interrupted_result(call: events.ToolCall) -> events.ToolResult:
     return events.ToolResult(
         tool_call_id=call.id,
         result=INTERRUPTED,
@@ -53,7 +55,7 @@ def _lost(call: events.ToolCall) -> events.ToolResult:
     )
 
 
-def _moved(event: events.Event, places: Sequence[int]) -> events.Event:
+def _renumber(event: events.Event, seqs: Sequence[int]) -> events.Event:
     if not isinstance(event, events.Assistant) or not event.request_head:
         return event
-    return replace(event, request_head=bisect_right(places, event.request_head))
+    return replace(event, request_head=bisect_right(seqs, event.request_head))

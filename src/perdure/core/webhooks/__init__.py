@@ -1,1 +1,1 @@
-"""Webhook deliveries and signatures."""
+"""Webhooks: the life of a delivery, and signatures."""

@@ -1,4 +1,4 @@
-"""Webhooks that must go out: which facts are told, and what becomes of each attempt to tell."""
+"""Webhook deliveries: their occasions, their life as a table, and their receivers."""
 
 from enum import StrEnum
 from typing import Final, Literal
@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from perdure.core.pending.record import PendingRecord, PendingStatus
+from perdure.core.pending.record import PendingRecord
 from perdure.errors import Corrupt
 
 Occasion = Literal["pending", "expiring", "decided", "expired", "completed", "failed"]
@@ -22,44 +22,46 @@ TYPES: Final[dict[Occasion, str]] = {
 }
 
 KIND: Final = "delivery"  # of the streams, and of the entries that find them
-FOR_ALL: Final = "delivery:server"  # of the streams whose target only a configured process knows
+SERVER_KIND: Final = (
+    "delivery:server"  # of the streams whose receiver only a configured process knows
+)
 
 
-def stream_of(delivery_id: str) -> str:
-    """The stream of a delivery."""
+def delivery_stream(delivery_id: str) -> str:
+    """Return the stream of a delivery."""
     return f"delivery:{delivery_id}"
 
 
-# --- what is told ---------------------------------------------------------------------------------
+# --- occasions ------------------------------------------------------------------------------------
 
 
-def of_call(record: PendingRecord, *, is_new: bool) -> Occasion | None:
-    """What a call that was just written is an occasion for; a timer waits for nobody."""
+def call_occasion(record: PendingRecord, *, is_new: bool) -> Occasion | None:
+    """Return the occasion of a pending call that was just written; timers have none."""
     if record.kind == "timer":
         return None
     if record.is_open:
         return "pending" if is_new else None
-    return "expired" if record.status is PendingStatus.EXPIRED else "decided"
+    return "expired" if record.status == "expired" else "decided"
 
 
-def warn_at(record: PendingRecord, share: float) -> int | None:
-    """When to tell that a call will expire: after this share of its time. None: it will not."""
+def warning_at(record: PendingRecord, share: float) -> int | None:
+    """Return when to warn that a call will expire: after this share of its time; None: never."""
     if record.due is None or record.timeout is None:
         return None
-    begun = record.time.created
-    return begun + int(max(0, record.timeout - begun) * share)
+    created = record.time.created
+    return created + int(max(0, record.timeout - created) * share)
 
 
-def still_expires(record: PendingRecord | None, timeout: int | None) -> bool:
-    """Whether the deadline that a warning was made for is still the one that counts."""
+def is_warning_current(record: PendingRecord | None, timeout: int | None) -> bool:
+    """Return True if a call still has the deadline that a warning was created for."""
     return record is not None and record.due is not None and record.timeout == timeout
 
 
-# --- what becomes of it ---------------------------------------------------------------------------
+# --- life of a delivery ---------------------------------------------------------------------------
 
 
-class Status(StrEnum):
-    """Where a delivery stands; all but the first are ends, until somebody asks for it again."""
+class DeliveryStatus(StrEnum):
+    """Status of a delivery; all but the first are final until a caller requests redelivery."""
 
     WAITING = "waiting"
     DELIVERED = "delivered"
@@ -67,8 +69,8 @@ class Status(StrEnum):
     WITHDRAWN = "withdrawn"
 
 
-class Step(StrEnum):
-    """What can happen to a delivery."""
+class DeliveryStep(StrEnum):
+    """Transition of a delivery."""
 
     ACCEPTED = "accepted"
     REFUSED = "refused"
@@ -77,40 +79,40 @@ class Step(StrEnum):
     REQUESTED = "requested"
 
 
-MOVES: Final[dict[tuple[Status, Step], Status]] = {
-    (Status.WAITING, Step.ACCEPTED): Status.DELIVERED,
-    (Status.WAITING, Step.REFUSED): Status.WAITING,
-    (Status.WAITING, Step.GIVEN_UP): Status.DEAD,
-    (Status.WAITING, Step.WITHDRAWN): Status.WITHDRAWN,
-    (Status.WAITING, Step.REQUESTED): Status.WAITING,
-    (Status.DELIVERED, Step.REQUESTED): Status.WAITING,
-    (Status.DEAD, Step.REQUESTED): Status.WAITING,
-    (Status.WITHDRAWN, Step.REQUESTED): Status.WAITING,
+MOVES: Final[dict[tuple[DeliveryStatus, DeliveryStep], DeliveryStatus]] = {
+    (DeliveryStatus.WAITING, DeliveryStep.ACCEPTED): DeliveryStatus.DELIVERED,
+    (DeliveryStatus.WAITING, DeliveryStep.REFUSED): DeliveryStatus.WAITING,
+    (DeliveryStatus.WAITING, DeliveryStep.GIVEN_UP): DeliveryStatus.DEAD,
+    (DeliveryStatus.WAITING, DeliveryStep.WITHDRAWN): DeliveryStatus.WITHDRAWN,
+    (DeliveryStatus.WAITING, DeliveryStep.REQUESTED): DeliveryStatus.WAITING,
+    (DeliveryStatus.DELIVERED, DeliveryStep.REQUESTED): DeliveryStatus.WAITING,
+    (DeliveryStatus.DEAD, DeliveryStep.REQUESTED): DeliveryStatus.WAITING,
+    (DeliveryStatus.WITHDRAWN, DeliveryStep.REQUESTED): DeliveryStatus.WAITING,
 }
 
 
 class Delivery(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A delivery as its entry has it and as JSON shows it. The body stands in its stream."""
+    """A delivery as it is stored in its entry and as JSON shows it. Its stream has the body."""
 
     id: str
     occasion: Occasion
-    target: str  # who is told: a hook's id, or the server's own by its digest; never an address
+    target: str  # the receiver: a hook's id, or the digest of the server's URL; never a URL
     tenant: str = ""
     session_id: str = field(name="sessionID")
     pending_id: str | None = field(default=None, name="pendingID")
-    timeout: int | None = None  # of the call, where it is told that it will expire
-    status: Status = Status.WAITING
-    attempts: int = 0  # since it was made, or asked for again
+    timeout: int | None = None  # deadline of the call, if the occasion is `expiring`
+    status: DeliveryStatus = DeliveryStatus.WAITING
+    attempts: int = 0  # since it was created, or redelivery was requested
     last_status: int | None = field(default=None, name="lastStatus")
     last_error: str | None = field(default=None, name="lastError")
     created_at: int = field(name="createdAt")
-    begun_at: int = field(name="begunAt")  # from when on the time for retries counts
+    begun_at: int = field(name="begunAt")  # start of the time for retries
     next_at: int | None = field(default=None, name="nextAt")
     settled_at: int | None = field(default=None, name="settledAt")
 
 
 class DeliveryResponse(Struct, frozen=True, omit_defaults=True):
-    """What an attempt met: a status, or what went wrong before there was one."""
+    """Response to an attempt: an HTTP status, or the error that prevented one."""
 
     status: int | None = None
     error: str | None = None
@@ -118,9 +120,9 @@ class DeliveryResponse(Struct, frozen=True, omit_defaults=True):
 
 
 class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A line of the delivery log: never what the receiver wrote, never a secret."""
+    """Entry of the delivery log: never the receiver's text, never a secret."""
 
-    step: Step
+    step: DeliveryStep
     status: int | None = None
     error: str | None = None
     by: str | None = None
@@ -128,100 +130,101 @@ class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 BACK_OFF_S: Final = (5, 30, 120, 600, 1_800, 3_600, 7_200, 14_400, 28_800, 43_200, 86_400)
-LIMIT_MS: Final = 3 * 86_400_000  # after which nobody tries any more
-FEW: Final = 4  # attempts at a receiver that says that the request is wrong
-MOST_WAIT_MS: Final = 86_400_000  # that a receiver may ask for
+LIMIT_MS: Final = 3 * 86_400_000  # after which it is dead
+MAX_REFUSALS: Final = 4  # attempts if the receiver rejects the request itself
+MAX_RETRY_AFTER_MS: Final = 86_400_000  # the longest wait that a receiver may request
 JITTER: Final = 0.2
 
 FORBIDDEN: Final = "the address is not allowed"  # an error before there is a status
 GONE: Final = 410
-_AGAIN: Final = frozenset({408, 425, 429})  # refusals that say: later
+_TRANSIENT: Final = frozenset({408, 425, 429})  # client errors that may pass
 
 
-def attempted(delivery: Delivery, answer: DeliveryResponse, now: int, chance: float) -> Delivery:
-    """The delivery after an attempt; `chance`, from 0 to 1, spreads those that failed together."""
-    made = replace(
+def record_attempt(
+    delivery: Delivery, response: DeliveryResponse, now: int, chance: float
+) -> Delivery:
+    """Return the delivery after an attempt; `chance`, from 0 to 1, gives the jitter."""
+    attempted = replace(
         delivery,
         attempts=delivery.attempts + 1,
-        last_status=answer.status,
-        last_error=answer.error,
+        last_status=response.status,
+        last_error=response.error,
         next_at=None,
     )
-    if answer.status is not None and 200 <= answer.status < 300:
-        return _moved(made, Step.ACCEPTED, now)
-    at = _next(made, answer, now, chance)
-    if at is None:
-        return _moved(made, Step.GIVEN_UP, now)
-    return replace(_moved(made, Step.REFUSED, now), next_at=at)
+    if response.status is not None and 200 <= response.status < 300:
+        return _moved(attempted, DeliveryStep.ACCEPTED, now)
+    next_at = _next_attempt_at(attempted, response, now, chance)
+    if next_at is None:
+        return _moved(attempted, DeliveryStep.GIVEN_UP, now)
+    return replace(_moved(attempted, DeliveryStep.REFUSED, now), next_at=next_at)
 
 
-def _next(delivery: Delivery, answer: DeliveryResponse, now: int, chance: float) -> int | None:
-    if answer.status == GONE or delivery.attempts > len(BACK_OFF_S):
+def _next_attempt_at(
+    delivery: Delivery, response: DeliveryResponse, now: int, chance: float
+) -> int | None:
+    if response.status == GONE or delivery.attempts > len(BACK_OFF_S):
         return None
-    if _is_final(answer) and delivery.attempts >= FEW:
+    if _is_final(response) and delivery.attempts >= MAX_REFUSALS:
         return None
     wait = BACK_OFF_S[delivery.attempts - 1] * 1000 * (1 + JITTER * (2 * chance - 1))
-    asked = min(answer.retry_after_ms or 0, MOST_WAIT_MS)
-    at = now + max(int(wait), asked)
+    requested = min(response.retry_after_ms or 0, MAX_RETRY_AFTER_MS)
+    at = now + max(int(wait), requested)
     return at if at <= delivery.begun_at + LIMIT_MS else None
 
 
-def _is_final(answer: DeliveryResponse) -> bool:
-    """Whether the same request will hardly be taken later: a redirect, or a refusal of it."""
-    if answer.status is None:
-        return answer.error == FORBIDDEN
-    return answer.status < 500 and answer.status not in _AGAIN
+def _is_final(response: DeliveryResponse) -> bool:
+    """Return True if a retry will hardly succeed: a redirect, or a rejected request."""
+    if response.status is None:
+        return response.error == FORBIDDEN
+    return response.status < 500 and response.status not in _TRANSIENT
 
 
-def withdrawn(delivery: Delivery, why: str, now: int) -> Delivery:
-    """There is nothing to tell any more, or nobody to tell it to."""
-    return replace(_moved(delivery, Step.WITHDRAWN, now), last_error=why, next_at=None)
+def withdraw(delivery: Delivery, reason: str, now: int) -> Delivery:
+    """Return the delivery withdrawn: its occasion has passed, or it has no receiver."""
+    return replace(_moved(delivery, DeliveryStep.WITHDRAWN, now), last_error=reason, next_at=None)
 
 
-def postponed(delivery: Delivery, at: int) -> Delivery:
-    """Look at it again then; nothing was tried."""
-    return replace(delivery, next_at=at)
-
-
-def requested(delivery: Delivery, now: int) -> Delivery:
-    """Somebody asked for it again: at once, and with the whole time for retries."""
-    again = _moved(delivery, Step.REQUESTED, now)
+def redeliver(delivery: Delivery, now: int) -> Delivery:
+    """Return the delivery due again at once, with the full time for retries."""
+    again = _moved(delivery, DeliveryStep.REQUESTED, now)
     return replace(again, attempts=0, begun_at=now, next_at=now, settled_at=None)
 
 
-def _moved(delivery: Delivery, step: Step, now: int) -> Delivery:
+def _moved(delivery: Delivery, step: DeliveryStep, now: int) -> Delivery:
     status = MOVES[delivery.status, step]
-    return replace(delivery, status=status, settled_at=None if status is Status.WAITING else now)
+    return replace(
+        delivery, status=status, settled_at=None if status is DeliveryStatus.WAITING else now
+    )
 
 
-def step_of(delivery: Delivery) -> Step:
-    """What the last attempt came to, for the log."""
+def last_step(delivery: Delivery) -> DeliveryStep:
+    """Return the transition of the last attempt, for the delivery log."""
     return {
-        Status.WAITING: Step.REFUSED,
-        Status.DELIVERED: Step.ACCEPTED,
-        Status.DEAD: Step.GIVEN_UP,
-        Status.WITHDRAWN: Step.WITHDRAWN,
+        DeliveryStatus.WAITING: DeliveryStep.REFUSED,
+        DeliveryStatus.DELIVERED: DeliveryStep.ACCEPTED,
+        DeliveryStatus.DEAD: DeliveryStep.GIVEN_UP,
+        DeliveryStatus.WITHDRAWN: DeliveryStep.WITHDRAWN,
     }[delivery.status]
 
 
-# --- who is told ----------------------------------------------------------------------------------
+# --- receivers ------------------------------------------------------------------------------------
 
 
-SESSION_HOOK: Final = "h_"  # is told of a session's calls and its end
-CALL_HOOK: Final = "c_"  # is told of the calls; and its secret signs what is said of them to us
-KEY_ONLY: Final = "k_"  # is told nothing: a call's own secret alone
+SESSION_HOOK: Final = "h_"  # receives a session's pending calls and its end
+CALL_HOOK: Final = "c_"  # receives the pending calls; its secret also verifies their results
+KEY_ONLY: Final = "k_"  # receives nothing: only the secret of a call
 
 
 class Hook(Struct, frozen=True, omit_defaults=True):
-    """Whom a call or a session tells: kept in an entry of its own, which no door shows."""
+    """Receiver of a call's or a session's deliveries, in an entry that is never shown."""
 
     url: str
     secret: str | None = None
-    of_call: bool = False  # it was given for a call, and not for a session
+    of_call: bool = False  # registered for a call, not for a session
 
     @property
     def prefix(self) -> str:
-        """How names of such hooks begin: who writes a fact sees by the name whether to tell."""
+        """Prefix of its id: a writer knows from the id whether to create a delivery."""
         if not self.url:
             return KEY_ONLY
         return CALL_HOOK if self.of_call else SESSION_HOOK
@@ -230,26 +233,26 @@ class Hook(Struct, frozen=True, omit_defaults=True):
         return "Hook(…)"
 
 
-_delivery = msgspec.json.Decoder(Delivery)
-_hook = msgspec.json.Decoder(Hook)
+_delivery_decoder = msgspec.json.Decoder(Delivery)
+_hook_decoder = msgspec.json.Decoder(Hook)
 
 
 def encode(value: Delivery | Hook | Attempt) -> bytes:
-    """The value as the data of an entry or a record."""
+    """Return the value as the data of an entry or a record."""
     return msgspec.json.encode(value)
 
 
 def decode(data: bytes) -> Delivery:
-    """The delivery of an entry. Raises Corrupt."""
+    """Return the delivery of an entry. Raises Corrupt."""
     try:
-        return _delivery.decode(data)
+        return _delivery_decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Corrupt(f"the entry of a delivery cannot be read: {error}") from error
 
 
 def decode_hook(data: bytes) -> Hook:
-    """The hook of an entry. Raises Corrupt, which shows nothing of it."""
+    """Return the hook of an entry. Raises Corrupt, without any of its content."""
     try:
-        return _hook.decode(data)
+        return _hook_decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         raise Corrupt("the entry of a hook cannot be read") from None

@@ -1,7 +1,7 @@
-"""Signatures of webhooks, both ways of them: made for what we send, checked on what arrives.
+"""Signatures of webhooks, in two schemes: created for deliveries, verified on arrival.
 
-The plain one is `X-Webhook-Signature: sha256=` and the hex HMAC-SHA256 of the raw body. The other
-is that of Standard Webhooks, which also signs an id and an instant, so that a copy grows stale.
+The plain scheme is `X-Webhook-Signature: sha256=` and the hex HMAC-SHA256 of the raw body. The
+other is Standard Webhooks, which also signs an id and an instant, so that a replayed copy expires.
 """
 
 import base64
@@ -20,35 +20,35 @@ TIMESTAMP: Final = "webhook-timestamp"
 STANDARD: Final = "webhook-signature"
 
 TOLERANCE_S: Final = 300
-BAD_SIGNATURE: Final = "bad signature"  # all that an outsider is told, whatever was wrong
+BAD_SIGNATURE: Final = "bad signature"  # the only reason that a client sees, whatever was wrong
 
 _PLAIN_IN_URLS: Final = frozenset(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
 )
 _PREFIX: Final = "whsec_"
-_MOST: Final = 20  # signatures in one header; more are no rotation
+_MAX_SIGNATURES: Final = 20  # in one header; a key rotation needs fewer
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """Whether a signature holds. `why` is for logs: outsiders are told BAD_SIGNATURE and no more.
+class SignatureCheck:
+    """Result of a verification. `reason` is for logs: a client sees only BAD_SIGNATURE.
 
-    `message_id` is the signed id of a Standard Webhooks message, the same at each repetition.
+    `message_id` is the signed id of a Standard Webhooks message, the same at each attempt.
     """
 
     ok: bool
-    way: Literal["plain", "standard"] | None = None
-    why: str = ""
+    scheme: Literal["plain", "standard"] | None = None
+    reason: str = ""
     message_id: str | None = None
 
 
-def derive(secret: str, pending_id: str) -> str:
-    """The secret of one call, made of the server's: it signs that call's results and no others."""
+def derive_secret(secret: str, pending_id: str) -> str:
+    """Return the secret of one call, derived from the server's: it signs only its results."""
     return hmac.new(secret.encode(), pending_id.encode(), hashlib.sha256).hexdigest()
 
 
 def callback_url(public_url: str | None, pending_id: str) -> str | None:
-    """Where the result of a call may be posted; it carries no secret. None: nobody reaches us."""
+    """Return the URL for the result of a call, without a secret; None without a public URL."""
     if public_url is None:
         return None
     quoted = "".join(chr(b) if b in _PLAIN_IN_URLS else f"%{b:02X}" for b in pending_id.encode())
@@ -56,7 +56,7 @@ def callback_url(public_url: str | None, pending_id: str) -> str | None:
 
 
 def sign(body: bytes, secret: str, message_id: str, now: int) -> dict[str, str]:
-    """The headers that sign a body both ways; `now` is in ms. Refused if the secret is empty."""
+    """Return headers with both signatures; `now` is in ms. Raises Refused for an empty secret."""
     key = next(iter(_standard_keys(secret)), b"")
     if not key:
         raise Refused("the secret is empty", code="SECRET_EMPTY", hint="openssl rand -hex 32")
@@ -69,63 +69,65 @@ def sign(body: bytes, secret: str, message_id: str, now: int) -> dict[str, str]:
     }
 
 
-def verify(headers: Mapping[str, str], body: bytes, secrets: Sequence[str], now: int) -> Verdict:
-    """Whether one of the secrets has signed these very bytes; `now` is in ms.
+def verify(
+    headers: Mapping[str, str], body: bytes, secrets: Sequence[str], now: int
+) -> SignatureCheck:
+    """Check that one of the secrets signed exactly these bytes; `now` is in ms.
 
-    Where a Standard Webhooks signature is given it decides: a stale one is refused, whatever
-    else stands beside it. No signature is a wrong one, and so is any if there is no secret.
+    A Standard Webhooks signature takes precedence: a stale one is refused even next to a valid
+    plain one. A missing signature is a wrong one, and without a secret every signature is.
     """
-    given = {name.lower(): value for name, value in headers.items()}
+    by_name = {name.lower(): value for name, value in headers.items()}
     usable = [secret for secret in secrets if any(_standard_keys(secret))]
     if not usable:
-        return Verdict(ok=False, why="there is no secret to check with")
-    if STANDARD in given:
-        return _verify_standard(given, body, usable, now)
-    if PLAIN in given:
-        return _verify_plain(given[PLAIN], body, usable)
-    return Verdict(ok=False, why="there is no signature")
+        return SignatureCheck(ok=False, reason="there is no secret to check with")
+    if STANDARD in by_name:
+        return _verify_standard(by_name, body, usable, now)
+    if PLAIN in by_name:
+        return _verify_plain(by_name[PLAIN], body, usable)
+    return SignatureCheck(ok=False, reason="there is no signature")
 
 
-def _verify_plain(given: str, body: bytes, secrets: Sequence[str]) -> Verdict:
-    text = given.strip().lower().removeprefix("sha256=")
-    if _meet([_hex(body, secret) for secret in secrets], [text]):
-        return Verdict(ok=True, way="plain")
-    return Verdict(ok=False, way="plain", why="no secret gives this signature")
+def _verify_plain(signature: str, body: bytes, secrets: Sequence[str]) -> SignatureCheck:
+    digest = signature.strip().lower().removeprefix("sha256=")
+    if _has_common([_hex(body, secret) for secret in secrets], [digest]):
+        return SignatureCheck(ok=True, scheme="plain")
+    return SignatureCheck(ok=False, scheme="plain", reason="no secret gives this signature")
 
 
 def _verify_standard(
-    given: Mapping[str, str], body: bytes, secrets: Sequence[str], now: int
-) -> Verdict:
-    message_id, at = given.get(ID, ""), given.get(TIMESTAMP, "").strip()
-    wrong = _wrong_envelope(message_id, at, now)
-    if wrong is not None:
-        return Verdict(ok=False, way="standard", why=wrong)
-    marks = [mark.partition(",") for mark in given[STANDARD].split()[:_MOST]]
-    signatures = [value for version, _, value in marks if version == "v1"]
+    headers: Mapping[str, str], body: bytes, secrets: Sequence[str], now: int
+) -> SignatureCheck:
+    message_id, timestamp = headers.get(ID, ""), headers.get(TIMESTAMP, "").strip()
+    problem = _envelope_problem(message_id, timestamp, now)
+    if problem is not None:
+        return SignatureCheck(ok=False, scheme="standard", reason=problem)
+    signed_parts = [part.partition(",") for part in headers[STANDARD].split()[:_MAX_SIGNATURES]]
+    signatures = [value for version, _, value in signed_parts if version == "v1"]
     keys = [key for secret in secrets for key in _standard_keys(secret)]
-    if _meet([_standard(body, key, message_id, at) for key in keys], signatures):
-        return Verdict(ok=True, way="standard", message_id=message_id)
-    return Verdict(ok=False, way="standard", why="no secret gives this signature")
+    if _has_common([_standard(body, key, message_id, timestamp) for key in keys], signatures):
+        return SignatureCheck(ok=True, scheme="standard", message_id=message_id)
+    return SignatureCheck(ok=False, scheme="standard", reason="no secret gives this signature")
 
 
-def _wrong_envelope(message_id: str, at: str, now: int) -> str | None:
+def _envelope_problem(message_id: str, timestamp: str, now: int) -> str | None:
     if not message_id:
         return f"{ID} is missing"
-    if not (at.isascii() and at.isdigit() and len(at) <= 12):
+    if not (timestamp.isascii() and timestamp.isdigit() and len(timestamp) <= 12):
         return f"{TIMESTAMP} is not a number of seconds"
-    off = now // 1000 - int(at)
-    if abs(off) > TOLERANCE_S:
-        return f"{TIMESTAMP} is {abs(off)} s {'old' if off > 0 else 'ahead'}"
+    age_s = now // 1000 - int(timestamp)
+    if abs(age_s) > TOLERANCE_S:
+        return f"{TIMESTAMP} is {abs(age_s)} s {'old' if age_s > 0 else 'ahead'}"
     return None
 
 
-def _meet(right: Sequence[str], given: Sequence[str]) -> bool:
-    """Whether one is in both; all are compared, so that the time tells nothing."""
-    found = False
-    for one in right:
-        for mark in given:
-            found |= hmac.compare_digest(one.encode(), mark.encode())
-    return found
+def _has_common(expected: Sequence[str], received: Sequence[str]) -> bool:
+    """Return True if a signature is in both; all are compared, so that timing leaks nothing."""
+    is_equal = False
+    for right in expected:
+        for signature in received:
+            is_equal |= hmac.compare_digest(right.encode(), signature.encode())
+    return is_equal
 
 
 def _hex(body: bytes, secret: str) -> str:
@@ -138,17 +140,17 @@ def _standard(body: bytes, key: bytes, message_id: str, at: str) -> str:
 
 
 def _standard_keys(secret: str) -> list[bytes]:
-    """What a secret may mean as a key: `whsec_` is base64; other text is itself.
+    """Return the keys that a secret may stand for: `whsec_` is base64; other text is itself.
 
-    Libraries of Standard Webhooks read any text as base64, so that is taken too, on arrival.
+    Libraries of Standard Webhooks decode any text as base64, so that is accepted too, on arrival.
     """
-    decoded = _decoded(secret.removeprefix(_PREFIX))
+    decoded = _decode_base64(secret.removeprefix(_PREFIX))
     if secret.startswith(_PREFIX) and decoded is not None:
         return [decoded] if decoded else []
     return [secret.encode()] + ([decoded] if decoded else [])
 
 
-def _decoded(text: str) -> bytes | None:
+def _decode_base64(text: str) -> bytes | None:
     try:
         return base64.b64decode(text.encode(), validate=True)
     except (binascii.Error, ValueError):

@@ -1,1 +1,1 @@
-"""Agents: their definition, output types, permissions and prices."""
+"""Agents: their definition, output types, permissions, and prices of models."""

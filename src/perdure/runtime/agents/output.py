@@ -1,4 +1,4 @@
-"""What the last turn of a run must give: text, or a value of the agent's output type."""
+"""Output of a run: text, or a value of the agent's output type."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -7,9 +7,9 @@ from typing import Any, Final
 import msgspec
 
 from perdure.core.conversation.messages import Answer
-from perdure.core.driver.model_failures import cut_off
+from perdure.core.driver.model_failures import cut_off_response
 from perdure.core.driver.verdicts import Correct, Ending, Finish, GiveUp
-from perdure.core.json_values import problems
+from perdure.core.json_values import schema_problems
 from perdure.core.log.stop_reasons import is_cut
 from perdure.errors import ConfigError, Refused
 
@@ -17,7 +17,7 @@ MAX_CORRECTIONS: Final = 2
 
 
 class OutputShape:
-    """Checks and loads outputs; a type is understood at first use."""
+    """Validator of outputs; the type adapter is created at first use."""
 
     def __init__(self, output_type: Any, agent: str) -> None:
         self._type = output_type
@@ -29,7 +29,7 @@ class OutputShape:
 
     @cached_property
     def schema(self) -> Mapping[str, Any] | None:
-        """The JSON schema that the model is shown; None for text."""
+        """JSON schema for the model; None for text."""
         if self.is_text:
             return None
         if isinstance(self._type, Mapping):
@@ -51,34 +51,36 @@ class OutputShape:
             ) from error
 
     def ending(self, answer: Answer, corrections: int) -> Ending:
-        """How an answer without calls ends the run."""
+        """Return how a response without calls ends the run, or asks the model to correct it."""
         if self.is_text:
             return Finish(msgspec.json.encode(answer.text))
-        given = answer.output if answer.output is not None else answer.text.strip().encode()
+        data = answer.output if answer.output is not None else answer.text.strip().encode()
         try:
-            value = msgspec.json.decode(given)
+            value = msgspec.json.decode(data)
             self.load(value)
             return Finish(msgspec.json.encode(value))
         except (msgspec.MsgspecError, Refused) as error:
-            why = error.message if isinstance(error, Refused) else f"not JSON: {error}"
+            problem = error.message if isinstance(error, Refused) else f"not JSON: {error}"
         if is_cut(answer.stop):
-            return cut_off(answer, "before the required output was complete")
+            return cut_off_response(answer, "before the required output was complete")
         if corrections < MAX_CORRECTIONS:
-            return Correct(f"Your answer does not fit the required output: {why}. Give it again.")
+            return Correct(
+                f"Your answer does not fit the required output: {problem}. Give it again."
+            )
         return GiveUp(
-            f"the model did not give the required output: {why}",
+            f"the model did not give the required output: {problem}",
             "OUTPUT_INVALID",
-            "resume the session to ask it once more",
+            "resume the session to ask it again",
         )
 
     def load(self, value: Any) -> Any:
-        """A JSON value as the output type. Raises Refused."""
+        """Return a JSON value as the output type. Raises Refused."""
         if self.is_text:
             return value
         if isinstance(self._type, Mapping):
-            wrong = problems(value, self._type)
-            if wrong:
-                raise Refused("; ".join(f"{where}: {what}" for where, what in wrong))
+            problems = schema_problems(value, self._type)
+            if problems:
+                raise Refused("; ".join(f"{path}: {problem}" for path, problem in problems))
             return value
         from pydantic import ValidationError
 
@@ -86,5 +88,5 @@ class OutputShape:
             return self._adapter.validate_python(value)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the output"
-            raise Refused(f"{where}: {first['msg']}", code="OUTPUT_INVALID") from error
+            path = ".".join(str(part) for part in first["loc"]) or "the output"
+            raise Refused(f"{path}: {first['msg']}", code="OUTPUT_INVALID") from error

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from perdure.core.session.permissions import EFFECTS, Permissions, Rule, rule_of
+from perdure.core.session.permissions import EFFECTS, PermissionRule, Permissions, parse_rule
 from perdure.errors import ConfigError, Refused
 from perdure.runtime.tools.tool import Tool
 
 
-class Ruled(Protocol):
-    """An agent, as far as rules go."""
+class HasPermissions(Protocol):
+    """An agent, reduced to its name and rules."""
 
     @property
     def name(self) -> str: ...
@@ -17,20 +17,22 @@ class Ruled(Protocol):
     def permissions(self) -> Mapping[str, Sequence[str]]: ...
 
 
-def permissions_of(
-    agent: Ruled, tool: Callable[[str], Tool[..., Any] | None], *, is_open: bool = False
+def build_permissions(
+    agent: HasPermissions, tool: Callable[[str], Tool[..., Any] | None], *, is_open: bool = False
 ) -> Permissions:
-    """The rules of an agent. ConfigError for one that could never be about a call of its tools.
+    """Return the rules of an agent. Raises ConfigError for one that can never match a call.
 
-    A rule with a typing mistake would deny nothing, and nobody would see it. An agent whose tools
-    are listed elsewhere may yet get the tool that a rule names.
+    A rule with a typo would silently deny nothing. With `is_open`, MCP servers may still add the
+    tool that a rule names.
     """
     unknown = set(agent.permissions) - set(EFFECTS)
     if unknown:
-        raise _wrong(agent, "", f"has {min(unknown)!r}, and takes deny, allow and ask")
+        raise _wrong(
+            agent, "", f"has the unknown key {min(unknown)!r}; it takes deny, allow and ask"
+        )
     rules = {
         effect: [
-            _checked(agent, effect, text, tool, is_open=is_open)
+            _parse_rule(agent, effect, text, tool, is_open=is_open)
             for text in agent.permissions.get(effect, ())
         ]
         for effect in EFFECTS
@@ -38,32 +40,32 @@ def permissions_of(
     return Permissions(rules)
 
 
-def _checked(
-    agent: Ruled,
+def _parse_rule(
+    agent: HasPermissions,
     effect: str,
     text: str,
     tool: Callable[[str], Tool[..., Any] | None],
     *,
     is_open: bool,
-) -> Rule:
+) -> PermissionRule:
     try:
-        rule = rule_of(text)
+        rule = parse_rule(text)
     except Refused as error:
         raise _wrong(agent, f".{effect}", error.message, error.hint) from error
-    if not rule.names_one_tool:
+    if not rule.is_single_tool:
         return rule
-    found = tool(rule.tool)
-    if found is None and is_open:
+    named_tool = tool(rule.tool)
+    if named_tool is None and is_open:
         return rule
-    if found is None:
+    if named_tool is None:
         raise _wrong(agent, f".{effect}", f"{text!r} is about a tool that the agent does not have")
-    known = found.parameters.get("properties", {})
-    if rule.argument is not None and known and rule.argument not in known:
+    arguments = named_tool.parameters.get("properties", {})
+    if rule.argument is not None and arguments and rule.argument not in arguments:
         raise _wrong(agent, f".{effect}", f"{text!r}: {rule.tool} has no {rule.argument!r}")
     return rule
 
 
-def _wrong(agent: Ruled, where: str, text: str, hint: str | None = None) -> ConfigError:
+def _wrong(agent: HasPermissions, where: str, text: str, hint: str | None = None) -> ConfigError:
     return ConfigError(
         f"agent {agent.name!r}: permissions{where}: {text}",
         code="PERMISSION_INVALID",

@@ -1,7 +1,7 @@
-"""What requests cost, and how much a model takes in: as configured, else as genai-prices says.
+"""Prices and context windows of models: as configured, else from the genai-prices library.
 
-That library comes with the model extras. It is imported when it is first needed and asks no
-network: its table is the one of the version that is installed.
+That library comes with the model extras. It is imported at first use and makes no network
+requests: its table is part of the installed version.
 """
 
 from collections.abc import Mapping
@@ -29,12 +29,12 @@ _PROBE: Final = {
     "cacheWriteTokens": 2_003,
 }
 _DAY_S: Final = 86_400
-_NO_TABLE: Final = frozenset({"", "scripted"})  # providers that nobody has prices of
+_NO_TABLE: Final = frozenset({"", "scripted"})  # providers without prices
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """US dollars for a million tokens; what is cached costs as other input unless it is said."""
+    """US dollars per million tokens; cache reads and writes cost as much as input by default."""
 
     input: float
     output: float
@@ -42,7 +42,7 @@ class Price:
     cache_write: float | None = None
 
     def cost(self, usage: Usage) -> float:
-        """What one request cost."""
+        """Return the cost of one request."""
         read, written = usage.get("cacheReadTokens", 0), usage.get("cacheWriteTokens", 0)
         fresh = max(0, usage.get("inputTokens", 0) - read - written)
         dollars = (
@@ -58,16 +58,16 @@ class Prices:
     """Prices by model, named as agents name theirs: `provider:model`."""
 
     def __init__(self, own: Mapping[str, Mapping[str, float]] | None = None) -> None:
-        self._own = {name: _price(name, said) for name, said in (own or {}).items()}
+        self._own = {name: _price(name, rates) for name, rates in (own or {}).items()}
 
-    def priced(self, usage: Usage | None, *names: str) -> Usage | None:
-        """The usage of a request with its cost, by the first of these models that has a price.
+    def with_cost(self, usage: Usage | None, *names: str) -> Usage | None:
+        """Return the usage with its cost, at the price of the first of these models that has one.
 
-        Without one there is no cost. A model that says what it cost itself is believed.
+        Without a price it has no cost. A cost that the provider reported is kept.
         """
         if not usage or "cost" in usage:
             return usage
-        for cost_of in (self._configured, _listed):
+        for cost_of in (self._configured, _table_cost):
             for name in names:
                 cost = cost_of(name, usage)
                 if cost is not None:
@@ -79,59 +79,61 @@ class Prices:
         return None if price is None else price.cost(usage)
 
 
-def window(name: str) -> int | None:
-    """How many tokens a model takes in; None if that is not known."""
-    found = _found(name)
-    return None if found is None else found[1].context_window
+def context_window(name: str) -> int | None:
+    """Return the context window of a model in tokens; None if it is not known."""
+    entry = _table_entry(name)
+    return None if entry is None else entry[1].context_window
 
 
-def _listed(name: str, usage: Usage) -> float | None:
-    known = _rates(name, int(time() // _DAY_S))
-    given = usage.get("inputTokens", 0)
+def _table_cost(name: str, usage: Usage) -> float | None:
+    daily = _rates(name, int(time() // _DAY_S))
+    input_tokens = usage.get("inputTokens", 0)
     cached = usage.get("cacheReadTokens", 0) + usage.get("cacheWriteTokens", 0)
-    if known is not None and cached <= given <= known[1]:
-        return known[0].cost(usage)
-    return _calculated(name, usage)
+    if daily is not None and cached <= input_tokens <= daily[1]:
+        return daily[0].cost(usage)
+    return _library_cost(name, usage)
 
 
 @lru_cache(maxsize=256)
 def _rates(name: str, day: int) -> tuple[Price, float] | None:
-    """The price of a model that costs the same all day, and up to how many tokens given.
+    """Return a price that is constant for the day, and the input tokens up to which it holds.
 
-    The library takes half a millisecond for each request, to find the same rates again.
+    Cached, because the library takes half a millisecond to look up the same rates per request.
     """
-    prices = _of_the_day(name, day)
-    said = [getattr(prices, key, None) for key in _RATES]
-    rates = [getattr(one, "base", one) for one in said]  # longer requests may cost more
+    prices = _daily_prices(name, day)
+    listed = [getattr(prices, key, None) for key in _RATES]
+    rates = [getattr(rate, "base", rate) for rate in listed]  # longer requests may cost more
     if rates[0] is None or rates[1] is None:
         return None
-    most = min((tier.start for one in said for tier in getattr(one, "tiers", ())), default=inf)
-    price = Price(*(None if one is None else float(one) for one in rates))  # type: ignore[arg-type]
-    cost = _calculated(name, _PROBE)
-    is_all = cost is not None and isclose(price.cost(_PROBE), cost)
-    return (price, most) if is_all and _PROBE["inputTokens"] <= most else None
+    max_tokens = min(
+        (tier.start for rate in listed for tier in getattr(rate, "tiers", ())), default=inf
+    )
+    price = Price(*(None if rate is None else float(rate) for rate in rates))  # type: ignore[arg-type]
+    cost = _library_cost(name, _PROBE)
+    is_complete = cost is not None and isclose(price.cost(_PROBE), cost)
+    return (price, max_tokens) if is_complete and _PROBE["inputTokens"] <= max_tokens else None
 
 
-def _of_the_day(name: str, day: int) -> Any:
-    """What a model costs on a day since 1970; None if that depends on the hour, or is not known."""
-    found = _found(name)
-    if found is None:
+def _daily_prices(name: str, day: int) -> Any:
+    """Return the prices of a model on a day since 1970; None if unknown or not constant."""
+    entry = _table_entry(name)
+    if entry is None:
         return None
-    listed = found[1].prices
-    rules = [one.constraint for one in listed] if isinstance(listed, list) else []
-    if not all(one is None or type(one).__name__ == "StartDateConstraint" for one in rules):
+    listed = entry[1].prices
+    rules = [price.constraint for price in listed] if isinstance(listed, list) else []
+    if not all(rule is None or type(rule).__name__ == "StartDateConstraint" for rule in rules):
         return None
-    return found[1].get_prices(datetime.fromtimestamp(day * _DAY_S, UTC))
+    return entry[1].get_prices(datetime.fromtimestamp(day * _DAY_S, UTC))
 
 
-def _calculated(name: str, usage: Usage) -> float | None:
-    """What the library says that it cost."""
-    found = _found(name)
-    if found is None:
+def _library_cost(name: str, usage: Usage) -> float | None:
+    """Return the cost that the library calculates."""
+    entry = _table_entry(name)
+    if entry is None:
         return None
     from genai_prices import Usage as Used
 
-    provider, model = found
+    provider, model = entry
     try:
         used = Used(
             input_tokens=_count(usage, "inputTokens"),
@@ -149,8 +151,8 @@ def _count(usage: Usage, name: str) -> int | None:
 
 
 @cache
-def _found(name: str) -> "tuple[Provider, ModelInfo] | None":
-    """What the table has of a model; None if it has nothing, or is not installed."""
+def _table_entry(name: str) -> "tuple[Provider, ModelInfo] | None":
+    """Return the library's entry of a model; None without one or without the library."""
     provider, _, model = name.partition(":")
     if provider in _NO_TABLE or not model or find_spec("genai_prices") is None:
         return None
@@ -162,16 +164,16 @@ def _found(name: str) -> "tuple[Provider, ModelInfo] | None":
         return None
 
 
-def _price(name: str, said: Mapping[str, Any]) -> Price:
+def _price(name: str, rates: Mapping[str, Any]) -> Price:
     if ":" not in name:
         raise _invalid(name, "is not the name of a model", "name it as the agent does")
-    unknown = sorted(set(said) - set(_KEYS))
+    unknown = sorted(set(rates) - set(_KEYS))
     if unknown:
         raise _invalid(name, f"has an unknown key {unknown[0]!r}", f"it has {', '.join(_KEYS)}")
-    for key in ("input", "output", *said):
-        if not _is_amount(said.get(key)):
-            raise _invalid(name, f"{key} is {said.get(key)!r}, and must be a number, 0 or more")
-    return Price(**said)
+    for key in ("input", "output", *rates):
+        if not _is_amount(rates.get(key)):
+            raise _invalid(name, f"{key} is {rates.get(key)!r} and must be a number, 0 or more")
+    return Price(**rates)
 
 
 def _is_amount(value: Any) -> bool:
@@ -180,4 +182,4 @@ def _is_amount(value: Any) -> bool:
 
 def _invalid(name: str, problem: str, hint: str | None = None) -> ConfigError:
     text = f"prices: {name!r}: {problem}"
-    return ConfigError(text, code="PRICES_INVALID", hint=hint or "in US dollars a million tokens")
+    return ConfigError(text, code="PRICES_INVALID", hint=hint or "in US dollars per million tokens")

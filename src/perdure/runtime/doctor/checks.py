@@ -1,15 +1,39 @@
-"""One thing that was looked at, by any checkup."""
+"""Checks: the results of a health check, each with a level and a remedy."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal, Protocol
+
+import msgspec
+
+from perdure.core.session.queues import DEFAULT
+from perdure.errors import Corrupt
 
 Level = Literal["ok", "finding", "corrupt"]
 
+MAX_LISTED: Final = 10  # findings listed of each kind
+
+
+class Commands(Protocol):
+    """Command lines that work on the same database, complete with its options."""
+
+    @property
+    def has_code(self) -> bool:
+        """Report whether the options name agents."""
+        ...
+
+    def command(self, *words: str) -> str:
+        """Return a command."""
+        ...
+
+    def worker_command(self, agent: str, queue: str = DEFAULT) -> str:
+        """Return the command that starts a worker with this agent for this queue."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at; a finding has a remedy."""
+class CheckResult:
+    """One result of a health check; a finding has a remedy."""
 
     level: Level
     code: str
@@ -18,19 +42,27 @@ class Check:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The check as every door shows it."""
+        """Return the check as JSON."""
         return asdict(self)
 
 
-Checks = Iterator[Check]
+Checks = Iterator[CheckResult]
 
 
-def fine(code: str, text: str) -> Check:
-    """Nothing is wrong here."""
-    return Check("ok", code, text)
+def fine(code: str, text: str) -> CheckResult:
+    """Return a check without a finding."""
+    return CheckResult("ok", code, text)
 
 
-def exit_code(checks: list[Check]) -> int:
-    """0: all is well, 1: something was found, 7: the database is damaged."""
+def exit_code(checks: list[CheckResult]) -> int:
+    """Return 0 without findings, 1 with findings, 7 if the database is damaged."""
     levels = {check.level for check in checks}
     return 7 if "corrupt" in levels else 1 if "finding" in levels else 0
+
+
+def decode_or_none(decode: Callable[[bytes], Any], data: Any) -> Any:
+    """Return the decoded data; None if it cannot be read."""
+    try:
+        return decode(data)
+    except (Corrupt, msgspec.MsgspecError, UnicodeDecodeError, TypeError):
+        return None

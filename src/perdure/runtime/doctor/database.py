@@ -1,134 +1,112 @@
-"""What is wrong with a database and everything in it, each with what to type about it."""
+"""Checks of a database and everything in it, each finding with a command as its remedy."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
-
-import msgspec
+from typing import Any, Final
 
 from perdure.core.durations import format_ms
-from perdure.core.log import codec
 from perdure.core.pending import record as pending
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session import naming as index
 from perdure.core.session.naming import SessionRecord
-from perdure.core.session.queues import DEFAULT, MANY
-from perdure.errors import Corrupt, PerdureError, SchemaNewer, StoreError
-from perdure.runtime.doctor.checks import Check, Checks, fine
+from perdure.core.session.queues import DEFAULT, MANY_QUEUES
+from perdure.errors import Corrupt, SchemaNewer, StoreError
+from perdure.runtime.doctor.checks import (
+    MAX_LISTED,
+    CheckResult,
+    Checks,
+    Commands,
+    decode_or_none,
+    fine,
+)
+from perdure.runtime.doctor.integrity import IntegrityCheckup
 from perdure.runtime.doctor.postgres import schema_check, server_checks
 from perdure.runtime.queues import due_by_queue, workers_by_queue
-from perdure.store.files.inspect import FilesLook
-from perdure.store.inspect import Look, Sizes, Vitals
-from perdure.store.postgres.inspect import PostgresLook
-from perdure.store.sqlite.inspect import Examination, Linked, known_schema, linked, place
+from perdure.store.files.inspect import FilesInspector
+from perdure.store.inspect import Sizes, StoreInspector, Vitals
+from perdure.store.postgres.inspect import PostgresInspector
+from perdure.store.sqlite.inspect import (
+    LinkedSqlite,
+    SqliteInspector,
+    known_schema,
+    linked_sqlite,
+    rate_path,
+)
 
-_GRACE_MS: Final = 10_000  # a live worker has seen to it by then
-_AHEAD_MS: Final = 60_000
-_LONG_MS: Final = 3_600_000
-_LEAST_FREE: Final = 256 * 2**20
-_MOST: Final = 10  # things named of each kind
-
-
-class Commands(Protocol):
-    """Command lines that work on the same database, to be typed as they are."""
-
-    @property
-    def has_code(self) -> bool:
-        """Whether agents may be known where they are typed."""
-        ...
-
-    def command(self, *words: str) -> str:
-        """A command."""
-        ...
-
-    def worker(self, agent: str, queue: str = DEFAULT) -> str:
-        """The one that starts a worker which has the agent and serves the queue."""
-        ...
+_GRACE_MS: Final = 10_000  # by then a live worker has acted
+_MAX_AHEAD_MS: Final = 60_000
+_MAX_LEASE_MS: Final = 3_600_000
+_MIN_FREE: Final = 256 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Checkup:
-    """Looks at one database; `type` says what to type about what it finds."""
+    """Checks one database; `commands` are the remedies."""
 
-    look: Look
+    inspector: StoreInspector
     now: int
-    type: Commands
-    full: bool = False  # also compares every index with its table
+    commands: Commands
+    full: bool = False  # also compare every index with its table
 
     def checks(self) -> Checks:
-        """Everything, most basic first; what cannot be read ends it early."""
+        """Yield all checks, the most basic first; ends early if the database cannot be read."""
+        integrity = IntegrityCheckup(self.inspector, self.commands, self.full)
         try:
-            yield from self._around()
-            vitals = self.look.vitals(self.now)
+            yield from self._environment()
+            vitals = self.inspector.vitals(self.now)
         except Corrupt as error:
-            yield self._unreadable(error)
+            yield integrity.unreadable(error)
             return
         except SchemaNewer as error:
-            yield Check("finding", "SCHEMA_NEWER", error.message, error.hint or "")
+            yield CheckResult("finding", "SCHEMA_NEWER", error.message, error.hint or "")
             return
         except StoreError as error:
-            yield Check("finding", error.code, error.message, error.hint or "")
+            yield CheckResult("finding", error.code, error.message, error.hint or "")
             return
         yield self._schema(vitals)
-        for part in (self._inside, self._integrity):
+        for checks in (self._contents(vitals), integrity.checks()):
             try:
-                yield from part(vitals)
+                yield from checks
             except Corrupt as error:
-                yield self._unreadable(error)
+                yield integrity.unreadable(error)
 
-    def _unreadable(self, error: PerdureError) -> Check:
-        return Check("corrupt", "DATABASE_DAMAGED", error.message, self._restore())
+    # --- environment ----------------------------------------------------------------------------
 
-    def _mend(self, session: str) -> str:
-        shown = self.type.command("doctor", session)
-        return f"see what can be kept: {shown} (with --fix it is done, and the original kept)"
+    def _environment(self) -> Checks:
+        if isinstance(self.inspector, PostgresInspector):
+            yield from server_checks(self.inspector.server())
+        if isinstance(self.inspector, SqliteInspector):
+            yield _sqlite_check(linked_sqlite())
+        if isinstance(self.inspector, SqliteInspector | FilesInspector):
+            yield self._file_system(self.inspector.path)
 
-    def _restore(self) -> str:
-        return (
-            "stop all workers and put a backup in its place; what is readable: "
-            + self.type.command("sessions", "export", "--all")
-        )
-
-    # --- around the file ------------------------------------------------------------------------
-
-    @property
-    def _is_sqlite(self) -> bool:
-        return isinstance(self.look, Examination)
-
-    def _around(self) -> Checks:
-        if isinstance(self.look, PostgresLook):
-            yield from server_checks(self.look.server())
-        if isinstance(self.look, Examination):
-            yield _sqlite(linked())
-        if isinstance(self.look, Examination | FilesLook):
-            yield self._file_system(self.look.path)
-
-    def _file_system(self, path: Path) -> Check:
-        kind, where = place(path)
-        if where == "network":
+    def _file_system(self, path: Path) -> CheckResult:
+        kind, rating = rate_path(path)
+        if rating == "network":
             text = f"{path} is on a network file system ({kind})"
-            return Check("finding", "NETWORK_FILE_SYSTEM", text, "move it to a local disk")
-        if where == "doubtful":
+            return CheckResult("finding", "NETWORK_FILE_SYSTEM", text, "move it to a local disk")
+        if rating == "doubtful":
             text = f"{path} is in a folder shared with another machine ({kind})"
-            return Check("finding", "SHARED_FOLDER", text, "move it to a disk of this machine")
+            return CheckResult(
+                "finding", "SHARED_FOLDER", text, "move it to a disk of this machine"
+            )
         return fine("FILE_SYSTEM", f"file system: {kind or 'unknown'}")
 
-    def _schema(self, vitals: Vitals) -> Check:
-        if isinstance(self.look, PostgresLook):
+    def _schema(self, vitals: Vitals) -> CheckResult:
+        if isinstance(self.inspector, PostgresInspector):
             return schema_check(vitals.schema)
-        if not self._is_sqlite:
+        if not isinstance(self.inspector, SqliteInspector):
             return fine("SCHEMA", f"a folder of files, format {vitals.schema}")
-        known = known_schema()
-        if vitals.schema == known:
-            return fine("SCHEMA", f"schema {known}, the newest")
-        text = f"schema {vitals.schema}; the next command that writes makes it {known}"
+        newest = known_schema()
+        if vitals.schema == newest:
+            return fine("SCHEMA", f"schema {newest}, the newest")
+        text = f"schema {vitals.schema}; the next command that writes upgrades it to {newest}"
         return fine("SCHEMA", text)
 
-    # --- what is in it --------------------------------------------------------------------------
+    # --- contents -------------------------------------------------------------------------------
 
-    def _inside(self, vitals: Vitals) -> Checks:
-        yield _space(self.look.sizes())
+    def _contents(self, vitals: Vitals) -> Checks:
+        yield _space_check(self.inspector.sizes())
         yield from self._clock(vitals)
         yield from self._workers(vitals)
         yield from self._due(vitals)
@@ -137,17 +115,17 @@ class Checkup:
 
     def _clock(self, vitals: Vitals) -> Checks:
         ahead = (vitals.newest or 0) - self.now
-        if ahead > _AHEAD_MS:
-            yield Check(
+        if ahead > _MAX_AHEAD_MS:
+            yield CheckResult(
                 "finding",
                 "CLOCK",
-                f"the newest event lies {format_ms(ahead // 1000 * 1000)} in the future: this "
+                f"the newest event is {format_ms(ahead // 1000 * 1000)} in the future: this "
                 "machine's clock is behind, or was ahead",
-                "set the clock (timedatectl); deadlines and leases count from it",
+                "set the clock (timedatectl): deadlines and leases depend on it",
                 {"aheadMs": ahead},
             )
-        elif any(until > self.now + _LONG_MS for _, until, _ in vitals.holders):
-            yield Check(
+        elif any(until > self.now + _MAX_LEASE_MS for _, until, _ in vitals.holders):
+            yield CheckResult(
                 "finding",
                 "CLOCK",
                 "a lease ends more than an hour from now: the clock was set back, or "
@@ -155,223 +133,154 @@ class Checkup:
                 "set the clock (timedatectl), or wait",
             )
         else:
-            yield fine("CLOCK", "clock: nothing recorded lies in the future")
+            yield fine("CLOCK", "clock: no event is in the future")
 
     def _workers(self, vitals: Vitals) -> Checks:
-        over = [one for one in vitals.holders if one[1] <= self.now - _GRACE_MS]
-        for name, until, held in over:
-            silent = format_ms((self.now - until) // 1000 * 1000)
-            text = f"worker {name} has been silent for {silent} beyond its lease"
-            details = {"worker": name, "sessions": held}
-            held_text = f" and still has {held} sessions" if held else ""
+        expired = [holder for holder in vitals.holders if holder[1] <= self.now - _GRACE_MS]
+        for name, until, count in expired:
+            silence = format_ms((self.now - until) // 1000 * 1000)
+            text = f"worker {name} has been silent for {silence} beyond its lease"
+            if count:
+                sessions = "1 session" if count == 1 else f"{count} sessions"
+                text = f"{text} and still holds {sessions}"
             remedy = f"the next worker takes over: {self._any_worker()}"
-            yield Check("finding", "STALE_LEASE", text + held_text, remedy, details)
-        if not over:
+            details = {"worker": name, "sessions": count}
+            yield CheckResult("finding", "STALE_LEASE", text, remedy, details)
+        if not expired:
             alive = len(vitals.holders)
             yield fine("WORKERS", f"workers: {alive} alive")
 
     def _due(self, vitals: Vitals) -> Checks:
         unserved = self._unserved(vitals)
         for queue, count in unserved.items():
-            many = "1 session is" if count == 1 else f"{count} sessions are"
-            yield Check(
+            sessions = "1 session is" if count == 1 else f"{count} sessions are"
+            yield CheckResult(
                 "finding",
                 "NO_WORKER",
-                f"{many} due in queue {queue}, and no worker serves it",
-                self.type.worker("their agent", queue),
+                f"{sessions} due in queue {queue}, and no worker serves it",
+                self.commands.worker_command("their agent", queue),
                 {"queue": queue, "due": count},
             )
-        late = [one for one in vitals.due.streams if one[2] <= self.now - _GRACE_MS]
-        late = [one for one in late if index.names_of_kind(one[1])[1] not in unserved]
-        for stream, kind, since in late[:_MOST]:
-            names = index.names_in(stream) or ("", stream)
-            agent, queue = index.names_of_kind(kind)
+        overdue = [
+            (stream, kind, since)
+            for stream, kind, since in vitals.due.streams
+            if since <= self.now - _GRACE_MS and index.parse_stream_kind(kind)[1] not in unserved
+        ]
+        for stream, kind, since in overdue[:MAX_LISTED]:
+            names = index.parse_session_stream(stream) or ("", stream)
+            agent, queue = index.parse_stream_kind(kind)
             waits = format_ms((self.now - since) // 1000 * 1000)
-            yield Check(
+            yield CheckResult(
                 "finding",
                 "NO_WORKER",
-                f"session {names[1]} of agent {agent} has been due for {waits}, and nobody "
+                f"session {names[1]} of agent {agent} has been due for {waits}, and no worker "
                 "drives it",
                 self._drive(names[1], agent, queue),
                 {"sessionID": names[1], "tenant": names[0], "agent": agent, "due": since},
             )
-        if len(late) > _MOST:
-            yield Check("finding", "NO_WORKER", f"{vitals.due.count} in all", self._any_worker())
-        if not late and not unserved:
-            yield fine("DUE", "sessions: none is due and left alone")
+        if len(overdue) > MAX_LISTED:
+            text = f"{vitals.due.count} sessions in all"
+            yield CheckResult("finding", "NO_WORKER", text, self._any_worker())
+        if not overdue and not unserved:
+            yield fine("DUE", "sessions: none is due without a driver")
 
     def _unserved(self, vitals: Vitals) -> dict[str, int]:
-        """Queues with something to do that nobody alive serves; of `default` only time can tell."""
+        """Return the queues with due sessions that no live worker serves.
+
+        `default` is not among them: any worker may serve it, and only time tells.
+        """
         served = workers_by_queue(vitals, self.now)
-        due = {} if served[MANY] else due_by_queue(vitals)
+        due = {} if served[MANY_QUEUES] else due_by_queue(vitals)
         return {name: due[name] for name in sorted(due) if name != DEFAULT and not served[name]}
 
     def _drive(self, session: str, agent: str, queue: str) -> str:
-        start = self.type.worker(agent, queue)
-        if not self.type.has_code:
+        start = self.commands.worker_command(agent, queue)
+        if not self.commands.has_code:
             return start
-        return f"{start}; or: {self.type.command('sessions', 'resume', session)}"
+        return f"{start}; or: {self.commands.command('sessions', 'resume', session)}"
 
     def _any_worker(self) -> str:
-        return self.type.command("worker") if self.type.has_code else "perdure worker"
+        return self.commands.command("worker") if self.commands.has_code else "perdure worker"
 
     def _stuck(self) -> Checks:
-        found = self._sessions("stuck")
-        for record in found[:_MOST]:
-            yield Check(
+        records = self._sessions("stuck")
+        for record in records[:MAX_LISTED]:
+            yield CheckResult(
                 "finding",
                 record.problem or "STUCK",
-                f"session {record.id} cannot go on: {record.problem_text or record.problem}",
-                self.type.command("sessions", "show", record.id),
+                f"session {record.id} cannot continue: {record.problem_text or record.problem}",
+                self.commands.command("sessions", "show", record.id),
                 {"sessionID": record.id, "tenant": record.tenant},
             )
-        if not found:
+        if not records:
             yield fine("STUCK", "sessions: none is stuck")
 
     def _calls(self) -> Checks:
-        waiting = self._open_calls()
+        calls = self._open_calls()
         overdue = [
-            one for one in waiting if one.due is not None and one.due <= self.now - _GRACE_MS
+            call for call in calls if call.due is not None and call.due <= self.now - _GRACE_MS
         ]
-        for one in overdue[:_MOST]:
-            text = f"{one.tool} ({one.id}) of session {one.session_id} is past its deadline"
-            remedy = f"any worker expires it: {self.type.worker(one.agent)}"
-            yield Check("finding", "OVERDUE", text, remedy, {"pendingID": one.id, "due": one.due})
-        cut_off = [one for one in waiting if one.problem == "START_INTERRUPTED"]
-        for one in cut_off[:_MOST]:
-            yield Check(
+        for call in overdue[:MAX_LISTED]:
+            text = f"{call.tool} ({call.id}) of session {call.session_id} is past its deadline"
+            remedy = f"any worker expires it: {self.commands.worker_command(call.agent)}"
+            details = {"pendingID": call.id, "due": call.due}
+            yield CheckResult("finding", "OVERDUE", text, remedy, details)
+        interrupted = [call for call in calls if call.problem == "START_INTERRUPTED"]
+        for call in interrupted[:MAX_LISTED]:
+            yield CheckResult(
                 "finding",
                 "START_INTERRUPTED",
-                f"{one.tool} ({one.id}) of session {one.session_id} was being started when its "
-                "process stopped; it may or may not have begun",
-                "look there, then: "
-                + self.type.command("pending", "result", one.id, "--output", "…")
+                f"{call.tool} ({call.id}) of session {call.session_id} was being started when its "
+                "process stopped; it may or may not have started",
+                "look at the external system, then: "
+                + self.commands.command("pending", "result", call.id, "--output", "…")
                 + " or "
-                + self.type.command("pending", "cancel", one.id),
-                {"pendingID": one.id, "externalRef": one.external_ref},
+                + self.commands.command("pending", "cancel", call.id),
+                {"pendingID": call.id, "externalRef": call.external_ref},
             )
-        if not overdue and not cut_off:
-            yield fine("CALLS", f"calls: {len(waiting)} wait, none is overdue")
+        if not overdue and not interrupted:
+            yield fine("CALLS", f"calls: {len(calls)} open, none is overdue")
 
     def _sessions(self, state: str) -> list[SessionRecord]:
-        found: list[SessionRecord] = []
+        records: list[SessionRecord] = []
 
-        def take(_: str, data: Any) -> None:
-            if (record := _decoded(index.decode, data)) is not None:
-                found.append(record)
+        def add(_: str, data: Any) -> None:
+            if (record := decode_or_none(index.decode, data)) is not None:
+                records.append(record)
 
-        self.look.entries(take, "session", state)
-        return found
+        self.inspector.entries(add, "session", state)
+        return records
 
     def _open_calls(self) -> list[PendingRecord]:
-        found: list[PendingRecord] = []
+        records: list[PendingRecord] = []
 
-        def take(_: str, data: Any) -> None:
-            if (record := _decoded(pending.decode, data)) is not None:
-                found.append(record)
+        def add(_: str, data: Any) -> None:
+            if (record := decode_or_none(pending.decode, data)) is not None:
+                records.append(record)
 
-        self.look.entries(take, "pending", "open")
-        return found
-
-    # --- is it whole ----------------------------------------------------------------------------
-
-    def _integrity(self, _: Vitals) -> Checks:
-        wrong = list(self._damage())
-        yield from wrong
-        if not wrong:
-            yield fine("INTEGRITY", f"integrity: {self._clean()}every event can be read")
-
-    def _clean(self) -> str:
-        if isinstance(self.look, PostgresLook):
-            return ""
-        how = "integrity_check" if self.full else "quick_check"
-        return f"{how} is clean, and " if self._is_sqlite else "every checksum is right, and "
-
-    def _damage(self) -> Checks:
-        for text in self.look.damage(full=self.full)[:_MOST]:
-            if self._is_sqlite:
-                yield Check("corrupt", "DATABASE_DAMAGED", f"SQLite: {text}", self._restore())
-            else:
-                remedy = f"it is kept, and made again by: {self.type.command('sessions', 'list')}"
-                yield Check("finding", "JOURNAL_DAMAGED", text, remedy)
-        for stream, count in self.look.holes()[:_MOST]:
-            name = (index.names_in(stream) or ("", stream))[1]
-            text = f"session {name} has lost {count} events"
-            remedy = f"{self._mend(name)}; or {self._restore()}"
-            yield Check("corrupt", "EVENTS_MISSING", text, remedy, {"sessionID": name})
-        yield from self._unreadable_events()
-        yield from self._unreadable_entries()
-
-    def _unreadable_events(self) -> Checks:
-        bad: list[tuple[str, int, str]] = []
-
-        def take(stream: str, seq: int, kind: str, data: Any) -> None:
-            names = index.names_in(stream)
-            if names is not None and (why := _event_problem(kind, data)):
-                bad.append((names[1], seq, why))
-
-        self.look.records(take)
-        for session, seq, why in bad[:_MOST]:
-            yield Check(
-                "corrupt",
-                "EVENT_UNREADABLE",
-                f"event {seq} of session {session} cannot be read: {why}",
-                f"{self._mend(session)}; what stands before it: "
-                f"{self.type.command('sessions', 'export', session)}; or restore a backup",
-                {"sessionID": session, "seq": seq},
-            )
-
-    def _unreadable_entries(self) -> Checks:
-        for kind, decode in (("session", index.decode), ("pending", pending.decode)):
-            bad: list[str] = []
-
-            def take(key: str, data: Any, bad: list[str] = bad, decode: Any = decode) -> None:
-                if _decoded(decode, data) is None:
-                    bad.append(key)
-
-            self.look.entries(take, kind, None)
-            for key in bad[:_MOST]:
-                text = f"the {kind} entry {key} cannot be read"
-                yield Check("corrupt", "ENTRY_UNREADABLE", text, self._restore(), {"key": key})
+        self.inspector.entries(add, "pending", "open")
+        return records
 
 
-def _decoded(decode: Callable[[bytes], Any], data: Any) -> Any:
-    try:
-        return decode(data)
-    except (Corrupt, msgspec.MsgspecError, UnicodeDecodeError, TypeError):
-        return None
-
-
-def _event_problem(kind: str, data: Any) -> str:
-    try:
-        msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-        codec.decode(kind, data)
-    except Corrupt as error:
-        return error.message
-    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as error:
-        return str(error)
-    return ""
-
-
-def _sqlite(found: Linked) -> Check:
-    if found.number < (3, 35):
-        text = f"SQLite {found.version} is linked; perdure needs 3.35 or newer"
-        return Check("finding", "SQLITE_OLD", text, "use a Python with a newer SQLite")
-    if not found.has_wal_reset_bug:
-        return fine("SQLITE", f"SQLite {found.version}, without the WAL-reset bug")
+def _sqlite_check(sqlite: LinkedSqlite) -> CheckResult:
+    if sqlite.number < (3, 35):
+        text = f"SQLite {sqlite.version} is linked; perdure needs 3.35 or newer"
+        return CheckResult("finding", "SQLITE_OLD", text, "use a Python with a newer SQLite")
+    if not sqlite.has_wal_reset_bug:
+        return fine("SQLITE", f"SQLite {sqlite.version}, without the WAL-reset bug")
     return fine(
         "SQLITE",
-        f"SQLite {found.version} has the WAL-reset bug (before 3.51.3: checkpoints beside writers "
+        f"SQLite {sqlite.version} has the WAL-reset bug (before 3.51.3: checkpoints beside writers "
         "can damage a file); perdure does both one at a time, under the lock file, and is not "
         "affected. Do not write the file with other programs.",
     )
 
 
-def _space(sizes: Sizes) -> Check:
+def _space_check(sizes: Sizes) -> CheckResult:
     if sizes.disk_free is None:
         return fine("SPACE", f"the database takes {sizes.file / 2**20:,.1f} MiB")
     free = f"{sizes.disk_free / 2**20:,.0f} MiB free"
-    if sizes.disk_free >= max(_LEAST_FREE, sizes.file // 10):
+    if sizes.disk_free >= max(_MIN_FREE, sizes.file // 10):
         return fine("SPACE", f"disk: {free}, the database takes {sizes.file / 2**20:,.1f} MiB")
-    remedy = "make room: with a full disk nothing can be recorded"
-    return Check("finding", "SPACE", f"disk: only {free}", remedy, {"free": sizes.disk_free})
+    remedy = "free some space: nothing can be recorded on a full disk"
+    return CheckResult("finding", "SPACE", f"disk: only {free}", remedy, {"free": sizes.disk_free})

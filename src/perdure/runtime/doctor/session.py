@@ -1,4 +1,4 @@
-"""What is wrong with one session, as it lies in its store, and what can be done about it."""
+"""Checks of one session in its store, and its rebuilding from the readable events."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -10,99 +10,101 @@ import msgspec
 from perdure.core.conversation.messages import conversation
 from perdure.core.conversation.repair import repair
 from perdure.core.log import codec, events
-from perdure.core.log.events import Stamped
+from perdure.core.log.events import StampedEvent
 from perdure.core.pending import record as pending
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session import naming as index
 from perdure.core.session.calls import Call, CallStatus
 from perdure.core.session.state import State, fold
 from perdure.core.transfer.open_calls import open_records
-from perdure.core.transfer.salvage import salvaged
+from perdure.core.transfer.salvage import salvage
 from perdure.errors import Conflict, Corrupt
-from perdure.runtime.doctor.checks import Check, Checks
-from perdure.runtime.doctor.database import Commands
-from perdure.runtime.transfer.create import SessionNames, from_log, make
+from perdure.runtime.doctor.checks import MAX_LISTED, CheckResult, Checks, Commands, decode_or_none
+from perdure.runtime.transfer.create import SessionNames, create_session, session_from_log
 from perdure.store.base import Gone, Store
-from perdure.store.inspect import Look, Seen, StreamLook
+from perdure.store.inspect import StoredRecord, StoreInspector, StreamInspection
 
-_MOST: Final = 10
-_MENDABLE: Final = frozenset(
+_REBUILDABLE: Final = frozenset(
     {"EVENT_UNREADABLE", "EVENTS_MISSING", "ENTRY_UNREADABLE", "ENTRY_MISSING", "ORPHANED_ENTRY"}
 )
 
 
 @dataclass(frozen=True, slots=True)
-class ReadLog:
-    """A log as far as it can be read."""
+class ReadableLog:
+    """The readable part of a log."""
 
-    events: tuple[Stamped, ...] = ()
-    unreadable: tuple[tuple[int, str], ...] = ()  # seq (0: not known), why
+    events: tuple[StampedEvent, ...] = ()
+    unreadable: tuple[tuple[int, str], ...] = ()  # seq (0: unknown), reason
     missing: tuple[int, ...] = ()  # seqs
 
 
-def read_log(look: StreamLook) -> ReadLog:
-    """Every event that can be read, in order, and what cannot."""
-    found: dict[int, Stamped] = {}
-    bad: list[tuple[int, str]] = []
-    for seen in look.seen:
-        why = seen.problem
+def read_readable(stream: StreamInspection) -> ReadableLog:
+    """Return every event that can be read, in order, and the numbers of the others."""
+    readable: dict[int, StampedEvent] = {}
+    unreadable: list[tuple[int, str]] = []
+    for record in stream.records:
+        reason = record.problem
         try:
-            if not why:
-                found.setdefault(seen.seq, _stamped(seen))
+            if not reason:
+                readable.setdefault(record.seq, _decode(record))
         except (Corrupt, msgspec.MsgspecError, UnicodeDecodeError, TypeError) as error:
-            why = str(error)
-        if why:
-            bad.append((seen.seq, why))
-    named = found.keys() | {seq for seq, _ in bad}
-    missing = tuple(seq for seq in range(1, look.head + 1) if seq not in named)
-    return ReadLog(tuple(found[seq] for seq in sorted(found)), tuple(bad), missing)
+            reason = str(error)
+        if reason:
+            unreadable.append((record.seq, reason))
+    seqs = readable.keys() | {seq for seq, _ in unreadable}
+    missing = tuple(seq for seq in range(1, stream.head + 1) if seq not in seqs)
+    in_order = tuple(readable[seq] for seq in sorted(readable))
+    return ReadableLog(in_order, tuple(unreadable), missing)
 
 
-def _stamped(seen: Seen) -> Stamped:
-    msgspec.json.decode(seen.data, type=dict[str, msgspec.Raw])
-    return Stamped(seen.seq, seen.at, codec.decode(seen.type, seen.data))
+def _decode(record: StoredRecord) -> StampedEvent:
+    msgspec.json.decode(record.data, type=dict[str, msgspec.Raw])
+    return StampedEvent(record.seq, record.at, codec.decode(record.type, record.data))
 
 
-def find_stream(look: Look, tenant: str, session_id: str) -> StreamLook | None:
-    """The stream of a session; of one that was deleted and made anew the present one."""
+def find_stream(inspector: StoreInspector, tenant: str, session_id: str) -> StreamInspection | None:
+    """Return the stream of a session; the newest, if it was deleted and created again."""
     generation = 1
-    while found := look.stream(index.stream_of(tenant, session_id, generation)):
-        if not found.gone:
-            return found
+    while stream := inspector.stream(index.session_stream(tenant, session_id, generation)):
+        if not stream.gone:
+            return stream
         generation += 1
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class SessionCheckup:
-    """Looks at one session; every finding says what to do."""
+    """Checks one session; every finding has a remedy."""
 
-    look: StreamLook
+    stream: StreamInspection
     now: int
-    type: Commands
-    log: ReadLog
+    commands: Commands
+    log: ReadableLog
     state: State = field(default_factory=State)
 
     @classmethod
-    def of(cls, look: StreamLook, now: int, commands: Commands) -> "SessionCheckup":
-        """The checkup of a stream."""
-        log = read_log(look)
-        return cls(look, now, commands, log, fold(log.events))
+    def create(cls, stream: StreamInspection, now: int, commands: Commands) -> "SessionCheckup":
+        """Return the checkup of a stream."""
+        log = read_readable(stream)
+        return cls(stream, now, commands, log, fold(log.events))
 
     @property
     def names(self) -> SessionNames:
-        """Tenant, session, agent and queue."""
-        tenant, session_id = index.names_in(self.look.stream) or ("", self.look.stream)
-        return SessionNames(tenant, session_id, *index.names_of_kind(self.look.kind))
+        """The tenant, session, agent and queue."""
+        tenant, session_id = index.parse_session_stream(self.stream.stream) or (
+            "",
+            self.stream.stream,
+        )
+        return SessionNames(tenant, session_id, *index.parse_stream_kind(self.stream.kind))
 
     @property
     def is_held(self) -> bool:
-        """Whether somebody alive drives it."""
-        until = self.look.holder_until
-        return self.look.holder is not None and until is not None and until > self.now
+        """Report whether a live process drives the session."""
+        until = self.stream.holder_until
+        return self.stream.holder is not None and until is not None and until > self.now
 
     def checks(self) -> Checks:
-        """Everything about it: the log, who drives it, what is open, what would be mended."""
+        """Yield all checks: of the log, the lease, the open calls and the conversation."""
         yield from self._log()
         yield from self._remarks()
         yield from self._lease()
@@ -112,103 +114,112 @@ class SessionCheckup:
 
     @property
     def is_torn(self) -> bool:
-        """Whether its last line was never finished."""
-        return any(remark.code == "TORN_TAIL" for remark in self.look.remarks)
+        """Report whether its last line is incomplete."""
+        return any(remark.code == "TORN_TAIL" for remark in self.stream.remarks)
 
-    def needs_mending(self) -> bool:
-        """Whether `--fix` would make it anew from what can be read."""
-        return any(check.code in _MENDABLE for check in self.checks())
+    def is_rebuildable(self) -> bool:
+        """Report whether `--fix` would rebuild it from its readable events."""
+        return any(check.code in _REBUILDABLE for check in self.checks())
 
-    def _fix(self, what: str) -> str:
-        return f"{self.type.command('doctor', self.names[1], '--fix')} {what}"
+    def _fix(self, effect: str) -> str:
+        return f"{self.commands.command('doctor', self.names[1], '--fix')} {effect}"
 
     # --- the log ------------------------------------------------------------------------------
 
     def _log(self) -> Checks:
-        kept = f"keeps the original in a file and goes on with the {len(self.log.events)} readable"
-        for seq, why in self.log.unreadable[:_MOST]:
+        effect = (
+            "keeps the original in a file and continues with the "
+            f"{len(self.log.events)} readable events"
+        )
+        for seq, reason in self.log.unreadable[:MAX_LISTED]:
             where = f"event {seq}" if seq else "an event"
-            text, details = f"{where} cannot be read: {why}", {"seq": seq}
-            yield Check("corrupt", "EVENT_UNREADABLE", text, self._fix(kept), details)
+            text = f"{where} cannot be read: {reason}"
+            yield CheckResult("corrupt", "EVENT_UNREADABLE", text, self._fix(effect), {"seq": seq})
         if self.log.missing and not any(seq == 0 for seq, _ in self.log.unreadable):
-            shown = _ranges(self.log.missing)
-            text, seqs = f"events that are not there: {shown}", {"seqs": list(self.log.missing)}
-            yield Check("corrupt", "EVENTS_MISSING", text, self._fix(kept), seqs)
+            text = f"missing events: {_ranges(self.log.missing)}"
+            seqs = {"seqs": list(self.log.missing)}
+            yield CheckResult("corrupt", "EVENTS_MISSING", text, self._fix(effect), seqs)
         if not self.log.unreadable and not self.log.missing:
-            yield Check("ok", "LOG", f"log: {len(self.log.events)} events, whole and in order")
+            yield CheckResult(
+                "ok", "LOG", f"log: {len(self.log.events)} events, complete and in order"
+            )
 
     def _remarks(self) -> Checks:
-        for remark in self.look.remarks:
+        for remark in self.stream.remarks:
             if remark.code == "LINES_OF_OTHERS":
-                yield Check("ok", remark.code, f"{remark.text}; they are left alone")
+                yield CheckResult("ok", remark.code, f"{remark.text}; they are left unchanged")
             elif remark.code == "TORN_TAIL":
                 remedy = f"it is cut before the next event is written; {self._fix('does it now')}"
-                yield Check("finding", remark.code, remark.text, remedy)
+                yield CheckResult("finding", remark.code, remark.text, remedy)
 
     def _lease(self) -> Checks:
-        if self.look.holder is None:
-            yield Check("ok", "LEASE", "lease: nobody drives it")
+        if self.stream.holder is None:
+            yield CheckResult("ok", "LEASE", "lease: no process drives it")
         elif self.is_held:
-            yield Check("ok", "LEASE", f"lease: driven by {self.look.holder}")
+            yield CheckResult("ok", "LEASE", f"lease: driven by {self.stream.holder}")
         else:
-            text = f"{self.look.holder} still has it, and is silent beyond its lease"
-            yield Check("finding", "STALE_LEASE", text, self._fix("frees it; so does any worker"))
+            text = f"{self.stream.holder} still holds it, and its lease has expired"
+            yield CheckResult(
+                "finding", "STALE_LEASE", text, self._fix("frees it; so does any worker")
+            )
 
-    # --- what is open ---------------------------------------------------------------------------
+    # --- open calls -----------------------------------------------------------------------------
 
     def _entries(self) -> Checks:
-        wrong = [*self._unreadable_entries(), *self._unmatched()]
-        yield from wrong
-        if not wrong:
-            yield Check("ok", "ENTRIES", f"calls: {len(self._waits())} wait, each can be answered")
+        findings = [*self._unreadable_entries(), *self._unmatched()]
+        yield from findings
+        if not findings:
+            text = f"calls: {len(self._open_calls())} open, each can be settled"
+            yield CheckResult("ok", "ENTRIES", text)
 
-    def _waits(self) -> dict[str, PendingRecord]:
+    def _open_calls(self) -> dict[str, PendingRecord]:
         tenant, session_id, agent, _ = self.names
-        return {one.id: one for one in open_records(self.log.events, session_id, tenant, agent)}
+        records = open_records(self.log.events, session_id, tenant, agent)
+        return {record.id: record for record in records}
 
     def _unreadable_entries(self) -> Checks:
         decoders: dict[str, Callable[[bytes], Any]] = {
             "session": index.decode,
             "pending": pending.decode,
         }
-        found = set()
-        for kind, key, _, data in self.look.entries:
-            found.add(kind)
-            if kind in decoders and _decoded(decoders[kind], data) is None:
+        kinds = set()
+        for kind, key, _, data in self.stream.entries:
+            kinds.add(kind)
+            if kind in decoders and decode_or_none(decoders[kind], data) is None:
                 text = f"the {kind} entry {key} cannot be read"
-                yield Check("corrupt", "ENTRY_UNREADABLE", text, self._fix("makes it anew"))
-        if "session" not in found:
-            text = "nothing finds it: its entry is missing"
-            yield Check("corrupt", "ENTRY_MISSING", text, self._fix("makes it anew"))
+                yield CheckResult(
+                    "corrupt", "ENTRY_UNREADABLE", text, self._fix("creates it again")
+                )
+        if "session" not in kinds:
+            text = "it cannot be found: its entry is missing"
+            yield CheckResult("corrupt", "ENTRY_MISSING", text, self._fix("creates it again"))
 
     def _unmatched(self) -> Checks:
-        """Waits that nobody can answer, and answers that nobody waits for."""
-        entries = {key: data for kind, key, _, data in self.look.entries if kind == "pending"}
-        waits = self._waits()
-        for one in waits.values():
-            if one.id not in entries:
-                text = f"{one.tool} ({one.id}) waits, and nobody can answer: its entry is missing"
-                yield Check("corrupt", "ENTRY_MISSING", text, self._fix("makes it anew"))
+        """Yield open calls without an entry, and entries without an open call."""
+        entries = {key: data for kind, key, _, data in self.stream.entries if kind == "pending"}
+        calls = self._open_calls()
+        for call in calls.values():
+            if call.id not in entries:
+                text = f"{call.tool} ({call.id}) waits and cannot be settled: its entry is missing"
+                yield CheckResult("corrupt", "ENTRY_MISSING", text, self._fix("creates it again"))
         for key, data in entries.items():
-            record = _decoded(pending.decode, data)
-            if record is not None and record.is_open and key not in waits:
-                text = (
-                    f"{record.tool} ({key}) can be answered, and the session does not wait for it"
-                )
-                yield Check("corrupt", "ORPHANED_ENTRY", text, self._fix("drops it"))
+            record = decode_or_none(pending.decode, data)
+            if record is not None and record.is_open and key not in calls:
+                text = f"{record.tool} ({key}) can be settled, but the session does not wait for it"
+                yield CheckResult("corrupt", "ORPHANED_ENTRY", text, self._fix("removes it"))
 
     def _intents(self) -> Checks:
-        for call in self._cut_off():
-            yield Check(
+        for call in self._interrupted_calls():
+            yield CheckResult(
                 "finding",
                 "OPEN_INTENT",
-                f"{call.tool} ({call.id}) was begun and has no outcome; it may or may not have run",
-                "who drives it next tells the model, repeats it or asks, as the tool says: "
-                + self.type.command("sessions", "resume", self.names[1]),
+                f"{call.tool} ({call.id}) has no outcome; it may or may not have run",
+                "the next driver reports it to the model, repeats it or asks, as its tool says: "
+                + self.commands.command("sessions", "resume", self.names[1]),
                 {"callID": call.id, "effectID": call.effect_id},
             )
 
-    def _cut_off(self) -> list[Call]:
+    def _interrupted_calls(self) -> list[Call]:
         if self.is_held:
             return []
         return [c for c in self.state.open_calls if c.status is CallStatus.RUNNING]
@@ -216,31 +227,27 @@ class SessionCheckup:
     def _conversation(self) -> Checks:
         yield from self._orphaned_results()
         if self.state.open_calls:
-            return  # no model is asked before they have their results
+            return  # no model request is sent before they have their results
         issues = repair(conversation(self.log.events)).issues
-        for issue in issues[:_MOST]:
-            text = f"what a model is sent will be mended: [{issue.type}] {issue.details}"
-            yield Check("finding", "MENDED", text, "nothing is to be done: it is always mended")
+        for issue in issues[:MAX_LISTED]:
+            text = f"model requests will be repaired: [{issue.type}] {issue.details}"
+            remedy = "nothing to do: every model request is repaired"
+            yield CheckResult("finding", "MENDED", text, remedy)
         if not issues:
-            yield Check("ok", "CONVERSATION", "conversation: every provider takes it as it stands")
+            yield CheckResult(
+                "ok", "CONVERSATION", "conversation: every provider accepts it as it is"
+            )
 
     def _orphaned_results(self) -> Checks:
-        asked = {e.id for _, _, e in self.log.events if isinstance(e, events.ToolCall)}
+        call_ids = {e.id for _, _, e in self.log.events if isinstance(e, events.ToolCall)}
         for seq, _, event in self.log.events:
-            if isinstance(event, events.ToolResult) and event.tool_call_id not in asked:
-                text = f"event {seq} is the result of {event.tool_call_id}, which nobody asked for"
-                yield Check("finding", "ORPHANED_RESULT", text, "no model is shown it")
-
-
-def _decoded(decode: Callable[[bytes], Any], data: Any) -> Any:
-    try:
-        return decode(data)
-    except (Corrupt, msgspec.MsgspecError, UnicodeDecodeError, TypeError):
-        return None
+            if isinstance(event, events.ToolResult) and event.tool_call_id not in call_ids:
+                text = f"event {seq} is the result of {event.tool_call_id}, which was never called"
+                yield CheckResult("finding", "ORPHANED_RESULT", text, "it is not sent to a model")
 
 
 def _ranges(numbers: tuple[int, ...]) -> str:
-    """`2, 5-7`"""
+    """Return numbers as text: `2, 5-7`."""
     return ", ".join(f"{a}-{b}" if a != b else f"{a}" for a, b in _runs(numbers))
 
 
@@ -255,8 +262,8 @@ def _runs(numbers: tuple[int, ...]) -> Iterator[tuple[int, int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Mended:
-    """What was done to one session."""
+class RebuiltSession:
+    """A session that was rebuilt, and the file that keeps the original."""
 
     session_id: str
     tenant: str
@@ -265,30 +272,32 @@ class Mended:
     original: Path
 
 
-async def rebuild_session(store: Store, look: Look, found: SessionCheckup) -> Mended:
-    """Keep the original, then make the session anew under its name, in one commit.
+async def rebuild_session(
+    store: Store, inspector: StoreInspector, checkup: SessionCheckup
+) -> RebuiltSession:
+    """Save the original in a file, then create the session again under its name, in one commit.
 
-    Conflict BEING_RESUMED if somebody drives it: what is being written cannot be looked at.
+    Raises Conflict BEING_RESUMED while a process drives it: its log is still changing.
     """
-    tenant, session_id, *_ = found.names
-    if found.is_held:
+    tenant, session_id, *_ = checkup.names
+    if checkup.is_held:
         raise Conflict(
-            f"session {session_id!r} is driven by {found.look.holder}",
+            f"session {session_id!r} is driven by {checkup.stream.holder}",
             code="BEING_RESUMED",
             hint="stop the workers first",
         )
-    lost = len(found.log.unreadable) + len(found.log.missing)
-    told = [
+    lost = len(checkup.log.unreadable) + len(checkup.log.missing)
+    issues = [
         {"type": check.code, "details": check.text}
-        for check in found.checks()
+        for check in checkup.checks()
         if check.level == "corrupt"
     ]
     now = store.now()
-    log = salvaged(found.log.events, told, now)
-    making = from_log(found.names, log, now)
-    original = look.keep_original(found.look.stream)
+    log = salvage(checkup.log.events, issues, now)
+    session = session_from_log(checkup.names, log, now)
+    original = inspector.save_original(checkup.stream.stream)
     try:
-        await make(store, replace(making, replaces=found.look.stream))
-    except Gone:  # deleted meanwhile: then nothing is to be made
-        return Mended(session_id, tenant, 0, lost, original)
-    return Mended(session_id, tenant, len(log), lost, original)
+        await create_session(store, replace(session, replaces=checkup.stream.stream))
+    except Gone:  # deleted meanwhile: nothing to create
+        return RebuiltSession(session_id, tenant, 0, lost, original)
+    return RebuiltSession(session_id, tenant, len(log), lost, original)

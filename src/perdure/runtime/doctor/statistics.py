@@ -1,4 +1,4 @@
-"""A database in numbers."""
+"""Statistics of a database."""
 
 from typing import Any
 
@@ -6,21 +6,21 @@ from perdure.core.pending import record as pending
 from perdure.core.pending.record import PendingRecord
 from perdure.errors import Corrupt
 from perdure.runtime.queues import due_by_queue, workers_by_queue
-from perdure.store.inspect import Look, Table, Vitals
+from perdure.store.inspect import StoreInspector, Table, Vitals
 
 
-def statistics(look: Look, now: int) -> dict[str, Any]:
-    """Sessions and calls by state, the oldest wait, and what it all takes on the disk."""
-    vitals, sizes = look.vitals(now), look.sizes()
-    waiting = _open_calls(look)
+def statistics(inspector: StoreInspector, now: int) -> dict[str, Any]:
+    """Return sessions and calls by state, the oldest open call, and the sizes on disk."""
+    vitals, sizes = inspector.vitals(now), inspector.sizes()
+    calls = _open_calls(inspector)
     kinds: dict[str, int] = {}
-    for one in waiting:
-        kinds[one.kind] = kinds.get(one.kind, 0) + 1
-    oldest = min(waiting, key=lambda one: one.time.created, default=None)
+    for call in calls:
+        kinds[call.kind] = kinds.get(call.kind, 0) + 1
+    oldest = min(calls, key=lambda call: call.time.created, default=None)
     states = {state: count for (kind, state), count in vitals.counts.items() if kind == "session"}
     settled = sum(n for (kind, state), n in vitals.counts.items() if _is_settled(kind, state))
     return {
-        "file": look.where,
+        "file": inspector.where,
         "schema": vitals.schema,
         "sessions": dict(sorted(states.items())),
         "due": vitals.due.count,
@@ -29,7 +29,7 @@ def statistics(look: Look, now: int) -> dict[str, Any]:
         "queues": _queues(vitals, now),
         "pending": dict(sorted(kinds.items())),
         "settledCalls": settled,
-        "oldestWait": None if oldest is None else _wait(oldest),
+        "oldestWait": None if oldest is None else _call_json(oldest),
         "records": sizes.records,
         "fileBytes": sizes.file,
         "walBytes": sizes.wal,
@@ -37,17 +37,17 @@ def statistics(look: Look, now: int) -> dict[str, Any]:
         "freePages": sizes.free_pages,
         "pageBytes": sizes.page_size,
         "diskFreeBytes": sizes.disk_free,
-        "tables": [_table(one) for one in sizes.tables],
+        "tables": [_table_json(table) for table in sizes.tables],
     }
 
 
 def _queues(vitals: Vitals, now: int) -> dict[str, dict[str, int]]:
-    """What is due in each queue, and how many workers serve it."""
+    """Return the number of due sessions and of workers, by queue."""
     due, workers = due_by_queue(vitals), workers_by_queue(vitals, now)
     return {name: {"due": due[name], "workers": workers[name]} for name in sorted({*due, *workers})}
 
 
-def _table(table: Table) -> dict[str, Any]:
+def _table_json(table: Table) -> dict[str, Any]:
     return {
         "name": table.name,
         "bytes": table.bytes,
@@ -62,7 +62,7 @@ def _is_settled(kind: str, state: str) -> bool:
     return kind == "pending" and state != "open"
 
 
-def _wait(record: PendingRecord) -> dict[str, Any]:
+def _call_json(record: PendingRecord) -> dict[str, Any]:
     return {
         "pendingID": record.id,
         "kind": record.kind,
@@ -72,14 +72,14 @@ def _wait(record: PendingRecord) -> dict[str, Any]:
     }
 
 
-def _open_calls(look: Look) -> list[PendingRecord]:
-    found: list[PendingRecord] = []
+def _open_calls(inspector: StoreInspector) -> list[PendingRecord]:
+    records: list[PendingRecord] = []
 
-    def take(_: str, data: Any) -> None:
+    def add(_: str, data: Any) -> None:
         try:
-            found.append(pending.decode(data))
+            records.append(pending.decode(data))
         except (Corrupt, TypeError):
-            return  # `doctor` tells of it
+            return  # `doctor` reports it
 
-    look.entries(take, "pending", "open")
-    return found
+    inspector.entries(add, "pending", "open")
+    return records

@@ -1,4 +1,4 @@
-"""What a driver writes: the draft of a thing that is to be done, and of one that came back."""
+"""Drafts of a driver: the events and entries to commit for an effect or an outcome."""
 
 from dataclasses import replace
 from typing import Final, assert_never
@@ -8,8 +8,9 @@ from msgspec import Struct
 from perdure.core.conversation.messages import Answer
 from perdure.core.driver import drafts as turns
 from perdure.core.driver import effects
-from perdure.core.driver.drafts import Draft, ModelTurn, SessionScope
-from perdure.core.driver.model_failures import MAX_PAUSES, ModelFailure, useless
+from perdure.core.driver.draft_builder import Draft, SessionScope
+from perdure.core.driver.drafts import ModelTurn
+from perdure.core.driver.model_failures import MAX_PAUSES, ModelFailure, unusable_response
 from perdure.core.driver.verdicts import Ending, GiveUp, Verdict
 from perdure.core.log import events
 from perdure.core.log.stop_reasons import is_cut, is_paused
@@ -21,7 +22,7 @@ from perdure.runtime.engine.in_flight import (
     ModelFailed,
     Outcome,
     StartReturned,
-    Summarised,
+    Summarized,
     ToolReturned,
 )
 from perdure.runtime.engine.model_calls import Summaries
@@ -29,190 +30,200 @@ from perdure.runtime.engine.tool_calls import Verdicts
 from perdure.runtime.engine.writer import LeasedWriter
 from perdure.runtime.records.log import Log
 
-Written = (
-    effects.Interrupted
+WrittenEffect = (
+    effects.HandleInterrupted
     | effects.FireTimers
     | effects.CloseCalls
     | effects.CloseStrays
-    | effects.GiveUpLost
-    | effects.GiveUpUnanswered
-    | effects.Fail
+    | effects.FailLostRun
+    | effects.EndUnansweredRun
+    | effects.FailRun
 )
-FACTS: Final = (ToolReturned, StartReturned)  # what happened, whatever else did; else decisions
+FACT_OUTCOMES: Final = (
+    ToolReturned,
+    StartReturned,
+)  # recorded at any head; the others are driver decisions
 
 
 class Drafts(Struct, frozen=True):
-    """Makes the drafts of one drive.
+    """Drafts of one drive.
 
-    It knows nothing of its driver: an object in a circle waits for the collector of garbage.
+    It has no reference to its driver: a reference cycle is freed only by the garbage collector.
     """
 
     agent: ReadyAgent
-    ledger: LeasedWriter
+    writer: LeasedWriter
     verdicts: Verdicts
-    compacting: Summaries
+    summaries: Summaries
 
     @property
     def log(self) -> Log:
-        return self.ledger.log
+        return self.writer.log
 
     def _scope(self) -> SessionScope:
-        """Whose session this is; with a message somebody may have come who is to be told."""
-        record, agent = self.ledger.known.record, self.agent
-        policy = (agent.agent.on_expire, agent.grace_ms, record.hooks, agent.blocks)
-        return SessionScope(record.id, record.tenant, agent.name, self.ledger.lease.epoch, *policy)
+        """Return the scope of the drafts; a message may have added a receiver to the entry."""
+        record, agent = self.writer.entry.record, self.agent
+        policy = (agent.agent.on_expire, agent.grace_ms, record.hooks, agent.is_blocking)
+        return SessionScope(record.id, record.tenant, agent.name, self.writer.lease.epoch, *policy)
 
-    # --- of what is to be done ----------------------------------------------------------------
+    # --- drafts of effects --------------------------------------------------------------------
 
-    def draft_effect(self, effect: Written, now: int) -> Draft:
-        """The draft of an effect that is done by writing it."""
+    def draft_effect(self, effect: WrittenEffect, now: int) -> Draft:
+        """Return the draft of an effect that consists of a commit."""
         state = self.log.state
         match effect:
-            case effects.Interrupted():
-                return self._interrupted(effect.calls, now)
+            case effects.HandleInterrupted():
+                return self._draft_interrupted(effect.calls, now)
             case effects.FireTimers():
                 return turns.fire_timers(state, effect.calls, now)
             case effects.CloseCalls():
-                return turns.close(state, now)
+                return turns.close_calls(state, now)
             case effects.CloseStrays():
                 return turns.close_strays(state, effect.calls, now)
             case _:
-                return self._ending(effect, now)
+                return self._draft_ending(effect, now)
 
-    def _ending(
-        self, effect: effects.GiveUpLost | effects.GiveUpUnanswered | effects.Fail, now: int
+    def _draft_ending(
+        self, effect: effects.FailLostRun | effects.EndUnansweredRun | effects.FailRun, now: int
     ) -> Draft:
         match effect:
-            case effects.GiveUpLost():
-                return turns.lost(self.log.state, now)
-            case effects.GiveUpUnanswered():
+            case effects.FailLostRun():
+                return turns.fail_lost_run(self.log.state, now)
+            case effects.EndUnansweredRun():
                 on_expire = self._scope().on_expire
-                return turns.unanswered(self.log.state, effect.calls, on_expire, now)
-            case effects.Fail():
-                return self._failed(effect, now)
+                return turns.end_unanswered_run(self.log.state, effect.calls, on_expire, now)
+            case effects.FailRun():
+                return self._draft_failure(effect, now)
             case _:
                 assert_never(effect)
 
-    def starting(
+    def draft_start(
         self, calls: tuple[Call, ...], now: int
     ) -> tuple[Draft | None, dict[str, Refused]]:
-        """The intents of calls that begin now, and why others cannot with the code at hand."""
+        """Return the intents of calls that start now, and why others cannot with the code here."""
         verdicts: dict[str, Verdict] = {}
         stuck: dict[str, Refused] = {}
         for call in calls:
-            ready = self.verdicts.recheck(call)
-            if isinstance(ready, Refused):
-                stuck[call.id] = ready
+            verdict = self.verdicts.recheck(call)
+            if isinstance(verdict, Refused):
+                stuck[call.id] = verdict
             else:
-                verdicts[call.id] = ready
+                verdicts[call.id] = verdict
         if not verdicts:
             return None, stuck
         return turns.start_calls(self.log.state, self._scope(), verdicts, now), stuck
 
-    def _interrupted(self, calls: tuple[Call, ...], now: int) -> Draft:
-        found = []
+    def _draft_interrupted(self, calls: tuple[Call, ...], now: int) -> Draft:
+        interrupted = []
         for call in calls:
             tool = self.agent.tool(call.tool)
             policy = "tell" if tool is None else tool.crash_policy
-            found.append((call, policy, self.verdicts.gate(tool, dict(call.params))))
-        return turns.interrupted(self.log.state, self._scope(), found, now)
+            approval = self.verdicts.approval_verdict(tool, dict(call.params))
+            interrupted.append((call, policy, approval))
+        return turns.record_interrupted(self.log.state, self._scope(), interrupted, now)
 
-    def _failed(self, effect: effects.Fail, now: int) -> Draft:
-        state, why = self.log.state, GiveUp(effect.error, effect.code, effect.hint)
+    def _draft_failure(self, effect: effects.FailRun, now: int) -> Draft:
+        state, ending = self.log.state, GiveUp(effect.error, effect.code, effect.hint)
         if state.run is None or state.run.end is not None:
-            return turns.no_summary(why, now)  # nothing else was left to do
-        facts = turns.end_run(state, why, now)
+            return turns.abandon_summary(ending, now)  # only a summary was left to do
+        facts = turns.end_run(state, ending, now)
         if effect.limit is not None:
             task = state.run.id
             limit = events.SafetyLimit(limit=effect.limit, value=effect.value, task_id=task)
             facts.insert(0, limit)
-        draft = turns.close(state, now) if effect.stops else Draft()
+        draft = turns.close_calls(state, now) if effect.closes_calls else Draft()
         draft.facts += facts
         return draft
 
-    # --- of what came back --------------------------------------------------------------------
+    # --- drafts of outcomes -------------------------------------------------------------------
 
     def draft_outcome(self, outcome: Outcome, now: int) -> Draft | None:
-        """The draft of what became of something; None if that has no place in the log any more."""
+        """Return the draft of an outcome; None if the log has no use for it any more."""
         match outcome:
             case ToolReturned():
-                return self._tool_returned(outcome, now)
+                return self._draft_tool_returned(outcome, now)
             case StartReturned():
-                return self._start_returned(outcome, now)
+                return self._draft_start_returned(outcome, now)
             case _:
-                # else it belongs to a turn or a run that is over
-                return self._from_model(outcome, now) if self._is_taken(outcome) else None
+                # An outcome that is not current belongs to an earlier turn or run.
+                is_current = self._is_current(outcome)
+                return self._draft_model_outcome(outcome, now) if is_current else None
 
-    def _is_taken(self, outcome: Answered | Summarised | ModelFailed) -> bool:
+    def _is_current(self, outcome: Answered | Summarized | ModelFailed) -> bool:
         cut = None if isinstance(outcome, Answered) else outcome.cut
-        if cut is not None and cut.asked:
-            return self.log.state.takes_summary(cut.asked)
-        return self.log.state.takes_answer(outcome.turn, outcome.request_head)
+        if cut is not None and cut.request_seq:
+            return self.log.state.may_take_summary(cut.request_seq)
+        return self.log.state.may_take_response(outcome.turn, outcome.request_head)
 
-    def _tool_returned(self, outcome: ToolReturned, now: int) -> Draft | None:
+    def _draft_tool_returned(self, outcome: ToolReturned, now: int) -> Draft | None:
         state = self.log.state
         call = state.calls.get(outcome.call_id)
         if call is None or not call.is_open:
-            return None  # known already, or cancelled
-        return turns.outcome(state, call, outcome.content, is_error=outcome.is_error, now=now)
+            return None  # recorded already, or cancelled
+        return turns.record_outcome(
+            state, call, outcome.content, is_error=outcome.is_error, now=now
+        )
 
-    def _start_returned(self, outcome: StartReturned, now: int) -> Draft | None:
+    def _draft_start_returned(self, outcome: StartReturned, now: int) -> Draft | None:
         call = self.log.state.calls.get(outcome.call_id)
         if call is None or not call.is_open or call.returned:
             return None
-        return turns.returned(self.log.state, outcome.news, now)
+        return turns.record_deferred_start(self.log.state, outcome.progress, now)
 
-    def _from_model(self, outcome: Answered | Summarised | ModelFailed, now: int) -> Draft | None:
+    def _draft_model_outcome(
+        self, outcome: Answered | Summarized | ModelFailed, now: int
+    ) -> Draft | None:
         state = self.log.state
         match outcome:
             case Answered():
-                return self._answered(outcome, now)
-            case Summarised():
-                if self.compacting.is_recorded(outcome):
-                    return None  # the answer to its commit was lost
-                return turns.compacted(state, outcome.cut, outcome.answer, now)
+                return self._draft_answered(outcome, now)
+            case Summarized():
+                if self.summaries.is_recorded(outcome):
+                    return None  # the reply to its commit was lost
+                return turns.record_summary(state, outcome.cut, outcome.answer, now)
             case ModelFailed():
-                return self._failed_to_answer(outcome, now)
+                return self._draft_model_failed(outcome, now)
             case _:
                 assert_never(outcome)
 
-    def _failed_to_answer(self, outcome: ModelFailed, now: int) -> Draft | None:
-        state, trouble, patience = self.log.state, _trouble(outcome.error), self.agent.patience
-        if outcome.cut is not None and outcome.cut.asked:
-            return turns.not_summarised(state, trouble, patience, now)
-        if self.compacting.helps(outcome):
+    def _draft_model_failed(self, outcome: ModelFailed, now: int) -> Draft | None:
+        state, policy = self.log.state, self.agent.retry_policy
+        failure = _model_failure(outcome.error)
+        if outcome.cut is not None and outcome.cut.request_seq:
+            return turns.record_summary_failure(state, failure, policy, now)
+        if self.summaries.may_continue(outcome):
             return None
-        return turns.not_answered(state, trouble, patience, now)
+        return turns.record_model_failure(state, failure, policy, now)
 
-    def _answered(self, outcome: Answered, now: int) -> Draft:
+    def _draft_answered(self, outcome: Answered, now: int) -> Draft:
         state = self.log.state
-        said = ModelTurn(outcome.answer, outcome.request_head, outcome.verdicts, outcome.redact)
-        draft = turns.record_turn(state, self._scope(), said, now)
+        turn = ModelTurn(outcome.answer, outcome.request_head, outcome.verdicts, outcome.redact)
+        draft = turns.record_turn(state, self._scope(), turn, now)
         ending = None
-        if state.input_head <= outcome.request_head:  # nobody has said anything meanwhile
-            goes_on = state.goes_on(outcome.request_head)
-            ending = self._ending_with(outcome.answer, state.text if goes_on else "")
+        if state.input_head <= outcome.request_head:  # no message came in the meantime
+            is_continued = state.is_continuation(outcome.request_head)
+            ending = self._ending_after(outcome.answer, state.text if is_continued else "")
         if ending is not None:
             draft.facts += turns.end_run(state, ending, now)
         return draft
 
-    def _ending_with(self, answer: Answer, before: str) -> Ending | None:
-        """How the run ends with an answer, to what was said before; None: it goes on."""
+    def _ending_after(self, answer: Answer, before: str) -> Ending | None:
+        """Return how the run ends with this answer; None: it continues."""
         state = self.log.state
-        again = is_cut(state.stop) and bool(state.calls)
-        ending: Ending | None = useless(answer, again=again)
+        is_repeated = is_cut(state.stop) and bool(state.calls)
+        ending: Ending | None = unusable_response(answer, is_repeated=is_repeated)
         if ending is not None or answer.calls:
             return ending
         if is_paused(answer.stop) and state.pauses < MAX_PAUSES:
             return None
-        whole = replace(answer, text=before + answer.text)
-        return self.agent.output.ending(whole, 0 if state.run is None else state.run.corrections)
+        complete = replace(answer, text=before + answer.text)
+        return self.agent.output.ending(complete, 0 if state.run is None else state.run.corrections)
 
 
-def _trouble(error: PerdureError) -> ModelFailure:
+def _model_failure(error: PerdureError) -> ModelFailure:
     if isinstance(error, ModelUnavailable):
-        asked_ms = error.retry_after_ms
+        wait_ms = error.retry_after_ms
         return ModelFailure(
-            error.message, error.code, error.hint, may_pass=True, retry_after_ms=asked_ms
+            error.message, error.code, error.hint, is_transient=True, retry_after_ms=wait_ms
         )
     return ModelFailure(error.message, error.code, error.hint)

@@ -1,7 +1,7 @@
-"""The driver of one session: read, fold, plan, act, commit, until nothing is left, then park.
+"""Driver of one session: read, fold, plan, act and commit until nothing is left, then park.
 
-An effect is done only by the driver whose own commit of its intent was acknowledged, at once
-after it. A refused commit means that nothing has happened: look again.
+An effect is started only by the driver whose own commit of the intent was acknowledged,
+immediately after it. A refused commit means that nothing has happened: read and plan again.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Final
 
 from perdure.core.driver import drafts as turns
 from perdure.core.driver import effects
-from perdure.core.driver.drafts import Draft
+from perdure.core.driver.draft_builder import Draft
 from perdure.core.driver.effects import Effect, Park
 from perdure.core.driver.plan import DriveView, plan, running_ms
 from perdure.core.log import events
@@ -21,47 +21,46 @@ from perdure.core.session.calls import Call, CallStatus
 from perdure.core.session.state import State
 from perdure.errors import PerdureError
 from perdure.runtime.agents.agents import ReadyAgent
-from perdure.runtime.engine.drafts import FACTS, Drafts, Written
+from perdure.runtime.engine.drafts import FACT_OUTCOMES, Drafts, WrittenEffect
 from perdure.runtime.engine.in_flight import InFlight, Outcome, ToolReturned
-from perdure.runtime.engine.model_calls import NOTHING, ModelCalls, Summaries
+from perdure.runtime.engine.model_calls import NOTHING_TO_COMPACT, ModelCalls, Summaries
 from perdure.runtime.engine.tool_calls import CallContext, ToolCalls, Verdicts
-from perdure.runtime.engine.writer import LeasedWriter, Rest
+from perdure.runtime.engine.writer import LeasedWriter, ParkAfter
 from perdure.runtime.records.cache import CachedSession
 from perdure.runtime.records.log import Log
 from perdure.runtime.resources import Resources
 from perdure.store.base import Fenced, Gone, HeadMoved, Lease, Lost, Unknown, VersionMoved
 
+logger = logging.getLogger("perdure")
+
+CLOCK_CHECK_S: Final = 1.0  # how often a driver that waits for an instant reads the store's clock
+STOP_WAIT_S: Final = 2.0  # how long an ending drive waits for cancelled effects
+_STARTING: Final = (effects.AskModel, effects.Summarize, effects.StartCalls)
+_NEED_TOOLS: Final = (*_STARTING, effects.HandleInterrupted)
+STUCK_RETRY_MS: Final = 60_000  # how often a worker tries whether it has the missing code
+
 
 class RunClock:
-    """When the time of a run is up, as one drive of it sees that."""
+    """Time limit of a run, as one drive of it computes the deadline."""
 
     def __init__(self, limit_ms: int | None) -> None:
         self._limit_ms = limit_ms
         self._run = ""
-        self._until = 0
+        self._deadline = 0
 
-    def until(self, log: Log, now: int) -> int | None:
-        """The instant; None without a limit. What earlier drives have used counts."""
+    def deadline(self, log: Log, now: int) -> int | None:
+        """Return the deadline; None without a limit. The time of earlier drives counts."""
         run = log.state.run
         if self._limit_ms is None or run is None or run.end is not None:
             return None
-        if run.id != self._run:  # of this drive nothing is written yet
+        if run.id != self._run:  # computed once, before this drive writes
             self._run = run.id
-            self._until = now + self._limit_ms - running_ms(log.events, run)
-        return self._until
+            self._deadline = now + self._limit_ms - running_ms(log.events, run)
+        return self._deadline
 
-    def waited(self, ms: int) -> None:
-        """A person was waited for in place: that is no running time."""
-        self._until += ms
-
-
-logger = logging.getLogger("perdure")
-
-LOOK_S: Final = 1.0  # how often a driver that waits for an instant looks at the clock
-STUBBORN_S: Final = 2.0  # how long a drive that ends waits for a call that was called off
-_BEGIN: Final = (effects.AskModel, effects.Summarise, effects.StartCalls)
-_NEED_TOOLS: Final = (*_BEGIN, effects.Interrupted)
-STUCK_RETRY_MS: Final = 60_000  # how often a worker looks whether it has the missing code now
+    def exclude(self, ms: int) -> None:
+        """Extend the deadline by the time that the drive waited for an approver in place."""
+        self._deadline += ms
 
 
 class Driver:
@@ -69,265 +68,268 @@ class Driver:
 
     def __init__(
         self,
-        desk: Resources,
+        resources: Resources,
         lease: Lease,
         agent: ReadyAgent,
-        rested: CachedSession,
+        session: CachedSession,
         is_alive: Callable[[], bool],
     ) -> None:
-        record = rested.known.record
+        record = session.entry.record
         self._agent = agent
-        self._desk = desk
+        self._resources = resources
         self._lease = lease
         self._is_alive = is_alive
-        self._log = rested.log
-        self._ledger = LeasedWriter(desk, lease, rested, agent, is_alive)
-        place = CallContext(desk, agent, record.tenant, record.id)
-        verdicts = Verdicts(place)
-        self._performer = ToolCalls(place, verdicts)
-        self._asking = ModelCalls(place, verdicts, self._log.growing)
-        self._compacting = Summaries(self._asking, self._log)
-        self._drafting = Drafts(agent, self._ledger, verdicts, self._compacting)
+        self._log = session.log
+        self._writer = LeasedWriter(resources, lease, session, agent, is_alive)
+        context = CallContext(resources, agent, record.tenant, record.id)
+        verdicts = Verdicts(context)
+        self._tool_calls = ToolCalls(context, verdicts)
+        self._model_calls = ModelCalls(context, verdicts, self._log.canonical)
+        self._summaries = Summaries(self._model_calls, self._log)
+        self._drafts = Drafts(agent, self._writer, verdicts, self._summaries)
         self._news = asyncio.Event()
-        self._flight = InFlight(self._news.set)
-        self._launched: set[tuple[str, int]] = set()  # effect id, attempt
-        self._looked_at: State | None = None  # for what to launch
-        self._foreseen: tuple[State, Effect] | None = None  # what follows from the last commit
-        self._time = RunClock(agent.limits.running_ms)
+        self._in_flight = InFlight(self._news.set)
+        self._started_intents: set[tuple[str, int]] = set()  # effect id, attempt
+        self._launch_state: State | None = None  # whose intended calls were started
+        self._planned: tuple[State, Effect] | None = None  # the effect that follows the last commit
+        self._clock = RunClock(agent.limits.running_ms)
         self._stuck: dict[str, PerdureError] = {}
-        self._stopping = False
-        self._moved = False  # somebody wrote to the stream since we last read it
-        self._wrote = False
-        self._asked = 0  # requests to the model in this drive
+        self._is_stopping = False
+        self._is_stale = False  # another writer has written since we last read
+        self._has_written = False
+        self._request_count = 0  # model requests in this drive
 
     # --- the loop -----------------------------------------------------------------------------
 
     @property
     def log(self) -> Log:
-        """What was read and written of the session."""
+        """The log, as far as it was read and written here."""
         return self._log
 
     @property
-    def rested(self) -> CachedSession:
-        """The session as this drive left it."""
-        return CachedSession(self._log, self._ledger.known, self._ledger.waits())
+    def cached_session(self) -> CachedSession:
+        """The session as this drive left it, for the cache."""
+        return CachedSession(self._log, self._writer.entry, self._writer.pending_entries())
 
-    async def run(self, parked: Callable[[], None]) -> None:
-        """Drive until the session is parked, and say so; a call that cannot be stopped may go on.
+    async def run(self, on_parked: Callable[[], None]) -> None:
+        """Drive until the session is parked, and call `on_parked`.
 
-        Raises Fenced, Gone or Lost if the lease went. `gone` waits for such a call.
+        A call that cannot be cancelled may continue; `wait_ended` waits for it. Raises Fenced,
+        Gone or Lost if the lease is lost.
         """
         if self._log.state.head != self._lease.head:
             await self._catch_up()
-        session_id, before = self._ledger.known.record.id, self._log.state
+        session_id, before = self._writer.entry.record.id, self._log.state
         try:
-            with self._desk.telemetry.drive(self._agent.name, session_id, before) as span:
-                self._ledger.trace = span.trace
+            with self._resources.telemetry.drive(self._agent.name, session_id, before) as span:
+                self._writer.trace = span.trace
                 while not await self._step():
                     pass
-                span.ended(self._log.state)
-            parked()
+                span.record_state(self._log.state)
+            on_parked()
         finally:
-            self._flight.stop()
-            await self._flight.gone(STUBBORN_S)
+            self._in_flight.cancel_all()
+            await self._in_flight.wait_ended(STOP_WAIT_S)
 
-    async def gone(self) -> None:
-        """Until nothing runs any more."""
-        await self._flight.gone()
+    async def wait_ended(self) -> None:
+        """Wait until no effect runs any more."""
+        await self._in_flight.wait_ended()
 
     def stop(self) -> None:
-        """Begin nothing new; park as soon as nothing runs."""
-        self._stopping = True
-        self._foreseen = None
-        self._flight.stop_asking()
+        """Start no new effects, and park as soon as none runs."""
+        self._is_stopping = True
+        self._planned = None
+        self._in_flight.cancel_request()
         self._news.set()
 
-    def heard(self, seq: int) -> None:
-        """Somebody wrote to the stream."""
+    def on_commit(self, seq: int) -> None:
+        """Note that the stream has grown to this seq."""
         if seq > self._log.state.head:
-            self._moved = True
+            self._is_stale = True
             self._news.set()
 
     async def _step(self) -> bool:
-        if self._moved:
-            self._moved = False
-            self._foreseen = None
+        if self._is_stale:
+            self._is_stale = False
+            self._planned = None
             await self._catch_up()
-        self._flight.check()
+        self._in_flight.raise_failure()
         try:
-            if self._flight.outcomes:
-                parked = await self._record_outcome(self._flight.outcomes[0])
-                del self._flight.outcomes[0]
+            if self._in_flight.outcomes:
+                parked = await self._record_outcome(self._in_flight.outcomes[0])
+                del self._in_flight.outcomes[0]
             else:
-                parked = await self._do(self._plan(self._log.state))
+                parked = await self._perform(self._plan(self._log.state))
         except VersionMoved as error:
-            self._ledger.moved(error)
+            self._writer.refresh_entry(error)
             await self._catch_up()
             return False
         except (HeadMoved, Unknown):
             await self._catch_up()
-            self._start_intended_calls()  # an intent of ours whose answer was lost may be read back
+            self._start_intended_calls()  # an intent whose commit got no reply may be in the log
             return False
         if not parked:
             self._start_intended_calls()
         return parked
 
     async def _catch_up(self) -> None:
-        await self._ledger.catch_up()
-        holder = self._log.at.holder
+        await self._writer.catch_up()
+        holder = self._log.slice.holder
         if holder != self._lease.holder:
-            raise Fenced(f"{self._lease.holder} lost it to {holder or 'nobody'}")
+            raise Fenced(f"{self._lease.holder} lost the lease to {holder or 'nobody'}")
 
     def _plan(self, state: State) -> Effect:
-        foreseen, self._foreseen = self._foreseen, None
-        if foreseen is not None and foreseen[0] is state:
-            return foreseen[1]
-        if self._flight.asking is not None and not (state.needs_model or state.needs_summary):
-            self._flight.stop_asking()  # cancelled meanwhile: the answer would be dropped
-        return plan(state, self._seat(), self._desk.store.now())
+        planned, self._planned = self._planned, None
+        if planned is not None and planned[0] is state:
+            return planned[1]
+        if self._in_flight.request is not None and not (state.is_model_due or state.is_summary_due):
+            self._in_flight.cancel_request()  # the run was cancelled: it would be dropped
+        return plan(state, self._view(), self._resources.store.now())
 
-    def _seat(self, starting: frozenset[str] = frozenset()) -> DriveView:
+    def _view(self, starting: frozenset[str] = frozenset()) -> DriveView:
         return DriveView(
             epoch=self._lease.epoch,
-            tries=self._lease.tries if not self._wrote else 1,
-            in_flight=starting.union(self._flight.calls) if starting else self._flight.calls,
-            asking=self._flight.asking is not None,
-            stuck=self._stuck,
+            tries=self._lease.tries if not self._has_written else 1,
+            in_flight=starting.union(self._in_flight.calls) if starting else self._in_flight.calls,
+            is_asking_model=self._in_flight.request is not None,
+            unstartable=self._stuck,
             limits=self._agent.limits,
-            grace=self._agent.patience_ms,
-            until=self._time.until(self._log, self._desk.store.now()),
+            grace=self._agent.blocking_grace_ms,
+            until=self._clock.deadline(self._log, self._resources.store.now()),
         )
 
-    async def _do(self, effect: Effect) -> bool:
-        if self._stopping and isinstance(effect, _BEGIN):
+    async def _perform(self, effect: Effect) -> bool:
+        if self._is_stopping and isinstance(effect, _STARTING):
             effect = effects.Idle()
         if self._agent.problem is not None and isinstance(effect, _NEED_TOOLS):
             self._stuck[""] = self._agent.problem
             effect = Park(None)
-        is_busy = bool(self._flight.calls) or self._flight.asking is not None
-        if self._stopping and isinstance(effect, effects.Idle) and not is_busy:
-            effect = Park(self._desk.store.now())  # also where a person was waited for in place
+        is_busy = bool(self._in_flight.calls) or self._in_flight.request is not None
+        if self._is_stopping and isinstance(effect, effects.Idle) and not is_busy:
+            effect = Park(self._resources.store.now())  # also if it waits for an approver in place
         match effect:
-            case effects.AskModel() | effects.Summarise():
-                return await self._ask(effect)
+            case effects.AskModel() | effects.Summarize():
+                return await self._request_model(effect)
             case effects.Idle():
                 await self._wait(effect)
             case Park():
                 await self._park(effect)
                 return True
             case effects.StartCalls():
-                return await self._start(effect.calls)
+                return await self._start_calls(effect.calls)
             case _:
-                return await self._decide(self._written(effect))
+                return await self._write_decision(self._draft_written(effect))
         return False
 
-    def _written(self, effect: Written) -> Draft:
-        is_end = isinstance(effect, effects.CloseCalls | effects.GiveUpUnanswered)
-        if is_end or (isinstance(effect, effects.Fail) and effect.stops):
-            self._flight.stop()
-        return self._drafting.draft_effect(effect, self._desk.store.now())
+    def _draft_written(self, effect: WrittenEffect) -> Draft:
+        is_end = isinstance(effect, effects.CloseCalls | effects.EndUnansweredRun)
+        if is_end or (isinstance(effect, effects.FailRun) and effect.closes_calls):
+            self._in_flight.cancel_all()
+        return self._drafts.draft_effect(effect, self._resources.store.now())
 
     async def _wait(self, idle: effects.Idle) -> None:
-        began = self._desk.store.now()
+        began = self._resources.store.now()
         if idle.until is None:
             await self._news.wait()
-        else:  # the store's clock says when it is time, and need not run as ours does
-            left_s = max(0, idle.until - began) / 1_000
+        else:  # the store's clock decides, which may differ from ours
+            remaining_s = max(0, idle.until - began) / 1_000
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(left_s, LOOK_S)):
+                async with asyncio.timeout(min(remaining_s, CLOCK_CHECK_S)):
                     await self._news.wait()
         self._news.clear()
         if idle.in_place:
-            self._time.waited(self._desk.store.now() - began)
+            self._clock.exclude(self._resources.store.now() - began)
 
-    async def _park(self, rest: Park) -> None:
+    async def _park(self, park: Park) -> None:
         problem = next(iter(self._stuck.values()), None)
         if problem is not None:
-            later = self._desk.store.now() + STUCK_RETRY_MS
-            rest = Park(later if rest.due is None else min(later, rest.due))
-        await self._ledger.park(rest, problem)
+            later = self._resources.store.now() + STUCK_RETRY_MS
+            park = Park(later if park.due is None else min(later, park.due))
+        await self._writer.park(park, problem)
 
-    # --- writing ------------------------------------------------------------------------------
+    # --- commits ------------------------------------------------------------------------------
 
-    async def _decide(self, draft: Draft) -> bool:
-        parked = await self._ledger.decide(draft, self._rest_after(draft))
-        self._wrote = True
+    async def _write_decision(self, draft: Draft) -> bool:
+        parked = await self._writer.write_decision(draft, self._park_after(draft))
+        self._has_written = True
         return parked
 
-    async def _fact(self, draft: Draft) -> bool:
-        parked = await self._ledger.fact(draft, self._rest_after(draft))
-        self._wrote = True
+    async def _write_fact(self, draft: Draft) -> bool:
+        parked = await self._writer.write_fact(draft, self._park_after(draft))
+        self._has_written = True
         return parked
 
-    def _rest_after(self, draft: Draft) -> Rest:
-        """Whether nothing is left to do here once a draft is written."""
+    def _park_after(self, draft: Draft) -> ParkAfter:
+        """Return a function that tells how to park, if a draft leaves nothing to do."""
         starting = frozenset([f.id for f in draft.facts if isinstance(f, events.ToolStarted)])
 
-        def rest(after: State) -> Park | None:
-            if self._stuck or self._stopping or len(self._flight.outcomes) > 1:
+        def park_after(after: State) -> Park | None:
+            if self._stuck or self._is_stopping or len(self._in_flight.outcomes) > 1:
                 return None
-            effect = plan(after, self._seat(starting), self._desk.store.now())
-            self._foreseen = (after, effect)
+            effect = plan(after, self._view(starting), self._resources.store.now())
+            self._planned = (after, effect)
             return effect if isinstance(effect, Park) else None
 
-        return rest
+        return park_after
 
-    async def _start(self, calls: tuple[Call, ...]) -> bool:
-        draft, stuck = self._drafting.starting(calls, self._desk.store.now())
+    async def _start_calls(self, calls: tuple[Call, ...]) -> bool:
+        draft, stuck = self._drafts.draft_start(calls, self._resources.store.now())
         self._stuck.update(stuck)
-        return False if draft is None else await self._decide(draft)
+        return False if draft is None else await self._write_decision(draft)
 
     async def _record_outcome(self, outcome: Outcome) -> bool:
-        self._foreseen = None
-        draft = self._drafting.draft_outcome(outcome, self._desk.store.now())
+        self._planned = None
+        draft = self._drafts.draft_outcome(outcome, self._resources.store.now())
         if draft is None:
             return False
-        if not isinstance(outcome, FACTS):
-            return await self._decide(draft)
+        if not isinstance(outcome, FACT_OUTCOMES):
+            return await self._write_decision(draft)
         try:
-            return await self._fact(draft)
+            return await self._write_fact(draft)
         except (Fenced, Gone):
             if isinstance(outcome, ToolReturned):
-                what = "%s: %s (call %s) came back after the lease; its outcome is not recorded"
+                text = "%s: %s (call %s) returned without a lease; its outcome is not recorded"
                 call = self._log.state.calls[outcome.call_id]
-                logger.warning(what, self._lease.stream, call.tool, call.id)
+                logger.warning(text, self._lease.stream, call.tool, call.id)
             raise
 
-    # --- doing --------------------------------------------------------------------------------
+    # --- effects ------------------------------------------------------------------------------
 
-    async def _ask(self, effect: effects.AskModel | effects.Summarise) -> bool:
-        """Ask for the next turn, or for a summary if one is wanted before it."""
-        now, by_hand = self._desk.store.now(), isinstance(effect, effects.Summarise)
-        cut = self._compacting.by_hand() if by_hand else self._compacting.wanted()
+    async def _request_model(self, effect: effects.AskModel | effects.Summarize) -> bool:
+        """Request the next turn, or a summary if one is needed before it."""
+        now, is_manual = self._resources.store.now(), isinstance(effect, effects.Summarize)
+        cut = self._summaries.requested_cut() if is_manual else self._summaries.next_cut()
         if cut is not None:
-            self._flight.ask(partial(self._compacting.summarise, cut))
-        elif by_hand:
-            return await self._decide(turns.no_summary(NOTHING, now))
+            self._in_flight.start_request(partial(self._summaries.summarize, cut))
+        elif is_manual:
+            return await self._write_decision(turns.abandon_summary(NOTHING_TO_COMPACT, now))
         else:
-            self._asked += 1
-            attempt = (self._lease.epoch, self._asked)
+            self._request_count += 1
+            attempt = (self._lease.epoch, self._request_count)
             log = self._log
-            self._flight.ask(partial(self._asking.turn, log.messages(), log.state, attempt))
-        await self._wait(effects.Idle(self._time.until(self._log, now)))
+            self._in_flight.start_request(
+                partial(self._model_calls.request_turn, log.messages(), log.state, attempt)
+            )
+        await self._wait(effects.Idle(self._clock.deadline(self._log, now)))
         return False
 
     def _start_intended_calls(self) -> None:
-        """Run what this very drive intended; each intent once."""
-        if self._log.state is self._looked_at:
+        """Start the calls that this drive has intended, each intent once."""
+        if self._log.state is self._launch_state:
             return
-        self._looked_at = self._log.state
+        self._launch_state = self._log.state
         for call in self._log.state.open_calls:
             intent = (call.effect_id, call.attempt)
             is_mine = call.epoch == self._lease.epoch and not call.returned
-            runs = call.status in (CallStatus.RUNNING, CallStatus.WAITING)
-            if not is_mine or not runs or intent in self._launched:
+            is_started = call.status in (CallStatus.RUNNING, CallStatus.WAITING)
+            if not is_mine or not is_started or intent in self._started_intents:
                 continue
             if not self._is_alive():
-                raise Lost("the lease ran out before the effect could begin")
-            self._launched.add(intent)
-            self._run(call)
+                raise Lost("the lease expired before the effect could start")
+            self._started_intents.add(intent)
+            self._run_call(call)
 
-    def _run(self, call: Call) -> None:
-        opened = None if call.wait is None else self._ledger.pending(call.wait)
-        start = partial(self._performer.run, call, self._log.state, opened)
-        self._flight.run(call.id, start)
+    def _run_call(self, call: Call) -> None:
+        opened = None if call.pending_id is None else self._writer.pending_record(call.pending_id)
+        start = partial(self._tool_calls.run, call, self._log.state, opened)
+        self._in_flight.start_call(call.id, start)

@@ -1,76 +1,69 @@
-"""The reader of the feed: tells those who listen here what other processes write, too."""
+"""Reader of the feed: it notifies listeners here of what any process has recorded."""
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
-import anyio
-
-from perdure.runtime.records.cache import Heard, SessionCache
+from perdure.runtime.records.cache import HeadListener, SessionCache
 from perdure.store.base import Record, Store
 from perdure.store.shared.paging import END
 
 POLL_S: Final = 1.0
 PAGE: Final = 500
-# What is written here is told at once; for the rest it is worth waiting for some more of it.
+# Commits of this process are notified at once; those of others are worth gathering.
 GATHER_S: Final = 0.02
 
-Taken = Callable[[Sequence[Record]], None]
+RecordsListener = Callable[[Sequence[Record]], None]
 
 
 class FeedReader:
-    """Tells listeners the newest seq of their stream. A hint: late or missing is harmless."""
+    """Notifies listeners of the newest seq of their stream: a hint, late or missing is harmless."""
 
-    def __init__(self, store: Store, near: SessionCache | None = None) -> None:
+    def __init__(self, store: Store, cache: SessionCache) -> None:
         self._store = store
-        self._near = near or SessionCache()
-        self._readers: list[Taken] = []
+        self._cache = cache
+        self._listeners: list[RecordsListener] = []
         self._cursor = END
 
     @contextmanager
-    def reading(self, taken: Taken) -> Iterator[None]:
-        """Be handed every record that comes, in the order of the feed."""
-        self._readers.append(taken)
+    def subscribe_records(self, listener: RecordsListener) -> Iterator[None]:
+        """Call the listener with every new record, in the order of the feed."""
+        self._listeners.append(listener)
         try:
             yield
         finally:
-            self._readers.remove(taken)
+            self._listeners.remove(listener)
 
-    def listening(self, stream: str, heard: Heard) -> AbstractContextManager[None]:
-        """Be told of one stream."""
-        return self._near.listening(stream, heard)
+    def subscribe(self, stream: str, listener: HeadListener) -> AbstractContextManager[None]:
+        """Return a context in which the listener gets the newest seq of one stream."""
+        return self._cache.subscribe(stream, listener)
 
-    def start_over(self) -> None:
-        """Read from now on: the store was closed, and what is behind its name may be another."""
+    def reset(self) -> None:
+        """Read from the end again: after a close, the same URL may lead to another store."""
         self._cursor = END
 
-    async def begin(self) -> None:
-        """Fix from where on the feed is read: all that is recorded after this, readers get."""
+    async def fix_cursor(self) -> None:
+        """Fix where the feed is read from: listeners get all that is recorded after this."""
         if self._cursor == END:
             now = (await self._store.tail(END, 0)).cursor
-            if self._cursor == END:  # not where somebody has fixed it meanwhile
+            if self._cursor == END:  # unless another caller has fixed it in the meantime
                 self._cursor = now
 
     async def run(self) -> None:
-        """Read the feed from now on, or from where a failure ended that, for ever."""
-        await self.begin()
-        self._near.tell_all()  # what was recorded before that nobody is told of later
+        """Read the feed for ever, from now on or from where a failure stopped it."""
+        await self.fix_cursor()
+        self._cache.notify_all()  # of what was recorded before the cursor
         while True:
             await self._store.changed(POLL_S)
-            if not self._readers:
-                await anyio.sleep(GATHER_S)
+            if not self._listeners:
+                await asyncio.sleep(GATHER_S)
             more = True
             while more:
                 feed = await self._store.tail(self._cursor, PAGE)
                 more, self._cursor = len(feed.records) == PAGE, feed.cursor
-                for taken in tuple(self._readers):
-                    taken(feed.records)
+                for listener in tuple(self._listeners):
+                    listener(feed.records)
                 newest = {record.stream: record.seq for record in feed.records}
                 for stream, seq in newest.items():
-                    self._near.tell(stream, seq)
-
-
-async def wait_for(event: anyio.Event, timeout_s: float) -> None:
-    """Wait until it is set, at most that long."""
-    with anyio.move_on_after(timeout_s):
-        await event.wait()
+                    self._cache.notify(stream, seq)

@@ -1,6 +1,6 @@
-"""What a drive has begun and not heard of yet: a request to the model, calls of tools.
+"""Effects of a drive that have no outcome yet: a model request, and tool calls.
 
-Each runs in a task of its own. One that was called off may go on, and tells nobody.
+Each runs in its own asyncio task. One that was cancelled may continue; its outcome is dropped.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from perdure.errors import PerdureError
 
 
 class ToolReturned(Struct, frozen=True):
-    """A tool came back, well or not."""
+    """A tool returned a result, or failed."""
 
     call_id: str
     content: events.Content
@@ -26,14 +26,14 @@ class ToolReturned(Struct, frozen=True):
 
 
 class StartReturned(Struct, frozen=True):
-    """The start of a deferred tool came back."""
+    """A deferred tool has started its external work."""
 
     call_id: str
-    news: events.Progress
+    progress: events.Progress
 
 
 class Answered(Struct, frozen=True):
-    """A model answered a request made at this head."""
+    """A model responded to a request made at this head."""
 
     turn: int
     request_head: int
@@ -43,16 +43,16 @@ class Answered(Struct, frozen=True):
 
 
 class ModelFailed(Struct, frozen=True):
-    """A model did not answer."""
+    """A model request failed."""
 
     turn: int
     request_head: int
     error: PerdureError
-    cut: Cut | None = None  # of the summary that it was asked for
+    cut: Cut | None = None  # of the summary that was requested
 
 
-class Summarised(Struct, frozen=True):
-    """A model summarised what was said before a cut."""
+class Summarized(Struct, frozen=True):
+    """A model summarized the messages before a cut."""
 
     turn: int
     request_head: int
@@ -60,109 +60,113 @@ class Summarised(Struct, frozen=True):
     answer: Answer
 
 
-Outcome = ToolReturned | StartReturned | Answered | ModelFailed | Summarised
+Outcome = ToolReturned | StartReturned | Answered | ModelFailed | Summarized
 
 
-Doing = Coroutine[Any, Any, Outcome]
-Start = Callable[[], Doing]
+EffectRun = Coroutine[Any, Any, Outcome]
+StartEffect = Callable[[], EffectRun]
 
-_ENDS: Final = (asyncio.CancelledError, KeyboardInterrupt, SystemExit)  # of the task, or of us all
+_ENDS: Final = (
+    asyncio.CancelledError,
+    KeyboardInterrupt,
+    SystemExit,
+)  # of the task, or of the process
 
 
 class InFlight:
-    """Everything that one drive has in the air."""
+    """Running effects of one drive, and the outcomes that are not recorded yet."""
 
-    def __init__(self, tell: Callable[[], None]) -> None:
+    def __init__(self, notify: Callable[[], None]) -> None:
         self.outcomes: list[Outcome] = []
         self.calls: dict[str, anyio.CancelScope] = {}
-        self.asking: asyncio.Task[None] | None = None
-        self._asked = 0
-        self._tasks: set[asyncio.Task[None]] = set()  # also those called off, or ended
-        self._fell: BaseException | None = None
-        self._tell = tell
+        self.request: asyncio.Task[None] | None = None
+        self._request_count = 0
+        self._tasks: set[asyncio.Task[None]] = set()  # also cancelled and ended ones
+        self._failure: BaseException | None = None
+        self._notify = notify
 
-    def ask(self, start: Start) -> None:
-        """Begin a request to the model."""
-        self._asked += 1
-        self.asking = self._begin(self._ask(self._asked, start))
+    def start_request(self, start: StartEffect) -> None:
+        """Start a model request."""
+        self._request_count += 1
+        self.request = self._spawn(self._run_request(self._request_count, start))
 
-    def run(self, call_id: str, start: Start) -> None:
-        """Begin a call. In a scope of its own, a tool can shield what must not be torn apart."""
+    def start_call(self, call_id: str, start: StartEffect) -> None:
+        """Start a call, in an anyio cancel scope, so that a tool can shield a part of its work."""
         scope = self.calls[call_id] = anyio.CancelScope()
-        self._begin(self._run(call_id, scope, start))
+        self._spawn(self._run_call(call_id, scope, start))
 
-    def stop(self) -> None:
-        """Call everything off; what cannot be stopped is not waited for."""
+    def cancel_all(self) -> None:
+        """Cancel everything; effects that cannot be cancelled are not waited for."""
         for scope in self.calls.values():
             scope.cancel()
         self.calls.clear()
-        self.stop_asking()
+        self.cancel_request()
 
-    def stop_asking(self) -> None:
-        """Call the request to the model off."""
-        asking, self.asking = self.asking, None
-        if asking is not None:
-            asking.cancel()
+    def cancel_request(self) -> None:
+        """Cancel the model request."""
+        request, self.request = self.request, None
+        if request is not None:
+            request.cancel()
 
-    def check(self) -> None:
-        """Raise what took a task along that nobody had called off."""
-        if self._fell is not None:
-            raise self._fell
+    def raise_failure(self) -> None:
+        """Raise the failure of a task that was not cancelled by the drive."""
+        if self._failure is not None:
+            raise self._failure
 
-    async def gone(self, within_s: float | None = None) -> None:
-        """Until the last of it has ended, whoever cancels us meanwhile; or for so long."""
+    async def wait_ended(self, within_s: float | None = None) -> None:
+        """Wait until all tasks have ended, even if we are cancelled; or at most this long."""
         while running := [task for task in self._tasks if not task.done()]:
             try:
                 await asyncio.wait(running, timeout=within_s)
             except asyncio.CancelledError:
-                self.stop()
+                self.cancel_all()
             else:
                 if within_s is not None:
                     return
 
-    def _begin(self, doing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(doing)
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         return task
 
-    # Each task tells of its own end: a callback would come a round of the event loop later.
+    # Each task reports its own end: a done callback would run one round of the event loop later.
 
-    async def _ask(self, number: int, start: Start) -> None:
+    async def _run_request(self, number: int, start: StartEffect) -> None:
         outcome: Outcome | None = None
-        fell: BaseException | None = None
+        failure: BaseException | None = None
         try:
             outcome = await start()
         except _ENDS as error:
-            fell = error
+            failure = error
             raise
         except BaseException as error:  # noqa: BLE001 - `check` raises it in the drive
-            fell = error
+            failure = error
         finally:
-            if self.asking is not None and number == self._asked:
-                self.asking = None
-                self._landed(outcome, fell)
+            if self.request is not None and number == self._request_count:
+                self.request = None
+                self._finish(outcome, failure)
 
-    async def _run(self, call_id: str, scope: anyio.CancelScope, start: Start) -> None:
+    async def _run_call(self, call_id: str, scope: anyio.CancelScope, start: StartEffect) -> None:
         outcome: Outcome | None = None
-        fell: BaseException | None = None
+        failure: BaseException | None = None
         try:
             with scope:
                 outcome = await start()
         except _ENDS as error:
-            fell = error
+            failure = error
             raise
         except BaseException as error:  # noqa: BLE001 - `check` raises it in the drive
-            fell = error
+            failure = error
         finally:
-            if self.calls.get(call_id) is scope:  # else it was called off
+            if self.calls.get(call_id) is scope:  # else it was cancelled
                 del self.calls[call_id]
-                self._landed(outcome, fell)
+                self._finish(outcome, failure)
 
-    def _landed(self, outcome: Outcome | None, fell: BaseException | None) -> None:
+    def _finish(self, outcome: Outcome | None, failure: BaseException | None) -> None:
         if outcome is not None:
             self.outcomes.append(outcome)
-        elif fell is None or isinstance(fell, asyncio.CancelledError):
-            self._fell = PerdureError("the drive was cut off", code="INTERNAL")
+        elif failure is None or isinstance(failure, asyncio.CancelledError):
+            self._failure = PerdureError("the drive was cut off", code="INTERNAL")
         else:
-            self._fell = fell
-        self._tell()
+            self._failure = failure
+        self._notify()

@@ -1,5 +1,6 @@
-"""The name under which this process holds leases, its heartbeat, and what it claims."""
+"""Leases of this process: claims, the heartbeat of the holder, and the release of leases."""
 
+import asyncio
 import logging
 import os
 import socket
@@ -7,8 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
-
-import anyio
 
 from perdure.core.log import events
 from perdure.core.session import naming as index
@@ -36,170 +35,184 @@ logger = logging.getLogger("perdure")
 
 @dataclass(frozen=True, slots=True)
 class UnreturnedLease:
-    """A lease that must be given back: until when nobody should look, and why the drive failed."""
+    """A lease to release: when the stream is due next, and why the drive failed, if it did."""
 
     lease: Lease
     due: int | None
-    told: PerdureError | None = None  # recorded as the end of the run
+    failure: PerdureError | None = None  # recorded as the error of the run
 
 
 class UnreturnedLeases:
-    """What we hold and do not drive; as long as we live, nobody else would ever look at it."""
+    """Leases that could not be released yet.
+
+    While our heartbeat continues, no other worker could claim their streams.
+    """
 
     def __init__(self, store: Store, outbox: Outbox) -> None:
         self._store = store
         self._outbox = outbox
-        self._owed: dict[str, UnreturnedLease] = {}  # by stream
+        self._leases: dict[str, UnreturnedLease] = {}  # by stream
 
     def __bool__(self) -> bool:
-        return bool(self._owed)
+        return bool(self._leases)
 
-    def forget(self) -> None:
-        """Owe nothing any more: what we held went with our name."""
-        self._owed.clear()
+    def clear(self) -> None:
+        """Drop all: the leases ended with the holder's name."""
+        self._leases.clear()
 
-    async def pay_all(self, wanted: str | None = None) -> None:
-        """Try once more to give back what is owed; a stream that somebody wants, at once."""
-        for debt in tuple(self._owed.values()):
-            if self._owed.get(debt.lease.stream) is not debt:
-                continue  # somebody else has paid it meanwhile
-            asked = debt.due is not None and debt.lease.stream == wanted  # no need to wait
-            await self.pay(replace(debt, due=self._store.now()) if asked else debt)
+    async def release_all(self, claimed: str | None = None) -> None:
+        """Try again to release the leases; a stream that a caller claims becomes due at once."""
+        for item in tuple(self._leases.values()):
+            if self._leases.get(item.lease.stream) is not item:
+                continue  # another task has released it in the meantime
+            is_claimed = item.due is not None and item.lease.stream == claimed
+            await self.release(replace(item, due=self._store.now()) if is_claimed else item)
 
-    async def pay(self, debt: UnreturnedLease) -> None:
-        """Give a lease back; it is owed until we know better: who pays may be called off."""
-        stream = debt.lease.stream
-        self._owed[stream] = debt
+    async def release(self, unreturned: UnreturnedLease) -> None:
+        """Release a lease; it stays in the list until that succeeded: we may be cancelled."""
+        stream = unreturned.lease.stream
+        self._leases[stream] = unreturned
         try:
-            await self._give_back(debt)
+            await self._commit_release(unreturned)
         except (Fenced, Gone, Lost, NoStream) as refused:
             logger.info("%s is not ours any more: %s", stream, refused)
         except StoreError as refused:
-            # We are alive and hold it: nobody else would ever look. So it is tried again.
-            logger.info("%s: the lease could not be given back: %s", stream, refused)
+            # Our heartbeat keeps it alive, so the heartbeat tries to release it again.
+            logger.info("%s: the lease could not be released: %s", stream, refused)
             return
-        if self._owed.get(stream) is debt:
-            del self._owed[stream]
+        if self._leases.get(stream) is unreturned:
+            del self._leases[stream]
 
-    async def _give_back(self, debt: UnreturnedLease) -> None:
-        lease, store = debt.lease, self._store
+    async def _commit_release(self, unreturned: UnreturnedLease) -> None:
+        lease, store = unreturned.lease, self._store
         head = (await store.read(lease.stream, limit=0)).head
         records, puts = [], []
-        if debt.told is not None:
-            fact = events.AgentError(run="", error=debt.told.message, code=debt.told.code)
+        if unreturned.failure is not None:
+            failure = unreturned.failure
+            fact = events.AgentError(run="", error=failure.message, code=failure.code)
             records = [as_record(fact, store.now())]
-            puts = await self._failed_entry(lease)
-        write = Write(lease.stream, records, lease, head, release=Release(debt.due))
-        await store.commit(*self._outbox.also([write], puts))
+            puts = await self._failed_entry_puts(lease)
+        write = Write(lease.stream, records, lease, head, release=Release(unreturned.due))
+        await store.commit(*self._outbox.with_deliveries([write], puts))
 
-    async def _failed_entry(self, lease: Lease) -> list[Put]:
+    async def _failed_entry_puts(self, lease: Lease) -> list[Put]:
         try:
-            known = await held(self._store, lease)
-        except Corrupt:  # its log can still say so, and the lease must go back
+            entry = await leased_session(self._store, lease)
+        except Corrupt:  # the log can still hold the error, and the lease must be released
             return []
-        return [] if known.record.is_over else [known.put(state="failed", problem=None)]
+        return [] if entry.record.is_over else [entry.put(state="failed", problem=None)]
 
 
-async def held(store: Store, lease: Lease) -> SessionEntry:
-    """The entry of the session that a lease is for. Raises Gone."""
-    names = index.names_in(lease.stream) or ("", "")
+async def leased_session(store: Store, lease: Lease) -> SessionEntry:
+    """Return the entry of the session that a lease is for. Raises Gone."""
+    names = index.parse_session_stream(lease.stream) or ("", "")
     entry = await store.get("session", index.session_key(*names))
     if entry is None or entry.stream != lease.stream:
         raise Gone(f"{lease.stream} has no entry", stream=lease.stream)
-    return SessionEntry.of(entry)
+    return SessionEntry.decode(entry)
 
 
 LEASE_MS: Final = 10_000
-BLIND_LEASE_MS: Final = 2_000  # where a death is not seen, and the end of the lease must tell of it
+BLIND_LEASE_MS: Final = 2_000  # for stores that notice a dead process only by its lease
 
-Lose = Callable[[str], None]
-HasAgain = Callable[[Sequence[Lease]], bool]
+OnLost = Callable[[str], None]
+IsDriven = Callable[[Sequence[Lease]], bool]
 
 
 class LeaseHolder:
-    """Claims for this process, under one name at a time, since the heartbeat renews one.
+    """Claims streams under one name at a time, since the heartbeat renews one name.
 
-    `lost` is called when everything that was held under a name must be forgotten. `has_again` says
-    whether leases are among those that are driven here already.
+    `on_lost` is called when all leases under a name are lost. `is_driven` says whether one of the
+    claimed leases has a drive here already.
     """
 
     def __init__(
-        self, store: Store, debts: UnreturnedLeases, lease_ms: int, lost: Lose, has_again: HasAgain
+        self,
+        store: Store,
+        unreturned: UnreturnedLeases,
+        lease_ms: int,
+        on_lost: OnLost,
+        is_driven: IsDriven,
     ) -> None:
         self._store = store
-        self._debts = debts
+        self._unreturned = unreturned
         self._lease_ms = lease_ms
-        self._lost = lost
-        self._has_again = has_again
+        self._on_lost = on_lost
+        self._is_driven = is_driven
         self._name = ""
-        self._deadline = 0.0  # of our own row, by the local monotonic clock
-        self._joining = anyio.Lock()
-        self._serves: dict[object, frozenset[str]] = {}  # queues, by the worker here that does
-        self._served = self._named = frozenset({DEFAULT})  # by us; as our name says
+        self._deadline = 0.0  # of our row, by the local monotonic clock
+        self._joining = asyncio.Lock()
+        self._worker_queues: dict[object, frozenset[str]] = {}  # by worker in this process
+        self._queues = self._name_queues = frozenset({DEFAULT})  # served now; as the name says
+
+    def reset(self) -> None:
+        """Forget leases and locks of the time before a close."""
+        self._unreturned.clear()
+        self._joining = asyncio.Lock()  # a new one: a lock belongs to one event loop
 
     @property
-    def is_misnamed(self) -> bool:
-        """Whether our name says other queues than those that are served."""
-        return bool(self._name) and self._named != self._served
+    def has_stale_name(self) -> bool:
+        """Return whether the name has other queues than those that are served now."""
+        return bool(self._name) and self._name_queues != self._queues
 
     def serve(self, worker: object, queues: frozenset[str]) -> None:
-        """Let the next name say that a worker here serves these queues; none: it has ended."""
-        self._serves[worker] = queues
+        """Put the queues of a worker into the next name; none: the worker has ended."""
+        self._worker_queues[worker] = queues
         if not queues:
-            del self._serves[worker]
-        self._served = frozenset[str]().union(*self._serves.values()) or frozenset({DEFAULT})
+            del self._worker_queues[worker]
+        self._queues = frozenset[str]().union(*self._worker_queues.values()) or frozenset({DEFAULT})
 
-    def holds(self, lease: Lease) -> bool:
-        """Whether a lease is good by our own clock, which may stand still as we do."""
+    def is_valid(self, lease: Lease) -> bool:
+        """Return whether a lease is still valid by our own clock."""
         return self._name == lease.holder and time.monotonic() < self._deadline
 
     async def claim(self, kind: str, limit: int, only: str | None = None) -> list[Lease]:
-        """Take streams that are due; first what is owed is given back."""
-        if self._debts:
-            await self._debts.pay_all(only)
+        """Claim due streams, after releasing the leases that are still to be released."""
+        if self._unreturned:
+            await self._unreturned.release_all(only)
         for _ in range(2):
             name = self._name or await self._join()
             try:
                 leases = await self._store.claim(name, kind, limit, only=only)
-                if not self._has_again(leases):
+                if not self._is_driven(leases):
                     return leases
-                # The database was killed before it had kept the first claim, and no fence parts
-                # the two. Only under another name can one of them go on.
+                # The database lost the first claim in a crash, and no fence separates the two.
+                # Only under another name can one of them continue.
                 self.lose(name)
                 await self._store.renew(name, 0)
             except Lost:
                 self.lose(name)
             except Unknown:
-                self.lose(name)  # it may hold what we do not know of
+                self.lose(name)  # it may hold leases that we do not know of
                 raise
         return []
 
-    async def beat(self) -> None:
-        """Stay alive, for ever."""
+    async def heartbeat(self) -> None:
+        """Renew the holder's row for ever."""
         while True:
-            await anyio.sleep(self._lease_ms / 3000)
+            await asyncio.sleep(self._lease_ms / 3000)
             if not self._name:
                 continue
-            asked, name = time.monotonic(), self._name
+            renewed_at, name = time.monotonic(), self._name
             try:
                 await self._store.renew(name, self._lease_ms)
-                self._deadline = asked + self._lease_ms / 1000
-                await self._debts.pay_all()
+                self._deadline = renewed_at + self._lease_ms / 1000
+                await self._unreturned.release_all()
             except Lost:
                 self.lose(name)
             except StoreError as error:
                 logger.warning("the heartbeat failed: %s", error.message)
 
     def lose(self, name: str) -> None:
-        """Our row is gone, or may be: what it may still hold ends with it; nobody renews it."""
+        """Give up a name whose row is gone, or may be; its leases end without a renewal."""
         if self._name == name:
-            logger.warning("%s lost its lease; its sessions go to others", name)
+            logger.warning("%s lost its leases; other workers may claim its sessions", name)
             self._name = ""
-            self._debts.forget()
-        self._lost(name)
+            self._unreturned.clear()
+        self._on_lost(name)
 
     async def leave(self) -> None:
-        """Give everything back."""
+        """Release all leases by removing the holder's row."""
         if not self._name:
             return
         name, self._name = self._name, ""
@@ -215,8 +228,8 @@ class LeaseHolder:
             if not self._name:
                 machine = socket.gethostname().split(".")[0][:40] or "host"
                 process = f"{machine}-{os.getpid()}-{secret_id('w')[2:12]}"
-                self._named = self._served
-                name = worker_name(process, self._named)
+                self._name_queues = self._queues
+                name = worker_name(process, self._name_queues)
                 deadline = time.monotonic() + self._lease_ms / 1000
                 await self._store.renew(name, self._lease_ms, join=True)
                 self._name, self._deadline = name, deadline

@@ -1,4 +1,4 @@
-"""Asking a model for a turn or a summary, and what it says as the log can keep it."""
+"""Model requests of a drive: the next turn, or a summary."""
 
 import asyncio
 import logging
@@ -14,233 +14,256 @@ from perdure.core.conversation import compaction
 from perdure.core.conversation.compaction import Cut
 from perdure.core.conversation.messages import Answer, Message, UserMessage
 from perdure.core.conversation.repair import IncrementalCanonical
-from perdure.core.driver.model_failures import ELSEWHERE, NOT_RUN, cut_off
+from perdure.core.driver.model_failures import FALLBACK_CODES, cut_off_response
+from perdure.core.driver.texts import CALLS_CUT_OFF
 from perdure.core.driver.verdicts import GiveUp, Reject
 from perdure.core.log.stop_reasons import is_cut
 from perdure.core.session.state import State
+from perdure.core.text import storable_text
 from perdure.errors import ModelError, PerdureError
-from perdure.runtime.agents.prices import window
-from perdure.runtime.engine.in_flight import Answered, ModelFailed, Summarised
+from perdure.runtime.agents.prices import context_window
+from perdure.runtime.engine.in_flight import Answered, ModelFailed, Summarized
 from perdure.runtime.engine.tool_calls import CallContext, Verdicts
 from perdure.runtime.models.base import Delta, Model, Request
 from perdure.runtime.probes import ModelAsked, notify
 from perdure.runtime.records.content import find_bytes
 from perdure.runtime.records.log import Log
-from perdure.runtime.storable import storable, storable_text
+from perdure.runtime.storable import storable_answer
 from perdure.runtime.streaming import Attempt
-from perdure.runtime.tools.invoke import is_called_off, named
+from perdure.runtime.tools.invoke import error_line, is_own_cancellation
 
 logger = logging.getLogger("perdure")
 
 
 class ModelCalls(Struct, frozen=True):
-    """One session's way to its model; it may be interrupted at any await without harm."""
+    """Model requests of one session; each may be cancelled at any await without harm."""
 
-    place: CallContext
+    context: CallContext
     verdicts: Verdicts
-    growing: IncrementalCanonical
+    canonical: IncrementalCanonical
 
-    async def turn(
+    async def request_turn(
         self, messages: list[Message], state: State, attempt: Attempt = (0, 0)
     ) -> Answered | ModelFailed:
         """Request one turn and judge its calls."""
         turn, head = state.turn + 1, state.head
-        asked = await self._said_to(partial(self._request, messages, state, turn), state, attempt)
-        if isinstance(asked, PerdureError):
-            return ModelFailed(turn, head, asked)
-        answer, wrong = storable(asked)
+        response = await self._ask(partial(self._request, messages, state, turn), state, attempt)
+        if isinstance(response, PerdureError):
+            return ModelFailed(turn, head, response)
+        answer, problems = storable_answer(response)
         if is_cut(answer.stop):
-            wrong = {call.id: NOT_RUN for call in answer.calls}
+            problems = {call.id: CALLS_CUT_OFF for call in answer.calls}
         verdicts = tuple(
             [
-                Reject(wrong[call.id])
-                if call.id in wrong
+                Reject(problems[call.id])
+                if call.id in problems
                 else await self.verdicts.judge(call, state)
                 for call in answer.calls
             ]
         )
-        return Answered(turn, head, answer, verdicts, self._hidden(answer, wrong))
+        return Answered(turn, head, answer, verdicts, self._hidden_arguments(answer, problems))
 
-    async def summary(
+    async def request_summary(
         self, cut: Cut, covered: list[Message], state: State, instructions: str
-    ) -> Summarised | ModelFailed:
-        """Request a summary of what was said before a cut."""
+    ) -> Summarized | ModelFailed:
+        """Request a summary of the messages before a cut."""
         turn, head = state.turn + 1, state.head
         messages = [*covered, UserMessage(instructions)]
 
-        def request() -> Request:
-            made = self._request(messages, state, turn)
-            return vary(made, output_schema=None, purpose="summary", growing=None)
+        def build() -> Request:
+            request = self._request(messages, state, turn)
+            return vary(request, output_schema=None, purpose="summary", canonical=None)
 
-        asked = await self._said_to(request, state, up_to=cut.up_to)
-        if isinstance(asked, Answer) and not asked.text.strip():
-            asked = ModelError(f"{self.place.agent.model_of(state.run).name} gave no summary")
-        if isinstance(asked, Answer) and is_cut(asked.stop):  # what it does not say would be lost
-            why = cut_off(asked, "in the middle of a summary")
-            asked = ModelError(why.error, code=why.code, hint=why.hint)
-        if isinstance(asked, PerdureError):
-            return ModelFailed(turn, head, asked, cut)
-        return Summarised(turn, head, cut, storable(asked)[0])
+        response = await self._ask(build, state, up_to=cut.up_to)
+        if isinstance(response, Answer) and not response.text.strip():
+            response = ModelError(
+                f"{self.context.agent.model_for(state.run).name} returned no summary"
+            )
+        if isinstance(response, Answer) and is_cut(response.stop):  # a part would be missing
+            cut_off = cut_off_response(response, "in the middle of a summary")
+            response = ModelError(cut_off.error, code=cut_off.code, hint=cut_off.hint)
+        if isinstance(response, PerdureError):
+            return ModelFailed(turn, head, response, cut)
+        return Summarized(turn, head, cut, storable_answer(response)[0])
 
-    async def _said_to(
+    async def _ask(
         self,
-        make: Callable[[], Request],
+        build: Callable[[], Request],
         state: State,
         attempt: Attempt | None = None,
         up_to: int = 0,
     ) -> Answer | PerdureError:
-        """What the model says to a request, or why it says nothing."""
+        """Return the model's answer to a request, or the error of the request."""
         try:
-            return await self._answer(make(), self.place.agent.model_of(state.run), attempt, up_to)
+            return await self._stream_answer(
+                build(), self.context.agent.model_for(state.run), attempt, up_to
+            )
         except PerdureError as error:
             error.message = storable_text(error.message)
             return error
         except (Exception, asyncio.CancelledError) as error:
-            if is_called_off(error):
+            if is_own_cancellation(error):
                 raise
-            logger.exception("the model of agent %s failed", self.place.agent.name)
-            return ModelError(named(error))
+            logger.exception("the model of agent %s failed", self.context.agent.name)
+            return ModelError(error_line(error))
 
-    def _hidden(self, answer: Answer, wrong: Collection[str]) -> dict[str, tuple[str, ...]]:
-        """The names of the arguments that are not shown, of each call that has some.
+    def _hidden_arguments(
+        self, answer: Answer, invalid: Collection[str]
+    ) -> dict[str, tuple[str, ...]]:
+        """Return the names of redacted arguments, for each call that has some.
 
-        Where the model misspelled a name, or wrote no object, a secret may stand anywhere.
+        If the model misspelled a name or did not write an object, a secret may be anywhere.
         """
         hidden: dict[str, tuple[str, ...]] = {}
         for call in answer.calls:
-            tool = self.place.agent.tool(call.tool)
-            names = self.place.agent.hidden if tool is None else tool.hidden
-            is_clear = tool is not None and call.id not in wrong
-            known = tool.parameters.get("properties", {}) if tool and is_clear else {}
+            tool = self.context.agent.tool(call.tool)
+            names = self.context.agent.hidden_arguments if tool is None else tool.hidden_arguments
+            is_valid = tool is not None and call.id not in invalid
+            properties = tool.parameters.get("properties", {}) if tool and is_valid else {}
             if names:
-                hidden[call.id] = tuple(sorted(names | (call.params.keys() - known.keys())))
+                hidden[call.id] = tuple(sorted(names | (call.params.keys() - properties.keys())))
         return hidden
 
     def _request(self, messages: list[Message], state: State, turn: int) -> Request:
         return Request(
-            session_id=self.place.session_id,
-            agent=self.place.agent.name,
+            session_id=self.context.session_id,
+            agent=self.context.agent.name,
             turn=turn,
             instructions=self._instructions(state),
             messages=messages,
-            growing=self.growing,
-            tools=self.place.agent.specs,
-            settings=self.place.agent.agent.model_settings,
-            output_schema=self.place.agent.output.schema,
-            read_file=partial(find_bytes, self.place.desk.store),
+            canonical=self.canonical,
+            tools=self.context.agent.specs,
+            settings=self.context.agent.agent.model_settings,
+            output_schema=self.context.agent.output.schema,
+            read_file=partial(find_bytes, self.context.resources.store),
         )
 
     def _instructions(self, state: State) -> str:
-        said = self.place.agent.agent.instructions
-        return said if isinstance(said, str) else said(self.place.context(state))
+        instructions = self.context.agent.agent.instructions
+        if isinstance(instructions, str):
+            return instructions
+        return instructions(self.context.tool_context(state))
 
-    async def _answer(
+    async def _stream_answer(
         self, request: Request, model: Model, attempt: Attempt | None, up_to: int
     ) -> Answer:
-        whole: Answer | None = None
-        hides = bool(self.place.agent.hidden)
-        notify(ModelAsked, self.place.tenant, self.place.session_id, request.turn, up_to)
+        answer: Answer | None = None
+        hides = bool(self.context.agent.hidden_arguments)
+        notify(ModelAsked, self.context.tenant, self.context.session_id, request.turn, up_to)
         with (
-            self.place.desk.telemetry.chat(model.name, request, hides=hides) as answered,
-            self._speaking(request, attempt) as say,
+            self.context.resources.telemetry.chat(model.name, request, hides=hides) as record,
+            self._delta_writer(request, attempt) as publish,
         ):
-            async for piece in model.answer(request):
-                if isinstance(piece, Answer):
-                    whole = piece
-                elif piece.kind != "args" or not hides:
-                    say(piece)
-            if whole is None:
-                raise ModelError(f"{model.name} ended its answer without one")
-            answered(whole)
-        return self._priced(whole, model)
+            async for delta in model.answer(request):
+                if isinstance(delta, Answer):
+                    answer = delta
+                elif delta.kind != "args" or not hides:
+                    publish(delta)
+            if answer is None:
+                raise ModelError(f"{model.name} ended its stream without an answer")
+            record(answer)
+        return self._with_cost(answer, model)
 
-    def _speaking(
+    def _delta_writer(
         self, request: Request, attempt: Attempt | None
     ) -> AbstractContextManager[Callable[[Delta], None]]:
-        """How its pieces are said to people; a summary is for the model alone."""
+        """Return a context that publishes deltas; a summary is only for the model."""
         if attempt is None:
             return nullcontext(lambda _: None)
-        return self.place.desk.bus.speaking(
-            (self.place.tenant, self.place.session_id), request.turn, attempt
+        return self.context.resources.bus.stream_response(
+            (self.context.tenant, self.context.session_id), request.turn, attempt
         )
 
-    def _priced(self, answer: Answer, model: Model) -> Answer:
-        """What the answer cost at today's price is part of it."""
+    def _with_cost(self, answer: Answer, model: Model) -> Answer:
+        """Return the answer with its cost at present prices in its usage."""
         if not answer.usage:
             return answer
         names = (f"{answer.provider}:{answer.model}", model.name)
-        return vary(answer, usage=self.place.desk.prices.priced(answer.usage, *names))
+        return vary(answer, usage=self.context.resources.prices.with_cost(answer.usage, *names))
 
 
-TOO_LONG: Final = "MODEL_CONTEXT"  # what is said of a request that the model cannot take
-_OF_LESS: Final = (TOO_LONG, "MODEL_CUT")  # a summary of less may be had, and shorter
-NOTHING: Final = GiveUp("there is nothing to summarise", "NOTHING_TO_COMPACT")
-_SMALL: Final = 2_000  # tokens that every model takes: the table of windows is not even loaded
+TOO_LONG: Final = "MODEL_CONTEXT"  # error code of a request that exceeds the context of the model
+_SHORTER_MAY_FIT: Final = (
+    TOO_LONG,
+    "MODEL_CUT",
+)  # codes after which a summary of fewer messages may succeed
+NOTHING_TO_COMPACT: Final = GiveUp("there is nothing to summarize", "NOTHING_TO_COMPACT")
+_SMALL_TOKENS: Final = 2_000  # fit every model, so that the table of windows is not loaded
 
 
 class Summaries:
-    """When a summary is asked for instead of the next turn, and what if there is none."""
+    """Decides when a summary is requested before the next turn, and what its failure means."""
 
-    def __init__(self, asking: ModelCalls, log: Log) -> None:
-        self._asking = asking
-        self._agent = asking.place.agent
+    def __init__(self, model_calls: ModelCalls, log: Log) -> None:
+        self._model_calls = model_calls
+        self._agent = model_calls.context.agent
         self._policy = self._agent.compaction
         self._log = log
-        self._too_long: tuple[int, int] | None = None  # turn and summary that were not taken
-        self._given_up: int | None = None  # the turn before which there is no summary to be had
+        self._too_long: tuple[int, int] | None = None  # turn and summary, not accepted
+        self._skipped_turn: int | None = None  # the turn before which no summary could be obtained
 
-    def wanted(self) -> Cut | None:
-        """Where to cut before the next turn is asked for; None: it is asked for as it is."""
+    def next_cut(self) -> Cut | None:
+        """Return where to cut before the next turn is requested; None: no summary is needed."""
         turn, log, policy = self._log.state.turn + 1, self._log.events, self._policy
-        if policy is None or turn == self._given_up:
+        if policy is None or turn == self._skipped_turn:
             return None
-        if self._too_long is not None and self._too_long == (turn, compaction.covered(log)):
-            return compaction.cut(log, policy)
-        looks = policy.needs_window and compaction.size(log, _SMALL) >= _SMALL
-        model = self._agent.model_of(self._log.state.run)
-        return compaction.wanted(log, policy, window(model.name) if looks else None)
+        if self._too_long is not None and self._too_long == (turn, compaction.summary_end(log)):
+            return compaction.find_cut(log, policy)
+        needs_window = (
+            policy.is_window_required
+            and compaction.estimate_tokens(log, _SMALL_TOKENS) >= _SMALL_TOKENS
+        )
+        model = self._agent.model_for(self._log.state.run)
+        window = context_window(model.name) if needs_window else None
+        return compaction.automatic_cut(log, policy, window)
 
-    def by_hand(self) -> Cut | None:
-        """Where to cut because somebody wants it; None: there is nothing to summarise."""
-        asked = self._log.state.compaction
-        if asked is None:
+    def requested_cut(self) -> Cut | None:
+        """Return where to cut for a caller's request; None: there is nothing to summarize."""
+        requested = self._log.state.compaction
+        if requested is None:
             return None
-        policy = self._policy or compaction.Policy()
-        return compaction.by_hand(self._log.events, policy, asked.wanted, asked.seq)
+        policy = self._policy or compaction.CompactionPolicy()
+        return compaction.requested_cut(self._log.events, policy, requested.request, requested.seq)
 
-    async def summarise(self, cut: Cut) -> Summarised | ModelFailed:
-        """A summary of what stands before the cut, or of less if that is too much for one."""
+    async def summarize(self, cut: Cut) -> Summarized | ModelFailed:
+        """Request a summary up to the cut, or up to an earlier one if that is too long."""
         state, text = self._log.state, self._instructions(cut)
         while True:
-            covered = self._log.covered(cut.up_to)
-            outcome = await self._asking.summary(cut, covered, state, text)
-            is_too_much = isinstance(outcome, ModelFailed) and outcome.error.code in _OF_LESS
-            nearer = compaction.shorter(self._log.events, cut) if is_too_much else None
-            if nearer is None:
+            covered = self._log.covered_messages(cut.up_to)
+            outcome = await self._model_calls.request_summary(cut, covered, state, text)
+            is_too_long = (
+                isinstance(outcome, ModelFailed) and outcome.error.code in _SHORTER_MAY_FIT
+            )
+            earlier = compaction.shorter_cut(self._log.events, cut) if is_too_long else None
+            if earlier is None:
                 return outcome
-            cut = nearer
+            cut = earlier
 
     def _instructions(self, cut: Cut) -> str:
         text = compaction.INSTRUCTIONS if self._policy is None else self._policy.instructions
-        asked = self._log.state.compaction if cut.asked else None
-        more = None if asked is None else asked.wanted.instructions
+        requested = self._log.state.compaction if cut.request_seq else None
+        more = None if requested is None else requested.request.instructions
         return f"{text}\n\n{more}" if more else text
 
-    def is_recorded(self, outcome: Summarised) -> bool:
-        """Whether a summary stands in the log already."""
-        return compaction.covered(self._log.events) >= outcome.cut.up_to
+    def is_recorded(self, outcome: Summarized) -> bool:
+        """Return whether a summary is recorded already."""
+        return compaction.summary_end(self._log.events) >= outcome.cut.up_to
 
-    def helps(self, failed: ModelFailed) -> bool:
-        """Whether the session can go on after this, with a summary or without one."""
+    def may_continue(self, failed: ModelFailed) -> bool:
+        """Return whether the session can continue after this failure, with or without a summary."""
         if failed.cut is not None:
-            if failed.error.code in ELSEWHERE:
-                return False  # as of any request: it is asked for again, or another model is
-            what = "%s: there is no summary, the conversation stays as long as it is: %s"
-            logger.warning(what, self._log.stream, failed.error.message)
-            self._given_up = failed.turn
+            if failed.error.code in FALLBACK_CODES:
+                return False  # as for any request: a retry, or another model
+            text = "%s: no summary, the conversation keeps its length: %s"
+            logger.warning(text, self._log.stream, failed.error.message)
+            self._skipped_turn = failed.turn
             return True
-        if failed.error.code != TOO_LONG or failed.turn == self._given_up or self._policy is None:
+        if (
+            failed.error.code != TOO_LONG
+            or failed.turn == self._skipped_turn
+            or self._policy is None
+        ):
             return False
         log = self._log.events
-        self._too_long = (failed.turn, compaction.covered(log))
-        return compaction.cut(log, self._policy) is not None
+        self._too_long = (failed.turn, compaction.summary_end(log))
+        return compaction.find_cut(log, self._policy) is not None

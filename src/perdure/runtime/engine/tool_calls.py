@@ -1,4 +1,4 @@
-"""Running a tool whose intent is recorded; whatever it does is an outcome."""
+"""Tool calls of a drive: verdicts on new calls, and the run of a call whose intent is recorded."""
 
 import asyncio
 import logging
@@ -8,13 +8,14 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from perdure.core.conversation.messages import AskedCall
+from perdure.core.conversation.messages import RequestedCall
 from perdure.core.driver.verdicts import Defer, Reject, RequireApproval, Start, Verdict, Wait
 from perdure.core.log import events
 from perdure.core.pending.record import PendingRecord
-from perdure.core.session.calls import NOT_THIS_CALL, Call
-from perdure.core.session.permissions import NOT_TRACKED, denial
+from perdure.core.session.calls import APPROVAL_MISMATCH, Call
+from perdure.core.session.permissions import NOT_TRACKED, permission_denial_text
 from perdure.core.session.state import State
+from perdure.core.text import storable_text
 from perdure.errors import PerdureError, Refused
 from perdure.runtime.agents.agents import ReadyAgent
 from perdure.runtime.engine.in_flight import StartReturned, ToolReturned
@@ -23,9 +24,14 @@ from perdure.runtime.models.base import Delta
 from perdure.runtime.probes import ToolRun, notify
 from perdure.runtime.records.content import check_size, stored_content
 from perdure.runtime.resources import Resources
-from perdure.runtime.storable import storable_text
-from perdure.runtime.tools.builtin import wait_ms
-from perdure.runtime.tools.invoke import invoke, is_called_off, named, needs_approval, prompt_for
+from perdure.runtime.tools.builtin import wait_duration_ms
+from perdure.runtime.tools.invoke import (
+    error_line,
+    invoke,
+    is_approval_required,
+    is_own_cancellation,
+    render_prompt,
+)
 from perdure.runtime.tools.outputs import Deferred, parse_deferred, render_result
 from perdure.runtime.tools.tool import Tool
 from perdure.runtime.values import Context, Decision, PendingCall
@@ -33,25 +39,25 @@ from perdure.runtime.views import instant
 
 
 class CallContext(Struct, frozen=True):
-    """One session with its agent, as this process has it."""
+    """Session and agent of a drive, and the context that its tools get."""
 
-    desk: Resources
+    resources: Resources
     agent: ReadyAgent
     tenant: str
     session_id: str
 
-    def context(
+    def tool_context(
         self,
         state: State,
         *,
-        call: AskedCall | Call | None = None,
+        call: RequestedCall | Call | None = None,
         args: dict[str, Any] | None = None,
         pending: PendingCall | None = None,
     ) -> Context[Any]:
-        """Where a tool, predicate or instruction runs."""
+        """Return the context of a tool, predicate or instruction."""
         running = call if isinstance(call, Call) else None
         return Context(
-            deps=self.desk.deps,
+            deps=self.resources.deps.value,
             session_id=self.session_id,
             tenant=self.tenant,
             agent=self.agent.name,
@@ -69,123 +75,134 @@ class CallContext(Struct, frozen=True):
     def _decision(self, call: Call | None) -> Decision | None:
         if call is None or call.decision is None:
             return None
-        made = call.decision
-        at = instant(call.decided_at)
-        told = (made.args, made.reason, made.note, made.remember)
-        return Decision(made.kind, made.by, made.via, at, *told)
+        decision, at = call.decision, instant(call.decided_at)
+        details = (decision.args, decision.reason, decision.note, decision.remember)
+        return Decision(decision.kind, decision.by, decision.via, at, *details)
 
     def _progress(self, call: Call, turn: int) -> Callable[[str, float | None], Awaitable[None]]:
-        async def tell(message: str, percent: float | None) -> None:
+        async def report(message: str, percent: float | None) -> None:
             text = message if percent is None else f"{message} ({percent:g} %)"
-            self.desk.bus.say_alone(
+            self.resources.bus.publish_alone(
                 self.tenant, Delta(self.session_id, turn, "progress", text, call.id)
             )
-            if call.wait is not None:
-                news = {"message": message, "percent": percent, "at": self.desk.store.now()}
-                await self.desk.settling.update(
-                    call.wait, lambda record: replace(record, progress=news)
+            if call.pending_id is not None:
+                progress = {
+                    "message": message,
+                    "percent": percent,
+                    "at": self.resources.store.now(),
+                }
+                await self.resources.pending_inbox.update(
+                    call.pending_id, lambda record: replace(record, progress=progress)
                 )
 
-        return tell
+        return report
 
 
 logger = logging.getLogger("perdure")
 
-Checked = tuple[Tool[..., Any], Mapping[str, Any], dict[str, Any]]  # tool, as given, as it takes it
+CheckedArguments = tuple[Tool[..., Any], Mapping[str, Any], dict[str, Any]]  # tool, JSON, validated
 
 
 class Verdicts(Struct, frozen=True):
-    """Judges the calls of one session by the code that is here now."""
+    """Verdicts on the calls of one session, by the code that is here now."""
 
-    place: CallContext
-    checked: dict[str, Checked] = {}  # arguments, by call
+    context: CallContext
+    checked: dict[str, CheckedArguments] = {}  # by call id
 
-    def args(self, tool: Tool[..., Any], call: Call) -> dict[str, Any]:
-        """The arguments of a call as its tool takes them. Raises Refused."""
-        known = self.checked.pop(call.id, None)
-        if known is not None and known[0] is tool and known[1] == call.params:
-            return known[2]  # as the verdict on it found them
+    def arguments(self, tool: Tool[..., Any], call: Call) -> dict[str, Any]:
+        """Return the validated arguments of a call. Raises Refused."""
+        checked = self.checked.pop(call.id, None)
+        if checked is not None and checked[0] is tool and checked[1] == call.params:
+            return checked[2]  # validated for the verdict
         return tool.validate(call.params)
 
-    async def judge(self, call: AskedCall, state: State) -> Verdict:
-        """What to do about a call that the model just asked for."""
-        tool = self.place.agent.tool(call.tool)
+    async def judge(self, call: RequestedCall, state: State) -> Verdict:
+        """Return the verdict on a call that the model just requested."""
+        tool = self.context.agent.tool(call.tool)
         if tool is None:
-            known = ", ".join(self.place.agent.tools) or "none"
-            return Reject(f"There is no tool {call.tool!r}. Tools: {known}.")
+            names = ", ".join(self.context.agent.tools) or "none"
+            return Reject(f"There is no tool {call.tool!r}. Tools: {names}.")
         try:
             args = tool.validate(call.params)
         except Refused as error:
             return Reject(error.message)
         self.checked[call.id] = (tool, call.params, args)
-        ctx = self.place.context(state, call=call, args=args)
+        ctx = self.context.tool_context(state, call=call, args=args)
         if tool.kind in ("question", "timer"):
-            rule = self.place.agent.permissions.denies((tool.name,), args)
-            return self._waits(tool, args) if rule is None else Reject(denial(tool.name, rule))
-        return await self._allowed(tool, call, ctx, state)
+            rule = self.context.agent.permissions.denying_rule((tool.name,), args)
+            if rule is not None:
+                return Reject(permission_denial_text(tool.name, rule))
+            return self._wait_verdict(tool, args)
+        return await self._judge_permission(tool, call, ctx, state)
 
-    async def _allowed(
-        self, tool: Tool[..., Any], call: AskedCall, ctx: Context[Any], state: State
+    async def _judge_permission(
+        self, tool: Tool[..., Any], call: RequestedCall, ctx: Context[Any], state: State
     ) -> Verdict:
-        """Rules first, then what was remembered, then what the tool says of itself."""
+        """Apply the agent's rules, then remembered approvals, then the tool's own policy."""
         names = {tool.name, call.tool}
-        said = self.place.agent.permissions.judge(names, ctx.args)
-        effect, rule = said if said is not None else (None, None)
+        judgment = self.context.agent.permissions.judge(names, ctx.args)
+        effect, rule = judgment if judgment is not None else (None, None)
         if effect == "deny" and rule is not None:
-            return Reject(denial(call.tool, rule))
+            return Reject(permission_denial_text(call.tool, rule))
         if effect == "allow" or any(
-            one.covers(names, call.params, ctx.args) for one in state.allowed
+            approval.is_match(names, call.params, ctx.args)
+            for approval in state.remembered_approvals
         ):
-            return self.begin(tool)
-        if effect == "ask" or await needs_approval(tool, ctx):
-            return self._asked(tool, call)
-        return self.begin(tool)
+            return self.start_verdict(tool)
+        if effect == "ask" or await is_approval_required(tool, ctx):
+            return self._ask_approver(tool, call)
+        return self.start_verdict(tool)
 
-    def _waits(self, tool: Tool[..., Any], args: dict[str, Any]) -> Wait:
+    def _wait_verdict(self, tool: Tool[..., Any], args: dict[str, Any]) -> Wait:
         ids = (secret_id("p"), secret_id("e"))
         if tool.kind == "timer":
-            return Wait(*ids, "timer", until=self.place.desk.store.now() + wait_ms(args))
-        prompt = prompt_for(tool, args)
-        return Wait(*ids, "question", prompt, self._deadline_for_people(None))
+            now = self.context.resources.store.now()
+            return Wait(*ids, "timer", until=now + wait_duration_ms(args))
+        prompt = render_prompt(tool, args)
+        return Wait(*ids, "question", prompt, self._approval_deadline(None))
 
-    def _asked(self, tool: Tool[..., Any], call: AskedCall) -> RequireApproval | Reject:
-        if self.place.desk.tracked:
-            return self.gate(tool, dict(call.params))
+    def _ask_approver(self, tool: Tool[..., Any], call: RequestedCall) -> RequireApproval | Reject:
+        if self.context.resources.is_tracked:
+            return self.approval_verdict(tool, dict(call.params))
         logger.warning("%s: %s", call.tool, NOT_TRACKED)
         return Reject(NOT_TRACKED)
 
-    def gate(self, tool: Tool[..., Any] | None, params: dict[str, Any]) -> RequireApproval:
-        """A person must decide; without a deadline unless the tool or the agent states one."""
+    def approval_verdict(
+        self, tool: Tool[..., Any] | None, params: dict[str, Any]
+    ) -> RequireApproval:
+        """Require an approval; its deadline comes from the tool or the agent, if they have one."""
         if tool is None:
             return RequireApproval(secret_id("p"), secret_id("e"), "")
-        expires_at = self._deadline_for_people(tool)
-        return RequireApproval(secret_id("p"), secret_id("e"), prompt_for(tool, params), expires_at)
+        expires_at = self._approval_deadline(tool)
+        return RequireApproval(
+            secret_id("p"), secret_id("e"), render_prompt(tool, params), expires_at
+        )
 
-    def _deadline_for_people(self, tool: Tool[..., Any] | None) -> int | None:
-        limit = self.place.agent.input_timeout_ms
+    def _approval_deadline(self, tool: Tool[..., Any] | None) -> int | None:
+        limit = self.context.agent.input_timeout_ms
         if tool is not None and tool.approval_timeout is not None:
             limit = tool.approval_timeout_ms
-        return None if limit is None else self.place.desk.store.now() + limit
+        return None if limit is None else self.context.resources.store.now() + limit
 
-    def begin(self, tool: Tool[..., Any]) -> Start | Defer:
-        """It may run now."""
+    def start_verdict(self, tool: Tool[..., Any]) -> Start | Defer:
+        """Return the verdict that starts a call now."""
         if not tool.deferred:
             return Start(secret_id("e"))
         limit = tool.timeout_ms
-        expires_at = None if limit is None else self.place.desk.store.now() + limit
+        expires_at = None if limit is None else self.context.resources.store.now() + limit
         return Defer(secret_id("p"), secret_id("e"), expires_at)
 
     def recheck(self, call: Call) -> Start | Defer | Reject | Refused:
-        """Whether a recorded call can run with the code that is here now."""
-        if call.problem == NOT_THIS_CALL:
+        """Return the verdict on a recorded call with the code that is here now."""
+        if call.problem == APPROVAL_MISMATCH:
             return Reject(
                 "The approval was given for other arguments than those of this call; "
                 "it was not run."
             )
-        tool = self.place.agent.tool(call.tool)
+        tool = self.context.agent.tool(call.tool)
         if tool is None:
             return Refused(
-                f"agent {self.place.agent.name!r} has no tool {call.tool!r} here",
+                f"agent {self.context.agent.name!r} has no tool {call.tool!r} here",
                 code="TOOL_MISSING",
                 hint="start a worker that has it, or cancel the session",
             )
@@ -193,79 +210,83 @@ class Verdicts(Struct, frozen=True):
             tool.validate(call.params)
         except Refused as error:
             return error
-        return self.begin(tool)
+        return self.start_verdict(tool)
 
 
 class ToolCalls(Struct, frozen=True):
-    """One session's hands: everything here may be interrupted at any await without harm."""
+    """Tool calls of one session; each may be cancelled at any await without harm."""
 
-    place: CallContext
+    context: CallContext
     verdicts: Verdicts
 
     async def run(
         self, call: Call, state: State, opened: PendingRecord | None = None
     ) -> ToolReturned | StartReturned:
-        """Run one call whose intent is recorded. Never raises: a failure is an outcome.
+        """Run a call whose intent is recorded. Never raises: a failure is an outcome.
 
-        `opened` is the record of a deferred call, where it need not be looked up.
+        `opened` is the record of a deferred call, if it is known and need not be read.
         """
-        tool = self.place.agent.tool(call.tool)
-        if tool is None:  # it was there when the call was begun, in this very drive
+        tool = self.context.agent.tool(call.tool)
+        if tool is None:  # it existed when this drive recorded the intent
             return ToolReturned(call.id, f"There is no tool {call.tool!r}.", is_error=True)
         try:
-            if tool.deferred and call.wait is not None:
-                record = opened or await self.place.desk.settling.pending(call.wait)
+            if tool.deferred and call.pending_id is not None:
+                record = opened or await self.context.resources.pending_inbox.pending_record(
+                    call.pending_id
+                )
                 return await self._start_deferred(tool, call, state, record)
-            ctx = self.place.context(state, call=call, args=self.verdicts.args(tool, call))
-            return ToolReturned(call.id, await self._rendered(await self._invoke(tool, call, ctx)))
+            ctx = self.context.tool_context(
+                state, call=call, args=self.verdicts.arguments(tool, call)
+            )
+            return ToolReturned(call.id, await self._render(await self._invoke(tool, call, ctx)))
         except PerdureError as error:
             return ToolReturned(call.id, storable_text(error.message), is_error=True)
         except (Exception, asyncio.CancelledError) as error:
-            if is_called_off(error):
+            if is_own_cancellation(error):
                 raise
             logger.exception("tool %s failed (call %s)", call.tool, call.id)
-            return ToolReturned(call.id, named(error), is_error=True)
+            return ToolReturned(call.id, error_line(error), is_error=True)
 
     async def _start_deferred(
         self, tool: Tool[..., Any], call: Call, state: State, record: PendingRecord
     ) -> StartReturned:
-        desk = self.place.desk
-        own = await desk.outbox.own_secrets(record.hooks) if record.hooks else ()
-        pending = desk.pending_call(record, inside=True, own=own)
-        args = self.verdicts.args(tool, call)
-        ctx = self.place.context(state, call=call, args=args, pending=pending)
-        said = parse_deferred(await self._invoke(tool, call, ctx), record.id)
-        news = events.Progress(
+        resources = self.context.resources
+        own = await resources.outbox.own_secrets(record.hooks) if record.hooks else ()
+        pending = resources.pending_call(record, inside=True, own=own)
+        args = self.verdicts.arguments(tool, call)
+        ctx = self.context.tool_context(state, call=call, args=args, pending=pending)
+        deferred = parse_deferred(await self._invoke(tool, call, ctx), record.id)
+        progress = events.Progress(
             pending_id=record.id,
             call_id=call.id,
             returned=True,
-            external_ref=said.external_ref,
-            output=said.output,
-            estimated_duration=said.estimated_duration_ms,
-            expires_at=_deadline(said, desk.store.now()),
+            external_ref=deferred.external_ref,
+            output=deferred.output,
+            estimated_duration=deferred.estimated_duration_ms,
+            expires_at=_deferred_deadline(deferred, resources.store.now()),
         )
-        return StartReturned(call.id, news)
+        return StartReturned(call.id, progress)
 
     async def _invoke(self, tool: Tool[..., Any], call: Call, ctx: Context[Any]) -> Any:
         may_repeat = tool.crash_policy != "tell"
         run = (call.turn, call.id, call.effect_id, tool.name, may_repeat)
         notify(ToolRun, ctx.tenant, ctx.session_id, *run)
-        desk = self.place.desk
-        with desk.telemetry.tool(tool, call.id, ctx.session_id, ctx.args) as returned:
-            value = await invoke(tool, ctx, limiter=desk.threads)
-            returned(value)
+        telemetry = self.context.resources.telemetry
+        with telemetry.tool(tool, call.id, ctx.session_id, ctx.args) as record:
+            value = await invoke(tool, ctx)
+            record(value)
         return value
 
-    async def _rendered(self, value: Any) -> events.Content:
-        shown = render_result(value)
-        if isinstance(shown, str):
-            check_size(shown, "the tool's result")
-            return shown
-        return await stored_content(self.place.desk.store, shown)
+    async def _render(self, value: Any) -> events.Content:
+        content = render_result(value)
+        if isinstance(content, str):
+            check_size(content, "the tool's result")
+            return content
+        return await stored_content(self.context.resources.store, content)
 
 
-def _deadline(said: Deferred, now: int) -> int | None:
-    """None: nothing was said, the tool's own stays; 0: there is none."""
-    if said.timeout_ms is ...:
+def _deferred_deadline(deferred: Deferred, now: int) -> int | None:
+    """Return the deadline that a start set; None: the tool's own stays; 0: there is none."""
+    if deferred.timeout_ms is ...:
         return None
-    return 0 if not said.timeout_ms else now + said.timeout_ms
+    return 0 if not deferred.timeout_ms else now + deferred.timeout_ms

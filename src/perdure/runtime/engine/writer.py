@@ -1,13 +1,13 @@
-"""A session's log under a lease: the one place where a driver writes."""
+"""Commits to a session under a lease: the one place where a driver writes."""
 
+import asyncio
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import Any, Final, NamedTuple
 
-import anyio
-
-from perdure.core.driver.drafts import Change, Draft
+from perdure.core.driver.draft_builder import Draft, RecordChange
 from perdure.core.driver.effects import Park
 from perdure.core.log import events
 from perdure.core.log.events import Event
@@ -17,7 +17,7 @@ from perdure.errors import PerdureError, StoreError
 from perdure.runtime.agents.agents import ReadyAgent
 from perdure.runtime.records.cache import CachedSession
 from perdure.runtime.records.entries import PendingEntry, SessionEntry
-from perdure.runtime.records.log import After, as_record
+from perdure.runtime.records.log import LogExtension, as_record
 from perdure.runtime.resources import Resources
 from perdure.store.base import (
     HeadMoved,
@@ -30,81 +30,82 @@ from perdure.store.base import (
     Write,
 )
 
-ATTEMPTS: Final = 6
-LONGEST_S: Final = 0.64  # between two attempts
-PATIENT_S: Final = 10.0  # with a fact, which cannot be had again
+ATTEMPTS: Final = 6  # to commit, if the store is unavailable
+MAX_PAUSE_S: Final = 0.64  # between two attempts
+FACT_PATIENCE_S: Final = 10.0  # for a fact, which cannot be obtained again
 
-Rest = Callable[[State], Park | None]
+ParkAfter = Callable[[State], Park | None]
 
 
 class LeasedWriter:
-    """Facts go in under the fence; decisions under the fence, and at the head that was folded."""
+    """Writes facts under the fence, and decisions under the fence and at the folded head."""
 
     def __init__(
         self,
-        desk: Resources,
+        resources: Resources,
         lease: Lease,
-        rested: CachedSession,
+        session: CachedSession,
         agent: ReadyAgent,
         is_alive: Callable[[], bool],
     ) -> None:
         self.lease = lease
         self._is_alive = is_alive
-        self.log = rested.log
-        self.known = rested.known  # the session's entry, as far as we know it
-        self._near = desk.near
-        self._store = desk.store
-        self._outbox = desk.outbox
-        # Said with the first thing written: who drives, and with which version of the agent.
+        self.log = session.log
+        self.entry = session.entry  # as last read or written here
+        self._cache = resources.cache
+        self._store = resources.store
+        self._outbox = resources.outbox
+        # The first commit also records the driver and its version of the agent.
         self._agent: ReadyAgent | None = agent
         self.trace: str | None = None  # of this drive
-        self._began = desk.store.now()
-        self._waits = dict(rested.waits or {})  # calls that wait, as they were last written here
+        self._started_at = resources.store.now()
+        # Pending calls, as they were last written here.
+        self._pending = dict(session.pending_entries or {})
 
     async def catch_up(self) -> None:
-        """Read what is new; with a message somebody may have come who is to be told."""
+        """Read new records; a message may have added a receiver to the session's entry."""
         new = await self.log.catch_up()
         if any(isinstance(e, events.User) and seq > self.lease.head for seq, _, e in new):
-            entry = await self._store.get("session", self.known.entry.key)
+            entry = await self._store.get("session", self.entry.index_entry.key)
             if entry is not None and entry.stream == self.lease.stream:
-                self.known = SessionEntry.of(entry)
+                self.entry = SessionEntry.decode(entry)
 
-    async def fact(self, draft: Draft, rest: Rest) -> bool:
-        """Append what happened, wherever the log ends; True if that parked the session.
+    async def write_fact(self, draft: Draft, park_after: ParkAfter) -> bool:
+        """Append a fact at any head; return True if that parked the session.
 
-        If nothing is left to do afterwards, the lease is given back in the same commit. That is a
-        decision, which needs the head; the fact itself does not. It cannot be had again, so a
-        store that is away is waited for, for a while and while the lease is good.
+        If nothing is left to do afterwards, the same commit releases the lease. That is a driver
+        decision, which needs the head; the fact itself does not. A fact cannot be obtained again,
+        so an unavailable store is waited for, for a while and while the lease is valid.
         """
-        page = self._page(draft)
-        parks = rest(page.after.state)
-        if parks is not None:
+        plan = self._plan_commit(draft)
+        park = park_after(plan.after.state)
+        if park is not None:
             with suppress(HeadMoved):
-                return await self._write(page, parks, patient=True)
-        return await self._write(page, None, anywhere=True, patient=True)
+                return await self._write(plan, park, patient=True)
+        return await self._write(plan, None, anywhere=True, patient=True)
 
-    async def decide(self, draft: Draft, rest: Rest) -> bool:
-        """Append what was decided from all that was folded; True if that parked the session.
+    async def write_decision(self, draft: Draft, park_after: ParkAfter) -> bool:
+        """Append a driver decision at the folded head; return True if that parked the session.
 
-        `rest` says of the state afterwards whether nothing is left to do here: then the lease is
-        given back in the same commit.
+        `park_after` gets the state afterwards. If nothing is left to do, it returns how to park,
+        and the same commit releases the lease.
         """
-        page = self._page(draft)
-        return await self._write(page, rest(page.after.state))
+        plan = self._plan_commit(draft)
+        return await self._write(plan, park_after(plan.after.state))
 
-    async def park(self, rest: Park, problem: PerdureError | None = None) -> None:
-        """Give the lease back at the head that was folded."""
-        await self._write(self._page(Draft()), rest, problem)
+    async def park(self, park: Park, problem: PerdureError | None = None) -> None:
+        """Release the lease at the folded head."""
+        await self._write(self._plan_commit(Draft()), park, problem)
 
-    def _page(self, draft: Draft) -> "_Page":
-        facts, now = self._opening(draft.facts), draft.at or self._store.now()
-        return _Page(draft, facts, now, self.log.after(facts, now))
+    def _plan_commit(self, draft: Draft) -> "_PlannedCommit":
+        facts, now = self._with_start(draft.facts), draft.at or self._store.now()
+        return _PlannedCommit(draft, facts, now, self.log.extension(facts, now))
 
-    def _opening(self, facts: Sequence[Event]) -> list[Event]:
+    def _with_start(self, facts: Sequence[Event]) -> list[Event]:
         state, agent = self.log.state, self._agent
-        if agent is None or not facts or state.run is None or self._is_introduced():
+        if agent is None or not facts or state.run is None or self._has_start():
             return list(facts)
-        # Of an agent whose tools are not all known here nothing can be said to have changed.
+        # Without the complete list of the agent's tools, a change cannot be detected.
         digest = agent.digest if agent.problem is None else state.digest
         changed = state.digest != digest
         start = events.AgentStart(
@@ -113,7 +114,7 @@ class LeasedWriter:
             digest=digest,
             worker=self.lease.holder,
             tools=agent.tool_digests if changed else None,
-            since=0 if agent.limits.running_ms is None else self._began,
+            since=0 if agent.limits.running_ms is None else self._started_at,
             trace=self.trace or "",
         )
         opening: list[Event] = [start]
@@ -121,120 +122,125 @@ class LeasedWriter:
             opening.append(_difference(state.tools, agent.tool_digests))
         return opening + list(facts)
 
-    def _is_introduced(self) -> bool:
-        """Whether we did it already: the answer to that commit may have been lost."""
+    def _has_start(self) -> bool:
+        """Return whether it is recorded already: the reply to that commit may have been lost."""
         since = self.log.events[self.lease.head :]
         return any(isinstance(e, events.AgentStart) and e.worker for _, _, e in since)
 
     async def _write(
         self,
-        page: "_Page",
-        rest: Park | None,
+        plan: "_PlannedCommit",
+        park: Park | None,
         problem: PerdureError | None = None,
         *,
         anywhere: bool = False,
         patient: bool = False,
     ) -> bool:
         stream, head = self.lease.stream, self.log.state.head
-        records = [as_record(fact, page.now) for fact in page.facts]
+        records = [as_record(fact, plan.now) for fact in plan.facts]
         write = Write(
             stream,
             records,
             fence=self.lease,
             head=None if anywhere else head,
-            release=None if rest is None else Release(rest.due),
+            release=None if park is None else Release(park.due),
         )
-        waits = [PendingEntry(stream, 1, record) for record in page.draft.opened]
-        waits += await self._changes(page.draft.changed)
-        known = None if anywhere else self._listed(page, problem, parked=rest is not None)
-        puts = [one.as_put for one in (*waits, known) if one is not None]
+        pending = [PendingEntry(stream, 1, record) for record in plan.draft.new_records]
+        pending += await self._changed_entries(plan.draft.record_changes)
+        entry = None if anywhere else self._updated_entry(plan, problem, parked=park is not None)
+        puts = [item.as_put for item in (*pending, entry) if item is not None]
         heads = await self._commit(write, puts, patient=patient)
-        if page.facts:
+        if plan.facts:
             self._agent = None
-        self.known = known or self.known
-        self._waits.update((one.record.id, one) for one in waits)
-        if heads[stream] == head + len(page.facts):
-            self.log.adopt(page.after, records)
+        self.entry = entry or self.entry
+        self._pending.update((item.record.id, item) for item in pending)
+        if heads[stream] == head + len(plan.facts):
+            self.log.apply(plan.after, records)
         else:
-            await self.catch_up()  # somebody wrote in between
-        if rest is not None:
-            self.log.at = Slice((), self.log.state.head, None, rest.due)
-            self._near.keep(CachedSession(self.log, self.known, self.waits()))
-        self._near.tell(stream, heads[stream])
-        return rest is not None
+            await self.catch_up()  # another writer was faster
+        if park is not None:
+            self.log.slice = Slice((), self.log.state.head, None, park.due)
+            self._cache.add(CachedSession(self.log, self.entry, self.pending_entries()))
+        self._cache.notify(stream, heads[stream])
+        return park is not None
 
     async def _commit(self, write: Write, puts: Sequence[Put], *, patient: bool) -> dict[str, int]:
-        writes, puts = self._outbox.also([write], puts)
-        until = anyio.current_time() + PATIENT_S if patient else 0.0
+        writes, puts = self._outbox.with_deliveries([write], puts)
+        until = time.monotonic() + FACT_PATIENCE_S if patient else 0.0
         for attempt in count(1):
             try:
                 return await self._store.commit(writes, puts)
             except Unavailable as error:
-                waits = anyio.current_time() < until and self._is_alive()
-                if attempt >= ATTEMPTS and not waits:
+                may_wait = time.monotonic() < until and self._is_alive()
+                if attempt >= ATTEMPTS and not may_wait:
                     raise StoreError(
                         f"failed to save execution state: {error.message}",
                         code=error.code,
                         hint=error.hint,
                     ) from error
-                await anyio.sleep(min(0.01 * 2**attempt, LONGEST_S))
+                await asyncio.sleep(min(0.01 * 2**attempt, MAX_PAUSE_S))
         raise AssertionError("unreachable")
 
-    async def _changes(self, changed: dict[str, Change]) -> list[PendingEntry]:
-        found = []
-        for pending_id, change in changed.items():
-            waiting = self._waits.pop(pending_id, None)  # tried once; moved by others: look
-            if waiting is None:
+    async def _changed_entries(self, changes: dict[str, RecordChange]) -> list[PendingEntry]:
+        entries = []
+        for pending_id, change in changes.items():
+            pending = self._pending.pop(pending_id, None)  # a guess: after a refusal it is read
+            if pending is None:
                 entry = await self._store.get("pending", pending_id)
                 if entry is None:
                     continue
-                waiting = PendingEntry.of(entry)
-                if not waiting.record.is_open:
-                    # somebody settled it: their record moved the head, so look again
+                pending = PendingEntry.decode(entry)
+                if not pending.record.is_open:
+                    # A caller has settled it, and its record moved the head: read again.
                     raise VersionMoved(f"{pending_id} is settled", entry=entry)
-            found.append(waiting.changed(change(waiting.record)))
-        return found
+            entries.append(pending.with_record(change(pending.record)))
+        return entries
 
-    def pending(self, pending_id: str) -> PendingRecord | None:
-        """The record of a call as it was last written here, if it was."""
-        waiting = self._waits.get(pending_id)
-        return None if waiting is None else waiting.record
+    def pending_record(self, pending_id: str) -> PendingRecord | None:
+        """Return the record of a call as it was last written here, if it was."""
+        pending = self._pending.get(pending_id)
+        return None if pending is None else pending.record
 
-    def waits(self) -> dict[str, PendingEntry] | None:
-        """Every call that waits; None if one of them is not known here."""
-        ids = [one for call in self.log.state.open_calls for one in (call.gate, call.wait) if one]
-        known = {one: self._waits[one] for one in ids if one in self._waits}
-        return known if len(known) == len(ids) else None
+    def pending_entries(self) -> dict[str, PendingEntry] | None:
+        """Return the entries of all open calls; None if one of them is not known here."""
+        ids = [
+            pending_id
+            for call in self.log.state.open_calls
+            for pending_id in (call.approval_id, call.pending_id)
+            if pending_id
+        ]
+        entries = {item: self._pending[item] for item in ids if item in self._pending}
+        return entries if len(entries) == len(ids) else None
 
-    def _listed(
-        self, page: "_Page", problem: PerdureError | None, *, parked: bool
+    def _updated_entry(
+        self, plan: "_PlannedCommit", problem: PerdureError | None, *, parked: bool
     ) -> SessionEntry | None:
-        after, record = page.after.state, self.known.record
+        after, record = plan.after.state, self.entry.record
         state = after.status if problem is None else "waiting"
-        told = None if problem is None else problem.code
-        is_same = record.state == state and record.problem == told
-        if is_same and (not parked or not page.facts):
+        code = None if problem is None else problem.code
+        is_same = record.state == state and record.problem == code
+        if is_same and (not parked or not plan.facts):
             return None
         run = after.run.id if after.run is not None else record.task_id
         text = None if problem is None else problem.message
-        return self.known.changed(
-            state=state, problem=told, problem_text=text, updated_at=page.now, task_id=run
+        return self.entry.with_changes(
+            state=state, problem=code, problem_text=text, updated_at=plan.now, task_id=run
         )
 
-    def moved(self, error: VersionMoved) -> None:
-        """Take in the present entry of the session, if that is what had moved."""
+    def refresh_entry(self, error: VersionMoved) -> None:
+        """Use the present entry of the session, if that is what had changed."""
         entry = error.entry
         if entry is not None and entry.kind == "session":
-            self.known = SessionEntry.of(entry)
+            self.entry = SessionEntry.decode(entry)
 
 
-class _Page(NamedTuple):
-    """What one commit would add, and what the log would then fold to."""
+class _PlannedCommit(NamedTuple):
+    """Content of one commit, and what the log folds to with it."""
 
     draft: Draft
     facts: list[Event]
     now: int
-    after: After
+    after: LogExtension
 
 
 def _difference(before: Any, now: Any) -> events.AgentChanged:

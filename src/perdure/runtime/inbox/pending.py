@@ -1,6 +1,7 @@
-"""Giving a pending call its outcome, from outside: of any number of callers exactly one wins.
+"""Commits that settle or update a pending call, by callers without a lease.
 
-Each is one conditional commit that also wakes the session; none reads its log.
+Each is one conditional commit that also wakes the session; none reads its log. Of any number of
+callers that settle one call, exactly one wins.
 """
 
 import logging
@@ -10,7 +11,7 @@ from perdure.core.log import events
 from perdure.core.pending import record as pending
 from perdure.core.pending import settlement as decide
 from perdure.core.pending.commands import Command, Expire
-from perdure.core.pending.record import PendingRecord, PendingStatus, Verb, moved
+from perdure.core.pending.record import PendingRecord, Verb, moved
 from perdure.core.pending.settlement import Settlement
 from perdure.core.session import naming as index
 from perdure.errors import Conflict, Corrupt, NotFound
@@ -18,6 +19,7 @@ from perdure.runtime.records.cache import SessionCache
 from perdure.runtime.records.entries import (
     PendingEntry,
     SessionEntry,
+    all_entries,
     pending_not_found,
     pending_put,
 )
@@ -31,31 +33,29 @@ Inspect = Callable[[PendingRecord], Awaitable[None]]
 
 
 class PendingInbox:
-    """The door for decisions, results, expiries and news of calls that wait."""
+    """Commits of decisions, results, expiries and progress of pending calls."""
 
-    def __init__(
-        self, store: Store, outbox: Outbox | None = None, near: SessionCache | None = None
-    ) -> None:
+    def __init__(self, store: Store, outbox: Outbox, cache: SessionCache) -> None:
         self._store = store
-        self._outbox = outbox or Outbox(store)
-        self._near = near or SessionCache()
+        self._outbox = outbox
+        self._cache = cache
 
-    async def pending(self, pending_id: str, tenant: str | None = None) -> PendingRecord:
-        """One pending call. Raises NotFound."""
-        return (await self._waiting(pending_id, tenant)).record
+    async def pending_record(self, pending_id: str, tenant: str | None = None) -> PendingRecord:
+        """Return the record of a pending call. Raises NotFound."""
+        return (await self._read_entry(pending_id, tenant)).record
 
-    async def _waiting(self, pending_id: str, tenant: str | None) -> PendingEntry:
+    async def _read_entry(self, pending_id: str, tenant: str | None) -> PendingEntry:
         index.check_id(pending_id, "pending id")
         entry = await self._store.get("pending", pending_id)
-        found = None if entry is None else PendingEntry.of(entry)
-        if found is None or (tenant is not None and found.record.tenant != tenant):
+        pending_entry = None if entry is None else PendingEntry.decode(entry)
+        if pending_entry is None or tenant not in (None, pending_entry.record.tenant):
             raise pending_not_found(pending_id)
-        return found
+        return pending_entry
 
-    def _remembered(self, pending_id: str, tenant: str | None) -> PendingEntry | None:
-        """The call as it was last written here: a guess, good for one conditional commit."""
-        found = self._near.waiting(pending_id)
-        return None if found is None or tenant not in (None, found.record.tenant) else found
+    def _cached_entry(self, pending_id: str, tenant: str | None) -> PendingEntry | None:
+        """Return the call as it was last written here: a guess for one conditional commit."""
+        entry = self._cache.pending_entry(pending_id)
+        return None if entry is None or tenant not in (None, entry.record.tenant) else entry
 
     async def settle(
         self,
@@ -65,72 +65,70 @@ class PendingInbox:
         tenant: str | None = None,
         inspect: Inspect | None = None,
     ) -> Settlement:
-        """Give a pending call its outcome: of any number of callers exactly one wins.
+        """Settle a pending call: of any number of callers, exactly one wins.
 
-        `inspect` sees the open record first and raises to refuse, which consumes nothing.
+        `inspect` gets the open record first, and raises to refuse without settling the call.
         Raises NotFound, or Conflict with the winner.
         """
-        guess = self._remembered(pending_id, tenant)
+        guess = self._cached_entry(pending_id, tenant)
         while True:
-            found, guess = guess or await self._waiting(pending_id, tenant), None
-            record, now = found.record, self._store.now()
+            entry, guess = guess or await self._read_entry(pending_id, tenant), None
+            record, now = entry.record, self._store.now()
             outcome = decide.settle(record, command, now)
             if outcome.duplicate:
                 return outcome
             if inspect is not None and not outcome.record.is_open and not outcome.expired:
                 await inspect(record)
-            if not await self._settled(found, outcome, now):
+            if not await self._commit_settlement(entry, outcome, now):
                 continue
             if outcome.expired:
                 raise decide.already_settled(outcome.record)
             if not outcome.record.is_open or isinstance(command, Expire):
                 return outcome
-            # it was overdue and is kept open: now the command itself, as a late one
+            # It was overdue and stays open for a grace period: settle it by the late command.
 
-    async def _settled(self, found: PendingEntry, outcome: Settlement, now: int) -> bool:
-        facts, stream = list(outcome.facts), found.stream
-        settled = found.changed(outcome.record)
+    async def _commit_settlement(self, entry: PendingEntry, outcome: Settlement, now: int) -> bool:
+        facts, stream = list(outcome.facts), entry.stream
+        settled = entry.with_record(outcome.record)
         others: list[Put] = []
         if any(isinstance(fact, events.Cancelled) for fact in facts):
-            others += await self._run_cancelled(outcome.record, stream, now)
+            others += await self._cancelled_run_puts(outcome.record, stream, now)
         if outcome.record.twin and any(isinstance(fact, events.ToolResult) for fact in facts):
-            closed, twin = await self._twin_closed(outcome.record.twin, now)
+            closed, twin = await self._close_twin(outcome.record.twin, now)
             facts, others = facts + closed, others + twin
         records = [as_record(fact, now) for fact in facts]
         write = Write(stream, records, wake=now if records else None)
         try:
             puts = [settled.as_put, *others]
-            heads = await self._store.commit(*self._outbox.also([write], puts))
+            heads = await self._store.commit(*self._outbox.with_deliveries([write], puts))
         except VersionMoved:
             return False
         except (NoStream, Gone) as error:
-            raise pending_not_found(found.record.id) from error
+            raise pending_not_found(entry.record.id) from error
         if others:
-            self._near.forget(stream)
-        waits = {found.record.id: settled if outcome.record.is_open else None}
-        self._near.wrote(write, facts, heads, waits=waits)
+            self._cache.remove(stream)
+        pending = {entry.record.id: settled if outcome.record.is_open else None}
+        self._cache.apply_commit(write, facts, heads, pending=pending)
         return True
 
-    async def _twin_closed(self, twin: str, now: int) -> tuple[list[events.Event], list[Put]]:
-        """The other id of a call that waits under two, closed in the same commit."""
+    async def _close_twin(self, twin: str, now: int) -> tuple[list[events.Event], list[Put]]:
+        """Return the facts and puts that close the other pending id of the same call."""
         entry = await self._store.get("pending", twin)
         if entry is None or entry.state != "open":
             return [], []
         closed = decide.close_twin(pending.decode(entry.data), now)
         return list(closed.facts), [pending_put(closed.record, entry.version, entry.stream)]
 
-    async def _run_cancelled(self, record: PendingRecord, stream: str, now: int) -> list[Put]:
-        """The session's entry, where an expiry ends the run that it stands for."""
+    async def _cancelled_run_puts(self, record: PendingRecord, stream: str, now: int) -> list[Put]:
+        """Return the put of the session's entry, if an expiry ends its present run."""
         key = index.session_key(record.tenant, record.session_id)
         entry = await self._store.get("session", key)
         if entry is None or entry.stream != stream:
             return []
-        found = SessionEntry.of(entry)
-        if found.record.is_over:
+        session_entry = SessionEntry.decode(entry)
+        if session_entry.record.is_over or session_entry.record.task_id != record.task_id:
             return []
-        if found.record.task_id != record.task_id:
-            return []
-        return [found.put(state="cancelled", updated_at=now, problem=None)]
+        return [session_entry.put(state="cancelled", updated_at=now, problem=None)]
 
     async def update(
         self,
@@ -138,29 +136,29 @@ class PendingInbox:
         change: Callable[[PendingRecord], PendingRecord],
         fact: Callable[[PendingRecord], events.Event] | None = None,
     ) -> None:
-        """News of an open call; without a fact it never disturbs the driver."""
+        """Change the record of an open call; without a fact, its driver is not woken."""
         while True:
-            found = await self._waiting(pending_id, None)
-            record, stream, now = found.record, found.stream, self._store.now()
+            entry = await self._read_entry(pending_id, None)
+            record, stream, now = entry.record, entry.stream, self._store.now()
             if not record.is_open:
                 return
             facts = [] if fact is None else [fact(record)]
-            changed = found.changed(change(record))
-            write = Write(stream, [as_record(one, now) for one in facts])
+            changed = entry.with_record(change(record))
+            write = Write(stream, [as_record(event, now) for event in facts])
             try:
                 heads = await self._store.commit([write], [changed.as_put])
             except VersionMoved:
                 continue
-            self._near.wrote(write, facts, heads, waits={pending_id: changed})
+            self._cache.apply_commit(write, facts, heads, pending={pending_id: changed})
             return
 
     async def mark_started(self, pending_id: str) -> None:
-        """The work outside has begun; again changes nothing."""
-        if (await self.pending(pending_id)).status is PendingStatus.PROCESSING:
+        """Mark the external work of a call as started; again has no effect."""
+        if (await self.pending_record(pending_id)).status == "processing":
             return
         now = self._store.now()
 
-        def begin(record: PendingRecord) -> PendingRecord:
+        def start(record: PendingRecord) -> PendingRecord:
             return moved(record, Verb.START, now)
 
         def fact(record: PendingRecord) -> events.Event:
@@ -171,24 +169,18 @@ class PendingInbox:
                 task_id=record.task_id,
             )
 
-        await self.update(pending_id, begin, fact)
+        await self.update(pending_id, start, fact)
 
     async def expire_due(self) -> list[PendingRecord]:
-        """Settle what is overdue; one bad call never stops the others."""
-        now, after = self._store.now(), None
-        expired: list[PendingRecord] = []
-        while True:
-            page = await self._store.find("pending", due_before=now, after=after, limit=500)
-            expired += [gone for entry in page.entries if (gone := await self._expired(entry.key))]
-            if page.next is None:
-                return expired
-            after = page.next
+        """Settle the overdue calls; a corrupt one does not stop the others."""
+        overdue = all_entries(self._store, "pending", due_before=self._store.now())
+        return [record async for entry in overdue if (record := await self._expire(entry.key))]
 
-    async def _expired(self, pending_id: str) -> PendingRecord | None:
+    async def _expire(self, pending_id: str) -> PendingRecord | None:
         try:
             outcome = await self.settle(pending_id, Expire())
         except (NotFound, Conflict):
-            return None  # settled or deleted meanwhile
+            return None  # settled or erased in the meantime
         except Corrupt as error:
             logger.warning("%s cannot expire: %s", pending_id, error.message)
             return None

@@ -1,1 +1,1 @@
-"""Tools from MCP servers: which, what they look like here, and the way to call them."""
+"""Client side of MCP: servers, connections to them, and their tools as tools of an agent."""

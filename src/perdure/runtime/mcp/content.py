@@ -1,4 +1,4 @@
-"""What comes from an MCP server, in our own words: its list, and what a tool of it returned."""
+"""Conversion of what an MCP server sends: its listed tools, and the results of calls."""
 
 import base64
 import binascii
@@ -9,16 +9,16 @@ import msgspec
 from mcp import types
 
 from perdure.errors import Refused, ToolError
-from perdure.runtime.mcp.servers import Listed
+from perdure.runtime.mcp.servers import ListedTool
 from perdure.runtime.tools.outputs import NO_OUTPUT, Rendered
 from perdure.runtime.values import File
 
 
-def listed(tool: types.Tool) -> Listed:
-    """A tool of a server's list."""
+def to_listed_tool(tool: types.Tool) -> ListedTool:
+    """Return a tool of a server's list."""
     hints = tool.annotations or types.ToolAnnotations()
     destroys = True if hints.destructive_hint is None else hints.destructive_hint
-    return Listed(
+    return ListedTool(
         tool.name,
         tool.description or tool.title or hints.title or "",
         tool.input_schema,
@@ -28,17 +28,17 @@ def listed(tool: types.Tool) -> Listed:
     )
 
 
-def returned(result: types.CallToolResult) -> Rendered:
-    """What a tool returned, as the model sees it. Raises ToolError for what went wrong there.
+def tool_output(result: types.CallToolResult) -> Rendered:
+    """Return the result of a tool as the model sees it. Raises ToolError if the tool failed.
 
-    The structured form says the same once more; it counts where there is no other.
+    Structured content repeats the other content; it is used only if there is no other.
     """
     parts = tuple(part for block in result.content for part in _parts(block))
     if not parts and result.structured_content is not None:
         parts = (msgspec.json.encode(result.structured_content).decode(),)
     if result.is_error:
         texts = [part if isinstance(part, str) else _mark(part) for part in parts]
-        raise ToolError("\n".join(texts) or "the tool failed, and its server does not say why")
+        raise ToolError("\n".join(texts) or "the tool failed without an error message")
     if any(isinstance(part, File) for part in parts):
         return parts
     return "\n".join(str(part) for part in parts) or NO_OUTPUT
@@ -51,9 +51,9 @@ def _parts(block: types.ContentBlock) -> Iterator[str | File]:
         case types.ImageContent() | types.AudioContent():
             yield _file(block.mime_type, block.data, None)
         case types.ResourceLink():
-            told = f": {block.description}" if block.description else ""
+            description = f": {block.description}" if block.description else ""
             kind = f" ({block.mime_type})" if block.mime_type else ""
-            yield f"[resource {block.title or block.name} {block.uri}{kind}{told}]"
+            yield f"[resource {block.title or block.name} {block.uri}{kind}{description}]"
         case types.EmbeddedResource():
             yield _embedded(block.resource)
 

@@ -1,7 +1,7 @@
-"""The way to the MCP servers of a runtime: connections while they are needed, lists kept.
+"""Pool of connections to the MCP servers of a runtime, with their lists of tools.
 
-A parked session holds nothing: a connection is opened for a call and closed when nobody has used
-it for a while. The list is read anew whenever one is opened or used again after a pause.
+A parked session holds no connection: one is opened for a call and closed after an idle time. The
+list of tools is read again when a connection is opened or used after a pause.
 """
 
 import asyncio
@@ -15,131 +15,137 @@ import anyio
 import anyio.to_thread
 
 from perdure.errors import ConfigError, PerdureError, ToolError
-from perdure.runtime.mcp.process import hidden
-from perdure.runtime.mcp.servers import BrokeOff, Listed, MCPServer, MCPTools, ServerDown
+from perdure.runtime.mcp.process import mask_secrets
+from perdure.runtime.mcp.servers import (
+    ConnectionBroken,
+    ListedTool,
+    MCPServer,
+    MCPTools,
+    ServerDown,
+)
 from perdure.runtime.tools.outputs import Rendered
 from perdure.runtime.values import Context, parse_duration
 
-if TYPE_CHECKING:  # loads the library, which only a runtime with servers needs
+if TYPE_CHECKING:  # imports the MCP library, which only a runtime with servers needs
     from perdure.runtime.mcp.connection import ServerConnection
 
 logger = logging.getLogger("perdure")
 
 PAUSES_S: Final = (0.5, 2.0)  # before another attempt to reach a server
-NEXT_LOOK_S: Final = 10.0  # after a server could not be reached
-_MOST_CALLS: Final = 16  # at one time, by the one program
-_MOST_CONNECTIONS: Final = 8  # to a URL, each for one call at a time: one that breaks breaks one
+RETRY_AFTER_S: Final = 10.0  # after a server could not be reached
+_MAX_CALLS: Final = 16  # at a time, by one program
+_MAX_CONNECTIONS: Final = 8  # to a URL, each for one call at a time: a broken one fails one call
 
 
 class ServerConnections:
-    """The way to one server."""
+    """The connections to one server."""
 
     def __init__(self, server: MCPServer) -> None:
         self.server = server
-        self.tools: tuple[Listed, ...] | None = None
+        self.tools: tuple[ListedTool, ...] | None = None
         is_program = server.url is None
-        self._calls_each = _MOST_CALLS if is_program else 1
-        self._places = asyncio.Semaphore(_MOST_CALLS if is_program else _MOST_CONNECTIONS)
+        self._calls_each = _MAX_CALLS if is_program else 1
+        self._slots = asyncio.Semaphore(_MAX_CALLS if is_program else _MAX_CONNECTIONS)
         self._opening = asyncio.Lock()
         self._open: list[ServerConnection] = []
         self._closing: set[asyncio.Task[None]] = set()
         self._down: PerdureError | None = None
-        self._look_at = 0.0  # again, after it was down
+        self._retry_at = 0.0  # after it was down
 
-    async def listed(self) -> tuple[Listed, ...]:
-        """Its tools as last listed. Raises ServerDown; then only after a while it is asked anew."""
+    async def list_tools(self) -> tuple[ListedTool, ...]:
+        """Return its tools as last listed. Raises ServerDown, without a new attempt for a while."""
         if self.tools is not None:
             return self.tools
         loop = asyncio.get_running_loop()
         async with self._opening:
             if self.tools is not None:
                 return self.tools
-            if self._down is not None and loop.time() < self._look_at:
+            if self._down is not None and loop.time() < self._retry_at:
                 raise self._down
             try:
-                self._let_go(await self._opened())
+                self._release(await self._open_connection())
             except PerdureError as error:
-                self._down, self._look_at = error, loop.time() + NEXT_LOOK_S
+                self._down, self._retry_at = error, loop.time() + RETRY_AFTER_S
                 raise
         return self.tools or ()
 
-    async def call(self, tool: Listed, ctx: Context[Any], *, may_repeat: bool) -> Rendered:
-        """Call a tool. What cannot have been done yet is tried again, else only if it may repeat.
+    async def call(self, tool: ListedTool, ctx: Context[Any], *, may_repeat: bool) -> Rendered:
+        """Call a tool. Raises ToolError.
 
-        Raises ToolError.
+        A call that did not reach the server is retried; another one only if it `may_repeat`.
         """
-        from perdure.runtime.mcp.content import returned
+        from perdure.runtime.mcp.content import tool_output
 
-        why = ""
+        reason = ""
         for pause_s in (0.0, *PAUSES_S):
-            await anyio.sleep(pause_s)
+            await asyncio.sleep(pause_s)
             try:
-                async with self._borrowed(is_sure=not may_repeat) as connection:
+                async with self._connection(must_probe=not may_repeat) as connection:
                     connection.check(tool.name)
-                    return returned(await connection.call(tool.name, ctx.args, ctx))
+                    return tool_output(await connection.call(tool.name, ctx.args, ctx))
             except ServerDown as error:
-                why = error.message
-            except BrokeOff as error:
-                why = f"the connection to MCP server {self.server.name!r} broke off: {error}"
+                reason = error.message
+            except ConnectionBroken as error:
+                reason = f"the connection to MCP server {self.server.name!r} broke: {error}"
                 if error.reached and not may_repeat:
-                    doubt = f"{why}. The call may or may not have been done."
-                    raise ToolError(doubt, code="MCP_BROKE_OFF") from error
+                    text = f"{reason}. The call may or may not have run."
+                    raise ToolError(text, code="MCP_BROKE_OFF") from error
             except ToolError:
                 raise
             except Exception as error:
-                told = hidden(str(error), self.server.secrets)
-                raise ToolError(f"MCP server {self.server.name!r}: {told}") from error
-        raise ToolError(why, code="MCP_SERVER_DOWN")
+                text = mask_secrets(str(error), self.server.secrets)
+                raise ToolError(f"MCP server {self.server.name!r}: {text}") from error
+        raise ToolError(reason, code="MCP_SERVER_DOWN")
 
     # --- connections --------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _borrowed(self, *, is_sure: bool) -> AsyncIterator["ServerConnection"]:
-        async with self._places:
-            connection = await self._taken(is_sure=is_sure)
+    async def _connection(self, *, must_probe: bool) -> AsyncIterator["ServerConnection"]:
+        async with self._slots:
+            connection = await self._acquire(must_probe=must_probe)
             try:
                 yield connection
-            except BrokeOff:
-                self._hang_up(connection)
+            except ConnectionBroken:
+                self._close_soon(connection)
                 raise
             finally:
-                self._let_go(connection)
+                self._release(connection)
 
-    async def _taken(self, *, is_sure: bool) -> "ServerConnection":
+    async def _acquire(self, *, must_probe: bool) -> "ServerConnection":
         async with self._opening:
             while (free := self._free()) is not None:
                 free.users += 1
-                if await free.answers(is_sure=is_sure):
-                    self._heard(free.tools)
+                if await free.is_alive(must_probe=must_probe):
+                    self._update_tools(free.tools)
                     return free
                 free.users -= 1
-                self._hang_up(free)
-            return await self._opened()
+                self._close_soon(free)
+            return await self._open_connection()
 
     def _free(self) -> "ServerConnection | None":
-        for one in [one for one in self._open if not one.is_open]:
-            self._hang_up(one)
-        return next((one for one in self._open if one.users < self._calls_each), None)
+        for broken in [connection for connection in self._open if not connection.is_open]:
+            self._close_soon(broken)
+        return next((item for item in self._open if item.users < self._calls_each), None)
 
-    async def _opened(self) -> "ServerConnection":
-        # Loading the library takes a while, in which drives must keep their leases.
-        home = "perdure.runtime.mcp.connection"
-        await anyio.to_thread.run_sync(importlib.import_module, home)
+    async def _open_connection(self) -> "ServerConnection":
+        # In a thread: importing the library takes a while, and drives must renew their leases.
+        module = "perdure.runtime.mcp.connection"
+        await anyio.to_thread.run_sync(importlib.import_module, module)
         from perdure.runtime.mcp.connection import ServerConnection
 
         connection = ServerConnection(self.server)
         await connection.open()
         connection.users += 1
         self._open.append(connection)
-        self._heard(connection.tools)
+        self._update_tools(connection.tools)
         return connection
 
-    def _heard(self, tools: tuple[Listed, ...]) -> None:
+    def _update_tools(self, tools: tuple[ListedTool, ...]) -> None:
         self._down = None
         if tools != self.tools:
             self.tools = tools
 
-    def _let_go(self, connection: "ServerConnection") -> None:
+    def _release(self, connection: "ServerConnection") -> None:
         connection.users -= 1
         if connection.users or connection not in self._open:
             return
@@ -147,11 +153,11 @@ class ServerConnections:
 
         def close_if_unused() -> None:
             if not connection.users and connection.unused_for() >= idle_s:
-                self._hang_up(connection)
+                self._close_soon(connection)
 
         asyncio.get_running_loop().call_later(idle_s, close_if_unused)
 
-    def _hang_up(self, connection: "ServerConnection") -> None:
+    def _close_soon(self, connection: "ServerConnection") -> None:
         if connection in self._open:
             self._open.remove(connection)
             task = asyncio.get_running_loop().create_task(connection.close())
@@ -159,9 +165,9 @@ class ServerConnections:
             task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Close every connection, and wait for it."""
+        """Close every connection and wait until it is closed."""
         for connection in tuple(self._open):
-            self._hang_up(connection)
+            self._close_soon(connection)
         while self._closing:
             await asyncio.wait(self._closing)
 
@@ -171,47 +177,47 @@ class ServerPool:
 
     def __init__(self, servers: Sequence[MCPServer] = ()) -> None:
         self._servers: dict[str, MCPServer] = {}
-        self._lines: dict[str, ServerConnections] = {}
+        self._connections: dict[str, ServerConnections] = {}
         for server in servers:
-            self._know(server)
+            self._add(server)
 
-    def know(self, agent: str, chosen: Iterable[MCPTools]) -> None:
-        """Be told what an agent uses. ConfigError for a name that stands for none, or for two."""
-        for one in chosen:
-            if isinstance(one.server, MCPServer):
-                self._know(one.server)
-            elif one.server not in self._servers:
-                known = ", ".join(sorted(self._servers)) or "none"
+    def register(self, agent: str, chosen: Iterable[MCPTools]) -> None:
+        """Add the servers of an agent. Raises ConfigError for an unknown or ambiguous name."""
+        for choice in chosen:
+            if isinstance(choice.server, MCPServer):
+                self._add(choice.server)
+            elif choice.server not in self._servers:
+                names = ", ".join(sorted(self._servers)) or "none"
                 raise ConfigError(
-                    f"agent {agent!r}: there is no MCP server {one.server!r}",
-                    hint=f"MCP servers here: {known}",
+                    f"agent {agent!r}: there is no MCP server {choice.server!r}",
+                    hint=f"MCP servers here: {names}",
                 )
 
-    def _know(self, server: MCPServer) -> None:
+    def _add(self, server: MCPServer) -> None:
         if self._servers.setdefault(server.name, server) != server:
             raise ConfigError(
                 f"there are two MCP servers named {server.name!r}",
                 hint="give one of them another name",
             )
 
-    def line(self, name: str) -> ServerConnections:
-        """The way to a server; made in the event loop that uses it."""
-        return self._lines.setdefault(name, ServerConnections(self._servers[name]))
+    def connections(self, name: str) -> ServerConnections:
+        """Return the connections to a server, created in the event loop that uses them."""
+        return self._connections.setdefault(name, ServerConnections(self._servers[name]))
 
-    async def lists(self, names: Iterable[str]) -> Mapping[str, tuple[Listed, ...]]:
-        """What these servers have. Raises ServerDown for the first that cannot be reached."""
-        wanted = tuple(names)
-        asked = (self.line(name).listed() for name in wanted)
-        found = await asyncio.gather(*asked, return_exceptions=True)
-        lists: dict[str, tuple[Listed, ...]] = {}
-        for name, one in zip(wanted, found, strict=True):
-            if isinstance(one, BaseException):
-                raise one
-            lists[name] = one
+    async def list_tools(self, names: Iterable[str]) -> Mapping[str, tuple[ListedTool, ...]]:
+        """Return the tools of these servers. Raises ServerDown for the first one out of reach."""
+        servers = tuple(names)
+        requests = (self.connections(name).list_tools() for name in servers)
+        outcomes = await asyncio.gather(*requests, return_exceptions=True)
+        lists: dict[str, tuple[ListedTool, ...]] = {}
+        for name, outcome in zip(servers, outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+            lists[name] = outcome
         return lists
 
     async def close(self) -> None:
-        """Close every connection; the next use opens anew."""
-        lines, self._lines = self._lines, {}
-        for line in lines.values():
-            await line.close()
+        """Close every connection; the next use opens new ones."""
+        connections, self._connections = self._connections, {}
+        for server in connections.values():
+            await server.close()

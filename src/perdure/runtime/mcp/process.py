@@ -1,4 +1,4 @@
-"""What a server's program says on its standard error: for the log, and for why it did not start."""
+"""Programs of MCP servers: how they are started, their standard error, and masked secrets."""
 
 import asyncio
 import logging
@@ -10,19 +10,19 @@ from typing import Final, TextIO
 
 logger = logging.getLogger("perdure.mcp")
 
-_KEPT: Final = 2_000  # bytes
+_MAX_BYTES: Final = 2_000  # of standard error that are kept
 
 
-def hidden(text: str, secrets: Sequence[str]) -> str:
-    """The text without the secrets in it."""
+def mask_secrets(text: str, secrets: Sequence[str]) -> str:
+    """Return the text with the secrets masked."""
     for secret in sorted(secrets, key=len, reverse=True):
-        if len(secret) > 3:  # shorter ones are in every word, and no secret
+        if len(secret) > 3:  # shorter ones occur in ordinary words
             text = text.replace(secret, "***")
     return text
 
 
 class Stderr:
-    """One end of a pipe for a program, which is read as it writes; the newest is remembered."""
+    """Pipe for the standard error of a program; the newest bytes are kept."""
 
     def __init__(self, name: str, secrets: Sequence[str]) -> None:
         self._name = name
@@ -34,8 +34,8 @@ class Stderr:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._read_end, self._read)
 
-    def started(self) -> None:
-        """The program has its own copy of the end: with ours open, we would never see its end."""
+    def close_write_end(self) -> None:
+        """Close our copy of the write end, so that reading ends when the program ends."""
         self.file.close()
 
     def close(self) -> None:
@@ -44,24 +44,24 @@ class Stderr:
         self._stop()
 
     def last_line(self) -> str:
-        """The last thing it said, in one line."""
+        """Return the last line that the program wrote."""
         self._read()
-        lines = hidden(self._newest.decode("utf-8", "replace"), self._secrets).splitlines()
+        lines = mask_secrets(self._newest.decode("utf-8", "replace"), self._secrets).splitlines()
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def _read(self) -> None:
         if self._read_end < 0:
             return
         try:
-            said = os.read(self._read_end, 65_536)
+            data = os.read(self._read_end, 65_536)
         except BlockingIOError:
             return
-        if not said:
+        if not data:
             self._stop()
             return
-        self._newest = (self._newest + said)[-_KEPT:]
+        self._newest = (self._newest + data)[-_MAX_BYTES:]
         if logger.isEnabledFor(logging.DEBUG):
-            text = hidden(said.decode("utf-8", "replace"), self._secrets)
+            text = mask_secrets(data.decode("utf-8", "replace"), self._secrets)
             logger.debug("%s: %s", self._name, text.rstrip())
 
     def _stop(self) -> None:
@@ -71,9 +71,9 @@ class Stderr:
             self._read_end = -1
 
 
-# Runs in the place of the program, and then becomes it. It asks to be killed when its parent
-# ends; one whose parent ended before it asked, ends itself. A program that is not there is told.
-_LEASH: Final = """
+# Replaces itself by the program. Before that it asks the kernel to be killed when its parent ends,
+# and exits if the parent has ended already. It reports a program that cannot be executed.
+_WRAPPER: Final = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 if os.getppid() != int(sys.argv[1]):
@@ -86,25 +86,25 @@ except OSError as error:
 
 
 def exits_with_parent(command: Sequence[str], own_pid: int) -> list[str]:
-    """The command that starts a program in such a way; as it is where the system has no such way.
+    """Return a command whose program is killed when this process ends; unchanged if not on Linux.
 
-    There, too, its standard input ends with us, at which a server has to end.
+    On other systems its standard input ends with this process, which a server must treat as end.
     """
     if sys.platform != "linux" or not sys.executable:
         return list(command)
-    return [sys.executable, "-I", "-S", "-c", _LEASH, str(own_pid), *command]
+    return [sys.executable, "-I", "-S", "-c", _WRAPPER, str(own_pid), *command]
 
 
-def is_there(command: Sequence[str], env: Mapping[str, str]) -> bool:
-    """Whether a program can be found; one with a folder in its name is looked for at its start."""
+def is_installed(command: Sequence[str], env: Mapping[str, str]) -> bool:
+    """Return True if a program is found; one with a path is only looked up at its start."""
     return "/" in command[0] or shutil.which(command[0], path=env.get("PATH")) is not None
 
 
-_WHO_LOGS: Final = ("httpx2", "mcp.client.streamable_http")
+_HTTP_LOGGERS: Final = ("httpx2", "mcp.client.streamable_http")
 
 
-class _Hiding(logging.Filter):
-    """Lets every record pass, without the secrets that it knows."""
+class _SecretFilter(logging.Filter):
+    """Log filter that passes every record, with secrets masked."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,21 +112,21 @@ class _Hiding(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         secrets = tuple(self.secrets)
-        said = record.getMessage()
-        shown = hidden(said, secrets)
-        if shown != said:
-            record.msg, record.args = shown, ()
+        message = record.getMessage()
+        masked = mask_secrets(message, secrets)
+        if masked != message:
+            record.msg, record.args = masked, ()
         if record.exc_info and record.exc_text is None:
-            told = logging.Formatter().formatException(record.exc_info)
-            record.exc_text = hidden(told, secrets)  # which a formatter takes as it is
+            traceback = logging.Formatter().formatException(record.exc_info)
+            record.exc_text = mask_secrets(traceback, secrets)  # formatters print it unchanged
         return True
 
 
-_hiding: Final = _Hiding()
+_secret_filter: Final = _SecretFilter()
 
 
-def hide_in_logs(secrets: Iterable[str]) -> None:
-    """Let nothing of these be seen in the log of who talks to a server by HTTP."""
-    _hiding.secrets.update(secrets)
-    for name in _WHO_LOGS:
-        logging.getLogger(name).addFilter(_hiding)  # once, however often
+def mask_in_logs(secrets: Iterable[str]) -> None:
+    """Mask these secrets in the logs of the HTTP libraries."""
+    _secret_filter.secrets.update(secrets)
+    for name in _HTTP_LOGGERS:
+        logging.getLogger(name).addFilter(_secret_filter)  # adding it again has no effect

@@ -1,4 +1,4 @@
-"""MCP servers and choices among their tools, as users write them. Loads no MCP library."""
+"""MCP servers and choices of their tools, as users write them. Does not import the MCP library."""
 
 import importlib.util
 import re
@@ -8,24 +8,24 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, urlsplit
 
+from perdure.core.text import NAME, NAME_HINT
 from perdure.errors import ConfigError, PerdureError
 from perdure.runtime.values import Duration, parse_duration
 
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 CALL_TIMEOUT: Final = "5m"
 IDLE_S: Final = 30
-DOWN_HINT: Final = "start it, or correct its entry; the session goes on by itself once it answers"
-CONNECT_S: Final = 60  # a program may first have to be downloaded by its own starter
+DOWN_HINT: Final = "start it or correct its entry; the session then continues on its own"
+CONNECT_S: Final = 60  # a launcher such as npx may have to download the program first
 
 _PARTS: Final = re.compile(r"[\s:;,/@?&=]+")  # a secret is often a part: `Bearer …`, `user:…`
-_TELLING: Final = 8  # characters; shorter parts are words of any message
+_MIN_SECRET: Final = 8  # characters; shorter parts may be ordinary words
 
-Chosen = bool | Sequence[str] | None
+ToolChoice = bool | Sequence[str] | None
 
 
 @dataclass(frozen=True)
 class MCPServer:
-    """A server of tools: a program to start, or a URL. Never shows what may hold a secret."""
+    """A server of tools: a program to start, or a URL. Its repr shows no possible secret."""
 
     name: str
     _: KW_ONLY
@@ -34,14 +34,14 @@ class MCPServer:
     cwd: str | Path | None = None
     url: str | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
-    idle_timeout: Duration = IDLE_S  # how long a connection is kept that nobody uses
+    idle_timeout: Duration = IDLE_S  # after which an unused connection is closed
     connect_timeout: Duration = CONNECT_S
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
             raise ConfigError(
                 f"{self.name!r} cannot be the name of an MCP server",
-                hint="use letters, digits, '_', '-' and '.', 64 at most",
+                hint=NAME_HINT,
             )
         if isinstance(self.command, str):
             raise self._wrong("command must be a list: the program, then its arguments")
@@ -55,18 +55,19 @@ class MCPServer:
         for limit in (self.idle_timeout, self.connect_timeout):
             parse_duration(limit)
 
-    def _wrong(self, what: str) -> ConfigError:
-        return ConfigError(f"MCP server {self.name!r}: {what}")
+    def _wrong(self, problem: str) -> ConfigError:
+        return ConfigError(f"MCP server {self.name!r}: {problem}")
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must not be shown where the server's own words are."""
-        given = (*self.env.values(), *self.headers.values())
-        parts = [part for value in given for part in _PARTS.split(value)]
-        return (*_secrets_in(self.url), *given, *(one for one in parts if len(one) >= _TELLING))
+        """Texts that are masked in messages of the server."""
+        values = (*self.env.values(), *self.headers.values())
+        parts = [part for value in values for part in _PARTS.split(value)]
+        long_parts = (part for part in parts if len(part) >= _MIN_SECRET)
+        return (*_url_secrets(self.url), *values, *long_parts)
 
     def tools(self, **options: Any) -> "MCPTools":
-        """Its tools, with the options of MCPTools."""
+        """Return its tools, with the options of MCPTools."""
         return MCPTools(self, **options)
 
     def __getitem__(self, tool: str) -> "MCPTools":
@@ -75,18 +76,18 @@ class MCPServer:
 
 @dataclass(frozen=True)
 class MCPTools:
-    """Some tools of a server, and what is said of them here; what is not said, its hints say.
+    """A choice of a server's tools, with options that override the server's hints.
 
-    `only`: names as the server has them, None is all. `requires_approval`, `idempotent`: of all,
-    of none, or of those named; None is as the server hints. `server` may be the name of one that
-    the runtime knows.
+    `only`: names as the server lists them, None is all. `requires_approval`, `idempotent`: for all
+    tools, for none, or for those named; None follows the server's hints. `server` may be the name
+    of a server of the runtime.
     """
 
     server: MCPServer | str
     _: KW_ONLY
     only: Sequence[str] | None = None
-    requires_approval: Chosen = None
-    idempotent: Chosen = None
+    requires_approval: ToolChoice = None
+    idempotent: ToolChoice = None
     prefix: str = ""
     on_crash: Literal["tell", "ask"] | None = None
     timeout: Duration | None = CALL_TIMEOUT
@@ -113,8 +114,8 @@ class MCPTools:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """A tool as its server lists it; hints that it does not give are those of the protocol."""
+class ListedTool:
+    """A tool as its server lists it; missing hints have the defaults of the protocol."""
 
     name: str
     description: str
@@ -124,16 +125,16 @@ class Listed:
     may_repeat: bool = False
 
 
-def _secrets_in(url: str | None) -> list[str]:
-    """The whole address, and what of it may stand alone in a message: passwords, the query."""
+def _url_secrets(url: str | None) -> list[str]:
+    """Return the URL and its parts that may occur alone in a message: passwords, the query."""
     if url is None:
         return []
     try:
-        found = urlsplit(url)
-    except ValueError:  # it is no address, which is told when it is used
+        parts = urlsplit(url)
+    except ValueError:  # an invalid URL is reported when it is used
         return [url]
-    asked = [value for _, value in parse_qsl(found.query)]
-    return [url, *filter(None, (found.username, found.password, found.query)), *asked]
+    query = [value for _, value in parse_qsl(parts.query)]
+    return [url, *filter(None, (parts.username, parts.password, parts.query)), *query]
 
 
 class ServerDown(PerdureError):
@@ -145,16 +146,16 @@ class ServerDown(PerdureError):
         super().__init__(message, hint=DOWN_HINT)
 
 
-class BrokeOff(Exception):
-    """A connection ended in a call; `reached`: the call may have come to its server."""
+class ConnectionBroken(Exception):
+    """A connection ended during a call; `reached`: the call may have reached the server."""
 
-    def __init__(self, why: str, *, reached: bool) -> None:
-        super().__init__(why)
+    def __init__(self, reason: str, *, reached: bool) -> None:
+        super().__init__(reason)
         self.reached = reached
 
 
 def check_library() -> None:
-    """Raise ConfigError if the library is not installed."""
+    """Raise ConfigError if the MCP library is not installed."""
     if importlib.util.find_spec("mcp") is None:
         raise ConfigError(
             "tools from MCP servers need the package mcp",

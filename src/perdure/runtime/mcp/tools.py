@@ -1,4 +1,4 @@
-"""From a server's list to tools that an agent can have."""
+"""Tools of an agent, built from the tools that an MCP server lists."""
 
 import hashlib
 import logging
@@ -9,61 +9,67 @@ from typing import Any, Final
 
 from perdure.errors import ConfigError
 from perdure.runtime.mcp.pool import ServerPool
-from perdure.runtime.mcp.servers import Chosen, Listed, MCPTools
+from perdure.runtime.mcp.servers import ListedTool, MCPTools, ToolChoice
 from perdure.runtime.tools.outputs import Rendered
 from perdure.runtime.tools.tool import Tool
 from perdure.runtime.values import Context
 
 logger = logging.getLogger("perdure")
 
-_STRANGE: Final = re.compile(r"[^A-Za-z0-9_-]")
-_LONGEST: Final = 64  # of a name, for every model provider
+_FORBIDDEN: Final = re.compile(r"[^A-Za-z0-9_-]")
+_MAX_NAME: Final = 64  # characters that every model provider accepts
 
 
-def tools_of(chosen: MCPTools, listed: Sequence[Listed], lines: ServerPool) -> list[Tool[..., Any]]:
-    """The chosen ones of the tools that a server lists; one that cannot be a tool is left out."""
-    known = {one.name for one in listed}
-    asked, missing = _named(chosen.requires_approval), _all_named(chosen) - known
+def build_tools(
+    chosen: MCPTools, listed: Sequence[ListedTool], servers: ServerPool
+) -> list[Tool[..., Any]]:
+    """Return the chosen tools of a server's list; those that cannot be tools are left out."""
+    names = {tool.name for tool in listed}
+    gated, missing = _named(chosen.requires_approval), _all_named(chosen) - names
     if missing:
         logger.warning(
             "MCP server %r has no tool %s", chosen.server_name, ", ".join(sorted(missing))
         )
-    found = []
-    for one in listed:
-        if chosen.only is not None and one.name not in chosen.only:
+    tools = []
+    for tool in listed:
+        if chosen.only is not None and tool.name not in chosen.only:
             continue
         try:
-            found.append(_tool(chosen, one, lines, is_doubtful=not asked <= known))
+            tools.append(_tool(chosen, tool, servers, is_doubtful=not gated <= names))
         except ConfigError as error:
             logger.warning("MCP server %r: %s", chosen.server_name, error.message)
-    return found
+    return tools
 
 
 def safe_name(name: str) -> str:
-    """A name that every model provider takes; the same for the same name, always."""
-    plain = _STRANGE.sub("_", name)
-    if len(plain) <= _LONGEST:
+    """Return a name that every model provider accepts; always the same for the same name."""
+    plain = _FORBIDDEN.sub("_", name)
+    if len(plain) <= _MAX_NAME:
         return plain
-    return f"{plain[: _LONGEST - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return f"{plain[: _MAX_NAME - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def _named(said: Chosen) -> set[str]:
-    return set() if said is None or isinstance(said, bool) else set(said)
+def _named(choice: ToolChoice) -> set[str]:
+    return set() if choice is None or isinstance(choice, bool) else set(choice)
 
 
 def _all_named(chosen: MCPTools) -> set[str]:
-    """Names that the server should have; if it does not, it changed, or we mistyped."""
+    """Return all names in a choice; one that the server does not list is removed or misspelled."""
     return _named(chosen.only) | _named(chosen.requires_approval) | _named(chosen.idempotent)
 
 
-def _tool(chosen: MCPTools, one: Listed, lines: ServerPool, *, is_doubtful: bool) -> Tool[..., Any]:
-    may_repeat = _said(chosen.idempotent, one, otherwise=one.only_reads or one.may_repeat)
+def _tool(
+    chosen: MCPTools, listed: ListedTool, servers: ServerPool, *, is_doubtful: bool
+) -> Tool[..., Any]:
+    may_repeat = _is_chosen(
+        chosen.idempotent, listed, default=listed.only_reads or listed.may_repeat
+    )
     return Tool(
-        partial(_call, lines, chosen.server_name, one, may_repeat),
-        safe_name(chosen.prefix + one.name),
-        one.description,
-        one.schema,
-        requires_approval=_asks(chosen, one, is_doubtful=is_doubtful),
+        partial(_call, servers, chosen.server_name, listed, may_repeat),
+        safe_name(chosen.prefix + listed.name),
+        listed.description,
+        listed.schema,
+        requires_approval=_is_approval_required(chosen, listed, is_doubtful=is_doubtful),
         approval_timeout=chosen.approval_timeout,
         timeout=chosen.timeout,
         idempotent=may_repeat,
@@ -71,21 +77,21 @@ def _tool(chosen: MCPTools, one: Listed, lines: ServerPool, *, is_doubtful: bool
     )
 
 
-def _asks(chosen: MCPTools, one: Listed, *, is_doubtful: bool) -> bool:
-    """Whether a person is asked first. A list with a mistake in it might have meant this tool."""
+def _is_approval_required(chosen: MCPTools, listed: ListedTool, *, is_doubtful: bool) -> bool:
+    """Return True if the tool requires approval; also if a misspelled name may mean this tool."""
     if is_doubtful:
         return True
-    by_hint = one.may_destroy and not one.only_reads
-    return _said(chosen.requires_approval, one, otherwise=by_hint)
+    by_hint = listed.may_destroy and not listed.only_reads
+    return _is_chosen(chosen.requires_approval, listed, default=by_hint)
 
 
-def _said(what: Chosen, one: Listed, *, otherwise: bool) -> bool:
-    if what is None:
-        return otherwise
-    return what if isinstance(what, bool) else one.name in what
+def _is_chosen(choice: ToolChoice, tool: ListedTool, *, default: bool) -> bool:
+    if choice is None:
+        return default
+    return choice if isinstance(choice, bool) else tool.name in choice
 
 
 async def _call(
-    lines: ServerPool, server: str, one: Listed, may_repeat: bool, ctx: Context[Any]
+    servers: ServerPool, server: str, tool: ListedTool, may_repeat: bool, ctx: Context[Any]
 ) -> Rendered:
-    return await lines.line(server).call(one, ctx, may_repeat=may_repeat)
+    return await servers.connections(server).call(tool, ctx, may_repeat=may_repeat)

@@ -1,4 +1,4 @@
-"""What a model is to the engine: one streamed request per turn."""
+"""The protocol of models: one streamed request per turn."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ DeltaKind = Literal["text", "thinking", "args", "progress", "reset"]
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool as the model is shown it."""
+    """A tool as the model sees it."""
 
     name: str
     description: str
@@ -21,26 +21,24 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Everything that one turn is asked with."""
+    """A model request: everything that the model needs for one turn."""
 
     session_id: str
     agent: str
-    turn: int  # 1 for the first answer of the session
+    turn: int  # 1 for the first response of the session
     instructions: str
     messages: Sequence[Message]
     tools: Sequence[ToolSpec] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     output_schema: Mapping[str, Any] | None = None
-    purpose: Literal["turn", "summary"] = "turn"  # a summary is asked for by the last message
-    growing: IncrementalCanonical | None = (
-        None  # what was made of the conversation for the turn before
-    )
-    read_file: Callable[[str], Awaitable[bytes | None]] | None = None  # by digest; None: it is gone
+    purpose: Literal["turn", "summary"] = "turn"  # the last message asks for a summary
+    canonical: IncrementalCanonical | None = None  # keeps the messages of the turns before
+    read_file: Callable[[str], Awaitable[bytes | None]] | None = None  # by digest; None: gone
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """A piece of an answer while it comes; not durable, superseded by the answer's event."""
+    """A streamed piece of a response; not durable, superseded by the event of the response."""
 
     session_id: str
     turn: int
@@ -51,13 +49,13 @@ class Delta:
 
 @runtime_checkable
 class Model(Protocol):
-    """Something that answers. The last thing an answer's stream yields is the whole Answer."""
+    """A model. The last item that `answer` yields is the complete Answer."""
 
     @property
     def name(self) -> str:
-        """`provider:model`; a change of it drops thinking blocks, nothing else."""
+        """Name of the form `provider:model`; a change of it drops thinking blocks, nothing else."""
         ...
 
     def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
-        """Ask for one turn. Raises ModelError, with a hint where something can be done."""
+        """Request one turn. Raises ModelError, with a hint if the user can fix the cause."""
         ...

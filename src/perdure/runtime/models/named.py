@@ -1,6 +1,6 @@
-"""Models that are named, `provider:model`, or given as objects of pydantic-ai.
+"""Models by name (`provider:model`) and model objects of pydantic-ai.
 
-Nothing of pydantic-ai or of a provider is imported before the model is first asked.
+pydantic-ai and the library of a provider are imported at the first request.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from perdure.runtime.models.base import Delta, Request
 
 @runtime_checkable
 class PydanticAIModel(Protocol):
-    """A model of pydantic-ai, known by what it has."""
+    """A model of pydantic-ai, recognized by its attributes."""
 
     @property
     def model_name(self) -> str: ...
@@ -29,7 +29,7 @@ class PydanticAIModel(Protocol):
 
 
 class NamedModel:
-    """A provider's model. `close` gives its connections back; it may be asked again afterwards."""
+    """Model of a provider. `close` closes its connections; the next request opens new ones."""
 
     def __init__(
         self,
@@ -43,68 +43,68 @@ class NamedModel:
         self.model = model
         self._api_key = api_key
         self._base_url = base_url
-        self._open: Any = None
+        self._connection: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
-        """Without its key."""
+        """Return the name, without the key."""
         return f"NamedModel({self.name!r})"
 
     @property
     def name(self) -> str:
-        """`provider:model`, as it was named."""
+        """Name of the form `provider:model`."""
         return f"{self.provider.name}:{self.model}"
 
     async def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
-        """Ask for one turn."""
-        opened = await self._opened(request.agent)
-        async for piece in opened.asking.answer(request):
-            yield piece
+        """Request one turn."""
+        connection = await self._connect(request.agent)
+        async for item in connection.model_request.answer(request):
+            yield item
 
     async def close(self) -> None:
         """Close the connections, if there are any."""
-        opened, self._open = self._open_here(), None
-        if opened is not None:
-            await opened.client.aclose()
+        connection, self._connection = self._usable_connection(), None
+        if connection is not None:
+            await connection.client.aclose()
 
-    def _open_here(self) -> Any:
-        """The connection of this event loop; connections of another cannot be used, nor closed."""
-        return self._open if self._loop is asyncio.get_running_loop() else None
+    def _usable_connection(self) -> Any:
+        """Return the connection of this event loop; that of another cannot be used, nor closed."""
+        return self._connection if self._loop is asyncio.get_running_loop() else None
 
-    async def _opened(self, agent: str) -> Any:
-        if self._open_here() is None:
-            # The libraries take seconds to load, in which leases must be renewed.
-            opened = await anyio.to_thread.run_sync(self._connect, agent)
-            if self._open_here() is None:
-                self._open, self._loop = opened, asyncio.get_running_loop()
+    async def _connect(self, agent: str) -> Any:
+        if self._usable_connection() is None:
+            # The libraries take seconds to load, and leases must be renewed meanwhile.
+            connection = await anyio.to_thread.run_sync(self._open, agent)
+            if self._usable_connection() is None:
+                self._connection, self._loop = connection, asyncio.get_running_loop()
             else:
-                await opened.client.aclose()
-        return self._open
+                await connection.client.aclose()
+        return self._connection
 
-    def _connect(self, agent: str) -> Any:
-        return _connecting().connect(
+    def _open(self, agent: str) -> Any:
+        return _connect_module().connect(
             self.provider, self.model, agent, api_key=self._api_key, base_url=self._base_url
         )
 
 
-class GivenModel:
-    """A model object of pydantic-ai: its owner opened it and closes it."""
+class ModelObject:
+    """A model object of pydantic-ai, opened and closed by its owner."""
 
     def __init__(self, model: PydanticAIModel) -> None:
         self._model = model
 
     @property
     def name(self) -> str:
-        """`provider:model`, as it says of itself."""
+        """Name of the form `provider:model`, from its attributes."""
         return f"{self._model.system}:{self._model.model_name}"
 
     async def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
-        """Ask for one turn."""
-        async for piece in _connecting().given(self._model).answer(request):
-            yield piece
+        """Request one turn."""
+        async for item in _connect_module().wrap_model(self._model).answer(request):
+            yield item
 
 
-def _connecting() -> Any:
-    from perdure.runtime.models.pydantic_ai import connect as connecting  # late: loads pydantic-ai
+def _connect_module() -> Any:
+    from perdure.runtime.models.pydantic_ai import connect  # late: loads pydantic-ai
 
-    return connecting
+    return connect

@@ -1,12 +1,13 @@
 """A model that plays turns from a list: for tests, demos and work without a network.
 
-Turn *k* answers the request whose history already has *k* answers, so a restart changes nothing;
-past the end it answers `done`. Text is streamed word by word. What a turn has as `summary` is said
-if, instead of the turn, a summary of what was before is asked for. A turn with an `error` fails:
-with `{"text", "code", "transient", "retry_after_ms", "times", "after"}` as a provider would, after
-so many words, and where `times` is given, only so often; then it is played.
+Turn *k* is the response to a request whose history already has *k* responses, so a restart changes
+nothing; past the end the response is `done`. Text is streamed word by word. The `summary` of a turn
+is the response if a summary is requested instead of the turn. A turn with an `error` of the form
+`{"text", "code", "transient", "retry_after_ms", "times", "after"}` fails as a provider would, after
+that many words; with `times` only that often, and then it is played.
 """
 
+import asyncio
 import hashlib
 import json
 import os
@@ -17,10 +18,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-import anyio
 import msgspec
 
-from perdure.core.conversation.messages import Answer, AskedCall, AssistantMessage
+from perdure.core.conversation.messages import Answer, AssistantMessage, RequestedCall
 from perdure.errors import ConfigError, ModelError, ModelUnavailable
 from perdure.runtime.models.base import Delta, DeltaKind, Request
 
@@ -33,24 +33,24 @@ _ERROR_KEYS: Final = frozenset({"text", "code", "transient", "retry_after_ms", "
 
 
 class ScriptedModel:
-    """Plays `turns`; `requests` is what it was asked."""
+    """Plays `turns`; `requests` has the requests that it got."""
 
     def __init__(self, turns: Sequence[Mapping[str, Any]], *, name: str = "scripted") -> None:
-        self.turns = [_checked(turn, number, name) for number, turn in enumerate(turns, 1)]
+        self.turns = [_check_turn(turn, number, name) for number, turn in enumerate(turns, 1)]
         self.requests: list[Request] = []
         self._name = name
-        self._failed: Counter[tuple[str, int]] = Counter()  # by session and turn, how often
+        self._failed: Counter[tuple[str, int]] = Counter()  # by session and turn
 
     @classmethod
     def read(cls, path: Path) -> "ScriptedModel":
-        """The script in a JSON file."""
+        """Read the script in a JSON file. Raises ConfigError."""
         try:
             turns = json.loads(path.read_text("utf-8"))
         except OSError as error:
             raise ConfigError(
                 f"the script {path} cannot be read: {error.strerror}",
                 code="SCRIPT_INVALID",
-                hint="write scripted:PATH, relative to where you are or to the YAML file",
+                hint="write scripted:PATH, relative to the current folder or to the YAML file",
             ) from error
         except ValueError as error:
             raise ConfigError(
@@ -62,50 +62,50 @@ class ScriptedModel:
 
     @property
     def name(self) -> str:
-        """What the log calls it."""
+        """Name in the log."""
         return self._name
 
     async def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
-        """Play the turn after those that the history has."""
-        told = sum(isinstance(message, AssistantMessage) for message in request.messages)
-        played = max(told, request.turn - 1)  # a summary may stand for answers
+        """Play the turn after those in the history."""
+        responses = sum(isinstance(message, AssistantMessage) for message in request.messages)
+        played = max(responses, request.turn - 1)  # a summary may have replaced responses
         self.requests.append(request)
         _log(request, played)
         turn: Mapping[str, Any] = (
             self.turns[played] if played < len(self.turns) else {"text": "done"}
         )
         if turn.get("delay_ms"):
-            await anyio.sleep(turn["delay_ms"] / 1000)
+            await asyncio.sleep(turn["delay_ms"] / 1000)
         if request.purpose == "summary":
             turn = {
                 "text": turn.get("summary") or f"The first {len(request.messages) - 1} messages."
             }
-        whole = self._whole(turn, request, played)
+        answer = self._answer(turn, request, played)
         error = self._error(turn.get("error"), request.session_id, played)
-        left = None if error is None else int(error.get("after", 0))
-        for kind, word, call_id in _words(whole):
-            if left == 0:
+        words_left = None if error is None else int(error.get("after", 0))
+        for kind, word, call_id in _words(answer):
+            if words_left == 0:
                 break
-            left = None if left is None else left - 1
+            words_left = None if words_left is None else words_left - 1
             yield Delta(request.session_id, request.turn, kind, word, call_id)
-            await anyio.lowlevel.checkpoint()
+            await asyncio.sleep(0)
         if error is not None:
-            raise _raised(error)
-        yield whole
+            raise _model_error(error)
+        yield answer
 
-    def _error(self, said: Any, session_id: str, played: int) -> Mapping[str, Any] | None:
-        """What the turn fails with, this time."""
-        if not said:
+    def _error(self, entry: Any, session_id: str, played: int) -> Mapping[str, Any] | None:
+        """Return the error of the turn, if it fails this time."""
+        if not entry:
             return None
-        error: Mapping[str, Any] = {"text": said} if isinstance(said, str) else said
+        error: Mapping[str, Any] = {"text": entry} if isinstance(entry, str) else entry
         if self._failed[session_id, played] >= error.get("times", float("inf")):
             return None
         self._failed[session_id, played] += 1
         return error
 
-    def _whole(self, turn: Mapping[str, Any], request: Request, played: int) -> Answer:
+    def _answer(self, turn: Mapping[str, Any], request: Request, played: int) -> Answer:
         calls = tuple(
-            AskedCall(
+            RequestedCall(
                 call.get("id") or f"call_{played + 1}_{n}", call["tool"], call.get("args", {})
             )
             for n, call in enumerate(turn.get("calls", ()), 1)
@@ -127,46 +127,46 @@ class ScriptedModel:
         )
 
 
-def _checked(turn: Any, number: int, name: str) -> dict[str, Any]:
-    where = f"turn {number} of the script {name}"
+def _check_turn(turn: Any, number: int, name: str) -> dict[str, Any]:
+    label = f"turn {number} of the script {name}"
     if not isinstance(turn, Mapping):
-        raise ConfigError(f"{where} is not an object", code="SCRIPT_INVALID")
+        raise ConfigError(f"{label} is not an object", code="SCRIPT_INVALID")
     unknown = sorted(set(turn) - _KEYS)
     if unknown:
         raise ConfigError(
-            f"{where} has unknown keys: {', '.join(unknown)}",
+            f"{label} has unknown keys: {', '.join(unknown)}",
             code="SCRIPT_INVALID",
             hint=f"a turn has {', '.join(sorted(_KEYS))}",
         )
     error = turn.get("error")
     if isinstance(error, Mapping) and (set(error) - _ERROR_KEYS or "text" not in error):
         raise ConfigError(
-            f"{where} has an error that is not {{{', '.join(sorted(_ERROR_KEYS))}}}: {error!r}",
+            f"{label} has an error that is not {{{', '.join(sorted(_ERROR_KEYS))}}}: {error!r}",
             code="SCRIPT_INVALID",
         )
     for call in turn.get("calls", ()):
-        named = isinstance(call, Mapping) and isinstance(call.get("tool"), str)
-        if not named or set(call) - _CALL_KEYS or not isinstance(call.get("args", {}), Mapping):
+        has_tool = isinstance(call, Mapping) and isinstance(call.get("tool"), str)
+        if not has_tool or set(call) - _CALL_KEYS or not isinstance(call.get("args", {}), Mapping):
             raise ConfigError(
-                f"{where} has a call that is not {{tool, args, id}}: {call!r}",
+                f"{label} has a call that is not {{tool, args, id}}: {call!r}",
                 code="SCRIPT_INVALID",
             )
     return dict(turn)
 
 
 def _words(answer: Answer) -> Iterator[tuple[DeltaKind, str, str | None]]:
-    """What an answer is streamed as."""
-    said: list[tuple[DeltaKind, str | None, str | None]] = [
+    """Return the words of a response as they are streamed: kind, word and call id."""
+    texts: list[tuple[DeltaKind, str | None, str | None]] = [
         ("thinking", answer.thinking, None),
         ("text", answer.text, None),
     ]
-    said += [("args", json.dumps(call.params), call.id) for call in answer.calls if call.params]
-    for kind, text, call_id in said:
+    texts += [("args", json.dumps(call.params), call.id) for call in answer.calls if call.params]
+    for kind, text, call_id in texts:
         for word in re.findall(r"\S+\s*|\s+", text or ""):
             yield kind, word, call_id
 
 
-def _raised(error: Mapping[str, Any]) -> ModelError:
+def _model_error(error: Mapping[str, Any]) -> ModelError:
     hint = "change the script, then resume the session"
     if error.get("transient"):
         return ModelUnavailable(error["text"], retry_after_ms=error.get("retry_after_ms"))
@@ -174,15 +174,15 @@ def _raised(error: Mapping[str, Any]) -> ModelError:
 
 
 def _log(request: Request, played: int) -> None:
-    """Append one line, so that a repeated request can be counted from outside."""
+    """Append one line to the script log, so that tests can count requests across processes."""
     path = os.environ.get(SCRIPT_LOG)
     if not path:
         return
-    asked = json.dumps([asdict(m) for m in request.messages], sort_keys=True, default=str)
+    messages = json.dumps([asdict(m) for m in request.messages], sort_keys=True, default=str)
     line = {
         "session": request.session_id,
         "turn": played,
-        "messages": hashlib.sha256(asked.encode()).hexdigest()[:16],
+        "messages": hashlib.sha256(messages.encode()).hexdigest()[:16],
         "purpose": request.purpose,
     }
     with Path(path).open("a", encoding="utf-8") as log:

@@ -1,1 +1,1 @@
-"""Records and entries as typed values: the session log, index entries, the session cache."""
+"""Typed values of records and entries: the session log, index entries, and the session cache."""

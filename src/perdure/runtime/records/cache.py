@@ -1,8 +1,9 @@
-"""What happens in this process: who listens to a session here, and those that rest since lately.
+"""Cache of recently parked sessions, and the listeners to streams in this process.
 
-A session that parked here is kept in memory for a while, as it was folded. Going on with it then
-reads nothing, if it still ends where it did: records never change. What is kept is otherwise a
-guess, good for a write that the store refuses if it is wrong, and never for an answer.
+A session that parked here stays in memory for a while, with its folded log. Continuing it then
+reads nothing if its head is still the same, since records never change. Otherwise a cached value
+is a guess: good for a conditional commit, which the store refuses if the guess is wrong, and never
+good enough to be shown to a caller.
 """
 
 import sys
@@ -17,127 +18,133 @@ from perdure.runtime.records.entries import PendingEntry, SessionEntry
 from perdure.runtime.records.log import Log
 from perdure.store.base import Write
 
-MOST: Final = 256  # sessions kept
-MOST_BYTES: Final = 8 * 1024 * 1024  # of their records
+MAX_SESSIONS: Final = 256  # sessions cached
+MAX_BYTES: Final = 8 * 1024 * 1024  # of their records
 
-Heard = Callable[[int], None]
+HeadListener = Callable[[int], None]
 
 
 class CachedSession(Struct):
-    """A session as it was when it last moved here; `waits` has all its open calls, or is None."""
+    """A session as it was last written here, with all its open calls if they are known."""
 
     log: Log
-    known: SessionEntry
-    waits: dict[str, PendingEntry] | None = field(default_factory=dict)
+    entry: SessionEntry
+    pending_entries: dict[str, PendingEntry] | None = field(default_factory=dict)
 
 
-class _Listening(Struct):
-    """Written out, since there is one for every drive: a generator would cost twice as much."""
+class _Subscription(Struct):
+    """Registration of one listener.
 
-    listeners: dict[str, list[Heard]]
+    A class, because every drive has one and a generator-based context costs twice as much.
+    """
+
+    listeners: dict[str, list[HeadListener]]
     stream: str
-    heard: Heard
+    listener: HeadListener
 
     def __enter__(self) -> None:
-        self.listeners.setdefault(self.stream, []).append(self.heard)
+        self.listeners.setdefault(self.stream, []).append(self.listener)
 
     def __exit__(self, *_: object) -> None:
-        here = self.listeners[self.stream]
-        here.remove(self.heard)
-        if not here:
+        listeners = self.listeners[self.stream]
+        listeners.remove(self.listener)
+        if not listeners:
             del self.listeners[self.stream]
 
 
 class SessionCache:
-    """Listeners and resting sessions, by stream."""
+    """Recently parked sessions and listeners, by stream."""
 
     def __init__(self) -> None:
-        self._listeners: dict[str, list[Heard]] = {}
-        self._rested: dict[str, CachedSession] = {}  # the oldest first
+        self._listeners: dict[str, list[HeadListener]] = {}
+        self._sessions: dict[str, CachedSession] = {}  # oldest first
         self._bytes = 0
-        self._streams: dict[str, str] = {}  # by the id of a call that waits
+        self._streams: dict[str, str] = {}  # by pending id
 
-    def listening(self, stream: str, heard: Heard) -> AbstractContextManager[None]:
-        """Be told the newest seq of one stream."""
-        return _Listening(self._listeners, stream, heard)
+    def subscribe(self, stream: str, listener: HeadListener) -> AbstractContextManager[None]:
+        """Return a context in which the listener gets the newest seq of one stream."""
+        return _Subscription(self._listeners, stream, listener)
 
-    def tell(self, stream: str, seq: int) -> None:
-        """A stream has come as far as this."""
+    def notify(self, stream: str, seq: int) -> None:
+        """Report the newest seq of a stream to its listeners."""
         listeners = self._listeners.get(stream)
         if listeners:
-            for heard in tuple(listeners):
-                heard(seq)
+            for listener in tuple(listeners):
+                listener(seq)
 
-    def tell_all(self) -> None:
-        """Any stream may have come further."""
+    def notify_all(self) -> None:
+        """Let all listeners read their stream: any of them may have grown."""
         for stream in tuple(self._listeners):
-            self.tell(stream, sys.maxsize)
+            self.notify(stream, sys.maxsize)
 
-    # --- sessions that rest -------------------------------------------------------------------
+    # --- parked sessions ----------------------------------------------------------------------
 
-    def keep(self, rested: CachedSession) -> None:
-        """A session came to rest here."""
-        stream, size = rested.log.stream, rested.log.size
-        self.forget(stream)
-        if size > MOST_BYTES // 8:
+    def add(self, session: CachedSession) -> None:
+        """Cache a session, and drop the oldest ones beyond the limits."""
+        stream, size = session.log.stream, session.log.size
+        self.remove(stream)
+        if size > MAX_BYTES // 8:
             return
-        self._rested[stream] = rested
+        self._sessions[stream] = session
         self._bytes += size
-        for pending_id in rested.waits or ():
+        for pending_id in session.pending_entries or ():
             self._streams[pending_id] = stream
-        while len(self._rested) > MOST or self._bytes > MOST_BYTES:
-            self.forget(next(iter(self._rested)))
+        while len(self._sessions) > MAX_SESSIONS or self._bytes > MAX_BYTES:
+            self.remove(next(iter(self._sessions)))
 
-    def forget(self, stream: str) -> CachedSession | None:
-        """Keep it no longer; answers what was kept."""
-        rested = self._rested.pop(stream, None)
-        if rested is not None:
-            self._bytes -= rested.log.size
-            for pending_id in rested.waits or ():
+    def remove(self, stream: str) -> CachedSession | None:
+        """Drop a session and return it, if it was cached."""
+        session = self._sessions.pop(stream, None)
+        if session is not None:
+            self._bytes -= session.log.size
+            for pending_id in session.pending_entries or ():
                 self._streams.pop(pending_id, None)
-        return rested
+        return session
 
     def clear(self) -> None:
-        """Keep nothing: the store was closed, and what is behind its name may be another one."""
-        self._rested.clear()
+        """Drop all sessions: after a close, the same URL may lead to another store."""
+        self._sessions.clear()
         self._streams.clear()
         self._bytes = 0
 
-    def resting(self, stream: str) -> CachedSession | None:
-        """A session as it was when it last moved here."""
-        return self._rested.get(stream)
+    def get(self, stream: str) -> CachedSession | None:
+        """Return a session as it was last written here."""
+        return self._sessions.get(stream)
 
-    def waiting(self, pending_id: str) -> PendingEntry | None:
-        """A call that waits, as it was written here."""
-        rested = self._rested.get(self._streams.get(pending_id, ""))
-        return None if rested is None or rested.waits is None else rested.waits.get(pending_id)
+    def pending_entry(self, pending_id: str) -> PendingEntry | None:
+        """Return an open pending call as it was last written here."""
+        session = self._sessions.get(self._streams.get(pending_id, ""))
+        if session is None or session.pending_entries is None:
+            return None
+        return session.pending_entries.get(pending_id)
 
-    def wrote(
+    def apply_commit(
         self,
         write: Write,
         facts: Sequence[Event],
         heads: Mapping[str, int],
         *,
-        known: SessionEntry | None = None,
-        waits: Mapping[str, PendingEntry | None] | None = None,
+        entry: SessionEntry | None = None,
+        pending: Mapping[str, PendingEntry | None] | None = None,
     ) -> None:
-        """Somebody here has written these facts, and perhaps entries: None are those that closed.
+        """Add a commit of this process to the cached session, and notify the listeners.
 
-        A session that is driven is not kept: its driver hears of it and looks.
+        `pending` has the entries that changed, None for a call that was settled. A session that is
+        being driven is not cached: its driver is notified and reads the log.
         """
         stream, head = write.stream, heads[write.stream]
-        rested = self.forget(stream)
-        if rested is not None and rested.log.state.head + len(facts) == head:
-            rested.log.append(facts, write.records)
-            self.keep(_changed(rested, known, waits or {}))
-        self.tell(stream, head)
+        session = self.remove(stream)
+        if session is not None and session.log.state.head + len(facts) == head:
+            session.log.append(facts, write.records)
+            self.add(_updated_session(session, entry, pending or {}))
+        self.notify(stream, head)
 
 
-def _changed(
-    rested: CachedSession, known: SessionEntry | None, changes: Mapping[str, PendingEntry | None]
+def _updated_session(
+    session: CachedSession, entry: SessionEntry | None, changes: Mapping[str, PendingEntry | None]
 ) -> CachedSession:
-    waits = None
-    if rested.waits is not None:
-        merged: dict[str, PendingEntry | None] = {**rested.waits, **changes}
-        waits = {pending_id: one for pending_id, one in merged.items() if one is not None}
-    return CachedSession(rested.log, known or rested.known, waits)
+    pending = None
+    if session.pending_entries is not None:
+        merged: dict[str, PendingEntry | None] = {**session.pending_entries, **changes}
+        pending = {pending_id: item for pending_id, item in merged.items() if item is not None}
+    return CachedSession(session.log, entry or session.entry, pending)

@@ -1,4 +1,4 @@
-"""Messages and results with files in them: bytes are stored once per store, by content."""
+"""Messages and results with files: their bytes are stored once per store, by digest."""
 
 import hashlib
 from collections.abc import Sequence
@@ -12,21 +12,21 @@ from perdure.store.base import HeadMoved, NoStream, Record, Store, Write
 MAX_BYTES: Final = 10 * 1024 * 1024
 
 
-def check_size(text: str | bytes, what: str, limit: int = MAX_BYTES) -> None:
-    """Refuse what is too large to be kept."""
+def check_size(text: str | bytes, label: str, limit: int = MAX_BYTES) -> None:
+    """Raise Refused if the text or bytes are too large to be stored."""
     if len(text) * 4 <= limit:
-        return  # no character has more than four bytes
+        return  # UTF-8 has at most four bytes per character
     size = len(text.encode("utf-8", "surrogatepass")) if isinstance(text, str) else len(text)
     if size > limit:
         raise Refused(
-            f"{what} has {size:,} bytes; the limit is {limit:,}",
+            f"{label} has {size:,} bytes; the limit is {limit:,}",
             code="TOO_LARGE",
             hint="store it elsewhere and pass a reference",
         )
 
 
 def check_text(name: str, text: Any) -> None:
-    """Refuse what is not text that can be kept; who did something must be said."""
+    """Raise Refused if a value is not text that can be stored; `by` must not be empty."""
     if not isinstance(text, str) or (name == "by" and not text):
         raise Refused(f"{name} must be text, not {text!a}", code="VALUE_INVALID")
     try:
@@ -37,14 +37,14 @@ def check_text(name: str, text: Any) -> None:
 
 
 async def stored_content(store: Store, content: Content) -> events.Content:
-    """A message as its event keeps it; the bytes of files are stored first."""
+    """Return a message as its event holds it, after storing the bytes of its files."""
     if isinstance(content, str):
         check_size(content, "the message")
-        return _clean(content)
+        return _check_unicode(content)
     if isinstance(content, File):
         content = [content]
     if not isinstance(content, Sequence) or isinstance(content, bytes | bytearray):
-        raise _no_message(content)
+        raise _not_a_message(content)
     items: Sequence[str | File] = content
     return [await _part(store, item) for item in items]
 
@@ -52,9 +52,9 @@ async def stored_content(store: Store, content: Content) -> events.Content:
 async def _part(store: Store, item: str | File) -> events.Part:
     if isinstance(item, str):
         check_size(item, "the message")
-        return {"type": "text", "text": _clean(item)}
+        return {"type": "text", "text": _check_unicode(item)}
     if not isinstance(item, File):
-        raise _no_message(item)
+        raise _not_a_message(item)
     part: dict[str, Any] = {"type": "file", "mediaType": item.media_type}
     if item.name is not None:
         part["name"] = item.name
@@ -63,14 +63,14 @@ async def _part(store: Store, item: str | File) -> events.Part:
     return {**part, "blob": await store_bytes(store, item.data)}
 
 
-def _no_message(value: Any) -> Refused:
+def _not_a_message(value: Any) -> Refused:
     return Refused(
         f"a message is text, a File, or a list of them, not {type(value).__name__}",
         code="CONTENT_INVALID",
     )
 
 
-def _clean(text: str) -> str:
+def _check_unicode(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -80,32 +80,32 @@ def _clean(text: str) -> str:
     return text
 
 
-def digest_of(data: bytes) -> str:
-    """The name under which bytes are kept."""
+def content_digest(data: bytes) -> str:
+    """Return the name under which bytes are stored."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 async def store_bytes(store: Store, data: bytes) -> str:
-    """Keep these bytes and answer their name; the same bytes again are kept once."""
+    """Store bytes and return their digest; the same bytes are stored once."""
     check_size(data, "the file")
-    digest = digest_of(data)
+    digest = content_digest(data)
     stream = f"blob/{digest}"
     try:
         record = Record("blob", data, store.now())
         await store.commit([Write(stream, [record], create="blob", head=0)])
     except HeadMoved:
-        pass  # it is there already
+        pass  # stored already
     return digest
 
 
 async def read_bytes(store: Store, digest: str) -> bytes:
-    """The bytes that were stored under this name. Raises NoStream."""
-    found = await store.read(f"blob/{digest}")
-    return found.records[0].data
+    """Return the bytes with this digest. Raises NoStream."""
+    blob = await store.read(f"blob/{digest}")
+    return blob.records[0].data
 
 
 async def find_bytes(store: Store, digest: str) -> bytes | None:
-    """The bytes that were stored under this name; None if they are gone."""
+    """Return the bytes with this digest, or None if they are not stored."""
     try:
         return await read_bytes(store, digest)
     except NoStream:

@@ -1,4 +1,4 @@
-"""The index entries of sessions and pending calls: what finds them, and how they are written."""
+"""Index entries of sessions and pending calls: decoded, put, and found."""
 
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,19 +23,20 @@ T = TypeVar("T")
 logger = logging.getLogger("perdure")
 
 WhileWaiting = Literal["queue", "reject", "cancel_calls"]
-STUCK: Final = "stuck"  # the state of the entry of a session that the code at hand could not move
+PAGE: Final = 500  # entries per read
+STUCK: Final = "stuck"  # entry state of a session that needs code its driver did not have
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRef:
-    """Which session is meant, and by which names its agent may stand there."""
+    """Reference to a session, with the options for creating it or sending to it."""
 
     tenant: str
     session_id: str
-    agents: Sequence[str] = ()  # the first is the one that a new session gets
+    agents: Sequence[str] = ()  # names of its agent; a new session gets the first
     while_waiting: WhileWaiting = "queue"
     metadata: Mapping[str, Any] | None = None
-    notify: Hook | None = None  # who is told of its calls and its end, besides those who are
+    notify: Hook | None = None  # an additional receiver of webhooks
     queue: str = queues.DEFAULT  # of a new session
 
     @property
@@ -44,42 +45,42 @@ class SessionRef:
 
 
 class SessionEntry(Struct, frozen=True, gc=False):
-    """A session's entry and what it says."""
+    """Index entry of a session, decoded."""
 
-    entry: Entry
+    index_entry: Entry
     record: SessionRecord
 
     @classmethod
-    def of(cls, entry: Entry) -> "SessionEntry":
-        """What an entry says."""
+    def decode(cls, entry: Entry) -> "SessionEntry":
+        """Decode an index entry. Raises Corrupt."""
         return cls(entry, index.decode(entry.data))
 
     @classmethod
     def new(cls, record: SessionRecord, stream: str) -> "SessionEntry":
-        """The entry of a new session, as it stands once it is put."""
+        """Return the entry of a new session; `as_put` puts it."""
         key, data = index.session_key(record.tenant, record.id), index.encode(record)
-        return cls(Entry("session", key, stream, 1, _state_of(record), None, data), record)
+        return cls(Entry("session", key, stream, 1, _entry_state(record), None, data), record)
 
     @classmethod
-    def put_as(cls, put: Put) -> "SessionEntry":
-        """What was just put, as the store has it now."""
+    def from_put(cls, put: Put) -> "SessionEntry":
+        """Return the entry that a committed put has created."""
         data = put.data if isinstance(put.data, bytes) else b""
         version = put.expect + 1
-        return cls.of(Entry(put.kind, put.key, put.stream, version, put.state, put.due, data))
+        return cls.decode(Entry(put.kind, put.key, put.stream, version, put.state, put.due, data))
 
     @property
     def stream(self) -> str:
-        return self.entry.stream
+        return self.index_entry.stream
 
     def put(self, **changes: Any) -> Put:
-        """The entry with these changes, if nobody changes it meanwhile."""
+        """Return the put of these changes, conditional on the present version."""
         record = replace(self.record, **changes)
-        return session_put(record, self.entry.version, self.stream)
+        return session_put(record, self.index_entry.version, self.stream)
 
-    def changed(self, **changes: Any) -> "SessionEntry":
-        """The entry as it stands once these changes are put; `as_put` puts them."""
+    def with_changes(self, **changes: Any) -> "SessionEntry":
+        """Return the entry of the next version with these changes; `as_put` puts it."""
         record = replace(self.record, **changes)
-        entry, state = self.entry, _state_of(record)
+        entry, state = self.index_entry, _entry_state(record)
         data = index.encode(record)
         return SessionEntry(
             Entry(entry.kind, entry.key, entry.stream, entry.version + 1, state, None, data), record
@@ -87,53 +88,53 @@ class SessionEntry(Struct, frozen=True, gc=False):
 
     @property
     def as_put(self) -> Put:
-        """The write that makes the entry what it is here, of what it was before."""
-        entry = self.entry
+        """The put that replaces the previous version by this one."""
+        entry = self.index_entry
         return Put(
             entry.kind, entry.key, entry.version - 1, entry.stream, entry.state, None, entry.data
         )
 
 
 class PendingEntry(NamedTuple):
-    """A pending call's entry: whose it is, at which version, and what it says."""
+    """Index entry of a pending call, decoded: its stream, version and record."""
 
     stream: str
     version: int
     record: PendingRecord
 
     @classmethod
-    def of(cls, entry: Entry) -> "PendingEntry":
-        """What an entry says."""
+    def decode(cls, entry: Entry) -> "PendingEntry":
+        """Decode an index entry. Raises Corrupt."""
         return cls(entry.stream, entry.version, pending.decode(entry.data))
 
-    def changed(self, record: PendingRecord) -> "PendingEntry":
-        """The entry as it stands once this is put; `as_put` puts it."""
+    def with_record(self, record: PendingRecord) -> "PendingEntry":
+        """Return the entry of the next version with this record; `as_put` puts it."""
         return PendingEntry(self.stream, self.version + 1, record)
 
     @property
     def as_put(self) -> Put:
-        """The write that makes the entry what it is here, of what it was before."""
+        """The put that replaces the previous version by this one."""
         return pending_put(self.record, self.version - 1, self.stream)
 
 
 def session_put(record: SessionRecord, expect: int, stream: str) -> Put:
-    """The write of a session's entry."""
+    """Return the put of a session's entry."""
     key = index.session_key(record.tenant, record.id)
-    return Put("session", key, expect, stream, _state_of(record), None, index.encode(record))
+    return Put("session", key, expect, stream, _entry_state(record), None, index.encode(record))
 
 
-def _state_of(record: SessionRecord) -> str:
+def _entry_state(record: SessionRecord) -> str:
     return STUCK if record.problem is not None else record.state
 
 
 def pending_put(record: PendingRecord, expect: int, stream: str) -> Put:
-    """The write of a pending call's entry."""
+    """Return the put of a pending call's entry."""
     state = "open" if record.is_open else str(record.status)
     return Put("pending", record.id, expect, stream, state, record.due, pending.encode(record))
 
 
 def session_not_found(session_id: str) -> NotFound:
-    """The refusal that names a session which is not there."""
+    """Return the error for a session that does not exist."""
     return NotFound(
         f"there is no session {session_id!r}",
         code="SESSION_NOT_FOUND",
@@ -142,7 +143,7 @@ def session_not_found(session_id: str) -> NotFound:
 
 
 def pending_not_found(pending_id: str) -> NotFound:
-    """The refusal that names a pending call which is not there."""
+    """Return the error for a pending call that does not exist."""
     return NotFound(
         f"Unknown pending ID: {pending_id}", code="PENDING_NOT_FOUND", hint="perdure pending list"
     )
@@ -150,15 +151,15 @@ def pending_not_found(pending_id: str) -> NotFound:
 
 @contextmanager
 def erased_as_not_found(session_id: str) -> Iterator[None]:
-    """A session that was deleted between looking and this is one that is not there."""
+    """Raise NotFound for a session that was erased after its entry was read."""
     try:
         yield
     except (NoStream, Gone) as error:
         raise session_not_found(session_id) from error
 
 
-def readable(entries: Iterable[Entry], decode: Callable[[Entry], T]) -> Iterator[T]:
-    """What each of them says; one that cannot be read hides no other, and `doctor` tells of it."""
+def decode_readable(entries: Iterable[Entry], decode: Callable[[Entry], T]) -> Iterator[T]:
+    """Decode the entries; log and skip those that are corrupt, which `doctor` reports."""
     for entry in entries:
         try:
             yield decode(entry)
@@ -166,13 +167,41 @@ def readable(entries: Iterable[Entry], decode: Callable[[Entry], T]) -> Iterator
             logger.warning("%s %s: %s", entry.kind, entry.key, error.message)
 
 
-async def open_calls(store: Store, stream: str) -> AsyncIterator[Entry]:
-    """The open pending calls of one session."""
+async def all_entries(
+    store: Store,
+    kind: str,
+    *,
+    state: str | None = None,
+    stream: str | None = None,
+    due_before: int | None = None,
+) -> AsyncIterator[Entry]:
+    """Find all entries of a kind that meet the conditions, page by page."""
     after: str | None = None
     while True:
-        page = await store.find("pending", stream=stream, state="open", after=after)
+        page = await store.find(
+            kind, state=state, stream=stream, due_before=due_before, after=after, limit=PAGE
+        )
         for entry in page.entries:
             yield entry
         if page.next is None:
             return
         after = page.next
+
+
+async def all_readable(
+    store: Store,
+    kind: str,
+    decode: Callable[[Entry], T],
+    *,
+    state: str | None = None,
+    stream: str | None = None,
+) -> AsyncIterator[T]:
+    """Find and decode all entries of a kind; log and skip those that are corrupt."""
+    async for entry in all_entries(store, kind, state=state, stream=stream):
+        for value in decode_readable((entry,), decode):
+            yield value
+
+
+def open_calls(store: Store, stream: str) -> AsyncIterator[Entry]:
+    """Find the open pending calls of one session."""
+    return all_entries(store, "pending", state="open", stream=stream)

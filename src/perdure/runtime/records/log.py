@@ -1,4 +1,4 @@
-"""Reading a session's log: records to events to a State, once and then on from there."""
+"""The log of a session: records decoded to events, and folded to a State incrementally."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -6,87 +6,96 @@ from typing import NamedTuple
 from perdure.core.conversation.messages import Conversation, Message
 from perdure.core.conversation.repair import IncrementalCanonical, IncrementalRepair
 from perdure.core.log import codec
-from perdure.core.log.events import Compacted, Event, Stamped
+from perdure.core.log.events import Compacted, Event, StampedEvent
 from perdure.core.session.state import State, fold
 from perdure.errors import Corrupt
+from perdure.runtime.records.entries import SessionEntry, erased_as_not_found
 from perdure.store.base import Record, Slice, Store
 
 
 class Log:
-    """The events of one stream as far as they were read, and what they fold to."""
+    """Events of one stream, as far as they were read, and the State that they fold to."""
 
     def __init__(self, store: Store, stream: str) -> None:
         self.stream = stream
-        self.events: list[Stamped] = []
+        self.events: list[StampedEvent] = []
         self.state = State()
-        self.at = Slice((), 0)
+        self.slice = Slice((), 0)
         self.size = 0  # bytes of the records
         self._store = store
         self._conversation = Conversation()
         self._history = IncrementalRepair()
-        self.growing = IncrementalCanonical()
-        self._told = 0  # how many events the conversation has taken in
+        self.canonical = IncrementalCanonical()
+        self._message_events = 0  # how many events the conversation has
 
-    async def catch_up(self) -> list[Stamped]:
-        """Read what is new, and where the stream stands."""
-        self.at = await self._store.read(self.stream, after=self.state.head)
-        new = [stamped(record) for record in self.at.records]
-        self.size += sum(len(record.data) for record in self.at.records)
+    async def catch_up(self) -> list[StampedEvent]:
+        """Read the new records, and the holder and due time of the stream."""
+        self.slice = await self._store.read(self.stream, after=self.state.head)
+        new = [decode_record(record) for record in self.slice.records]
+        self.size += sum(len(record.data) for record in self.slice.records)
         self.events += new
         self.state = fold(new, self.state)
         return new
 
     def messages(self) -> list[Message]:
-        """The conversation so far, valid whatever the log holds; only what is new is looked at."""
-        self._take_in()
-        return self._history.repaired(self._conversation.messages())
+        """Return the repaired conversation so far; only new events are processed."""
+        self._extend_conversation()
+        return self._history.repair(self._conversation.messages())
 
-    def covered(self, up_to: int) -> list[Message]:
-        """What a summary up to an event would stand for, valid as it is."""
-        self._take_in()
-        return IncrementalRepair().repaired(self._conversation.covered(up_to))
+    def covered_messages(self, up_to: int) -> list[Message]:
+        """Return the repaired messages that a summary up to an event would replace."""
+        self._extend_conversation()
+        return IncrementalRepair().repair(self._conversation.messages_up_to(up_to))
 
-    def _take_in(self) -> None:
-        for one in self.events[self._told :]:
-            self._conversation.take(one)
-            if isinstance(one.event, Compacted):
-                self._history = IncrementalRepair()  # the conversation begins otherwise now
-        self._told = len(self.events)
+    def _extend_conversation(self) -> None:
+        for stamped in self.events[self._message_events :]:
+            self._conversation.add(stamped)
+            if isinstance(stamped.event, Compacted):
+                self._history = IncrementalRepair()  # the conversation has a new beginning
+        self._message_events = len(self.events)
 
-    def after(self, facts: Iterable[Event], at: int) -> "After":
-        """What would be, were these written at the very end of what we have seen."""
-        new = [Stamped(seq, at, fact) for seq, fact in enumerate(facts, self.state.head + 1)]
-        return After(new, fold(new, self.state))
+    def extension(self, facts: Iterable[Event], at: int) -> "LogExtension":
+        """Return what the log would be if these facts were appended at its head."""
+        new = [StampedEvent(seq, at, fact) for seq, fact in enumerate(facts, self.state.head + 1)]
+        return LogExtension(new, fold(new, self.state))
 
-    def adopt(self, after: "After", records: Iterable[Record]) -> None:
-        """They were written just there, as these records."""
-        self.events += after.new
-        self.state = after.state
+    def apply(self, extension: "LogExtension", records: Iterable[Record]) -> None:
+        """Add an extension that was committed as these records."""
+        self.events += extension.new
+        self.state = extension.state
         for record in records:
             self.size += len(record.data)
 
     def append(self, facts: Iterable[Event], records: Sequence[Record]) -> None:
-        """Take in what was just written at the very end of what we had seen."""
-        self.adopt(self.after(facts, records[0].at if records else 0), records)
+        """Add facts that were committed at the head as these records."""
+        self.apply(self.extension(facts, records[0].at if records else 0), records)
 
 
-class After(NamedTuple):
-    """Events that follow a log, and what it folds to with them."""
+async def read_log(store: Store, entry: SessionEntry) -> Log:
+    """Return the log of a session. Raises NotFound, Corrupt."""
+    log = Log(store, entry.stream)
+    with erased_as_not_found(entry.record.id):
+        await log.catch_up()
+    return log
 
-    new: list[Stamped]
+
+class LogExtension(NamedTuple):
+    """Events to append to a log, and the State that it then folds to."""
+
+    new: list[StampedEvent]
     state: State
 
 
-def stamped(record: Record) -> Stamped:
-    """The event of a record. Raises Corrupt, naming the record."""
+def decode_record(record: Record) -> StampedEvent:
+    """Return the event of a record. Raises Corrupt, naming the record."""
     try:
-        return Stamped(record.seq, record.at, codec.decode(record.type, record.data))
+        return StampedEvent(record.seq, record.at, codec.decode(record.type, record.data))
     except Corrupt as error:
-        raise unreadable(record, error) from error
+        raise unreadable_record(record, error) from error
 
 
-def unreadable(record: Record, error: Exception) -> Corrupt:
-    """The error that names a record."""
+def unreadable_record(record: Record, error: Exception) -> Corrupt:
+    """Return the error that names an unreadable record."""
     return Corrupt(
         f"event {record.seq} of {record.stream} cannot be read: {error}",
         hint=f"everything before event {record.seq} is intact; perdure sessions export "
@@ -96,6 +105,6 @@ def unreadable(record: Record, error: Exception) -> Corrupt:
 
 
 def as_record(event: Event, at: int) -> Record:
-    """The record of an event."""
+    """Return the record of an event."""
     kind, data = codec.encode(event)
     return Record(kind, data, at)

@@ -1,368 +1,266 @@
-"""What every door does: show sessions, take messages and decisions, follow a run to its rest."""
+"""The service that HTTP, the command line and the Python API share: verbs on sessions."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
 from typing import Any
 
-import anyio
-import msgspec
-
-from perdure.core.log import events as facts
-from perdure.core.pending import record as pending
-from perdure.core.pending.commands import Approve, Command, Expire, SubmitResult
-from perdure.core.pending.record import PendingRecord
-from perdure.core.pending.settlement import Settlement, is_overdue, lost
+from perdure.core.log.events import CompactionRequested, Revoked
+from perdure.core.log.events import Content as StoredContent
+from perdure.core.log.events import Event as LogEvent
 from perdure.core.session.state import State
-from perdure.errors import Corrupt, NotFound, PerdureError, Refused
-from perdure.runtime.agents.agents import Agents, ReadyAgent
-from perdure.runtime.engine.host import Drive, Host
+from perdure.core.transfer.foreign import ForeignSession
+from perdure.errors import Corrupt, NotFound
+from perdure.runtime.agents.agents import Agents
+from perdure.runtime.engine.drives import Drives
+from perdure.runtime.inbox.sessions import NewMessage, Receipt
 from perdure.runtime.records.cache import CachedSession
-from perdure.runtime.records.content import check_text
+from perdure.runtime.records.content import check_text, read_bytes, stored_content
 from perdure.runtime.records.entries import (
     STUCK,
     SessionEntry,
     SessionRef,
+    all_readable,
     erased_as_not_found,
-    open_calls,
-    readable,
 )
-from perdure.runtime.records.log import as_record
-from perdure.runtime.records.retention import KEEP_MS
+from perdure.runtime.records.log import Log, as_record, read_log
+from perdure.runtime.records.retention import KEEP_MS, Retention
 from perdure.runtime.resources import Resources
-from perdure.runtime.sessions.snapshot import Snapshots, read_log
-from perdure.runtime.tools.invoke import accepts_result
-from perdure.runtime.tools.tool import Tool
-from perdure.runtime.views import Event, Result, Snapshot, event_of
-from perdure.store.base import Write
+from perdure.runtime.sessions.feed import EventFeed
+from perdure.runtime.sessions.pending_calls import PendingCalls
+from perdure.runtime.sessions.runs import Runs
+from perdure.runtime.sessions.snapshot import Snapshots
+from perdure.runtime.transfer.adopt import Adopted, adopt
+from perdure.runtime.transfer.create import NewSession, SessionNames, create_session, fork
+from perdure.runtime.transfer.exports import export_lines
+from perdure.runtime.transfer.imports import ImportReport, import_lines
+from perdure.runtime.values import Content
+from perdure.runtime.views import Event, Result, Snapshot, public_event
+from perdure.runtime.webhooks.deliveries import Deliveries
+from perdure.store.base import NoStream, Page, StoreRefusal, Write
 
 
-async def check_acceptable(agents: Agents, record: PendingRecord, command: Command) -> None:
-    """Refuse what could not work with the code that is here; without code, take it."""
-    agent = agents.find(record.agent)
-    if agent is None:
-        return
-    if isinstance(command, Approve):
-        agent = await agents.listed(agent)
-    tool = agent.tool(record.tool)
-    if tool is None and agent.problem is not None:
-        return
-    match command:
-        case Approve() if tool is None:
-            raise Refused(
-                f"agent {agent.name!r} has no tool {record.tool!r} any more",
-                code="TOOL_MISSING",
-                hint="deploy the tool again, or deny or respond instead",
-            )
-        case Approve() if tool is not None:
-            _check_approved(agent, tool, {**record.input, **(command.args or {})})
-        case SubmitResult() if tool is not None and not accepts_result(tool, command.output):
-            raise Refused("Result validation failed", code="RESULT_INVALID")
-        case _:
-            pass
-
-
-def _check_approved(agent: ReadyAgent, tool: Tool[..., Any], args: dict[str, Any]) -> None:
-    """Whether a call can run as it is approved; the rules of the agent stand above a person's."""
-    rule = agent.permissions.denies((tool.name,), tool.validate(args))
-    if rule is not None:
-        raise Refused(
-            f"the permissions of agent {agent.name!r} deny this call to {tool.name} ({rule.text})",
-            code="DENIED",
-            hint="approve it with other arguments, or deny it",
-        )
-
-
-def check_command(command: Command) -> None:
-    """Refuse what is no text, or no JSON, where that is needed."""
-    for one in fields(command):
-        name, value = one.name, getattr(command, one.name)
-        if value is None and one.default is None:
-            continue
-        if name in ("args", "metadata"):
-            _check_object(name, value)
-        elif name == "remember" and isinstance(value, bool):
-            continue
-        else:
-            check_text(name, value)
-
-
-def _check_object(name: str, value: Any) -> None:
-    if not isinstance(value, Mapping):
-        raise Refused(f"{name} must be an object, not {value!r}", code="VALUE_INVALID")
-    try:
-        msgspec.json.encode(value)
-    except (TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise Refused(f"{name} is not JSON: {error}", code="VALUE_INVALID") from error
-
-
-NO_KIND = "nothing"  # no stream is of this kind
-FOLLOW_S = 0.25  # how often a session that another process drives is looked at
-
-
-@dataclass(slots=True)
 class Service:
-    """The runtime behind every door: Python, the command line, HTTP."""
+    """Verbs on sessions; `calls`, `runs`, `feed` and `deliveries` have those on other nouns."""
 
-    desk: Resources
-    agents: Agents
-    host: Host
-    resumes_running: bool = True  # at a start: go on with what was running, or fail it
-    running_before: dict[str, SessionEntry] = field(
-        default_factory=dict
-    )  # by stream, when we started
-    keep_settled_ms: int = KEEP_MS  # how long settled calls can be asked for by their id
-    worked_at: float | None = None  # monotonic; the last round of the worker here, if there is one
+    def __init__(
+        self,
+        resources: Resources,
+        agents: Agents,
+        drives: Drives,
+        *,
+        resumes_running: bool = True,
+        keep_settled_ms: int = KEEP_MS,
+    ) -> None:
+        self._resources = resources
+        self._inbox = resources.session_inbox
+        self._snapshots = Snapshots(resources, agents)
+        self.agents = agents
+        self.drives = drives
+        self.runs = Runs(resources, agents, drives)
+        self.calls = PendingCalls(resources, agents, self.runs)
+        self.feed = EventFeed(resources, drives)
+        self.deliveries = Deliveries(resources.outbox)
+        self.resumes_running = resumes_running  # at a start; else they are failed
+        self.running_before: dict[str, SessionEntry] = {}  # by stream, when this process started
+        self.keep_settled_ms = keep_settled_ms  # how long settled calls are kept
+        self.worked_at: float | None = None  # monotonic; the last round of a worker here
 
-    # --- showing ------------------------------------------------------------------------------
+    def now(self) -> int:
+        """Return the store's time, in ms."""
+        return self._resources.store.now()
 
     @property
-    def _showing(self) -> Snapshots:
-        return Snapshots(self.desk, self.agents, self.worked_at is not None)
+    def public_url(self) -> str | None:
+        """The address under which receivers and submitters reach this runtime."""
+        return self._resources.address.url
 
-    async def sight(self, known: SessionEntry) -> Snapshot:
-        """Everything about a session, from its open calls and its log."""
-        return await self._showing.sight(known)
+    @property
+    def webhook_secret(self) -> str | None:
+        """The secret that signs webhooks."""
+        return self._resources.address.webhook_secret
 
-    async def listed(self, known: SessionEntry) -> Result[Any]:
-        """A session as it stands; as its entry says, with the problem, if its log is corrupt."""
-        try:
-            return await self.result(known)
-        except Corrupt as error:
-            return self._showing.as_result(Snapshot(known.record, State(), problem=error))
+    # --- finding ------------------------------------------------------------------------------
 
-    async def result(self, known: SessionEntry, rested: CachedSession | None = None) -> Result[Any]:
-        """A session as it stands, or as a drive has just left it."""
-        showing = self._showing
-        return showing.as_result(await showing.sight(known, rested))
+    async def find(self, ref: SessionRef) -> SessionEntry | None:
+        """Return a session's entry, or None. Raises Conflict if another agent owns it."""
+        return await self._inbox.find(ref)
 
-    async def wake_stuck(self) -> None:
-        """Let sessions be looked at again which other code could not move: ours may."""
-        async for known in self.sessions(None, STUCK):
-            if self.agents.find(known.record.agent) is not None:
-                with suppress(NotFound):  # deleted meanwhile
-                    await self.desk.outside.wake(known)
+    async def get(self, ref: SessionRef) -> SessionEntry:
+        """Return a session's entry. Raises NotFound."""
+        return await self._inbox.session_entry(ref)
+
+    def cached(self, ref: SessionRef) -> SessionEntry | None:
+        """Return the entry as it was when the session last parked here: it may be stale."""
+        return self._inbox.cached_entry(ref)
 
     async def sessions(
         self, tenant: str | None, state: str | None = None
     ) -> AsyncIterator[SessionEntry]:
-        """Every session that can be seen from here, without reading logs; `state` of its entry."""
-        after: str | None = None
-        while True:
-            page = await self.desk.store.find("session", state=state, after=after, limit=500)
-            for known in readable(page.entries, SessionEntry.of):
-                if tenant is None or known.record.tenant == tenant:
-                    yield known
-            if page.next is None:
-                return
-            after = page.next
+        """Yield the sessions of a tenant, or all, by their entries; no log is read."""
+        store = self._resources.store
+        async for entry in all_readable(store, "session", SessionEntry.decode, state=state):
+            if tenant is None or entry.record.tenant == tenant:
+                yield entry
 
-    async def pending(
-        self, tenant: str | None, *, status: str | None = None, stream: str | None = None
-    ) -> AsyncIterator[PendingRecord]:
-        """Pending calls; without a status the open ones, with "all" every one."""
-        wanted = {None: "open", "all": None, "waiting": "open", "processing": "open"}
-        state = wanted.get(status, status)
-        after: str | None = None
-        while True:
-            page = await self.desk.store.find(
-                "pending", state=state, stream=stream, after=after, limit=500
-            )
-            for record in readable(page.entries, lambda entry: pending.decode(entry.data)):
-                if status in ("waiting", "processing") and record.status != status:
-                    continue
-                if tenant is None or record.tenant == tenant:
-                    yield record
-            if page.next is None:
-                return
-            after = page.next
+    async def session_page(
+        self, after: str | None, limit: int = 500, *, state: str | None = None
+    ) -> Page:
+        """Return a page of session entries after a cursor."""
+        return await self._resources.store.find("session", state=state, after=after, limit=limit)
+
+    # --- reading ------------------------------------------------------------------------------
+
+    async def log(self, entry: SessionEntry) -> Log:
+        """Return the whole log of a session. Raises NotFound, Corrupt."""
+        return await read_log(self._resources.store, entry)
 
     async def events(
-        self, known: SessionEntry, after: int = 0, limit: int | None = None
+        self, entry: SessionEntry, after: int = 0, limit: int | None = None
     ) -> list[Event]:
-        """Events of one session, oldest first."""
-        with erased_as_not_found(known.record.id):
-            page = await self.desk.store.read(known.stream, after, limit)
-        names = (known.record.tenant, known.record.id)
-        return [event_of(names, record) for record in page.records]
+        """Return events of a session after a seq, oldest first."""
+        page = await self.feed.read(entry.stream, after, limit)
+        names = (entry.record.tenant, entry.record.id)
+        return [public_event(names, record) for record in page.records]
 
-    async def at_home(self, address: SessionRef) -> SessionRef:
-        """The address with what the session's own agent says about messages."""
-        if address.agents:
-            return address
-        known = await self.desk.outside.find(address)
-        agent = None if known is None else self.agents.find(known.record.agent)
-        return (
-            address if agent is None else replace(address, while_waiting=agent.agent.while_waiting)
-        )
+    async def head(self, entry: SessionEntry) -> int:
+        """Return the seq of the session's last event."""
+        return (await self.feed.read(entry.stream, limit=0)).head
 
-    async def revoke(self, known: SessionEntry, number: int, by: str, via: str) -> None:
-        """Ask again about what the decision of that number had allowed. Raises NotFound."""
-        check_text("by", by)
-        log = await read_log(self.desk.store, known)
-        if all(one.number != number for one in log.state.allowed):
-            raise NotFound(
-                f"session {known.record.id!r} remembers no permission {number}",
-                code="PERMISSION_NOT_FOUND",
-                hint=f"perdure sessions permissions {known.record.id}",
-            )
-        fact = facts.Revoked(decision=number, by=by, via=via)
-        record = as_record(fact, self.desk.store.now())
-        with erased_as_not_found(known.record.id):
-            await self.desk.store.commit([Write(known.stream, [record])])
+    async def snapshot(self, entry: SessionEntry, cached: CachedSession | None = None) -> Snapshot:
+        """Return everything about a session, from its log and its open calls."""
+        return await self._snapshots.take(entry, cached, has_worker=self.worked_at is not None)
+
+    async def result(self, entry: SessionEntry, cached: CachedSession | None = None) -> Result[Any]:
+        """Return a session as it stands, or as a drive here has just parked it."""
+        return self._snapshots.as_result(await self.snapshot(entry, cached))
+
+    async def listed_result(self, entry: SessionEntry) -> Result[Any]:
+        """Return the same; if the log is corrupt, what the entry says, with the problem."""
+        try:
+            return await self.result(entry)
+        except Corrupt as error:
+            return self._snapshots.as_result(Snapshot(entry.record, State(), problem=error))
+
+    # --- writing ------------------------------------------------------------------------------
+
+    async def create(self, ref: SessionRef) -> Receipt:
+        """Create a session without a message, unless it exists."""
+        return await self._inbox.create(ref)
+
+    async def send(self, ref: SessionRef, message: NewMessage) -> Receipt:
+        """Record a message and wake the session. Raises Conflict KEY_REUSED, SESSION_WAITING."""
+        return await self._inbox.send(await self._with_agent_options(ref), message)
+
+    async def _with_agent_options(self, ref: SessionRef) -> SessionRef:
+        """Add what the session's own agent does with messages while calls are open."""
+        if ref.agents:
+            return ref
+        entry = await self.find(ref)
+        agent = None if entry is None else self.agents.find(entry.record.agent)
+        return ref if agent is None else replace(ref, while_waiting=agent.agent.while_waiting)
+
+    async def cancel(self, ref: SessionRef, by: str | None, reason: str | None) -> None:
+        """End the run: after this, no effect of it starts. Raises NotFound."""
+        await self._inbox.cancel(ref, by, reason)
+
+    async def set_metadata(self, ref: SessionRef, changes: Mapping[str, Any]) -> None:
+        """Change metadata; None removes a key. Raises NotFound."""
+        await self._inbox.set_metadata(ref, changes)
 
     async def change_metadata(
-        self, address: SessionRef, change: Callable[[dict[str, Any]], dict[str, Any]]
+        self, ref: SessionRef, change: Callable[[dict[str, Any]], dict[str, Any]]
     ) -> None:
-        """Change metadata by what it is now: of several at once each sees the one before."""
+        """Change metadata by a function of its present value; concurrent changes are repeated."""
         while True:
-            known = await self.desk.outside.known(address)
-            changes = change(dict((await read_log(self.desk.store, known)).state.metadata))
-            if not changes or await self.desk.outside.put_metadata(known, changes):
+            entry = await self.get(ref)
+            changes = change(dict((await self.log(entry)).state.metadata))
+            if not changes or await self._inbox.put_metadata(entry, changes):
                 return
 
-    # --- settling -----------------------------------------------------------------------------
+    async def erase(self, ref: SessionRef) -> None:
+        """Delete a session and everything that finds it. Raises NotFound."""
+        await self._inbox.erase(ref)
 
-    async def settle(
-        self, pending_id: str, command: Command, tenant: str | None = None
-    ) -> Settlement:
-        """A decision, result, error or cancellation from outside."""
-        check_command(command)
+    async def append(
+        self, entry: SessionEntry, facts: Sequence[LogEvent], *, head: int | None = None
+    ) -> None:
+        """Append events without waking the session. Raises NotFound, HeadMoved."""
+        now = self.now()
+        records = [as_record(event, now) for event in facts]
+        with erased_as_not_found(entry.record.id):
+            await self._resources.store.commit([Write(entry.stream, records, head=head)])
 
-        async def look(record: PendingRecord) -> None:
-            if record.epoch is not None and record.is_open:
-                await self._check_held(record)
-            await check_acceptable(self.agents, record, command)
+    async def revoke(self, entry: SessionEntry, number: int, by: str, via: str) -> None:
+        """Take back the permission that a decision granted. Raises NotFound."""
+        check_text("by", by)
+        if all(
+            allowed.number != number
+            for allowed in (await self.log(entry)).state.remembered_approvals
+        ):
+            raise NotFound(
+                f"session {entry.record.id!r} remembers no permission {number}",
+                code="PERMISSION_NOT_FOUND",
+                hint=f"perdure sessions permissions {entry.record.id}",
+            )
+        await self.append(entry, [Revoked(decision=number, by=by, via=via)])
 
-        return await self.desk.settling.settle(pending_id, command, tenant=tenant, inspect=look)
+    async def record_summary_request(
+        self, entry: SessionEntry, request: CompactionRequested, head: int
+    ) -> None:
+        """Record a request for a summary and wake the session. Raises HeadMoved."""
+        await self._inbox.request_summary(entry, request, head)
 
-    async def _check_held(self, record: PendingRecord) -> None:
-        """Refuse an answer for which a driver waited in place that is gone."""
-        known = await self.desk.outside.known(SessionRef(record.tenant, record.session_id))
-        if known.stream in self.host.drives or await self._is_driven(known):
-            return
-        await self.host.drive_until_parked(known)  # to record that, where the agent is known
-        raise lost(record)
+    async def fail_corrupt(self, entry: SessionEntry, error: Corrupt) -> None:
+        """Mark a session as failed whose log cannot be read, unless its entry has changed."""
+        put = entry.put(state="failed", problem=error.code, problem_text=error.message)
+        with suppress(StoreRefusal):
+            await self._resources.store.commit([Write(entry.stream)], [put])
 
-    async def _is_driven(self, known: SessionEntry) -> bool:
-        with erased_as_not_found(known.record.id):
-            if (await self.desk.store.read(known.stream, limit=0)).holder is None:
-                return False
-            await self.host.claim(NO_KIND, 0)  # by which the store notices who is dead
-            return (await self.desk.store.read(known.stream, limit=0)).holder is not None
+    async def wake_stuck(self) -> None:
+        """Wake sessions that other code could not continue, if their agent is known here."""
+        async for entry in self.sessions(None, STUCK):
+            if self.agents.find(entry.record.agent) is not None:
+                with suppress(NotFound):  # deleted meanwhile
+                    await self._inbox.wake(entry)
 
-    # --- following ----------------------------------------------------------------------------
+    async def remove_settled(self) -> int:
+        """Remove the entries of calls that were settled long ago; returns their number."""
+        return await Retention(self._resources.store, self.keep_settled_ms).run_round()
 
-    async def go_on(self, known: SessionEntry) -> SessionEntry:
-        """Let a session move that could: one that failed, or was cut in a run, gets a new run."""
-        if known.record.may_start_again:
-            await self.desk.outside.start_again(known)
-            record = known.record
-            return await self.desk.outside.known(SessionRef(record.tenant, record.id))
-        await self.wake(known)
-        return known
+    # --- content ------------------------------------------------------------------------------
 
-    async def resume(self, known: SessionEntry) -> SessionEntry:
-        """The same on somebody's word: a model that was to be asked again later is asked now."""
-        if not known.record.is_over and await self.backs_off(known):
-            log = await read_log(self.desk.store, known)
-            if log.state.retry is not None:
-                await self.desk.outside.hurry(known)
-                return known
-        return await self.go_on(known)
+    async def store_content(self, content: Content) -> StoredContent:
+        """Store the files of a message and return the content that its event keeps."""
+        return await stored_content(self._resources.store, content)
 
-    async def backs_off(self, known: SessionEntry) -> bool:
-        """Whether a model is to be asked, and nobody does before some instant."""
-        with erased_as_not_found(known.record.id):
-            at = await self.desk.store.read(known.stream, limit=0)
-        if at.holder is not None or at.due is None or at.due <= self.desk.store.now():
-            return False
-        record = known.record
-        found = await self.desk.outside.known(SessionRef(record.tenant, record.id))
-        return found.record.state != "waiting"  # nor for a call; over, but for a summary by hand
-
-    async def wake(self, known: SessionEntry) -> None:
-        """Let somebody look at once at a session that is not over, also if a failure put it off."""
-        if known.record.state in ("pending", "running"):
-            await self.desk.outside.wake(known)
-
-    async def follow(self, known: SessionEntry) -> Drive | None:
-        """Drive the session here if it is free, else watch whoever drives it, until it rests.
-
-        Answers the drive that parked it, if that was ours.
-        """
-        drive = await self.drive(known)
-        if drive is not None and not drive.backs_off:
-            return drive
-        changed = asyncio.Event()
-
-        def heard(_: int) -> None:
-            changed.set()
-
-        with self.host.watch.listening(known.stream, heard):
-            while True:
-                changed.clear()
-                drive = await self._driven(known)
-                if drive is not None and not drive.backs_off:
-                    return drive
-                while await self._waits_to_ask(known, changed):
-                    pass
-                if await self._rests(known):
-                    return None
-                with anyio.move_on_after(FOLLOW_S):
-                    await changed.wait()
-
-    async def _waits_to_ask(self, known: SessionEntry, changed: asyncio.Event) -> bool:
-        """Let a moment pass, if the session backs off and could then be driven here."""
-        if self.agents.find(known.record.agent) is None or not await self.backs_off(known):
-            return False
-        with anyio.move_on_after(FOLLOW_S):
-            await changed.wait()
-        changed.clear()
-        return True
-
-    async def drive(self, known: SessionEntry) -> Drive | None:
-        """Drive the session here, if something is to be done and nobody does it, until it rests."""
-        await self.prepare(known)
-        return await self._driven(known)
-
-    async def prepare(self, known: SessionEntry) -> None:
-        """What no worker may have done: overdue calls end, a stuck session is looked at again."""
-        if known.record.state in ("waiting", "running"):
-            await self.expire(known)
-        if known.record.problem is not None:
-            await self.desk.outside.wake(known)
-
-    async def _driven(self, known: SessionEntry) -> Drive | None:
-        """The drive that parked the session here, if there was one to begin, or under way."""
-        # One that was under way may have parked before what we follow was recorded.
-        is_old = known.stream in self.host.drives
-        drive = await self.host.drive_until_parked(known)
-        if drive is None:
+    async def read_file(self, digest: str) -> bytes | None:
+        """Return the bytes of a stored file; None if it is not there."""
+        try:
+            return await read_bytes(self._resources.store, digest)
+        except NoStream:
             return None
-        if drive.error is not None:
-            raise drive.error
-        return drive if drive.parked and not is_old else None
 
-    async def _rests(self, known: SessionEntry) -> bool:
-        with erased_as_not_found(known.record.id):
-            at = await self.desk.store.read(known.stream, limit=0)
-        if at.holder is not None:
-            return False
-        is_due = at.due is not None and at.due <= self.desk.store.now()
-        return not is_due or self.agents.find(known.record.agent) is None
+    # --- transfer -----------------------------------------------------------------------------
 
-    async def expire(self, known: SessionEntry) -> None:
-        """Settle the overdue calls of one session, where no worker does it."""
-        now, rested = self.desk.store.now(), self.desk.near.resting(known.stream)
-        # An entry that was looked up may be newer than what is remembered, and so may the calls.
-        waits = None if rested is None or rested.known is not known else rested.waits
-        if waits is not None and not any(is_overdue(one.record, now) for one in waits.values()):
-            return
-        async for entry in open_calls(self.desk.store, known.stream):
-            if is_overdue(pending.decode(entry.data), now):
-                try:
-                    await self.desk.settling.settle(entry.key, Expire())
-                except PerdureError:
-                    continue  # somebody else did
+    async def fork(
+        self, entry: SessionEntry, *, at: int | None = None, session_id: str | None = None
+    ) -> SessionEntry:
+        """Copy a session up to the last settled point, not after event `at`."""
+        return await fork(self._resources.store, entry, at=at, session_id=session_id)
+
+    def export(self, entry: SessionEntry, *, secrets: bool = False) -> AsyncIterator[bytes]:
+        """Yield a session as lines of JSON. Raises Corrupt after all that can be read."""
+        return export_lines(self._resources.store, entry, secrets=secrets)
+
+    async def import_lines(self, lines: Iterable[bytes], tenant: str | None = None) -> ImportReport:
+        """Create the sessions of an export. Raises Refused, Conflict."""
+        return await import_lines(self._resources.store, lines, tenant)
+
+    async def adopt(self, foreign: ForeignSession, names: SessionNames) -> Adopted:
+        """Create a session that another program wrote. Raises Refused, Conflict."""
+        return await adopt(self._resources.store, foreign, names)
+
+    async def restore(self, session: NewSession) -> SessionEntry:
+        """Create a session from its log. Raises HeadMoved or VersionMoved if it exists."""
+        return await create_session(self._resources.store, session)

@@ -1,4 +1,4 @@
-"""A session as it stands: what is seen of it, and the result that users hold."""
+"""Snapshots of sessions, and the results that users hold."""
 
 from contextlib import suppress
 from typing import Any, Final
@@ -9,105 +9,101 @@ from msgspec import Struct
 from perdure.core.pending import record as pending
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session.state import State
-from perdure.core.session.usage import Usage, shown_usage, summed
+from perdure.core.session.usage import Usage, display_usage, sum_usage
 from perdure.errors import Corrupt, NotFound, PerdureError, Refused
 from perdure.runtime.agents.agents import Agents
-from perdure.runtime.queues import nobody_drives
+from perdure.runtime.queues import no_worker_problem
 from perdure.runtime.records.cache import CachedSession
 from perdure.runtime.records.entries import (
     SessionEntry,
     SessionRef,
-    erased_as_not_found,
     open_calls,
 )
-from perdure.runtime.records.log import Log
+from perdure.runtime.records.log import Log, read_log
 from perdure.runtime.resources import Resources
-from perdure.runtime.views import Result, Snapshot, error_of, instant, problem_of, stop_of
-from perdure.store.base import Store
+from perdure.runtime.views import Result, Snapshot, early_stop, instant, run_error, stored_problem
 
 
-async def tree_usage(desk: Resources, known: SessionEntry, folded: State) -> Usage | None:
-    """The usage of a session with its children, and theirs; None if it has started nobody.
+async def tree_usage(resources: Resources, entry: SessionEntry, state: State) -> Usage | None:
+    """Return the usage of a session with its descendants; None if it has no children.
 
-    Children are named by its log, so that no list of all sessions must be read.
+    Its log names its children, so that not all sessions must be listed.
     """
-    if not folded.children:
+    if not state.children:
         return None
-    usages, seen = [folded.usage], {known.record.id}
-    left = [(known.record.id, child) for child in folded.children]
-    while left:
-        parent, name = left.pop()
-        if name in seen:
+    usages, visited = [state.usage], {entry.record.id}
+    remaining = [(entry.record.id, child) for child in state.children]
+    while remaining:
+        parent, name = remaining.pop()
+        if name in visited:
             continue
-        seen.add(name)
-        state = await _child(desk, SessionRef(known.record.tenant, name), parent)
-        if state is not None:
-            usages.append(state.usage)
-            left += [(name, child) for child in state.children]
-    return summed(usages)
+        visited.add(name)
+        child_state = await _child_state(resources, SessionRef(entry.record.tenant, name), parent)
+        if child_state is not None:
+            usages.append(child_state.usage)
+            remaining += [(name, child) for child in child_state.children]
+    return sum_usage(usages)
 
 
-async def _child(desk: Resources, address: SessionRef, parent: str) -> State | None:
-    """The session of that name as it stands; None if it is not there, or somebody else's."""
+async def _child_state(resources: Resources, ref: SessionRef, parent: str) -> State | None:
+    """Return the state of a child; None if it does not exist, or has another parent."""
     try:
-        known = await desk.outside.known(address)
-        if known.record.parent != parent:
+        entry = await resources.session_inbox.session_entry(ref)
+        if entry.record.parent != parent:
             return None
-        log = Log(desk.store, known.stream)
-        with erased_as_not_found(known.record.id):
-            await log.catch_up()
-    except (NotFound, Corrupt):  # of a child; `doctor` tells of it
+        return (await read_log(resources.store, entry)).state
+    except (NotFound, Corrupt):  # `doctor` reports a corrupt child
         return None
-    return log.state
 
 
-PATIENCE_MS: Final = 5_000  # what is due may wait so long for a worker that is there
+CLAIM_MS: Final = 5_000  # a due session may wait this long for the worker of this process
 
 
 class Snapshots(Struct, frozen=True):
-    """Looks at sessions with what is known here."""
+    """Takes snapshots of sessions with the agents that are known here."""
 
-    desk: Resources
+    resources: Resources
     agents: Agents
-    has_worker: bool  # one runs here
 
-    async def sight(self, known: SessionEntry, rested: CachedSession | None = None) -> Snapshot:
-        """Everything about a session, from its open calls and its log, which we may have."""
-        log = await read_log(self.desk.store, known) if rested is None else rested.log
+    async def take(
+        self, entry: SessionEntry, cached: CachedSession | None, *, has_worker: bool
+    ) -> Snapshot:
+        """Return everything about a session, from its log and its open calls."""
+        log = await read_log(self.resources.store, entry) if cached is None else cached.log
         records: list[PendingRecord] = []
-        if rested is not None and rested.waits is not None:
-            records = [one.record for one in rested.waits.values()]
+        if cached is not None and cached.pending_entries is not None:
+            records = [pending_entry.record for pending_entry in cached.pending_entries.values()]
         elif log.state.open_calls:
-            entries = open_calls(self.desk.store, known.stream)
-            records = [pending.decode(entry.data) async for entry in entries]
+            calls = open_calls(self.resources.store, entry.stream)
+            records = [pending.decode(call.data) async for call in calls]
         if len(records) > 1:
-            place = {call.id: call.index for call in log.state.calls.values()}
-            records.sort(key=lambda one: (one.time.created, place.get(one.call_id, 0), one.id))
-        now = self.desk.store.now()
-        over = log.state.run is not None and log.state.run.end is not None
-        over = over and not log.state.needs_summary
+            order = {call.id: call.index for call in log.state.calls.values()}
+            records.sort(key=lambda call: (call.time.created, order.get(call.call_id, 0), call.id))
+        now = self.resources.store.now()
+        run = log.state.run
+        is_over = run is not None and run.end is not None and not log.state.is_summary_due
         return Snapshot(
-            known.record,
+            entry.record,
             log.state,
             tuple(records),
-            tuple([self.desk.pending_call(one) for one in records]),
-            log.at.holder,
-            None if log.at.holder else log.at.due,
+            tuple([self.resources.pending_call(call) for call in records]),
+            log.slice.holder,
+            None if log.slice.holder else log.slice.due,
             now,
-            None if over else await self._problem(known, log, records, now),
-            await tree_usage(self.desk, known, log.state) if log.state.children else None,
+            None if is_over else await self._problem(entry, log, records, has_worker=has_worker),
+            await tree_usage(self.resources, entry, log.state) if log.state.children else None,
         )
 
     async def _problem(
-        self, known: SessionEntry, log: Log, records: list[PendingRecord], now: int
+        self, entry: SessionEntry, log: Log, records: list[PendingRecord], *, has_worker: bool
     ) -> PerdureError | None:
-        record = known.record
+        record, now = entry.record, self.resources.store.now()
         if record.problem is not None:
-            return problem_of(record.problem, record.problem_text)
-        for one in records:
-            if one.problem is not None:
-                return problem_of(one.problem)
-        if log.at.holder is not None or log.at.due is None or log.at.due > now:
+            return stored_problem(record.problem, record.problem_text)
+        for call in records:
+            if call.problem is not None:
+                return stored_problem(call.problem)
+        if log.slice.holder is not None or log.slice.due is None or log.slice.due > now:
             return None
         if self.agents.names() and self.agents.find(record.agent) is None:
             return PerdureError(
@@ -115,47 +111,39 @@ class Snapshots(Struct, frozen=True):
                 code="AGENT_UNKNOWN",
                 hint="start a worker that has it",
             )
-        is_ours = self.has_worker and self.agents.find(record.agent) is not None
-        if is_ours and now - log.at.due < PATIENCE_MS:
-            return None  # the worker here is about to take it
-        return await nobody_drives(self.desk.store, record)
+        is_ours = has_worker and self.agents.find(record.agent) is not None
+        if is_ours and now - log.slice.due < CLAIM_MS:
+            return None  # the worker here is about to claim it
+        return await no_worker_problem(self.resources.store, record)
 
-    def as_result(self, sight: Snapshot) -> Result[Any]:
-        """What was seen, as users hold it."""
-        record, folded = sight.record, sight.folded
-        run = folded.run
+    def as_result(self, snapshot: Snapshot) -> Result[Any]:
+        """Return a snapshot as the public value."""
+        record, state = snapshot.record, snapshot.log_state
+        run = state.run
         output = None if run is None or run.output is None else msgspec.json.decode(run.output)
         agent = self.agents.find(record.agent)
         if output is not None and agent is not None and not agent.output.is_text:
-            with suppress(Refused):  # the type has changed since: the stored value is shown
+            with suppress(Refused):  # the type has changed since: return the stored value
                 output = agent.output.load(output)
         return Result(
             session_id=record.id,
             tenant=record.tenant,
             agent=record.agent,
-            state=sight.state,
+            state=snapshot.state,
             output=output,
-            pending=sight.calls,
-            stop=stop_of(folded),
-            error=error_of(folded),
-            problem=sight.problem,
-            usage=shown_usage(folded.usage),
-            tree_usage=shown_usage(folded.usage if sight.tree is None else sight.tree),
-            todos=folded.todos,
-            metadata=dict(folded.metadata),
+            pending=snapshot.calls,
+            stop=early_stop(state),
+            error=run_error(state),
+            problem=snapshot.problem,
+            usage=display_usage(state.usage),
+            tree_usage=display_usage(state.usage if snapshot.tree is None else snapshot.tree),
+            todos=state.todos,
+            metadata=dict(state.metadata),
             parent=record.parent,
-            seq=folded.head,
-            created_at=instant(folded.created_at or record.created_at),
-            updated_at=instant(folded.updated_at or record.updated_at),
+            seq=state.head,
+            created_at=instant(state.created_at or record.created_at),
+            updated_at=instant(state.updated_at or record.updated_at),
             task_id=None if run is None else run.id,
             queue=record.queue,
-            _sight=sight,
+            _snapshot=snapshot,
         )
-
-
-async def read_log(store: Store, known: SessionEntry) -> Log:
-    """The log of a session. Raises NotFound."""
-    log = Log(store, known.stream)
-    with erased_as_not_found(known.record.id):
-        await log.catch_up()
-    return log

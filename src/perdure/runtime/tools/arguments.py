@@ -8,34 +8,34 @@ from perdure.errors import Refused
 
 
 class Arguments(Protocol):
-    """The arguments of one function. Apart from what makes it, so that pydantic is loaded late."""
+    """Arguments of one function; a protocol here, so that pydantic is imported late."""
 
     def schema(self) -> dict[str, Any]:
-        """The JSON schema for the model provider."""
+        """Return the JSON schema for the model provider."""
 
-    def typed(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """The values that the function takes, by parameter name; Refused ARGS_INVALID."""
+    def typed_values(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Return typed values by parameter name. Raises Refused ARGS_INVALID."""
 
-    def plain(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments as JSON, as the function will understand them; Refused ARGS_INVALID."""
+    def json_values(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments as JSON, as the function receives them. Raises Refused."""
 
 
 def json_text(args: Any) -> str:
-    """Arguments as the JSON object they must be; Refused ARGS_INVALID where they are none."""
+    """Return arguments as the text of a JSON object. Raises Refused ARGS_INVALID."""
     if not isinstance(args, Mapping):
-        raise invalid([("", "the arguments must be a JSON object")])
+        raise invalid_arguments([("", "the arguments must be a JSON object")])
     try:
         return json.dumps(dict(args), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise invalid([("", f"the arguments are not JSON: {error}")]) from error
+        raise invalid_arguments([("", f"the arguments are not JSON: {error}")]) from error
 
 
-def invalid(problems: Sequence[tuple[str, str]]) -> Refused:
-    """What is wrong with arguments, as (name, why), in one line that a model can act on."""
-    told = "; ".join(f"{name}: {why}" if name else why for name, why in problems)
+def invalid_arguments(problems: Sequence[tuple[str, str]]) -> Refused:
+    """Return the error for (name, problem) pairs, in one line that a model can act on."""
+    text = "; ".join(f"{name}: {problem}" if name else problem for name, problem in problems)
     return Refused(
-        f"Invalid arguments: {' '.join(told.split())}",
+        f"Invalid arguments: {' '.join(text.split())}",
         code="ARGS_INVALID",
         hint="correct the arguments and call again",
-        details={"arguments": [{"name": name, "problem": why} for name, why in problems]},
+        details={"arguments": [{"name": name, "problem": problem} for name, problem in problems]},
     )

@@ -1,4 +1,4 @@
-"""From a function to what a model may call: its name, its description, its arguments."""
+"""Binding of a function to what a model calls: a name, a description and arguments."""
 
 import functools
 import inspect
@@ -9,47 +9,52 @@ from typing import Any
 
 from perdure.errors import ConfigError
 from perdure.runtime.tools.arguments import Arguments
-from perdure.runtime.tools.signature import Signature, function_of, parse_docstring, signature_of
+from perdure.runtime.tools.signature import (
+    Signature,
+    inner_function,
+    parse_docstring,
+    read_signature,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """How JSON arguments become a call of one function."""
+    """A function with what is needed to call it with JSON arguments."""
 
     function: Callable[..., Any]
     signature: Signature
     arguments: Arguments
     description: str
 
-    def of_object(self, instance: object) -> "Binding":
-        """The same, for a method that now has its object."""
-        signature = replace(self.signature, needs_self=False)
+    def bind_instance(self, instance: object) -> "Binding":
+        """Return the binding of a method for one object."""
+        signature = replace(self.signature, is_unbound_method=False)
         return replace(self, function=MethodType(self.function, instance), signature=signature)
 
 
 def bind(
-    function: Callable[..., Any], name: str, around: Mapping[str, Any] | None = None
+    function: Callable[..., Any], name: str, local_names: Mapping[str, Any] | None = None
 ) -> Binding:
-    """Read what a function takes; ConfigError if a model could not call it.
+    """Return the binding of a function. Raises ConfigError if a model could not call it.
 
-    `around` are names that its type hints may mean besides those of its module.
+    Its type hints may refer to `local_names` besides the names of its module.
     """
-    from perdure.runtime.tools.schema import arguments_of  # loads pydantic
+    from perdure.runtime.tools.schema import build_arguments  # loads pydantic
 
     if inspect.isclass(function) or not callable(function):
         raise ConfigError(f"{function!r} is not a function and cannot be a tool")
-    under = function_of(function)
-    if inspect.isgeneratorfunction(under) or inspect.isasyncgenfunction(under):
+    inner = inner_function(function)
+    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
         raise ConfigError(f"tool {name!r} is a generator; return a list instead")
-    doc = parse_docstring(_doc_of(function))
-    signature = signature_of(function, name, around or {})
-    return Binding(function, signature, arguments_of(signature, doc, name), doc.summary)
+    doc = parse_docstring(_docstring(function))
+    signature = read_signature(function, name, local_names or {})
+    return Binding(function, signature, build_arguments(signature, doc, name), doc.summary)
 
 
-def name_of(function: Any) -> str:
-    """The name under which a model calls a function; ConfigError where it has none."""
+def tool_name(function: Any) -> str:
+    """Return the name under which a model calls a function. Raises ConfigError if it has none."""
     if isinstance(function, functools.partial):
-        return name_of(function.func)
+        return tool_name(function.func)
     name: str = getattr(function, "__name__", type(function).__name__)
     if name == "<lambda>":
         raise ConfigError(
@@ -58,11 +63,11 @@ def name_of(function: Any) -> str:
     return name
 
 
-def _doc_of(function: Any) -> str | None:
-    """The docstring of the function, or that of the class of a callable object."""
+def _docstring(function: Any) -> str | None:
+    """Return the docstring of the function, or of the class of a callable object."""
     if isinstance(function, functools.partial):
-        return _doc_of(function.func)
+        return _docstring(function.func)
     if inspect.isroutine(function):
-        return inspect.getdoc(function_of(function))
-    own = function_of(function).__doc__
-    return inspect.cleandoc(own) if own else inspect.getdoc(type(function))
+        return inspect.getdoc(inner_function(function))
+    docstring = inner_function(function).__doc__
+    return inspect.cleandoc(docstring) if docstring else inspect.getdoc(type(function))

@@ -1,9 +1,9 @@
-"""The tools that come with perdure, by name: `ask_user`, `wait` and `todo_write`."""
+"""Built-in tools by name: `ask_user`, `wait` and `todo_write`."""
 
 from collections.abc import Mapping
 from typing import Any, Final, get_args
 
-from perdure.core.session.todos import Priority, Status, check_todos, describe
+from perdure.core.session.todos import TodoPriority, TodoStatus, check_todos, describe_todos
 from perdure.errors import ConfigError, Refused, ToolError
 from perdure.runtime.tools.tool import Tool, as_tool
 from perdure.runtime.values import Context
@@ -14,10 +14,10 @@ _TODO: Final[Mapping[str, Any]] = {
     "type": "object",
     "properties": {
         "content": {"type": "string", "description": "What is to be done, as an order."},
-        "status": {"type": "string", "enum": list(get_args(Status))},
+        "status": {"type": "string", "enum": list(get_args(TodoStatus))},
         "activeForm": {"type": "string", "description": "The same while it is being done."},
         "id": {"type": "string"},
-        "priority": {"type": "string", "enum": list(get_args(Priority))},
+        "priority": {"type": "string", "enum": list(get_args(TodoPriority))},
     },
     "required": ["content", "status"],
     "additionalProperties": False,
@@ -33,28 +33,28 @@ def _schema(**properties: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _by_the_runtime(ctx: Context) -> str:
-    raise ToolError(f"{ctx.tool or 'this tool'} is done by the runtime, and cannot be called")
+def _refuse_direct_call(ctx: Context) -> str:
+    raise ToolError(f"{ctx.tool or 'this tool'} is run by the runtime and cannot be called")
 
 
 def _write_todos(ctx: Context) -> str:
     try:
-        return describe(check_todos(ctx.args.get("todos")))
+        return describe_todos(check_todos(ctx.args.get("todos")))
     except Refused as error:
         raise ToolError(error.message, code=error.code) from error
 
 
 ASK_USER: Final[Tool[[Context], str]] = Tool(
-    _by_the_runtime,
+    _refuse_direct_call,
     name="ask_user",
     description="Ask the user a question and wait for the answer.",
     parameters=_schema(question={"type": "string", "minLength": 1}),
     kind="question",
 )
 WAIT: Final[Tool[[Context], str]] = Tool(
-    _by_the_runtime,
+    _refuse_direct_call,
     name="wait",
-    description="Wait for a number of seconds, from moments to a year, before going on.",
+    description="Wait for a number of seconds, from moments to a year, before you continue.",
     parameters=_schema(
         seconds={"type": "number", "exclusiveMinimum": 0, "maximum": MAX_WAIT_S},
     ),
@@ -71,21 +71,22 @@ TODO_WRITE: Final[Tool[[Context], str]] = Tool(
     idempotent=True,
 )
 BUILTINS: Final[Mapping[str, Tool[[Context], str]]] = {
-    made.name: made for made in (ASK_USER, WAIT, TODO_WRITE)
+    builtin.name: builtin for builtin in (ASK_USER, WAIT, TODO_WRITE)
 }
 
 
 def resolve_tool(item: Any) -> Tool[..., Any]:
-    """A tool, a plain function, or the name of a built-in, as a Tool; ConfigError otherwise."""
+    """Return a tool, a plain function or the name of a built-in as a Tool. Raises ConfigError."""
     if not isinstance(item, str):
         return as_tool(item)
     if item not in BUILTINS:
         raise ConfigError(
-            f"there is no built-in tool {item!r}", hint=f"there are {', '.join(BUILTINS)}"
+            f"there is no built-in tool {item!r}",
+            hint=f"the built-in tools are {', '.join(BUILTINS)}",
         )
     return BUILTINS[item]
 
 
-def wait_ms(args: Mapping[str, Any]) -> int:
-    """How long a validated `wait` waits."""
+def wait_duration_ms(args: Mapping[str, Any]) -> int:
+    """Return the duration of a validated `wait` call."""
     return max(round(float(args["seconds"]) * 1_000), 1)

@@ -1,4 +1,4 @@
-"""Asking and running one tool: does it need approval, with which words, and the call itself."""
+"""Invocation of one tool: its approval predicate, its approval prompt, and the call itself."""
 
 import asyncio
 import functools
@@ -12,20 +12,20 @@ import anyio
 import anyio.to_thread
 
 from perdure.core.durations import format_ms
-from perdure.core.log.redaction import masked
+from perdure.core.log.redaction import mask_arguments
+from perdure.core.text import storable_text
 from perdure.errors import ToolError
-from perdure.runtime.storable import storable_text
 from perdure.runtime.tools.signature import Signature
 from perdure.runtime.tools.tool import Tool
 from perdure.runtime.values import Context
 
-_PLACE: Final = re.compile(r"\{(tool|input)\}")
+_PLACEHOLDER: Final = re.compile(r"\{(tool|input)\}")
 _PROMPT: Final = "Run {tool} with {input}?"
 _PROMPT_BARE: Final = "Run {tool}?"
 
 
-async def needs_approval(tool: Tool[..., Any], ctx: Context) -> bool:
-    """Whether a person must decide first. A predicate that raises, or answers None, means: yes."""
+async def is_approval_required(tool: Tool[..., Any], ctx: Context) -> bool:
+    """Return True if an approver must decide first; also if a predicate raises or returns None."""
     if isinstance(tool.requires_approval, bool):
         return tool.requires_approval
     try:
@@ -34,36 +34,36 @@ async def needs_approval(tool: Tool[..., Any], ctx: Context) -> bool:
             answer = await answer
         return answer is None or bool(answer)
     except (Exception, asyncio.CancelledError) as error:
-        if is_called_off(error):
+        if is_own_cancellation(error):
             raise
-        return True  # in doubt a person is asked
+        return True  # the user's predicate failed: require approval
 
 
-def is_called_off(error: BaseException) -> bool:
-    """Whether we are cancelled; else the code we called has raised it, as any other error."""
+def is_own_cancellation(error: BaseException) -> bool:
+    """Return True if our own asyncio task is cancelled; False if user code raised the error."""
     task = asyncio.current_task()
-    is_asked = task is None or task.cancelling() > 0
-    return is_asked and isinstance(error, asyncio.CancelledError)
+    is_cancelling = task is None or task.cancelling() > 0
+    return is_cancelling and isinstance(error, asyncio.CancelledError)
 
 
-def named(error: BaseException) -> str:
-    """An error of code that is not ours, in one line that the log can keep."""
+def error_line(error: BaseException) -> str:
+    """Return an error of user code as one line of text that can be stored."""
     return storable_text(f"{type(error).__name__}: {error}")
 
 
-def prompt_for(tool: Tool[..., Any], args: Mapping[str, Any]) -> str:
-    """What the person is asked, with `{tool}` and `{input}` filled in; a question is itself."""
+def render_prompt(tool: Tool[..., Any], args: Mapping[str, Any]) -> str:
+    """Return the prompt with `{tool}` and `{input}` filled in; for a question, its text."""
     if tool.kind == "question":
         return str(args.get("question", ""))
-    shown = masked(args, tool.hidden)
-    told = {"tool": tool.name, "input": json.dumps(shown, ensure_ascii=False, default=str)}
+    visible = mask_arguments(args, tool.hidden_arguments)
+    values = {"tool": tool.name, "input": json.dumps(visible, ensure_ascii=False, default=str)}
     template = tool.approval_prompt or (_PROMPT if args else _PROMPT_BARE)
-    # One pass: braces in the input are input.
-    return _PLACE.sub(lambda place: told[place[1]], template)
+    # One pass, so that braces in the input are not replaced.
+    return _PLACEHOLDER.sub(lambda match: values[match[1]], template)
 
 
-def accepts_result(tool: Tool[..., Any], output: str) -> bool:
-    """Whether the tool takes this as its deferred result; a validator that raises refuses it."""
+def is_valid_result(tool: Tool[..., Any], output: str) -> bool:
+    """Return True if the tool's validator accepts a submitted result; raising refuses it."""
     if tool.validate_result is None:
         return True
     try:
@@ -75,39 +75,39 @@ def accepts_result(tool: Tool[..., Any], output: str) -> bool:
 async def invoke(
     tool: Tool[..., Any], ctx: Context, *, limiter: anyio.CapacityLimiter | None = None
 ) -> Any:
-    """Run a tool on `ctx.args` and return what it returned.
+    """Run a tool on `ctx.args` and return its value.
 
-    A plain function runs in a worker thread, which is left behind when the call is cancelled.
-    Raises what the tool raises, ToolError after its running time, Refused ARGS_INVALID.
+    A plain function runs in a worker thread, which is abandoned when the call is cancelled.
+    Raises what the tool raises, ToolError TOOL_TIMEOUT, Refused ARGS_INVALID.
     """
-    call = _prepared(tool, ctx)
-    # The timeout of a deferred tool is about its result, not about starting it.
+    call = _bind_arguments(tool, ctx)
+    # The timeout of a deferred tool limits its result, not its start.
     limit = None if tool.deferred else tool.timeout_ms
     if limit is None:
-        return await _awaited(call, limiter)
+        return await _run_call(call, limiter)
     with anyio.move_on_after(limit / 1_000):
-        return await _awaited(call, limiter)
+        return await _run_call(call, limiter)
     raise ToolError(f"{tool.name} timed out after {format_ms(limit)}", code="TOOL_TIMEOUT")
 
 
-def _prepared(tool: Tool[..., Any], ctx: Context) -> Callable[[], Any]:
+def _bind_arguments(tool: Tool[..., Any], ctx: Context) -> Callable[[], Any]:
     if tool.signature is None:
         return functools.partial(tool.run, ctx)
-    positional, named = _call_arguments(tool.signature, tool.typed(ctx.args), ctx)
-    return functools.partial(tool.run, *positional, **named)
+    positional, keywords = _call_arguments(tool.signature, tool.typed_values(ctx.args), ctx)
+    return functools.partial(tool.run, *positional, **keywords)
 
 
 def _call_arguments(
     signature: Signature, values: dict[str, Any], ctx: Context
 ) -> tuple[list[Any], dict[str, Any]]:
-    injected = {one.name: ctx for one in signature.of("context")}
-    pending = {one.name: ctx.pending for one in signature.of("pending")}
-    named = {**values, **injected, **pending}
-    positional = [named.pop(one.name) for one in signature.taken if one.positional]
-    return positional, named
+    contexts = {parameter.name: ctx for parameter in signature.with_role("context")}
+    pending = {parameter.name: ctx.pending for parameter in signature.with_role("pending")}
+    keywords = {**values, **contexts, **pending}
+    positional = [keywords.pop(item.name) for item in signature.parameters if item.positional]
+    return positional, keywords
 
 
-async def _awaited(call: Callable[[], Any], limiter: anyio.CapacityLimiter | None) -> Any:
+async def _run_call(call: Callable[[], Any], limiter: anyio.CapacityLimiter | None) -> Any:
     if _is_async(call):
         return await call()
     result = await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=limiter)
@@ -118,5 +118,5 @@ def _is_async(call: Any) -> bool:
     while isinstance(call, functools.partial):
         call = call.func
     return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(
-        getattr(type(call), "__call__", None)  # noqa: B004 - whether calling it gives a coroutine
+        getattr(type(call), "__call__", None)  # noqa: B004 - we need the method itself, not whether it exists
     )

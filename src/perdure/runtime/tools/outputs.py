@@ -1,4 +1,4 @@
-"""What a tool returned: as the model sees it, or as the start of work elsewhere."""
+"""Return values of tools: rendered for the model, or parsed as the start of deferred work."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ _KEYS: Final = ("async", "pendingID", "externalRef", "output", "estimatedDuratio
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """What a deferred tool said when it had started its work.
+    """Return value of a deferred tool that has started its work.
 
-    `timeout_ms`: None is for ever, `...` is not said.
+    `timeout_ms`: None is no deadline, `...` is unspecified.
     """
 
     external_ref: str | None = None
@@ -32,10 +32,10 @@ class Deferred:
 
 
 def render_result(value: Any) -> Rendered:
-    """What the model sees of a tool's result; never raises.
+    """Return a tool's result as the model sees it; never raises.
 
-    Text is as it is, None is `(no output)`, a File or a list with one is parts, anything else is
-    JSON. What cannot be shown leaves a mark in square brackets.
+    Text is unchanged, None is `(no output)`, a File or a list with one becomes parts, anything
+    else is JSON. Values that cannot be rendered become a note in square brackets.
     """
     if isinstance(value, File):
         return (value,)
@@ -45,17 +45,17 @@ def render_result(value: Any) -> Rendered:
 
 
 def parse_deferred(value: Any, pending_id: str) -> Deferred:
-    """What a deferred tool returned: nothing, its external reference, or a dict that says more.
+    """Return what a deferred tool returned: None, its external reference, or a dict with more.
 
-    In a dict numbers are milliseconds and text is a duration; ToolError if it makes no sense, or
-    names another call than this one.
+    In a dict numbers are milliseconds and text is a duration. Raises ToolError if it is invalid
+    or names another call than this one.
     """
     if value is None or isinstance(value, str):
         return Deferred(external_ref=_text(value) if value else None)
     if isinstance(value, Deferred):
         return value
     if not isinstance(value, Mapping):
-        raise _senseless(f"returned {type(value).__name__}, not text, a dict or None")
+        raise _invalid(f"returned {type(value).__name__}, not text, a dict or None")
     _check_keys(value, pending_id)
     estimate = _milliseconds(value, "estimatedDuration")
     return Deferred(
@@ -71,7 +71,7 @@ def _text(value: Any) -> str:
     if plain is None:
         return NO_OUTPUT
     if isinstance(plain, str):
-        # Half a character (a lone surrogate) cannot be stored or sent.
+        # A lone surrogate cannot be stored or sent.
         return plain.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
     if isinstance(plain, (bytes, bytearray, memoryview)):
         return f"[{len(bytes(plain))} bytes; a tool shows bytes by returning a File]"
@@ -82,19 +82,19 @@ def _json_text(value: Any) -> str:
     from pydantic_core import to_json  # late: loads slowly
 
     try:
-        shown = to_json(
+        data = to_json(
             _without_files(value),
             bytes_mode="base64",
             inf_nan_mode="strings",
             serialize_unknown=True,
         )
-        return shown.decode()
-    except Exception as error:  # noqa: BLE001 - whatever the user's types do
+        return data.decode()
+    except Exception as error:  # noqa: BLE001 - the user's types may raise anything
         return f"[{type(value).__name__} that cannot be shown: {type(error).__name__}]"
 
 
 def _without_files(value: Any) -> Any:
-    """The same with a mark for each File: its bytes are not for reading."""
+    """Return the value with a note in place of each File, whose bytes are not text."""
     match value:
         case File():
             return f"[file {value.name or ''} {value.media_type}]".replace("  ", " ")
@@ -108,39 +108,40 @@ def _without_files(value: Any) -> Any:
 
 def _check_keys(value: Mapping[Any, Any], pending_id: str) -> None:
     if unknown := sorted(str(key) for key in value if key not in _KEYS):
-        raise _senseless(f"returned unknown keys: {', '.join(unknown)}")
+        raise _invalid(f"returned unknown keys: {', '.join(unknown)}")
     if value.get("async", True) is not True:
-        raise _senseless("returned async that is not true")
-    named = value.get("pendingID", pending_id)
-    if named != pending_id:
-        raise _senseless(f"returned pendingID {named!r}, but its call is {pending_id!r}")
+        raise _invalid("returned async that is not true")
+    given_id = value.get("pendingID", pending_id)
+    if given_id != pending_id:
+        raise _invalid(f"returned pendingID {given_id!r}, but its call is {pending_id!r}")
 
 
 def _optional_text(value: Mapping[str, Any], key: str) -> str | None:
     text = value.get(key)
     if text is not None and not isinstance(text, str):
-        raise _senseless(f"returned {key} that is not text")
+        raise _invalid(f"returned {key} that is not text")
     return None if text is None else _text(text)
 
 
 def _milliseconds(value: Mapping[str, Any], key: str) -> int | EllipsisType | None:
-    """`...` if it is not said; None and 0 are both: no limit."""
-    said = value.get(key, ...)
-    if said is None or said is ...:
-        return said
-    if isinstance(said, (int, float)) and not isinstance(said, bool) and 0 <= said <= MAX_MS:
-        return round(said) or None
-    if isinstance(said, (str, timedelta)):
+    """Return a duration in ms; `...` if the key is missing; None and 0 both mean no limit."""
+    duration = value.get(key, ...)
+    if duration is None or duration is ...:
+        return duration
+    is_number = isinstance(duration, (int, float)) and not isinstance(duration, bool)
+    if is_number and 0 <= duration <= MAX_MS:
+        return round(duration) or None
+    if isinstance(duration, (str, timedelta)):
         try:
-            return parse_duration(said) or None
+            return parse_duration(duration) or None
         except Refused as error:
-            raise _senseless(f"returned {key}: {error.message}") from error
-    raise _senseless(f"returned {key} {said!r}, which is not a duration")
+            raise _invalid(f"returned {key}: {error.message}") from error
+    raise _invalid(f"returned {key} {duration!r}, which is not a duration")
 
 
-def _senseless(what: str) -> ToolError:
+def _invalid(problem: str) -> ToolError:
     return ToolError(
-        f"the deferred tool {what}",
+        f"the deferred tool {problem}",
         code="DEFERRED_INVALID",
         hint=f"return the external reference, or a dict with any of {', '.join(_KEYS)}",
     )

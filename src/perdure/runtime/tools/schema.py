@@ -1,4 +1,4 @@
-"""A function's arguments as a JSON schema, and JSON arguments as what the function takes."""
+"""JSON schema of a function's arguments, and validation of JSON arguments to typed values."""
 
 import inspect
 from collections.abc import Mapping
@@ -12,18 +12,18 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import ErrorDetails, to_jsonable_python
 
 from perdure.errors import ConfigError, Refused
-from perdure.runtime.tools.arguments import invalid, json_text
-from perdure.runtime.tools.signature import Doc, Signature, Taken
+from perdure.runtime.tools.arguments import invalid_arguments, json_text
+from perdure.runtime.tools.signature import Doc, Signature, ToolParameter
 
-# Where the keys are names that somebody chose, and not words of JSON schema.
+# Keywords whose keys are names that the user chose, not keywords of JSON schema.
 _NAMED: Final = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 _PLAIN_WORDS: Final = {"missing": "is missing", "extra_forbidden": "is not a known argument"}
-_SCALARS: Final = (str, int, float, bool, type(None))  # what JSON gives back as it was
+_SCALARS: Final = (str, int, float, bool, type(None))  # JSON returns these unchanged
 _VALUES: Final = frozenset({"default", "const", "enum", "examples", "required"})
 
 
 class _QuietSchema(GenerateJsonSchema):
-    """Leaves a default out where JSON cannot say it, and does not warn of it."""
+    """Generator that omits defaults that JSON cannot represent, without a warning."""
 
     ignored_warning_kinds: set[JsonSchemaWarningKind] = {  # noqa: RUF012 - as pydantic has it
         "skipped-choice",
@@ -33,94 +33,98 @@ class _QuietSchema(GenerateJsonSchema):
 
 @dataclass(frozen=True, slots=True)
 class FunctionArguments:
-    """The arguments of one function: its schema, and the way from JSON to typed values.
+    """Arguments of one function: their schema, and their conversion from JSON to typed values.
 
-    `fields` maps the names in the model to those of the parameters: a parameter may be called
-    `json` or `_x`, which a pydantic field may not.
+    `fields` maps field names of the model to parameters: a parameter may be named `json` or `_x`,
+    a pydantic field may not.
     """
 
     model: type[BaseModel]
-    fields: Mapping[str, Taken]
-    reserved: frozenset[str] = frozenset()  # names that `**extra` may not take
+    fields: Mapping[str, ToolParameter]
+    reserved: frozenset[str] = frozenset()  # names that `**extra` does not accept
 
     def schema(self) -> dict[str, Any]:
-        """The JSON schema for the model provider."""
-        made = self.model.model_json_schema(by_alias=True, schema_generator=_QuietSchema)
-        made.setdefault("properties", {})
-        return untitled(made)
+        """Return the JSON schema for the model provider."""
+        schema = self.model.model_json_schema(by_alias=True, schema_generator=_QuietSchema)
+        schema.setdefault("properties", {})
+        return strip_titles(schema)
 
-    def typed(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """The values that the function takes, by parameter name; Refused ARGS_INVALID."""
-        return self._values(self._validated(args))
+    def typed_values(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Return typed values by parameter name. Raises Refused ARGS_INVALID."""
+        return self._values(self._validate(args))
 
-    def plain(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments as JSON, as the function will understand them: coerced, with defaults.
+    def json_values(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments as JSON, as the function receives them: coerced, with defaults.
 
-        A value that would come back from JSON as another one is left as it was given.
+        A value that JSON would change is kept as the caller passed it.
         """
-        values = self.typed(args)
-        if values.keys() == args.keys() and all(_is_as_given(values[n], args[n]) for n in args):
+        values = self.typed_values(args)
+        if values.keys() == args.keys() and all(_is_unchanged(values[n], args[n]) for n in args):
             return dict(args)
-        shown = {name: _jsonable(value, args.get(name, ...)) for name, value in values.items()}
-        shown = {name: value for name, value in shown.items() if value is not ...}
+        dumped = {name: _jsonable(value, args.get(name, ...)) for name, value in values.items()}
+        dumped = {name: value for name, value in dumped.items() if value is not ...}
         try:
-            again = self.typed(shown)
+            reloaded = self.typed_values(dumped)
         except Refused:
             return dict(args)
-        same = {name for name in shown if _same(values[name], again.get(name))}
-        kept = {name: value for name, value in shown.items() if name in same}
-        return kept | {name: value for name, value in args.items() if name not in same}
+        stable = {name for name in dumped if _is_equal(values[name], reloaded.get(name))}
+        result = {name: value for name, value in dumped.items() if name in stable}
+        return result | {name: value for name, value in args.items() if name not in stable}
 
-    def _validated(self, args: Mapping[str, Any]) -> BaseModel:
+    def _validate(self, args: Mapping[str, Any]) -> BaseModel:
         text = json_text(args)
         try:
             return self.model.model_validate_json(text)
         except ValidationError as error:
-            raise invalid([_problem(one) for one in error.errors(include_url=False)]) from error
+            raise invalid_arguments(
+                [_problem(detail) for detail in error.errors(include_url=False)]
+            ) from error
         except Exception as error:  # a validator of the user's own type
-            raise invalid([("", f"{type(error).__name__}: {error}")]) from error
+            raise invalid_arguments([("", f"{type(error).__name__}: {error}")]) from error
 
     def _values(self, model: BaseModel) -> dict[str, Any]:
-        values = {taken.name: getattr(model, name) for name, taken in self.fields.items()}
+        values = {field.name: getattr(model, name) for name, field in self.fields.items()}
         extra = model.model_extra or {}
-        if taken := sorted(self.reserved & set(extra)):
-            raise invalid([(name, _PLAIN_WORDS["extra_forbidden"]) for name in taken])
+        if reserved := sorted(self.reserved & set(extra)):
+            raise invalid_arguments([(name, _PLAIN_WORDS["extra_forbidden"]) for name in reserved])
         return {**values, **extra}
 
 
-def arguments_of(signature: Signature, doc: Doc, name: str) -> FunctionArguments:
-    """Make the arguments of a function; ConfigError for a type that no JSON can be."""
-    fields = {f"p{index}": taken for index, taken in enumerate(signature.of("argument"))}
-    extra = next(iter(signature.of("extra")), None)
-    definitions: dict[str, Any] = {key: _field(taken, doc) for key, taken in fields.items()}
+def build_arguments(signature: Signature, doc: Doc, name: str) -> FunctionArguments:
+    """Return the arguments of a function. Raises ConfigError for a type that is not JSON."""
+    fields = {
+        f"p{index}": parameter for index, parameter in enumerate(signature.with_role("argument"))
+    }
+    extra = next(iter(signature.with_role("extra")), None)
+    definitions: dict[str, Any] = {key: _field(parameter, doc) for key, parameter in fields.items()}
     try:
         model = create_model(name, __base__=_base(extra), **definitions)
-        made = FunctionArguments(model, fields, signature.reserved)
-        made.schema()
+        arguments = FunctionArguments(model, fields, signature.reserved)
+        arguments.schema()
     except (PydanticUserError, TypeError, ValueError, NameError) as error:
         first = str(error).splitlines()[0]
         raise ConfigError(f"tool {name!r}: no JSON schema for its parameters: {first}") from error
-    return made
+    return arguments
 
 
-def untitled(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema without the titles that only repeat names."""
+def strip_titles(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a schema without titles, which only repeat names."""
     kept = {key: value for key, value in schema.items() if key != "title"}
-    return {key: _untitled_under(key, value) for key, value in kept.items()}
+    return {key: _strip_under(key, value) for key, value in kept.items()}
 
 
-def _untitled_under(key: str, value: Any) -> Any:
+def _strip_under(key: str, value: Any) -> Any:
     if key in _VALUES:
         return value
     if key in _NAMED and isinstance(value, Mapping):
-        return {name: _untitled_under("", inner) for name, inner in value.items()}
+        return {name: _strip_under("", inner) for name, inner in value.items()}
     if isinstance(value, Mapping):
-        return untitled(value)
-    return [_untitled_under("", one) for one in value] if isinstance(value, list) else value
+        return strip_titles(value)
+    return [_strip_under("", item) for item in value] if isinstance(value, list) else value
 
 
-def _base(extra: Taken | None) -> type[BaseModel]:
-    """Refuses unknown arguments, or takes those of `**extra`."""
+def _base(extra: ToolParameter | None) -> type[BaseModel]:
+    """Return the base model, which refuses unknown arguments or accepts those of `**extra`."""
     if extra is None:
         return type("Strict", (BaseModel,), {"model_config": ConfigDict(extra="forbid")})
     body = {
@@ -131,21 +135,21 @@ def _base(extra: Taken | None) -> type[BaseModel]:
     return type("Open", (BaseModel,), body)
 
 
-def _field(taken: Taken, doc: Doc) -> tuple[Any, Any]:
-    """A parameter as pydantic takes it; its own Field comes last and so wins over the docstring."""
-    base, *own = _parts(taken.hint)
-    if taken.default is None:  # `x: int = None` means what it says
+def _field(parameter: ToolParameter, doc: Doc) -> tuple[Any, Any]:
+    """Return a parameter as a pydantic field; its own Field overrides the docstring."""
+    base, *own = _parts(parameter.hint)
+    if parameter.default is None:  # `x: int = None` accepts None
         base = base | None
-    told = doc.parameters.get(taken.name)
-    extras = [*([Field(description=told)] if told else []), *own]
-    default = taken.default
+    description = doc.parameters.get(parameter.name)
+    extras = [*([Field(description=description)] if description else []), *own]
+    default = parameter.default
     if isinstance(default, FieldInfo):
         extras, default = [*extras, default], inspect.Parameter.empty
     hint = Annotated[base, *extras] if extras else base
     aliases = ("alias", "validation_alias", "serialization_alias")
-    names: dict[str, Any] = dict.fromkeys(aliases, taken.name)
-    made = Field(**names) if default is inspect.Parameter.empty else Field(default, **names)
-    return hint, made
+    names: dict[str, Any] = dict.fromkeys(aliases, parameter.name)
+    field = Field(**names) if default is inspect.Parameter.empty else Field(default, **names)
+    return hint, field
 
 
 def _parts(hint: Any) -> tuple[Any, ...]:
@@ -154,22 +158,22 @@ def _parts(hint: Any) -> tuple[Any, ...]:
 
 def _problem(error: ErrorDetails) -> tuple[str, str]:
     path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in error["loc"])
-    why = _PLAIN_WORDS.get(error["type"]) or error["msg"]
-    return path.removeprefix("."), why
+    problem = _PLAIN_WORDS.get(error["type"]) or error["msg"]
+    return path.removeprefix("."), problem
 
 
-def _jsonable(value: Any, given: Any) -> Any:
+def _jsonable(value: Any, original: Any) -> Any:
     try:
         return to_jsonable_python(value)
     except Exception:  # noqa: BLE001 - a serializer of the user's own type
-        return given
+        return original
 
 
-def _is_as_given(value: Any, given: Any) -> bool:
-    return type(value) in _SCALARS and type(value) is type(given) and value == given
+def _is_unchanged(value: Any, original: Any) -> bool:
+    return type(value) in _SCALARS and type(value) is type(original) and value == original
 
 
-def _same(value: Any, other: Any) -> bool:
+def _is_equal(value: Any, other: Any) -> bool:
     try:
         return type(value) is type(other) and bool(value == other)
     except Exception:  # noqa: BLE001 - a comparison of the user's own type

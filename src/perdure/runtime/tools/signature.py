@@ -1,4 +1,4 @@
-"""What a function takes: its parameters with resolved type hints, and which of them we inject."""
+"""Signatures of tools: parameters with resolved type hints and docstrings, and injected ones."""
 
 import functools
 import inspect
@@ -32,23 +32,23 @@ class Doc:
 
 
 def parse_docstring(text: str | None) -> Doc:
-    """Read a docstring in Google, NumPy or reST style; what it does not know it leaves out."""
+    """Parse a docstring in Google, NumPy or reST style; other parts are ignored."""
     lines = (text or "").strip().splitlines()
-    found = {**_fields(lines), **_sections(lines)}
-    return Doc(_summary(lines), {name: told for name, told in found.items() if told})
+    descriptions = {**_fields(lines), **_sections(lines)}
+    return Doc(_summary(lines), {name: text for name, text in descriptions.items() if text})
 
 
 def _summary(lines: Sequence[str]) -> str:
-    kept: list[str] = []
+    summary: list[str] = []
     for index, line in enumerate(lines):
         if not line.strip() or line.lstrip().startswith(":") or _is_heading(lines, index):
             break
-        kept.append(line.strip())
-    return " ".join(kept)
+        summary.append(line.strip())
+    return " ".join(summary)
 
 
 def _is_heading(lines: Sequence[str], index: int) -> bool:
-    """Whether a section begins: `Args:`, or `Parameters` over a line of dashes."""
+    """Return True if a section begins: `Args:`, or `Parameters` over a line of dashes."""
     line = lines[index].strip()
     return bool(_SECTION.fullmatch(line)) and (line.endswith(":") or _is_ruled(lines, index))
 
@@ -58,27 +58,27 @@ def _is_ruled(lines: Sequence[str], index: int) -> bool:
 
 
 def _fields(lines: Sequence[str]) -> dict[str, str]:
-    """`:param x: text`, with what is indented under it."""
-    found: dict[str, str] = {}
+    """Return the fields `:param x: text`, with the lines indented under them."""
+    descriptions: dict[str, str] = {}
     for index, line in enumerate(lines):
         if match := _FIELD.match(line.strip()):
             more = _indented(lines[index + 1 :], _indent(line))
-            found[match[1]] = " ".join([match[2].strip(), *more]).strip()
-    return found
+            descriptions[match[1]] = " ".join([match[2].strip(), *more]).strip()
+    return descriptions
 
 
 def _sections(lines: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     for index, line in enumerate(lines):
         if _is_heading(lines, index) and line.strip(" :").lower() in _PARAMETERS:
             ruled = _is_ruled(lines, index)
             body = _body(lines, index + 2 if ruled else index + 1)
-            found.update(_entries(body, _NUMPY if ruled else _GOOGLE))
-    return found
+            descriptions.update(_entries(body, _NUMPY if ruled else _GOOGLE))
+    return descriptions
 
 
 def _body(lines: Sequence[str], start: int) -> list[str]:
-    """The lines of a section: up to the next heading, or to text left of its first line."""
+    """Return the lines of a section: up to the next heading or a line indented less."""
     body: list[str] = []
     for index in range(start, len(lines)):
         line = lines[index]
@@ -117,73 +117,77 @@ _NAMES: Final = {"Context": Context, "PendingCall": PendingCall, "File": File}
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ToolParameter:
     """One parameter of a function."""
 
     name: str
     hint: Any
     default: Any  # inspect.Parameter.empty if there is none
-    how: Literal["argument", "extra", "context", "pending"]
+    role: Literal["argument", "extra", "context", "pending"]
     positional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a function takes.
+    """Parameters of a function.
 
-    `fixed` are given already, by a partial; `needs_self`: it is a method without its object.
+    `fixed` are those that a partial has bound already.
     """
 
-    taken: tuple[Taken, ...]
+    parameters: tuple[ToolParameter, ...]
     fixed: frozenset[str] = frozenset()
-    needs_self: bool = False
+    is_unbound_method: bool = False
 
     @property
     def reserved(self) -> frozenset[str]:
-        """Names that a model may not give, not even as one of `**extra`."""
-        return self.fixed | {one.name for one in self.taken if one.how != "argument"} | {"self"}
+        """Names that a model may not pass, not even within `**extra`."""
+        return (
+            self.fixed
+            | {item.name for item in self.parameters if item.role != "argument"}
+            | {"self"}
+        )
 
-    def of(self, how: str) -> tuple[Taken, ...]:
-        """The parameters of one sort."""
-        return tuple(taken for taken in self.taken if taken.how == how)
+    def with_role(self, role: str) -> tuple[ToolParameter, ...]:
+        """Return the parameters of one role."""
+        return tuple(item for item in self.parameters if item.role == role)
 
 
-def function_of(call: Callable[..., Any]) -> Any:
-    """The function under partials, bound methods, callable objects and `functools.wraps`."""
+def inner_function(call: Callable[..., Any]) -> Any:
+    """Return the function inside partials, bound methods, callable objects and wrappers."""
     if isinstance(call, functools.partial):
-        return function_of(call.func)
+        return inner_function(call.func)
     if inspect.ismethod(call):
-        return function_of(call.__func__)
+        return inner_function(call.__func__)
     if inspect.isfunction(call) or inspect.isbuiltin(call) or inspect.isclass(call):
         return inspect.unwrap(call)
-    return function_of(type(call).__call__) if _is_object(call) else inspect.unwrap(call)
+    return inner_function(type(call).__call__) if _is_object(call) else inspect.unwrap(call)
 
 
-def signature_of(call: Callable[..., Any], name: str, local: Mapping[str, Any]) -> Signature:
-    """The parameters of a function; ConfigError if a model could not call it."""
+def read_signature(call: Callable[..., Any], name: str, local: Mapping[str, Any]) -> Signature:
+    """Return the parameters of a function. Raises ConfigError if a model could not call it."""
     try:
         parameters = list(inspect.signature(call).parameters.values())
     except (TypeError, ValueError) as error:
         raise ConfigError(f"tool {name!r}: its parameters cannot be read: {error}") from error
     needs_self = bool(parameters) and _is_self(parameters[0])
     fixed = call.keywords if isinstance(call, functools.partial) else {}
-    wanted = [one for one in parameters[needs_self:] if one.name not in fixed]
-    if variadic := next((one for one in wanted if one.kind is _VARIADIC), None):
+    free = [item for item in parameters[needs_self:] if item.name not in fixed]
+    if variadic := next((item for item in free if item.kind is _VARIADIC), None):
         raise ConfigError(
             f"tool {name!r}: *{variadic.name} has no name for the model; take a list instead"
         )
-    hints = _hints(call, wanted, name, local)
-    taken = tuple(_taken(one, hints.get(one.name, Any)) for one in wanted)
-    return Signature(taken, frozenset(fixed), needs_self)
+    hints = _hints(call, free, name, local)
+    bound = tuple(_parameter(item, hints.get(item.name, Any)) for item in free)
+    return Signature(bound, frozenset(fixed), needs_self)
 
 
-def deps_type_of(signature: Signature) -> Any:
-    """The X of `Context[X]`; None where no parameter states one."""
-    for taken in signature.of("context"):
-        for part in _alternatives(taken.hint):
-            stated = typing.get_args(part)
-            if stated and not isinstance(stated[0], typing.TypeVar):
-                return None if stated[0] is Any else stated[0]
+def deps_type(signature: Signature) -> Any:
+    """Return the X of `Context[X]`; None if no parameter states one."""
+    for parameter in signature.with_role("context"):
+        for part in _alternatives(parameter.hint):
+            arguments = typing.get_args(part)
+            if arguments and not isinstance(arguments[0], typing.TypeVar):
+                return None if arguments[0] is Any else arguments[0]
     return None
 
 
@@ -201,14 +205,16 @@ def _hints(
     name: str,
     local: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Resolved type hints of these parameters; what the function returns is not looked at."""
-    stated = {one.name: one.annotation for one in parameters if one.annotation is not one.empty}
-    holder = types.SimpleNamespace(__annotations__=stated)
-    scope = getattr(function_of(call), "__globals__", {})
+    """Return the resolved type hints of these parameters; the return type is not resolved."""
+    annotations = {
+        item.name: item.annotation for item in parameters if item.annotation is not item.empty
+    }
+    holder = types.SimpleNamespace(__annotations__=annotations)
+    scope = getattr(inner_function(call), "__globals__", {})
     try:
         return typing.get_type_hints(holder, scope, include_extras=True)
     except NameError:
-        # Names of the function around the tool, or imported for type checkers only.
+        # Names local to the enclosing function, or imported for type checkers only.
         wider = {**_NAMES, **scope, **local}
     except Exception as error:
         raise _unresolved(name, error) from error
@@ -225,17 +231,17 @@ def _unresolved(name: str, error: Exception) -> ConfigError:
     )
 
 
-def _taken(parameter: inspect.Parameter, hint: Any) -> Taken:
-    return Taken(
+def _parameter(parameter: inspect.Parameter, hint: Any) -> ToolParameter:
+    return ToolParameter(
         name=parameter.name,
         hint=hint,
         default=parameter.default,
-        how="extra" if parameter.kind is _KEYWORDS else _how(hint),
+        role="extra" if parameter.kind is _KEYWORDS else _role(hint),
         positional=parameter.kind is inspect.Parameter.POSITIONAL_ONLY,
     )
 
 
-def _how(hint: Any) -> Literal["argument", "context", "pending"]:
+def _role(hint: Any) -> Literal["argument", "context", "pending"]:
     for part in _alternatives(hint):
         kind = typing.get_origin(part) or part
         if kind is Context:
@@ -246,7 +252,7 @@ def _how(hint: Any) -> Literal["argument", "context", "pending"]:
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
-    """The members of a union, without what Annotated adds; a plain hint is its only member."""
+    """Return the members of a union, without Annotated; a plain hint is its only member."""
     if typing.get_origin(hint) is typing.Annotated:
         return _alternatives(typing.get_args(hint)[0])
     if typing.get_origin(hint) in (typing.Union, types.UnionType):

@@ -1,4 +1,4 @@
-"""Taking over a session that another program wrote: repaired, at rest, ready for a message."""
+"""Adoption of a session that another program wrote: repaired, parked, ready for a message."""
 
 import base64
 import binascii
@@ -10,23 +10,23 @@ from msgspec.structs import replace
 
 from perdure.core.conversation.repair import Issue
 from perdure.core.log import events
-from perdure.core.log.events import Stamped
+from perdure.core.log.events import StampedEvent
 from perdure.core.session.naming import check_id, check_tenant
 from perdure.core.session.state import fold
-from perdure.core.transfer.foreign import Foreign, convert
+from perdure.core.transfer.foreign import ForeignSession, convert
 from perdure.errors import Conflict, Refused
 from perdure.runtime.records.content import store_bytes
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.records.log import as_record
-from perdure.runtime.transfer.create import NewSession, SessionNames, listed, make
+from perdure.runtime.transfer.create import NewSession, SessionNames, create_session, session_record
 from perdure.store.base import HeadMoved, Store, VersionMoved
 
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """A session that is here now, and what had to be done for it."""
+    """A session that was adopted, and the repairs that it needed."""
 
-    known: SessionEntry
+    entry: SessionEntry
     format: str
     events: int
     issues: tuple[Issue, ...]
@@ -34,33 +34,36 @@ class Adopted:
     others: tuple[str, ...]
 
 
-async def adopt(store: Store, foreign: Foreign, names: SessionNames) -> Adopted:
-    """Make the session, in one commit. Conflict SESSION_EXISTS if there is one of that name."""
-    if not foreign.said:
-        raise Refused("there is no message in it", code="IMPORT_INVALID")
+async def adopt(store: Store, foreign: ForeignSession, names: SessionNames) -> Adopted:
+    """Create the session, in one commit. Raises Refused, Conflict SESSION_EXISTS."""
+    if not foreign.messages:
+        raise Refused("it contains no message", code="IMPORT_INVALID")
     check_tenant(names.tenant)
     check_id(names.session_id)
     check_id(names.agent, "agent name")
-    found = convert(foreign, names.agent, store.now())
+    converted = convert(foreign, names.agent, store.now())
     log = [
-        Stamped(seq, at, await _kept(store, event)) for seq, (at, event) in enumerate(found.log, 1)
+        StampedEvent(seq, at, await _store_files(store, event))
+        for seq, (at, event) in enumerate(converted.log, 1)
     ]
-    record = listed(names, log, fold(log))
-    records = [as_record(one.event, one.at) for one in log]
+    record = session_record(names, log, fold(log))
+    records = [as_record(item.event, item.at) for item in log]
     try:
-        known = await make(store, NewSession(record, log, records))
+        entry = await create_session(store, NewSession(record, log, records))
     except (HeadMoved, VersionMoved) as error:
         raise Conflict(
-            f"there is a session {names.session_id!r} already",
+            f"session {names.session_id!r} exists already",
             code="SESSION_EXISTS",
             hint="give it another id with --as; an import never changes a session",
             details={"sessionID": names.session_id, "tenant": names.tenant},
         ) from error
-    return Adopted(known, foreign.format, len(log), found.issues, foreign.notes, foreign.others)
+    return Adopted(
+        entry, foreign.format, len(log), converted.issues, foreign.notes, foreign.other_agents
+    )
 
 
-async def _kept(store: Store, event: events.Event) -> events.Event:
-    """The event with the bytes of its files stored, as ours are."""
+async def _store_files(store: Store, event: events.Event) -> events.Event:
+    """Return the event with the bytes of its files in the store."""
     if isinstance(event, events.User) and isinstance(event.content, list):
         return replace(event, content=await _parts(store, event.content))
     if isinstance(event, events.ToolResult) and isinstance(event.result, list):

@@ -1,10 +1,11 @@
-"""Which addresses we call: public ones, and those that somebody allowed by name.
+"""Filter of the addresses that webhooks may go to: public ones, and those on the allow-list.
 
-Whoever gives us a URL must not reach through us what only we can reach. A name is resolved by us
-and the connection goes to the very address that was looked at, so that a name which means another
-address a moment later gains nothing.
+A caller who gives a URL must not reach internal services through this process (SSRF). The name is
+resolved here and the connection goes to exactly the checked address, so that a DNS answer that
+changes in between gains nothing.
 """
 
+import asyncio
 import ipaddress
 import re
 import socket
@@ -14,8 +15,6 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-import anyio
-
 from perdure.errors import Refused
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -23,14 +22,14 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 PORTS: Final = {"http": 80, "https": 443}
-LONGEST: Final = 2_000
+MAX_URL_LENGTH: Final = 2_000
 RESOLVE_S: Final = 5.0
 
 _NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
 _UNSAFE: Final = re.compile(r"[\x00-\x20\x7f-\x9f\\]")
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
-# Not public, which the ipaddress of older Pythons does not know, or calls by another name.
-_ALSO_SPECIAL: Final = tuple(
+# Not public, but global according to the ipaddress module of older Python versions.
+_SPECIAL_NETWORKS: Final = tuple(
     map(
         ipaddress.ip_network,
         ("192.0.0.0/24", "192.88.99.0/24", "64:ff9b:1::/48", "3fff::/20", "fec0::/10"),
@@ -39,8 +38,8 @@ _ALSO_SPECIAL: Final = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A URL taken apart: nothing reads it a second time, in another way."""
+class ParsedURL:
+    """A parsed URL: it is parsed once, so that the check and the request cannot disagree."""
 
     scheme: str
     host: str  # a name, or an address without brackets
@@ -49,81 +48,83 @@ class Place:
 
     @property
     def host_header(self) -> str:
-        """The host as the receiver expects it."""
+        """The Host header that the receiver expects."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 
     @property
-    def shown(self) -> str:
-        """The place for people: what comes after the host may be a secret."""
+    def display(self) -> str:
+        """The URL without its path, which may hold a secret."""
         return f"{self.scheme}://{self.host_header}/…"
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
-    """The addresses of a name, as the machine knows them. Raises OSError."""
-    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(where[0]) for *_, where in found]
+    """Return the addresses that the system resolves a name to. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(sockaddr[0]) for *_, sockaddr in infos]
 
 
 @dataclass(frozen=True, slots=True)
-class Screen:
-    """Lets public addresses pass, and what is in the allow-list: names, addresses, networks."""
+class AddressFilter:
+    """Accepts public addresses, and the names, addresses and networks of an allow-list."""
 
     names: frozenset[str] = frozenset()
     networks: tuple[Network, ...] = ()
     resolve: Resolve = resolve
 
     @classmethod
-    def allowing(cls, allowed: Iterable[str], resolve: Resolve = resolve) -> "Screen":
-        """A screen with this allow-list. ValueError for what is neither a name nor a network."""
+    def from_allow_list(cls, allowed: Iterable[str], resolve: Resolve = resolve) -> "AddressFilter":
+        """Return a filter with this allow-list. ValueError for neither a name nor a network."""
         names, networks = set(), []
-        for one in allowed:
+        for item in allowed:
             try:
-                networks.append(ipaddress.ip_network(one, strict=False))
+                networks.append(ipaddress.ip_network(item, strict=False))
             except ValueError:
-                if "/" in one or not one:
+                if "/" in item or not item:
                     raise
-                names.add(one.lower().rstrip("."))
+                names.add(item.lower().rstrip("."))
         return cls(frozenset(names), tuple(networks), resolve)
 
-    async def check(self, url: str) -> Place:
-        """Refuse a URL that we would not call; a name that nobody knows now may pass."""
-        place = parse(url)
+    async def check(self, url: str) -> ParsedURL:
+        """Raise Refused for a URL that is not allowed; a name without an address may pass."""
+        url_parts = parse_url(url)
         with suppress(OSError):
-            await self.addresses(place)
-        return place
+            await self.addresses(url_parts)
+        return url_parts
 
-    async def addresses(self, place: Place) -> list[str]:
-        """Where to connect. Refused if one of them is not allowed; OSError if there is none."""
+    async def addresses(self, url_parts: ParsedURL) -> list[str]:
+        """Return the addresses of a URL. Refused if one is not allowed, OSError if none exists."""
         try:
-            found: Sequence[str] = [str(ipaddress.ip_address(place.host))]
+            addresses: Sequence[str] = [str(ipaddress.ip_address(url_parts.host))]
         except ValueError:
-            with anyio.move_on_after(RESOLVE_S) as scope:
-                found = await self.resolve(place.host, place.port)
-            if scope.cancelled_caught:
-                raise OSError(f"{place.host} could not be resolved in time") from None
-        if not found:
-            raise OSError(f"{place.host} has no address")
-        if place.host not in self.names:
-            for one in found:
-                self._check(place, one)
-        return list(dict.fromkeys(found))
+            try:
+                async with asyncio.timeout(RESOLVE_S):
+                    addresses = await self.resolve(url_parts.host, url_parts.port)
+            except TimeoutError:
+                raise OSError(f"{url_parts.host} could not be resolved in time") from None
+        if not addresses:
+            raise OSError(f"{url_parts.host} has no address")
+        if url_parts.host not in self.names:
+            for address in addresses:
+                self._check(url_parts, address)
+        return list(dict.fromkeys(addresses))
 
-    def _check(self, place: Place, text: str) -> None:
+    def _check(self, url_parts: ParsedURL, text: str) -> None:
         try:
             address = ipaddress.ip_address(text)
         except ValueError:  # such as fe80::1%eth0
-            raise _forbidden(place) from None
+            raise _forbidden(url_parts) from None
         if any(address in network for network in self.networks):
             return
-        if not all(map(_is_public, _meanings(address))):
-            raise _forbidden(place)
+        if not all(map(_is_public, _embedded_addresses(address))):
+            raise _forbidden(url_parts)
 
 
-def parse(url: str) -> Place:
-    """A URL taken apart. Refused if it is not one of http or https to a host, and no more."""
-    if not isinstance(url, str) or len(url) > LONGEST or _UNSAFE.search(url):
-        raise _invalid("it is too long, or has characters that no URL has")
+def parse_url(url: str) -> ParsedURL:
+    """Parse a URL. Refused unless it is http or https with a host, path and query only."""
+    if not isinstance(url, str) or len(url) > MAX_URL_LENGTH or _UNSAFE.search(url):
+        raise _invalid("it is too long, or has characters that are not allowed in a URL")
     try:
         parts = urlsplit(url)
         port, host = parts.port, (parts.hostname or "").rstrip(".")
@@ -134,14 +135,14 @@ def parse(url: str) -> Place:
     if "@" in parts.netloc:
         raise _invalid("it must not hold a user or password")
     if port == 0 or parts.fragment:
-        raise _invalid("it has no usable port, or a fragment")
+        raise _invalid("its port is 0, or it has a fragment")
     query = f"?{parts.query}" if parts.query else ""
     chosen = PORTS[parts.scheme] if port is None else port
-    return Place(parts.scheme, _host(host), chosen, f"{parts.path or '/'}{query}")
+    return ParsedURL(parts.scheme, _host(host), chosen, f"{parts.path or '/'}{query}")
 
 
 def _host(host: str) -> str:
-    """The host as it is resolved; an IPv4 address only in its one usual form."""
+    """Return the host to resolve; an IPv4 address must be in dotted decimal form."""
     if ":" in host:
         if "%" in host:
             raise _invalid("an address must not name an interface")
@@ -160,35 +161,39 @@ def _host(host: str) -> str:
     return name.lower()
 
 
-def _meanings(address: Address) -> Iterable[Address]:
-    """The address, and the IPv4 one inside it, to which it may lead."""
+def _embedded_addresses(address: Address) -> Iterable[Address]:
+    """Yield the address, and the IPv4 addresses embedded in it, which it may lead to."""
     yield address
     if isinstance(address, ipaddress.IPv6Address):
-        inside = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
+        embedded = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
         if address in _NAT64:
-            inside.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
-        yield from (one for one in inside if one is not None)
+            embedded.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+        yield from (item for item in embedded if item is not None)
 
 
 def _is_public(address: Address) -> bool:
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        return True  # what it maps is looked at
-    if address.is_multicast or address.is_reserved or any(address in net for net in _ALSO_SPECIAL):
+        return True  # the mapped IPv4 address is checked
+    if (
+        address.is_multicast
+        or address.is_reserved
+        or any(address in net for net in _SPECIAL_NETWORKS)
+    ):
         return False
     return address.is_global and not (address.is_loopback or address.is_link_local)
 
 
-def _invalid(why: str) -> Refused:
+def _invalid(reason: str) -> Refused:
     return Refused(
-        f"the URL cannot be called: {why}",
+        f"the URL cannot be called: {reason}",
         code="URL_INVALID",
-        hint="such as https://ops.example/hook",
+        hint="use a URL such as https://ops.example/hook",
     )
 
 
-def _forbidden(place: Place) -> Refused:
+def _forbidden(url_parts: ParsedURL) -> Refused:
     return Refused(
-        f"{place.host} is not a public address, and we do not call others",
+        f"{url_parts.host} is not a public address, and only public addresses are called",
         code="ADDRESS_FORBIDDEN",
-        hint="allow it: server.webhook_allow, with its name or network",
+        hint="to allow it, add its name or network to server.webhook_allow",
     )

@@ -1,4 +1,4 @@
-"""The delivery log, as every door shows it; and asking for a delivery again."""
+"""Webhook deliveries for callers: listed, view with their attempts, and redelivered."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -7,16 +7,16 @@ import msgspec
 
 from perdure.core.session.naming import check_id
 from perdure.core.webhooks import deliveries
-from perdure.core.webhooks.deliveries import KIND, TYPES, Attempt, Delivery, Step
+from perdure.core.webhooks.deliveries import KIND, TYPES, Attempt, Delivery, DeliveryStep
 from perdure.errors import NotFound, PerdureError
-from perdure.runtime.records.entries import readable
-from perdure.runtime.webhooks.addresses import parse
+from perdure.runtime.records.entries import all_readable
+from perdure.runtime.webhooks.addresses import parse_url
 from perdure.runtime.webhooks.outbox import SERVER, Outbox, delivery_put
 from perdure.store.base import Entry, Gone, NoStream, Record, VersionMoved, Write
 
 
 class Deliveries:
-    """The door to the deliveries of a store."""
+    """Deliveries of a store."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
@@ -25,83 +25,84 @@ class Deliveries:
     async def all(
         self, tenant: str | None, *, status: str | None = None, session_id: str | None = None
     ) -> AsyncIterator[Delivery]:
-        """The deliveries that are kept and can be seen from here."""
-        after: str | None = None
-        while True:
-            page = await self._store.find(KIND, state=status, after=after, limit=500)
-            for made in readable(page.entries, lambda entry: deliveries.decode(entry.data)):
-                if tenant in (None, made.tenant) and session_id in (None, made.session_id):
-                    yield made
-            if page.next is None:
-                return
-            after = page.next
+        """Find the deliveries of a tenant, or of all."""
+        everything = all_readable(
+            self._store, KIND, lambda entry: deliveries.decode(entry.data), state=status
+        )
+        async for delivery in everything:
+            if tenant in (None, delivery.tenant) and session_id in (None, delivery.session_id):
+                yield delivery
 
-    async def show(self, made: Delivery) -> dict[str, Any]:
-        """A delivery as JSON: who is told without what may be a secret in the address."""
-        shown: dict[str, Any] = dict.fromkeys(_ALWAYS)
-        shown |= msgspec.to_builtins(made)
-        shown["type"] = TYPES[made.occasion]
-        shown["status"] = str(made.status)
-        shown["attempts"] = made.attempts
-        shown["tenant"] = made.tenant
-        shown["target"] = await self._place(made.target)
-        shown.pop("timeout", None)
-        return shown
+    async def to_json(self, delivery: Delivery) -> dict[str, Any]:
+        """Return a delivery as JSON; its target without the path, which may hold a secret."""
+        view: dict[str, Any] = dict.fromkeys(_ALWAYS)
+        view |= msgspec.to_builtins(delivery)
+        view["type"] = TYPES[delivery.occasion]
+        view["status"] = str(delivery.status)
+        view["attempts"] = delivery.attempts
+        view["tenant"] = delivery.tenant
+        view["target"] = await self._target_display(delivery.target)
+        view.pop("timeout", None)
+        return view
 
     async def details(self, delivery_id: str, tenant: str | None = None) -> dict[str, Any]:
-        """One delivery with its body and the log of its attempts. Raises NotFound."""
-        made = await self.get(delivery_id, tenant)
+        """Return one delivery with its body and the log of its attempts. Raises NotFound."""
+        delivery = await self.get(delivery_id, tenant)
         try:
-            read = await self._store.read(deliveries.stream_of(made.id))
+            stored = await self._store.read(deliveries.delivery_stream(delivery.id))
         except (NoStream, Gone) as error:
-            raise _unknown(delivery_id) from error
-        log = [{"at": one.at, **msgspec.json.decode(one.data)} for one in read.records[1:]]
-        body = msgspec.json.decode(read.records[0].data)
-        return {**await self.show(made), "body": body, "log": log}
+            raise _delivery_not_found(delivery_id) from error
+        log = [
+            {"at": record.at, **msgspec.json.decode(record.data)} for record in stored.records[1:]
+        ]
+        body = msgspec.json.decode(stored.records[0].data)
+        return {**await self.to_json(delivery), "body": body, "log": log}
 
-    async def _place(self, name: str) -> str:
-        """Where a target is, for people: not what comes after its host."""
+    async def _target_display(self, name: str) -> str:
+        """Return the URL of a target without its path, or its name."""
         try:
-            hook = await self._outbox.find(name)
-            shown = None if hook is None else parse(hook.url).shown
+            hook = await self._outbox.find_hook(name)
+            view = None if hook is None else parse_url(hook.url).display
         except PerdureError:
-            shown = None
-        return shown or (name if name.startswith(SERVER) else "removed")
+            view = None
+        return view or (name if name.startswith(SERVER) else "removed")
 
     async def get(self, delivery_id: str, tenant: str | None = None) -> Delivery:
-        """One delivery. Raises NotFound."""
+        """Return one delivery. Raises NotFound."""
         return deliveries.decode((await self._entry(delivery_id, tenant)).data)
 
     async def _entry(self, delivery_id: str, tenant: str | None) -> Entry:
         entry = await self._store.get(KIND, check_id(delivery_id, "delivery id"))
         if entry is None or (tenant is not None and deliveries.decode(entry.data).tenant != tenant):
-            raise _unknown(delivery_id)
+            raise _delivery_not_found(delivery_id)
         return entry
 
     async def redeliver(
         self, delivery_id: str, *, by: str | None = None, tenant: str | None = None
     ) -> Delivery:
-        """Send it (again) as soon as a worker can, under the same id. Raises NotFound."""
+        """Let a worker send it again, under the same id. Raises NotFound."""
         while True:
             entry = await self._entry(delivery_id, tenant)
             now = self._store.now()
-            after = deliveries.requested(deliveries.decode(entry.data), now)
-            line = Record("attempt", deliveries.encode(Attempt(step=Step.REQUESTED, by=by)), now)
+            after = deliveries.redeliver(deliveries.decode(entry.data), now)
+            record = Record(
+                "attempt", deliveries.encode(Attempt(step=DeliveryStep.REQUESTED, by=by)), now
+            )
             try:
                 await self._store.commit(
-                    [Write(entry.stream, [line], wake=now)], [delivery_put(after, entry.version)]
+                    [Write(entry.stream, [record], wake=now)], [delivery_put(after, entry.version)]
                 )
             except VersionMoved:
                 continue
             except (NoStream, Gone) as error:
-                raise _unknown(delivery_id) from error
+                raise _delivery_not_found(delivery_id) from error
             return after
 
 
 _ALWAYS = ("pendingID", "lastStatus", "lastError", "nextAt", "settledAt")
 
 
-def _unknown(delivery_id: str) -> NotFound:
+def _delivery_not_found(delivery_id: str) -> NotFound:
     return NotFound(
         f"there is no delivery {delivery_id!r}",
         code="DELIVERY_NOT_FOUND",

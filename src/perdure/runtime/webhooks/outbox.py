@@ -1,7 +1,7 @@
-"""Deliveries that must happen: made in the very commit of the fact that they report.
+"""Outbox of webhook deliveries: created in the same commit as the fact that they report.
 
-Whoever commits a fact asks `also` what goes with it: the stream and the entry of a delivery for
-each of those who are told. Without anybody to tell, that is nothing, and costs nothing.
+Every commit of a fact passes through `with_deliveries`, which adds the stream and the entry of one
+delivery per receiver. Without receivers it adds nothing and costs nothing.
 """
 
 import hashlib
@@ -19,46 +19,46 @@ from perdure.core.session.naming import SessionRecord
 from perdure.core.webhooks import deliveries
 from perdure.core.webhooks.deliveries import (
     CALL_HOOK,
-    FOR_ALL,
     KEY_ONLY,
     KIND,
+    SERVER_KIND,
     TYPES,
     Delivery,
     Hook,
     Occasion,
 )
-from perdure.core.webhooks.signatures import callback_url, derive
 from perdure.runtime.ids import secret_id
 from perdure.runtime.views import pending_json
-from perdure.runtime.webhooks.addresses import Screen
+from perdure.runtime.webhooks.addresses import AddressFilter
+from perdure.runtime.webhooks.public_address import PublicAddress
 from perdure.store.base import Put, Record, Store, VersionMoved, Write
 
-SHARE: Final = 0.8  # of a call's time, after which it is told that it will expire
-LARGEST: Final = 16 * 1024  # bytes of a fact in a body; what is larger can be asked for
+WARNING_SHARE: Final = 0.8  # of a call's time, after which receivers are warned that it will expire
+MAX_FACT_BYTES: Final = 16 * 1024  # of a fact in a body; larger fields are left out
 
-SERVER: Final = "server:"  # how the targets of the server's own list are named
+SERVER: Final = "server:"  # prefix of the names of configured targets
 _ENDS: Final[dict[str, Occasion]] = {"agent_complete": "completed", "agent_error": "failed"}
 _MARK: Final = b'"hooks":'
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """Somebody who is told of everything, on these occasions."""
+class WebhookTarget:
+    """Configured receiver of the deliveries of all sessions, on these occasions."""
 
     url: str = field(repr=False)
     secret: str | None = field(default=None, repr=False)
     on: frozenset[str] = frozenset(TYPES)
-    named: str = ""  # by another process, whose configuration has its address
+    remote_name: str = ""  # published by another process, whose configuration has its URL
 
     @property
     def name(self) -> str:
-        """How deliveries name it: they hold no address, which may be a secret."""
-        return self.named or SERVER + hashlib.sha256(self.url.encode()).hexdigest()[:16]
+        """The name that deliveries hold instead of the URL, which may be a secret."""
+        return self.remote_name or SERVER + hashlib.sha256(self.url.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class _Fact:
-    """Something to tell."""
+    """A fact to deliver."""
 
     occasion: Occasion
     tenant: str
@@ -66,74 +66,75 @@ class _Fact:
     hooks: tuple[str, ...]
     data: dict[str, Any]
     call: PendingRecord | None = None
-    at: int | None = None  # not before this
+    at: int | None = None  # deliver not before this
 
 
 @dataclass(slots=True)
 class Outbox:
-    """Who is told, and what must be written so that they are."""
+    """Receivers of webhooks, and the writes that create their deliveries."""
 
     store: Store
-    screen: Screen = field(default_factory=Screen)
-    targets: tuple[Target, ...] = ()
-    is_configured: bool = False  # the targets are ours, and not learned from another process
-    share: float = SHARE
-    public_url: str | None = None
-    webhook_secret: str | None = field(default=None, repr=False)
+    address: PublicAddress
+    address_filter: AddressFilter = field(default_factory=AddressFilter)
+    targets: tuple[WebhookTarget, ...] = ()
+    is_configured: bool = (
+        False  # by our own configuration; else another process may publish targets
+    )
+    warning_share: float = WARNING_SHARE
 
     # --- with a commit ------------------------------------------------------------------------
 
-    def also(
+    def with_deliveries(
         self, writes: Sequence[Write], puts: Sequence[Put]
     ) -> tuple[Sequence[Write], Sequence[Put]]:
-        """A commit with the deliveries of the facts in it."""
+        """Return a commit with the deliveries of its facts."""
         if not self.targets and not any(map(_has_hooks, puts)):
             return writes, puts
         more: list[Write] = []
         entries: list[Put] = []
         for fact in self._facts(writes, puts):
-            for target in self._told(fact):
+            for target in self._target_names(fact):
                 write, put = self._delivery(fact, target)
                 more.append(write)
                 entries.append(put)
         return [*writes, *more], [*puts, *entries]
 
-    def _told(self, fact: _Fact) -> Iterator[str]:
-        unsaid = KEY_ONLY if fact.call else (KEY_ONLY, CALL_HOOK)
-        yield from (name for name in fact.hooks if not name.startswith(unsaid))
-        yield from (one.name for one in self.targets if fact.occasion in one.on)
+    def _target_names(self, fact: _Fact) -> Iterator[str]:
+        excluded = KEY_ONLY if fact.call else (KEY_ONLY, CALL_HOOK)
+        yield from (name for name in fact.hooks if not name.startswith(excluded))
+        yield from (target.name for target in self.targets if fact.occasion in target.on)
 
     def _facts(self, writes: Sequence[Write], puts: Sequence[Put]) -> Iterator[_Fact]:
         session: SessionRecord | None = None
-        moved = {one for write in writes for one in _moved_deadlines(write.records)}
+        moved = {call for write in writes for call in _changed_deadlines(write.records)}
         for put in puts:
             if put.kind == "session" and isinstance(put.data, bytes):
                 session = index.decode(put.data)
             elif put.kind == "pending" and isinstance(put.data, bytes):
-                yield from self._of_call(pending.decode(put.data), put, moved)
+                yield from self._call_facts(pending.decode(put.data), put, moved)
         for write in writes:
             for record in write.records:
                 if record.type in _ENDS:
-                    yield _of_end(record, write.stream, session)
+                    yield _end_fact(record, write.stream, session)
 
-    def _of_call(self, record: PendingRecord, put: Put, moved: set[str]) -> Iterator[_Fact]:
+    def _call_facts(self, record: PendingRecord, put: Put, moved: set[str]) -> Iterator[_Fact]:
         names = (record.tenant, record.session_id, record.hooks)
-        shown = pending_json(record, self.callback_url(record))
-        occasion = deliveries.of_call(record, is_new=put.expect == 0)
+        data = pending_json(record, self.callback_url(record))
+        occasion = deliveries.call_occasion(record, is_new=put.expect == 0)
         if occasion is not None:
-            yield _Fact(occasion, *names, shown, record)
-        at = deliveries.warn_at(record, self.share)
+            yield _Fact(occasion, *names, data, record)
+        at = deliveries.warning_at(record, self.warning_share)
         if at is not None and (put.expect == 0 or record.id in moved):
-            yield _Fact("expiring", *names, shown, record, at)
+            yield _Fact("expiring", *names, data, record, at)
 
     def callback_url(self, record: PendingRecord) -> str | None:
-        """Where the result of a call may be posted."""
-        return callback_url(self.public_url, record.id) if record.kind == "tool" else None
+        """Return where the result of a call may be posted."""
+        return self.address.callback_url(record.id) if record.kind == "tool" else None
 
     def _delivery(self, fact: _Fact, target: str) -> tuple[Write, Put]:
         now, delivery_id = self.store.now(), secret_id("d")
         at = now if fact.at is None else max(now, fact.at)
-        made = Delivery(
+        delivery = Delivery(
             id=delivery_id,
             occasion=fact.occasion,
             target=target,
@@ -146,126 +147,120 @@ class Outbox:
             next_at=at,
         )
         body = {"id": delivery_id, "type": TYPES[fact.occasion], "timestamp": at}
-        data = msgspec.json.encode({**body, "data": _bounded(fact.data)})
-        stream = deliveries.stream_of(delivery_id)
+        data = msgspec.json.encode({**body, "data": _bound_size(fact.data)})
+        stream = deliveries.delivery_stream(delivery_id)
         record = Record("delivery", data, now)
         return (
             Write(stream, [record], create=_kind(target), head=0, wake=at),
-            delivery_put(made, 0),
+            delivery_put(delivery, 0),
         )
 
-    # --- who is told --------------------------------------------------------------------------
+    # --- receivers ----------------------------------------------------------------------------
 
-    async def hook(self, stream: str, hook: Hook) -> tuple[str, Put]:
-        """Whom a session or call tells besides: its name, and the entry that keeps it.
+    async def hook_put(self, stream: str, hook: Hook) -> tuple[str, Put]:
+        """Return the name and the put of an additional receiver of a session or call.
 
-        Refused if we would not call that address.
+        Raises Refused if its address is not allowed.
         """
         if hook.url:
-            await self.screen.check(hook.url)
+            await self.address_filter.check(hook.url)
         name = hook.prefix + hashlib.sha256(f"{stream}|{hook.url}".encode()).hexdigest()[:32]
         return name, Put("hook", name, 0, stream, "kept", None, deliveries.encode(hook))
 
     async def own_secrets(self, hooks: Sequence[str]) -> list[str]:
-        """The secrets that were given for a call itself, of those whom it tells."""
+        """Return the secrets of the receivers that were given for a call itself."""
         own = [name for name in hooks if name.startswith((CALL_HOOK, KEY_ONLY))]
         entries = [await self.store.get("hook", name) for name in own]
-        kept = [deliveries.decode_hook(entry.data) for entry in entries if entry is not None]
-        return [hook.secret for hook in kept if hook.secret]
+        stored = [deliveries.decode_hook(entry.data) for entry in entries if entry is not None]
+        return [hook.secret for hook in stored if hook.secret]
 
-    async def find(self, name: str) -> Hook | None:
-        """Where a target is and what signs for it; None if it is not known (here, any more)."""
+    async def find_hook(self, name: str) -> Hook | None:
+        """Return the URL and secret of a receiver; None if it was removed or is not configured."""
         if name.startswith(SERVER):
-            known = {one.name: one for one in self.targets if one.url}.get(name)
-            found = None if known is None else Hook(known.url, known.secret)
+            target = {item.name: item for item in self.targets if item.url}.get(name)
+            hook = None if target is None else Hook(target.url, target.secret)
         else:
             entry = await self.store.get("hook", name)
-            found = None if entry is None else deliveries.decode_hook(entry.data)
-        if found is None or found.secret is not None or self.webhook_secret is None:
-            return found
-        return Hook(found.url, notify_secret(self.webhook_secret))
+            hook = None if entry is None else deliveries.decode_hook(entry.data)
+        if hook is None or hook.secret is not None:
+            return hook
+        return Hook(hook.url, self.address.notify_secret)
 
-    # --- the server's own list ----------------------------------------------------------------
+    # --- configured targets -------------------------------------------------------------------
 
-    async def publish(self) -> None:
-        """Let processes that have no configuration know whom the server tells, not where."""
-        told = [_Told(one.name, sorted(one.on)) for one in self.targets]
+    async def publish_targets(self) -> None:
+        """Store the names of the targets, not their URLs, for processes without a configuration."""
+        published = [_PublishedTarget(target.name, sorted(target.on)) for target in self.targets]
         entry = await self.store.get("hook", SERVER)
-        data = msgspec.json.encode(told)
+        data = msgspec.json.encode(published)
         if not self.is_configured or data == (b"[]" if entry is None else entry.data):
             return
         put = Put("hook", SERVER, entry.version if entry else 0, SERVER, "kept", None, data)
-        with suppress(VersionMoved):  # another worker of the same fleet did
+        with suppress(VersionMoved):  # another worker of the same fleet has stored them
             await self.store.commit([Write(SERVER, create="hooks")], [put])
 
-    async def learn(self) -> None:
-        """Know whom the server tells, where no configuration says so."""
+    async def load_targets(self) -> None:
+        """Load the names of targets that another process has published."""
         entry = None if self.is_configured else await self.store.get("hook", SERVER)
         if entry is not None:
-            told = msgspec.json.decode(entry.data, type=list[_Told])
-            self.targets = tuple(Target("", None, frozenset(o.on), o.name) for o in told)
+            published = msgspec.json.decode(entry.data, type=list[_PublishedTarget])
+            self.targets = tuple(
+                WebhookTarget("", None, frozenset(target.on), target.name) for target in published
+            )
 
 
-class _Told(msgspec.Struct):
+class _PublishedTarget(msgspec.Struct):
     name: str
     on: list[str]
 
 
 def _kind(target: str) -> str:
-    return FOR_ALL if target.startswith(SERVER) else KIND
+    return SERVER_KIND if target.startswith(SERVER) else KIND
 
 
-def notify_secret(webhook_secret: str) -> str:
-    """What signs for those who have no secret of their own.
-
-    Not the server's own: what we send must never be taken for something that was sent to us.
-    """
-    return derive(webhook_secret, "notify")
-
-
-def delivery_put(made: Delivery, expect: int) -> Put:
-    """The write of a delivery's entry."""
-    stream = deliveries.stream_of(made.id)
-    return Put(KIND, made.id, expect, stream, str(made.status), None, deliveries.encode(made))
+def delivery_put(delivery: Delivery, expect: int) -> Put:
+    """Return the put of a delivery's entry."""
+    stream, data = deliveries.delivery_stream(delivery.id), deliveries.encode(delivery)
+    return Put(KIND, delivery.id, expect, stream, str(delivery.status), None, data)
 
 
 def _has_hooks(put: Put) -> bool:
     return put.kind in ("pending", "session") and isinstance(put.data, bytes) and _MARK in put.data
 
 
-class _Moved(msgspec.Struct):
+class _ProgressRecord(msgspec.Struct):
     pending_id: str = msgspec.field(name="pendingID")
     expires_at: int | None = msgspec.field(default=None, name="expiresAt")
 
 
-def _moved_deadlines(records: Iterable[Record]) -> Iterator[str]:
+def _changed_deadlines(records: Iterable[Record]) -> Iterator[str]:
     for record in records:
         if record.type == "progress" and b'"expiresAt"' in record.data:
-            yield msgspec.json.decode(record.data, type=_Moved).pending_id
+            yield msgspec.json.decode(record.data, type=_ProgressRecord).pending_id
 
 
-def _of_end(record: Record, stream: str, session: SessionRecord | None) -> _Fact:
+def _end_fact(record: Record, stream: str, session: SessionRecord | None) -> _Fact:
     occasion = _ENDS[record.type]
-    said = msgspec.json.decode(record.data)
-    tenant, session_id = index.names_in(stream) or ("", "")
+    payload = msgspec.json.decode(record.data)
+    tenant, session_id = index.parse_session_stream(stream) or ("", "")
     data = {
         "sessionID": session_id,
         "tenant": tenant,
         "agent": "" if session is None else session.agent,
-        "taskID": said.get("run"),
+        "taskID": payload.get("run"),
         "state": occasion,
     }
     if occasion == "completed":
-        data["output"] = said.get("output")
+        data["output"] = payload.get("output")
     else:
-        data["error"] = {key: said.get(key) for key in ("error", "code", "hint")}
+        data["error"] = {key: payload.get(key) for key in ("error", "code", "hint")}
     hooks = () if session is None else session.hooks
     return _Fact(occasion, tenant, session_id, hooks, data)
 
 
-def _bounded(data: dict[str, Any]) -> dict[str, Any]:
-    """The fact without its large parts, if it has some: receivers take small bodies."""
-    if len(msgspec.json.encode(data)) <= LARGEST:
+def _bound_size(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the fact without its large fields: many receivers limit the size of a body."""
+    if len(msgspec.json.encode(data)) <= MAX_FACT_BYTES:
         return data
-    large = {k for k, v in data.items() if len(msgspec.json.encode(v)) > LARGEST // 8}
+    large = {k for k, v in data.items() if len(msgspec.json.encode(v)) > MAX_FACT_BYTES // 8}
     return {**{k: None if k in large else v for k, v in data.items()}, "truncated": sorted(large)}

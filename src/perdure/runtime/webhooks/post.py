@@ -1,5 +1,6 @@
-"""One HTTP POST to an address that was looked at: no redirect, no proxy, nothing remembered."""
+"""HTTP POST of a webhook to a checked address: no redirects, no proxy, no cookies."""
 
+import asyncio
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,34 +8,34 @@ from email.utils import parsedate_to_datetime
 from importlib.metadata import version
 from typing import Any, Final
 
-import anyio
-
 from perdure.core.webhooks.deliveries import FORBIDDEN, DeliveryResponse
 from perdure.errors import Refused
-from perdure.runtime.webhooks.addresses import Place, Screen, parse
+from perdure.runtime.webhooks.addresses import AddressFilter, ParsedURL, parse_url
 
 TIMEOUT_S: Final = 15.0
-MOST_ADDRESSES: Final = 3  # of one name, tried in turn
+MAX_ADDRESSES: Final = 3  # of one name, tried in turn
 
 
 @dataclass(slots=True)
 class Post:
-    """Posts bodies. The secret, the body and what is answered are never told to anybody."""
+    """Sender of HTTP POSTs. Neither secret nor body nor response text reaches a log."""
 
-    screen: Screen
+    address_filter: AddressFilter
     verify: ssl.SSLContext | None = None
     timeout_s: float = TIMEOUT_S
-    _transport: Any = None  # of httpx2, which only who sends has to load
+    _transport: Any = None  # of httpx2, imported only by processes that send
 
     async def send(
         self, url: str, headers: Mapping[str, str], body: bytes, now: int
     ) -> DeliveryResponse:
-        """What came of it; an attempt that failed is an answer too."""
+        """Post once and return the response; a failed attempt is a response, too."""
         try:
-            with anyio.fail_after(self.timeout_s):
-                place = parse(url)
-                addresses = await self.screen.addresses(place)
-                return await self._first(place, addresses[:MOST_ADDRESSES], headers, body, now)
+            async with asyncio.timeout(self.timeout_s):
+                url_parts = parse_url(url)
+                addresses = await self.address_filter.addresses(url_parts)
+                return await self._post_to_first(
+                    url_parts, addresses[:MAX_ADDRESSES], headers, body, now
+                )
         except Refused:
             return DeliveryResponse(error=FORBIDDEN)
         except TimeoutError:
@@ -42,30 +43,30 @@ class Post:
         except OSError:
             return DeliveryResponse(error="its name could not be resolved")
 
-    async def _first(
+    async def _post_to_first(
         self,
-        place: Place,
+        url_parts: ParsedURL,
         addresses: Sequence[str],
         headers: Mapping[str, str],
         body: bytes,
         now: int,
     ) -> DeliveryResponse:
-        answer = DeliveryResponse(error="it has no address")
+        response = DeliveryResponse(error="it has no address")
         for address in addresses:
-            request = _request(place, address, headers, body)
-            answer, connected = await self._posted(request, now)
+            request = _request(url_parts, address, headers, body)
+            response, connected = await self._post(request, now)
             if connected:
                 break
-        return answer
+        return response
 
-    async def _posted(self, request: Any, now: int) -> tuple[DeliveryResponse, bool]:
+    async def _post(self, request: Any, now: int) -> tuple[DeliveryResponse, bool]:
         import httpx2
 
         try:
-            response = await self._open().handle_async_request(request)
-            await response.aclose()  # unread: what it says is of no use to us
+            response = await self._open_transport().handle_async_request(request)
+            await response.aclose()  # unread: the body does not matter
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-            return DeliveryResponse(error=_why(error)), False
+            return DeliveryResponse(error=_connect_problem(error)), False
         except httpx2.TimeoutException:
             return DeliveryResponse(error="it did not answer in time"), True
         except httpx2.HTTPError:
@@ -73,10 +74,10 @@ class Post:
         wait = _retry_after(response.headers.get("retry-after"), now)
         return DeliveryResponse(response.status_code, retry_after_ms=wait), True
 
-    def _open(self) -> Any:
-        """The transport itself: a client would keep cookies, and may follow or be sent round.
+    def _open_transport(self) -> Any:
+        """Return the bare transport: a client would keep cookies, follow redirects and use proxies.
 
-        Connections are not kept: one to the same address may be meant for another name.
+        Connections are not reused: one to the same address may belong to another host name.
         """
         import httpx2
 
@@ -89,20 +90,20 @@ class Post:
         return self._transport
 
 
-def _request(place: Place, address: str, headers: Mapping[str, str], body: bytes) -> Any:
+def _request(url_parts: ParsedURL, address: str, headers: Mapping[str, str], body: bytes) -> Any:
     import httpx2
 
-    where = f"[{address}]" if ":" in address else address
+    host = f"[{address}]" if ":" in address else address
     extensions: dict[str, Any] = {
         "timeout": dict.fromkeys(("connect", "read", "write", "pool"), TIMEOUT_S)
     }
-    if place.host != address:
-        extensions["sni_hostname"] = place.host  # whose certificate it must be
+    if url_parts.host != address:
+        extensions["sni_hostname"] = url_parts.host  # the certificate must be for this name
     return httpx2.Request(
         "POST",
-        f"{place.scheme}://{where}:{place.port}{place.path}",
+        f"{url_parts.scheme}://{host}:{url_parts.port}{url_parts.path}",
         headers={
-            "Host": place.host_header,
+            "Host": url_parts.host_header,
             "Content-Type": "application/json",
             "User-Agent": f"perdure/{version('perdure')}",
             **headers,
@@ -112,7 +113,7 @@ def _request(place: Place, address: str, headers: Mapping[str, str], body: bytes
     )
 
 
-def _why(error: Exception) -> str:
+def _connect_problem(error: Exception) -> str:
     inner: BaseException | None = error
     while inner is not None:
         if isinstance(inner, ssl.SSLError):
@@ -122,7 +123,7 @@ def _why(error: Exception) -> str:
 
 
 def _retry_after(text: str | None, now: int) -> int | None:
-    """How many ms a receiver asks for: it writes seconds, or a date."""
+    """Return the milliseconds of a Retry-After header: seconds, or a date."""
     if text is None:
         return None
     if text.isascii() and text.isdigit():

@@ -1,110 +1,66 @@
-"""The worker's loop: expire what is overdue, drive what is due, sweep, wait for news."""
+"""Worker: a loop that expires overdue calls, drives due sessions, delivers webhooks and sweeps."""
 
+import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Final, Literal
-
-import anyio
 
 from perdure.core.pending import record as pending
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session.queues import check_queue
 from perdure.errors import ConfigError, NotFound, PerdureError, SchemaNewer, StoreError
-from perdure.runtime.records.entries import SessionEntry, readable
-from perdure.runtime.records.log import Log
+from perdure.runtime.records.entries import SessionEntry, decode_readable
+from perdure.runtime.records.log import Log, read_log
 from perdure.runtime.records.retention import Retention
-from perdure.runtime.sessions.service import NO_KIND, Service
+from perdure.runtime.resources import Resources
+from perdure.runtime.sessions.service import Service
 from perdure.runtime.webhooks.post import Post
 from perdure.runtime.worker.sender import DeliverySender
-from perdure.store.base import Gone, NoStream
-
-Names = list[str]
-
-
-async def note_running(service: Service) -> None:
-    """Remember what runs now, of agents known here and not by us: we have just begun."""
-    async for known in service.sessions(None, "running"):
-        is_mine = known.stream in service.host.drives
-        if not is_mine and service.agents.find(known.record.agent) is not None:
-            service.running_before[known.stream] = known
-
-
-async def fail_abandoned_runs(service: Service) -> Names:
-    """Fail those of them that nobody drives; whose lease has not run out is looked at again."""
-    await service.host.claim(NO_KIND, 0)  # by which the store notices who is dead
-    failed = []
-    for stream, known in tuple(service.running_before.items()):
-        log = Log(service.desk.store, stream)
-        try:
-            await log.catch_up()
-            if log.at.holder is not None and log.state.status == "running":
-                continue
-            del service.running_before[stream]
-            if await _is_failed(service, known, log):
-                failed.append(known.record.id)
-        except (NoStream, Gone, NotFound):
-            service.running_before.pop(stream, None)
-    return failed
-
-
-async def _is_failed(service: Service, known: SessionEntry, log: Log) -> bool:
-    backs_off = log.state.retry is not None  # it was put off, and not left alone
-    if log.state.status != "running" or backs_off:
-        return False
-    error = PerdureError(
-        "it was running when its process stopped, and is not to be gone on with by itself",
-        code="INTERRUPTED_RUN",
-        hint="recovery.running is fail; to go on: perdure sessions resume",
-    )
-    entry = await service.desk.store.get("session", known.entry.key)
-    return entry is not None and await service.desk.outside.fail(SessionEntry.of(entry), error)
-
 
 logger = logging.getLogger("perdure")
 
-POLL_S: Final = 1.0  # expiries, timers and missed notices are seen within this time
-MOST_DRIVES: Final = 256
-MOST_TOLD: Final = 100  # of the calls that wait, in the report of a start
+POLL_S: Final = 1.0  # expiries, timers and lost signals are noticed within this time
+MAX_DRIVES: Final = 256
+MAX_REPORTED: Final = 100  # pending calls in the report of a start
 
 
 @dataclass(frozen=True, slots=True)
 class StartReport:
-    """What a worker found when it started; nothing has to be repaired.
+    """Report of a worker's start: what waits and what has expired; nothing is repaired.
 
-    A start must not take longer because much waits, so `waiting` has the first calls only; with
-    `more` there are others.
+    A start must not take longer because many calls are pending, so `waiting` has only the first
+    ones; `more` says that there are others.
     """
 
     waiting: list[PendingRecord] = field(default_factory=list)
     expired: list[PendingRecord] = field(default_factory=list)
     more: bool = False
-    failed: list[str] = field(default_factory=list)  # sessions that were running; see `recovery`
+    failed: list[str] = field(default_factory=list)  # session ids; see `recovery.running`
 
     def lines(self) -> list[str]:
-        """The report, a line each."""
-        sessions = {(one.tenant, one.session_id) for one in self.waiting}
-        kinds: dict[str, int] = {}
-        for one in self.waiting:
-            kinds[one.kind] = kinds.get(one.kind, 0) + 1
-        what = ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items())) or "none"
-        waits = f"{len(sessions)} sessions wait ({what})"
-        if self.more:
-            waits = f"at least {len(sessions)} sessions wait ({what} and more)"
-        told = [f"{waits}; {len(self.expired)} calls had expired"]
+        """Return the lines of the report."""
+        sessions = len({(call.tenant, call.session_id) for call in self.waiting})
+        counts = Counter(call.kind for call in self.waiting)
+        kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items())) or "none"
+        waits = "1 session waits" if sessions == 1 else f"{sessions} sessions wait"
+        waits = f"at least {waits} ({kinds} and more)" if self.more else f"{waits} ({kinds})"
+        expired = "1 call" if len(self.expired) == 1 else f"{len(self.expired)} calls"
+        lines = [f"{waits}; {expired} had expired"]
         if self.failed:
-            told.append(
-                f"{len(self.failed)} runs were under way when their process stopped: failed"
-            )
-        told += [
-            f"{one.session_id}: {one.tool} was being started when its process stopped "
-            f"({one.id}, START_INTERRUPTED)"
-            for one in self.waiting
-            if one.problem
+            runs = "1 run" if len(self.failed) == 1 else f"{len(self.failed)} runs"
+            lines.append(f"{runs} failed: the process stopped while running")
+        lines += [
+            f"{call.session_id}: {call.tool} was being started when its process stopped "
+            f"({call.id}, START_INTERRUPTED)"
+            for call in self.waiting
+            if call.problem
         ]
-        return told
+        return lines
 
 
 Kind = Literal["sessions", "deliveries"]
@@ -113,21 +69,21 @@ KINDS: Final[tuple[Kind, ...]] = ("sessions", "deliveries")
 
 @dataclass(frozen=True, slots=True)
 class WorkerScope:
-    """Which part of the work a worker does; expiry and sweeping are everybody's."""
+    """Part of the work that a worker does; every worker expires calls and sweeps."""
 
-    agents: frozenset[str] | None = None  # None: all that are known here
-    queues: frozenset[str] | None = None  # None: `default`, and those of the agents known here
+    agents: frozenset[str] | None = None  # None: all that are entry here
+    queues: frozenset[str] | None = None  # None: `default`, and those of the agents entry here
     only: Kind | None = None  # one kind of work; None: both
-    concurrency: int | None = None  # sessions driven at one time; None: MOST_DRIVES
+    concurrency: int | None = None  # sessions driven at one time; None: MAX_DRIVES
 
-    def check(self, known: Collection[str]) -> None:
-        """ConfigError if there would be nothing to do, or for nobody known."""
-        unknown = sorted((self.agents or frozenset()) - set(known))
+    def check(self, names: Collection[str]) -> None:
+        """Raise ConfigError if an agent is unknown, or nothing would be done."""
+        unknown = sorted((self.agents or frozenset()) - set(names))
         if unknown:
             raise ConfigError(
                 f"a worker cannot drive {', '.join(unknown)}: there is no such agent here",
                 code="UNKNOWN_AGENT",
-                hint=f"agents here: {', '.join(sorted(known)) or 'none'}",
+                hint=f"agents here: {', '.join(sorted(names)) or 'none'}",
             )
         if self.queues is not None and not self.queues:
             raise ConfigError("a worker serves at least one queue: queues", code="QUEUE_INVALID")
@@ -139,30 +95,74 @@ class WorkerScope:
             raise ConfigError("a worker drives at least one session at a time: concurrency")
 
 
-class Worker:
-    """Drives every due session of the agents that are known here, or its share of them."""
+async def note_running(service: Service) -> None:
+    """Remember the sessions that run at our start, of agents entry here."""
+    async for entry in service.sessions(None, "running"):
+        is_mine = entry.stream in service.drives.running
+        if not is_mine and service.agents.find(entry.record.agent) is not None:
+            service.running_before[entry.stream] = entry
 
-    def __init__(self, service: Service, share: WorkerScope | None = None) -> None:
+
+async def fail_abandoned_runs(service: Service, resources: Resources) -> list[str]:
+    """Fail those of them without a driver; return their ids. Others are checked again later."""
+    await service.runs.reap()
+    failed = []
+    for stream, entry in tuple(service.running_before.items()):
+        try:
+            log = await read_log(resources.store, entry)
+            if log.slice.holder is not None and log.state.status == "running":
+                continue
+            del service.running_before[stream]
+            if await _fail_run(resources, entry, log):
+                failed.append(entry.record.id)
+        except NotFound:
+            service.running_before.pop(stream, None)
+    return failed
+
+
+async def _fail_run(resources: Resources, entry: SessionEntry, log: Log) -> bool:
+    is_backing_off = log.state.retry is not None  # parked by its driver, not interrupted
+    if log.state.status != "running" or is_backing_off:
+        return False
+    error = PerdureError(
+        "it was running when its process stopped, and recovery.running is fail",
+        code="INTERRUPTED_RUN",
+        hint="to continue it: perdure sessions resume",
+    )
+    current = await resources.store.get("session", entry.index_entry.key)
+    if current is None:
+        return False
+    return await resources.session_inbox.fail(SessionEntry.decode(current), error)
+
+
+class Worker:
+    """Does due work for the agents that are entry here, or the part that its scope names."""
+
+    def __init__(
+        self, service: Service, resources: Resources, scope: WorkerScope | None = None
+    ) -> None:
         self._service = service
-        self._share = share or WorkerScope()
-        self._share.check(service.agents.names())
-        self._retention = Retention(service.desk.store, service.keep_settled_ms)
-        self._courier = DeliverySender(
-            service.desk.outbox, service.host, Post(service.desk.outbox.screen)
+        self._resources = resources
+        self._drives = service.drives
+        self._scope = scope or WorkerScope()
+        self._scope.check(service.agents.names())
+        self._retention = Retention(resources.store, service.keep_settled_ms)
+        self._sender = DeliverySender(
+            resources.outbox, self._drives, Post(resources.outbox.address_filter)
         )
         self._rounds = 0
-        # By agent and queue, in which round there last was something to do.
+        # By agent and queue, the last round with something to do.
         self._served: dict[tuple[str, str], int] = {}
 
     async def recover(self) -> StartReport:
-        """Look at what waits; overdue calls are expired. Twice, or by two at once, is as once."""
-        expired = await self._service.desk.settling.expire_due()
-        page = await self._service.desk.store.find("pending", state="open", limit=MOST_TOLD)
-        waiting = list(readable(page.entries, lambda entry: pending.decode(entry.data)))
+        """Expire overdue calls and report what waits. It may be repeated, also concurrently."""
+        expired = await self._resources.pending_inbox.expire_due()
+        page = await self._resources.store.find("pending", state="open", limit=MAX_REPORTED)
+        waiting = list(decode_readable(page.entries, lambda entry: pending.decode(entry.data)))
         failed: list[str] = []
         if not self._service.resumes_running:
             await note_running(self._service)
-            failed = await fail_abandoned_runs(self._service)
+            failed = await fail_abandoned_runs(self._service, self._resources)
         report = StartReport(waiting, expired, more=page.next is not None, failed=failed)
         for line in report.lines():
             logger.info("%s", line)
@@ -170,97 +170,101 @@ class Worker:
 
     async def run(self, *, once: bool = False) -> None:
         """Work until cancelled, or with `once` until nothing is due and nothing runs."""
-        await self._service.host.start()
+        self._drives.background.start()
         self._service.worked_at = time.monotonic()
         try:
             await self._work(once=once)
         finally:
-            self._service.host.serve(self, frozenset())
+            self._drives.serve(self, frozenset())
 
     async def _work(self, *, once: bool) -> None:
-        looked = False
+        is_prepared = False
         while True:
             try:
-                if not looked:
-                    await self._service.desk.outbox.publish()
+                if not is_prepared:
+                    await self._resources.outbox.publish_targets()
                     await self._service.wake_stuck()
                     if not once:
-                        await self._service.host.also(self._list_tools)
-                    looked = True
-                begun = await self._round()
+                        self._drives.background.run_beside(self._list_tools)
+                    is_prepared = True
+                started = await self._round()
                 self._service.worked_at = time.monotonic()
             except Exception as error:
-                if once or isinstance(error, SchemaNewer):  # which no waiting changes
+                if once or isinstance(error, SchemaNewer):  # waiting does not change it
                     raise
                 if isinstance(error, StoreError):
                     logger.warning("the store is not available: %s", error.message)
                 else:
-                    logger.exception("a round of the worker went wrong")
-                await anyio.sleep(1)
+                    logger.exception("a round of the worker failed")
+                await asyncio.sleep(1)
                 continue
-            if once and not begun and not self._is_busy:
-                await self._retention.round()
+            if once and not started and not self._is_busy:
+                await self._retention.run_round()
                 return
             await self._pause()
 
     async def _list_tools(self) -> None:
-        """Ask the MCP servers for their tools at once, and say which cannot be reached."""
+        """List the tools of the MCP servers early, and log which cannot be reached."""
         for agent in self._service.agents.all():
-            problem = (await self._service.agents.listed(agent)).problem
+            problem = (await self._service.agents.refresh_tools(agent)).problem
             if problem is not None:
                 logger.warning("agent %s waits: %s", agent.name, problem.message)
 
     @property
     def _is_busy(self) -> bool:
-        return bool(self._service.host.drives or self._courier.under_way)
+        return bool(self._drives.running or self._sender.active)
 
     async def _round(self) -> int:
-        await self._service.desk.settling.expire_due()
+        await self._resources.pending_inbox.expire_due()
         if self._service.running_before:
-            for session_id in await fail_abandoned_runs(self._service):
+            for session_id in await fail_abandoned_runs(self._service, self._resources):
                 logger.info("%s was running when its process stopped: failed", session_id)
-        await self._retention.step()
-        self._service.host.serve(self, self._queues)
-        begun = await self._courier.begin() if self._share.only != "sessions" else 0
-        if self._share.only != "deliveries":
-            begun += await self._drive()
-        return begun
+        await self._retention.run_step()
+        self._drives.serve(self, self._queues)
+        started = await self._sender.start_due() if self._scope.only != "sessions" else 0
+        if self._scope.only != "deliveries":
+            started += await self._start_due_drives()
+        return started
 
     @property
     def _queues(self) -> frozenset[str]:
-        if self._share.only == "deliveries":
+        if self._scope.only == "deliveries":
             return frozenset()
-        mine = self._share.queues
+        mine = self._scope.queues
         return self._service.agents.queues() if mine is None else mine
 
-    async def _drive(self) -> int:
-        """Begin what is due; an agent or queue that is never done takes not every place."""
-        host, mine = self._service.host, self._share.agents
-        names = [one for one in self._service.agents.names() if mine is None or one in mine]
-        kinds = product(names, sorted(self._queues))
-        most = self._share.concurrency or MOST_DRIVES
-        begun = 0
+    async def _start_due_drives(self) -> int:
+        """Start due drives; agents and queues that were served last come last."""
+        mine = self._scope.agents
+        names = [name for name in self._service.agents.names() if mine is None or name in mine]
+        pairs = product(names, sorted(self._queues))
+        limit = self._scope.concurrency or MAX_DRIVES
+        total = 0
         self._rounds += 1
-        for each in sorted(kinds, key=lambda one: self._served.get(one, 0)):
-            free = most - len(host.drives)
+        for pair in sorted(pairs, key=lambda pair: self._served.get(pair, 0)):
+            free = limit - len(self._drives.running)
             if free <= 0:
                 break
-            name, queue = each
-            taken = len(await host.start_due(name, free, queue=queue))
-            if taken:
-                self._served[each] = self._rounds
-            begun += taken
-        return begun
+            name, queue = pair
+            started = len(await self._drives.start_due(name, free, queue=queue))
+            if started:
+                self._served[pair] = self._rounds
+            total += started
+        return total
 
     async def _pause(self) -> None:
-        """Until something changes, a drive ends, or a moment has passed."""
-        ended = self._service.host.drive_ended()
-        async with anyio.create_task_group() as tasks:
+        """Wait until something changes, a drive ends, or a moment has passed."""
+        ended = self._drives.drive_ended()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None) as pause:
+                watcher = asyncio.create_task(_end_pause(pause, ended))
+                try:
+                    # In this task, because the store remembers per task what was read.
+                    await self._resources.store.changed(POLL_S)
+                finally:
+                    watcher.cancel()
 
-            async def drive_ended() -> None:
-                await ended.wait()
-                tasks.cancel_scope.cancel()
 
-            tasks.start_soon(drive_ended)
-            await self._service.desk.store.changed(POLL_S)
-            tasks.cancel_scope.cancel()
+async def _end_pause(pause: asyncio.Timeout, ended: asyncio.Event) -> None:
+    await ended.wait()
+    pause.reschedule(asyncio.get_running_loop().time())

@@ -1,4 +1,4 @@
-"""The HTTP API."""
+"""The HTTP API: the application, its middleware and the values that its routes share."""
 
 from typing import TYPE_CHECKING, Any
 

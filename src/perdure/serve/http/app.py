@@ -1,4 +1,4 @@
-"""The HTTP application: the routers of this room behind one gate, to run or to mount anywhere."""
+"""The HTTP application: all routers behind one request filter, to run or to mount anywhere."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -9,9 +9,9 @@ from fastapi import APIRouter, FastAPI
 from perdure.app import Runtime, service_of
 from perdure.core.access import Principal
 from perdure.serve.http import errors, openapi
-from perdure.serve.http.auth import Authenticate, by_tokens
+from perdure.serve.http.auth import Authenticate, token_authenticator
 from perdure.serve.http.dependencies import AppState
-from perdure.serve.http.middleware import App, Limit, RequestFilter, Rules
+from perdure.serve.http.middleware import App, RateLimiter, RequestFilter, Rules
 from perdure.serve.http.routes import (
     agents,
     deliveries,
@@ -20,14 +20,12 @@ from perdure.serve.http.routes import (
     messages,
     pauses,
     pending,
+    results,
     sessions,
-)
-from perdure.serve.http.routes import (
-    results as submitting,
 )
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
-    submitting.router,  # routes are tried in order, and this one is in a hurry
+    results.router,  # routes are tried in order, and submitters are the most frequent callers
     openapi.router,
     agents.router,
     health.router,
@@ -41,24 +39,26 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
 
 
 def asgi(rt: Runtime, *, auth: Authenticate | Mapping[str, Principal], ui: bool = True) -> App:
-    """An ASGI application that serves a runtime, to mount anywhere.
+    """Return an ASGI application that serves a runtime, to mount anywhere.
 
-    `auth` says who asks: an async function from the request to a Principal or None, or a mapping
-    from tokens to principals. The runtime is not opened by it: do that in your own lifespan.
+    `auth` identifies the caller: an async function from the request to a Principal or None, or a
+    mapping from tokens to principals. It does not open the runtime: do that in your own lifespan.
     """
     del ui  # pages are not built yet
-    authenticate = by_tokens(auth) if isinstance(auth, Mapping) else auth
+    authenticate = token_authenticator(auth) if isinstance(auth, Mapping) else auth
     return application(rt, authenticate, Rules())
 
 
 def application(
     rt: Runtime, authenticate: Authenticate, rules: Rules, closing: anyio.Event | None = None
 ) -> App:
-    """The application under these rules; `closing` ends what streams and waits."""
+    """Return the application under these rules; setting `closing` ends streams and waits."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
-    app.state.shared = AppState(rt, authenticate, Limit(rules.per_id), closing or anyio.Event())
+    app.state.shared = AppState(
+        rt, authenticate, RateLimiter(rules.per_id), closing or anyio.Event()
+    )
     errors.install(app)
     for router in ROUTERS:
         app.router.routes.extend(router.routes)
-    desk = service_of(rt).desk
-    return RequestFilter(app, rules, lambda: desk.public_url, desk.store.now)
+    service = service_of(rt)
+    return RequestFilter(app, rules, lambda: service.public_url, service.now)

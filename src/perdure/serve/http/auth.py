@@ -1,4 +1,4 @@
-"""Recognising who asks, by token."""
+"""Authenticators: from a request to the principal that sent it."""
 
 import hashlib
 import hmac
@@ -9,45 +9,45 @@ from fastapi import Request
 
 from perdure.core.access import Principal
 from perdure.errors import ConfigError
-from perdure.serve.http.middleware import host_of
+from perdure.serve.http.middleware import host_name
 
 Authenticate = Callable[[Request], Awaitable[Principal | None]]
 
 LOCAL: Final = Principal("local", "admin", on_behalf=True)  # on a server that needs no token
-SIGNED: Final = Principal("webhook", "submitter")  # who has signed what it sends
-_PASSED_ON: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+SIGNED: Final = Principal("webhook", "submitter")  # the sender of a signed body
+_PROXY_HEADERS: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 
 
-def on_this_machine(hosts: Collection[str]) -> Authenticate:
-    """Whoever comes from this machine, to a server that only this machine can reach.
+def local_authenticator(hosts: Collection[str]) -> Authenticate:
+    """Accept callers on this machine, for a server that only this machine can reach.
 
-    What a proxy or a tunnel passes on comes from elsewhere, though the proxy is here.
+    A request that a proxy or tunnel forwards is not local, even if the proxy runs here.
     """
 
     async def authenticate(request: Request) -> Principal | None:
-        is_passed_on = any(name in request.headers for name in _PASSED_ON)
-        is_local = host_of(request.headers.get("host", "")) in hosts
-        return LOCAL if is_local and not is_passed_on else None
+        is_forwarded = any(name in request.headers for name in _PROXY_HEADERS)
+        is_local = host_name(request.headers.get("host", "")) in hosts
+        return LOCAL if is_local and not is_forwarded else None
 
     return authenticate
 
 
-def by_tokens(tokens: Mapping[str, Principal]) -> Authenticate:
-    """Who has one of these tokens. The time it takes tells nothing about them."""
+def token_authenticator(tokens: Mapping[str, Principal]) -> Authenticate:
+    """Accept callers with one of these tokens. The duration of a check reveals nothing of them."""
     if "" in tokens:
-        raise ConfigError("a token is empty", code="TOKEN_INVALID", hint="give every token a text")
-    known = [(_digest(token.encode()), principal) for token, principal in tokens.items()]
+        raise ConfigError("a token is empty", code="TOKEN_INVALID", hint="give every token a value")
+    digests = [(_digest(token.encode()), principal) for token, principal in tokens.items()]
 
     async def authenticate(request: Request) -> Principal | None:
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             return None
-        digest = _digest(given.strip().encode("latin-1"))  # as headers are decoded
-        found: Principal | None = None
-        for one, principal in known:
-            if hmac.compare_digest(one, digest):
-                found = principal
-        return found
+        digest = _digest(token.strip().encode("latin-1"))  # as headers are decoded
+        match: Principal | None = None
+        for expected, principal in digests:  # all of them, so that every check takes as long
+            if hmac.compare_digest(expected, digest):
+                match = principal
+        return match
 
     return authenticate
 

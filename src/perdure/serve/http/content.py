@@ -1,4 +1,4 @@
-"""What somebody says, as it comes in JSON: text, or parts of text and files."""
+"""Content of messages in JSON: text, or parts of text and files."""
 
 import base64
 import binascii
@@ -8,11 +8,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from perdure.core.log import events
 from perdure.errors import NotFound, Refused
-from perdure.runtime.records.content import stored_content
-from perdure.runtime.records.entries import SessionEntry, erased_as_not_found
-from perdure.runtime.records.log import Log
+from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.sessions.service import Service
-from perdure.runtime.transfer.archive import blobs_in
+from perdure.runtime.transfer.exports import event_blobs
 from perdure.runtime.values import File
 
 MEDIA_TYPE: Final = r"^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+$"
@@ -21,13 +19,13 @@ MediaType = Annotated[str, Meta(max_length=200, pattern=MEDIA_TYPE)]
 
 
 class TextIn(Struct, tag="text", tag_field="type", forbid_unknown_fields=True):
-    """A part that is text."""
+    """Part with text."""
 
     text: str
 
 
 class FileIn(Struct, tag="file", tag_field="type", forbid_unknown_fields=True, kw_only=True):
-    """A part that is a file: its bytes in base64, a url, or a file that the session has."""
+    """Part with a file: its bytes in base64, a URL, or the digest of a file of the session."""
 
     media_type: MediaType = field(name="mediaType")
     name: Annotated[str, Meta(max_length=200)] | None = None
@@ -36,81 +34,83 @@ class FileIn(Struct, tag="file", tag_field="type", forbid_unknown_fields=True, k
     blob: str | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        """Say no to a line's end, which a pattern lets pass behind what it describes."""
+        """Refuse a trailing newline, which `$` in the pattern lets pass."""
         if self.media_type.endswith("\n"):
-            raise ValueError("mediaType is one line")
+            raise ValueError("mediaType must not end with a newline")
 
 
 ContentIn = str | list[TextIn | FileIn]
 
 
-def text_of(content: ContentIn | None) -> str | None:
-    """The text, where there is nothing else."""
+def plain_text(content: ContentIn | None) -> str | None:
+    """Return the text of content without files; None if there are files or no content."""
     if content is None or isinstance(content, str):
         return content
     texts = [part.text for part in content if isinstance(part, TextIn)]
     return "\n".join(texts) if len(texts) == len(content) else None
 
 
-async def stored(
-    service: Service, known: SessionEntry | None, content: ContentIn
+async def store_content(
+    service: Service, entry: SessionEntry | None, content: ContentIn
 ) -> events.Content:
-    """The content as its event keeps it; bytes are stored first. Raises Refused."""
+    """Store the bytes of files, then return the content as its event has it. Raises Refused."""
     if isinstance(content, str):
-        return await stored_content(service.desk.store, content)
-    kept: list[events.Part] = []
+        return await service.store_content(content)
+    parts: list[events.Part] = []
     for part in content:
         if isinstance(part, FileIn) and part.blob is not UNSET:
-            kept.append(await _had(service, known, part))
+            parts.append(await _existing_file(service, entry, part))
             continue
-        made = await stored_content(service.desk.store, [_taken(part)])
-        kept += [one for one in made if not isinstance(one, str)]
-    if not kept:
-        raise Refused("the message has no parts", code="CONTENT_INVALID")
-    return kept
+        stored = await service.store_content([_decode_part(part)])
+        parts += [item for item in stored if not isinstance(item, str)]
+    if not parts:
+        raise Refused(
+            "the message has no parts",
+            code="CONTENT_INVALID",
+            hint="send a text, or a list of parts that is not empty",
+        )
+    return parts
 
 
-def _taken(part: TextIn | FileIn) -> str | File:
+def _decode_part(part: TextIn | FileIn) -> str | File:
     if isinstance(part, TextIn):
         return part.text
     if (part.data is UNSET) == (part.url is UNSET):
         raise Refused(
-            "a file has one of data, url and blob",
+            "a file part needs exactly one of data, url and blob",
             code="CONTENT_INVALID",
-            hint="data is base64",
+            hint="data is the file in base64",
         )
-    data = None if part.data is UNSET else _bytes(part.data)
+    data = None if part.data is UNSET else _decode_base64(part.data)
     url = None if part.url is UNSET else part.url
     return File(part.media_type, data=data, url=url, name=part.name)
 
 
-def _bytes(text: Any) -> bytes:
+def _decode_base64(text: Any) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise Refused(f"data is not base64: {error}", code="CONTENT_INVALID") from error
 
 
-async def _had(service: Service, known: SessionEntry | None, part: FileIn) -> events.Part:
-    """A file that the session has already; others are nobody's to name."""
-    found = None if known is None else await file_of(service, known, str(part.blob))
-    if found is None or part.data is not UNSET or part.url is not UNSET:
+async def _existing_file(service: Service, entry: SessionEntry | None, part: FileIn) -> events.Part:
+    """Return the part of a file that the session already has: a digest gives no other access."""
+    existing = None if entry is None else await find_file(service, entry, str(part.blob))
+    if existing is None or part.data is not UNSET or part.url is not UNSET:
         raise Refused(
             f"the session has no file {part.blob!a}",
             code="CONTENT_INVALID",
             hint="send its bytes as data",
         )
-    return {**found, "mediaType": part.media_type, **({"name": part.name} if part.name else {})}
+    return {**existing, "mediaType": part.media_type, **({"name": part.name} if part.name else {})}
 
 
-async def file_of(service: Service, known: SessionEntry, digest: str) -> events.Part | None:
-    """The part of a session's log that names a file, the newest; None if none does."""
-    log = Log(service.desk.store, known.stream)
-    with erased_as_not_found(known.record.id):
-        await log.catch_up()
-    for one in reversed(log.events):
-        if digest in blobs_in(one.event):
-            return next(part for part in _parts(one.event) if part.get("blob") == digest)
+async def find_file(service: Service, entry: SessionEntry, digest: str) -> events.Part | None:
+    """Return the newest part in a session's log that refers to a file; None if none does."""
+    log = await service.log(entry)
+    for stamped in reversed(log.events):
+        if digest in event_blobs(stamped.event):
+            return next(part for part in _parts(stamped.event) if part.get("blob") == digest)
     return None
 
 
@@ -123,16 +123,16 @@ def _parts(event: events.Event) -> list[events.Part]:
     return content if isinstance(content, list) else []
 
 
-def header_of(media_type: str) -> str:
-    """The type of a file as a header may say it: tools, unlike messages, may call it anything."""
-    fits = media_type.isascii() and media_type.isprintable()
-    return media_type if fits else "application/octet-stream"
+def content_type(media_type: str) -> str:
+    """Return the Content-Type header of a file: the media type from a tool may be any text."""
+    is_valid = media_type.isascii() and media_type.isprintable()
+    return media_type if is_valid else "application/octet-stream"
 
 
-def no_file(digest: str) -> NotFound:
-    """The refusal of a file that a session does not name."""
+def file_not_found(digest: str) -> NotFound:
+    """Return the error for a file that a session does not have."""
     return NotFound(
         f"the session has no file {digest!a}",
         code="FILE_NOT_FOUND",
-        hint="GET /sessions/{id}/messages names its files",
+        hint="GET /sessions/{id}/messages lists its files",
     )

@@ -1,4 +1,4 @@
-"""The cursors of lists: opaque to clients, and refused where they are not ours."""
+"""Cursors of lists: opaque to clients, and refused if they are malformed."""
 
 import re
 from typing import Annotated, Final
@@ -13,30 +13,32 @@ Cursor = Annotated[
     str | None,
     Query(
         max_length=4000,
-        description="The `next` of the page before.",
+        description="The `next` of the previous page.",
         json_schema_extra={"pattern": _CURSOR},
     ),
 ]
-Place = tuple[int, str, str]
+PagePosition = tuple[int, str, str]
 
 
-def cursor_of(place: Place) -> str:
-    """The cursor that goes on after this place."""
-    number, first, second = place
+def encode_cursor(position: PagePosition) -> str:
+    """Return the cursor of the page after this position."""
+    number, first, second = position
     return f"{number}.{first.encode().hex()}.{second.encode().hex()}"
 
 
-def place_of(cursor: str | None) -> Place | None:
-    """The place that a cursor names; None for the beginning. Raises Refused."""
+def decode_cursor(cursor: str | None) -> PagePosition | None:
+    """Return the position in a cursor; None for the beginning. Raises Refused."""
     if cursor is None:
         return None
     if re.fullmatch(_CURSOR, cursor) is None:
         raise Refused(
-            "this cursor is none of ours", code="CURSOR_INVALID", hint="begin without one"
+            "the cursor is not valid",
+            code="CURSOR_INVALID",
+            hint="pass the `next` of the previous page, or start without a cursor",
         )
     number, first, second = cursor.split(".")
-    return int(number), _text(first), _text(second)
+    return int(number), _decode_hex(first), _decode_hex(second)
 
 
-def _text(digits: str) -> str:
+def _decode_hex(digits: str) -> str:
     return bytes.fromhex(digits).decode(errors="replace")

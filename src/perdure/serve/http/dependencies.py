@@ -1,9 +1,9 @@
-"""What every route gets: who asks, what they see, and what stands behind the server.
+"""Scope of a request: its principal, the tenant it sees and the service behind the server.
 
-A route names what it needs in its signature, and is not entered without it:
+A route names the permit it needs in its signature; callers without it never enter the route:
 
-    @router.get("/agents", responses=answers({200: AGENTS}))
-    async def agents(door: Reads) -> Response: ...
+    @router.get("/agents", responses=responses({200: AGENTS}))
+    async def list_agents(scope: Reads) -> Response: ...
 """
 
 import logging
@@ -18,166 +18,172 @@ from msgspec import Struct
 from pydantic import AfterValidator
 
 from perdure.app import Runtime, is_open, service_of, tenant_of
-from perdure.core.access import Permit, Principal, may, sees
+from perdure.core.access import Permit, Principal, has_permit, may_see
 from perdure.core.session.naming import MAX_ID, check_id, check_tenant
 from perdure.core.webhooks import signatures as webhooks
 from perdure.errors import NotAllowed, NotFound, PerdureError
 from perdure.runtime.sessions.service import Service
 from perdure.serve.http.auth import LOCAL, SIGNED, Authenticate
 from perdure.serve.http.errors import not_authenticated, rate_limited
-from perdure.serve.http.middleware import Limit
-from perdure.serve.http.responses import decoded
+from perdure.serve.http.middleware import RateLimiter
+from perdure.serve.http.responses import decode_body
 from perdure.serve.http.schemas import ID_PATTERN
 from perdure.serve.http.sse import Hub
 
 T = TypeVar("T")
 
-_VIA: Final = {LOCAL: "http", SIGNED: "webhook"}  # those who have no token
+_VIA: Final = {LOCAL: "http", SIGNED: "webhook"}  # principals without a token
 
-# An id in an address; the gate leaves "/" and "%" in it quoted.
+# An id in a path; the request filter leaves "/" and "%" in it quoted.
 _ID: Final[dict[str, Any]] = {"minLength": 1, "maxLength": MAX_ID, "pattern": ID_PATTERN}
 Id = Annotated[str, Path(max_length=2000, json_schema_extra=_ID), AfterValidator(unquote)]
-# Read by hand, for every request has it: the framework takes longer than the rest of a door.
+# Read without the framework because every request may have it: FastAPI would take longer for it
+# than everything else that creates a scope.
 TENANT: Final[dict[str, Any]] = {
     "name": "tenant",
     "in": "query",
     "required": False,
-    "description": "Whose; only for principals that have no tenant.",
+    "description": "The tenant to work in; only for principals without a tenant of their own.",
     "schema": {"type": "string", "maxLength": MAX_ID, "pattern": ID_PATTERN},
 }
 
 
 @dataclass(frozen=True, slots=True)
 class AppState:
-    """What all requests of a server share."""
+    """Objects that all requests of a server share."""
 
-    rt: Runtime
+    runtime: Runtime
     authenticate: Authenticate
-    ids: Limit
-    closing: anyio.Event  # set when the server is told to stop: whoever streams or waits, ends
+    id_limiter: RateLimiter
+    closing: anyio.Event  # set when the server shuts down: streams and waits end
     hub: Hub = field(default_factory=Hub)
 
     @property
     def service(self) -> Service:
-        """What stands behind every door. Raises PerdureError NOT_OPEN."""
-        if not is_open(self.rt):
+        """The service of the runtime. Raises PerdureError NOT_OPEN."""
+        if not is_open(self.runtime):
             raise PerdureError(
                 "the runtime behind this server is not open",
                 code="NOT_OPEN",
                 hint="open it in your own lifespan: async with rt: yield; "
                 "with Runtime(worker=True) it also drives",
             )
-        return service_of(self.rt)
+        return service_of(self.runtime)
 
-    def count(self, key: str) -> None:
-        """Note one more submission for an id. Raises Refused RATE_LIMITED."""
-        if wait_ms := self.ids.take(key, self.service.desk.store.now()):
+    def count_submission(self, key: str) -> None:
+        """Count one more submission for an id. Raises Refused RATE_LIMITED."""
+        if wait_ms := self.id_limiter.take(key, self.service.now()):
             raise rate_limited("for this id", wait_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class RequestScope:
-    """One request: who asks, and what they see."""
+    """One request with its principal and the tenant that it sees."""
 
     request: Request
-    shared: AppState
+    app_state: AppState
     principal: Principal
-    tenant: str | None  # None: everything
+    tenant: str | None  # None: all tenants
 
     @property
     def service(self) -> Service:
-        """What stands behind every door."""
-        return self.shared.service
+        """The service of the runtime. Raises PerdureError NOT_OPEN."""
+        return self.app_state.service
 
     @property
-    def home(self) -> str:
-        """The tenant in which a session's id is looked up."""
+    def home_tenant(self) -> str:
+        """The tenant in which session ids are looked up."""
         return self.tenant or ""
 
-    def named(self, given: str) -> str:
-        """An id as it is counted: what those of another tenant ask for takes nothing away here."""
-        return f"{self.home}/{given}"
+    def rate_key(self, target_id: str) -> str:
+        """Return the key under which requests for an id are counted, apart for each tenant."""
+        return f"{self.home_tenant}/{target_id}"
 
     @property
     def is_scoped(self) -> bool:
-        """Whether who asks can see no more than one tenant, whatever it asks for."""
-        return self.principal.tenant is not None or tenant_of(self.shared.rt) is not None
+        """True if the principal sees one tenant only, whatever it requests."""
+        return self.principal.tenant is not None or tenant_of(self.app_state.runtime) is not None
 
     @property
     def via(self) -> str:
-        """Through which door this came, as decisions record it."""
+        """The channel of this request, as decisions record it."""
         by_token = f"http:{self.principal.name}"
-        return next((via for one, via in _VIA.items() if one is self.principal), by_token)
+        # By identity: a principal of the configuration may equal one of these two.
+        return next((via for item, via in _VIA.items() if item is self.principal), by_token)
 
-    def by(self, given: str | None = None) -> str:
-        """Who does it: the principal, or whoever it names if it may act on behalf of others."""
-        if given is None or given == self.principal.name:
+    def actor(self, name: str | None = None) -> str:
+        """Return the actor to record: the principal, or `name` if it may act on behalf of others.
+
+        Raises NotAllowed.
+        """
+        if name is None or name == self.principal.name:
             return self.principal.name
         if not self.principal.on_behalf:
             raise NotAllowed(
-                f"{self.principal.name!r} may not act on behalf of {given!r}",
+                f"{self.principal.name!r} may not act on behalf of {name!r}",
                 hint="leave out `by`, or give the token on_behalf: true",
             )
-        return check_id(given, "name")
+        return check_id(name, "name")
 
-    def may(self, permit: Permit) -> bool:
-        """Whether who asks may do this."""
-        return may(self.principal, permit)
+    def has_permit(self, permit: Permit) -> bool:
+        """Return whether the principal has the permit."""
+        return has_permit(self.principal, permit)
 
     def require(self, permit: Permit) -> None:
-        """Raises NotAllowed unless who asks may do this."""
-        if not self.may(permit):
+        """Check that the principal has the permit. Raises NotAllowed."""
+        if not self.has_permit(permit):
             raise NotAllowed(
                 f"{self.principal.name!r} is {self.principal.role} and may not {permit}",
                 details={"role": self.principal.role},
             )
 
-    async def body(self, shape: type[T], *, empty: T | None = None) -> T:
-        """The request's body as this shape; `empty` stands for none at all. Raises Refused."""
+    async def read_body(self, body_type: type[T], *, empty: T | None = None) -> T:
+        """Return the decoded body, or `empty` if the request has no body. Raises Refused."""
         raw = await self.request.body()
-        return empty if empty is not None and not raw else decoded(raw, shape)
+        return empty if empty is not None and not raw else decode_body(raw, body_type)
 
 
 @dataclass(frozen=True, slots=True)
 class Requires:
-    """The dependency that opens a door to those who have the permit."""
+    """Dependency of a route that gives callers with the permit a scope."""
 
     permit: Permit
 
     async def __call__(self, request: Request) -> RequestScope:
-        """The door, or the refusal that says why not."""
-        shared = shared_of(request)
-        principal = await shared.authenticate(request)
+        """Return the scope. Raises NotAllowed, NotFound, PerdureError NOT_OPEN."""
+        app_state = get_app_state(request)
+        principal = await app_state.authenticate(request)
         if principal is None:
             raise not_authenticated()
         tenant = request.query_params.get("tenant")
-        door = RequestScope(request, shared, principal, _seen(shared, principal, tenant))
-        door.require(self.permit)
-        _ = shared.service  # open, or say so before anything else
-        return door
+        scope = RequestScope(
+            request, app_state, principal, _visible_tenant(app_state, principal, tenant)
+        )
+        scope.require(self.permit)
+        _ = app_state.service  # report a closed runtime before any other error
+        return scope
 
 
-def shared_of(request: Request) -> AppState:
-    """What all requests of this server share."""
-    found: Any = request.app.state.shared
-    assert isinstance(found, AppState)  # noqa: S101 - put there by serve.http
-    return found
+def get_app_state(request: Request) -> AppState:
+    """Return the objects that all requests of this server share."""
+    app_state: Any = request.app.state.shared
+    assert isinstance(app_state, AppState)  # noqa: S101 - set by serve.http.app
+    return app_state
 
 
-def _seen(shared: AppState, principal: Principal, asked: str | None) -> str | None:
-    """The one tenant that can be seen from here, or None for all."""
-    own = principal.tenant if principal.tenant is not None else tenant_of(shared.rt)
-    if asked is None:
+def _visible_tenant(app_state: AppState, principal: Principal, requested: str | None) -> str | None:
+    """Return the only tenant that the request sees, or None for all. Raises NotFound."""
+    own = principal.tenant if principal.tenant is not None else tenant_of(app_state.runtime)
+    if requested is None:
         return own
-    check_tenant(asked)
-    if own is not None and (asked != own or not sees(principal, asked)):
-        raise NotFound(f"there is no tenant {asked!r}", code="TENANT_NOT_FOUND")
-    return asked
+    check_tenant(requested)
+    if own is not None and (requested != own or not may_see(principal, requested)):
+        raise NotFound(f"there is no tenant {requested!r}", code="TENANT_NOT_FOUND")
+    return requested
 
 
 ReadsToolCalls = Annotated[RequestScope, Depends(Requires(Permit.READ_TOOL_CALLS))]
 Reads = Annotated[RequestScope, Depends(Requires(Permit.READ))]
-Submits = Annotated[RequestScope, Depends(Requires(Permit.SUBMIT))]
 Decides = Annotated[RequestScope, Depends(Requires(Permit.DECIDE))]
 Operates = Annotated[RequestScope, Depends(Requires(Permit.OPERATE))]
 Administers = Annotated[RequestScope, Depends(Requires(Permit.ADMIN))]
@@ -185,51 +191,47 @@ Administers = Annotated[RequestScope, Depends(Requires(Permit.ADMIN))]
 
 logger = logging.getLogger("perdure")
 
-_HEADERS: Final = (webhooks.PLAIN, webhooks.STANDARD)
+_SIGNATURE_HEADERS: Final = (webhooks.PLAIN, webhooks.STANDARD)
 
 
 @dataclass(frozen=True, slots=True)
 class RequiresSignature(Requires):
-    """Opens the door to a valid signature, and without one to a token that may submit.
+    """Dependency of a route that accepts a valid signature, or a token that may submit.
 
-    A signature that is there must hold, whatever else is. Where `always`, only a signature
-    counts, if the server or the call has a secret to check it with.
+    A signature that is present must be valid, even beside a valid token. With `always`, a
+    signature is required if the server or the call has a secret to verify it with.
     """
 
     permit: Permit = Permit.SUBMIT
     always: bool = False
 
     async def __call__(self, request: Request) -> RequestScope:
-        """The door, or the refusal that says why not."""
-        shared = shared_of(request)
-        is_signed = any(name in request.headers for name in _HEADERS)
-        if is_signed or (self.always and await _must_sign(request, shared)):
-            await _check_signature(request, shared)
-            return RequestScope(request, shared, SIGNED, tenant_of(shared.rt))
-        # `super()` does not find its class in one with slots.
+        """Return the scope. Raises NotAllowed, NotFound, PerdureError NOT_OPEN."""
+        app_state = get_app_state(request)
+        is_signed = any(name in request.headers for name in _SIGNATURE_HEADERS)
+        if is_signed or (self.always and await _is_signature_required(request, app_state)):
+            await _check_signature(request, app_state)
+            return RequestScope(request, app_state, SIGNED, tenant_of(app_state.runtime))
+        # `super()` does not work here: slots=True creates a second class.
         return await Requires.__call__(self, request)
 
 
-async def _must_sign(request: Request, shared: AppState) -> bool:
-    desk = shared.service.desk
-    return bool(desk.webhook_secrets or await desk.own_secrets(await _named(request)))
+async def _is_signature_required(request: Request, app_state: AppState) -> bool:
+    return await app_state.service.calls.has_secret(await _pending_id(request))
 
 
-async def _named(request: Request) -> str:
-    """The call that a request is about."""
+async def _pending_id(request: Request) -> str:
+    """Return the id of the call that a request is about, from its path or else its body."""
     pending_id = request.path_params.get("pending_id")
-    return _named_in(await request.body()) if pending_id is None else unquote(pending_id)
+    return _pending_id_in(await request.body()) if pending_id is None else unquote(pending_id)
 
 
-async def _check_signature(request: Request, shared: AppState) -> None:
-    """Raises NotAllowed; who has no right signature learns nothing more, not even of the id."""
-    raw, named = await request.body(), await _named(request)
-    desk = shared.service.desk
-    verdict = webhooks.verify(request.headers, raw, desk.secrets_for(named), desk.store.now())
-    if not verdict.ok and (own := await desk.own_secrets(named)):
-        verdict = webhooks.verify(request.headers, raw, own, desk.store.now())
+async def _check_signature(request: Request, app_state: AppState) -> None:
+    """Verify the signature. Raises NotAllowed, which does not reveal whether the call exists."""
+    raw, pending_id = await request.body(), await _pending_id(request)
+    verdict = await app_state.service.calls.verify_callback(request.headers, raw, pending_id)
     if not verdict.ok:
-        logger.info("a webhook was refused: %s", verdict.why)
+        logger.info("refused a webhook: %s", verdict.reason)
         raise NotAllowed(
             webhooks.BAD_SIGNATURE,
             code="SIGNATURE_INVALID",
@@ -237,17 +239,20 @@ async def _check_signature(request: Request, shared: AppState) -> None:
         )
 
 
-class _Named(Struct):
+class _SignedBody(Struct):
     pendingID: str = ""  # noqa: N815 - as on the wire
 
 
-def _named_in(raw: bytes) -> str:
-    """The call that a body names; empty if it names none, which only the server's secret signs."""
+def _pending_id_in(raw: bytes) -> str:
+    """Return the pending id in a body; empty if there is none: then only the server's secret fits.
+
+    The signature is not verified yet, so the body may be anything.
+    """
     try:
-        return msgspec.json.decode(raw, type=_Named).pendingID
+        return msgspec.json.decode(raw, type=_SignedBody).pendingID
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ""
 
 
-Sends = Annotated[RequestScope, Depends(RequiresSignature())]
+Submits = Annotated[RequestScope, Depends(RequiresSignature())]
 CallsBack = Annotated[RequestScope, Depends(RequiresSignature(always=True))]

@@ -1,4 +1,4 @@
-"""Every failure as one flat object, `{error, code, hint, details}`, with the status it has."""
+"""Error responses: every failure as one flat object, `{error, code, hint, details}`."""
 
 import logging
 import re
@@ -11,11 +11,11 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from perdure.errors import NotAllowed, NotFound, PerdureError, Refused
-from perdure.serve.http.responses import reply
+from perdure.serve.http.responses import json_response
 
 logger = logging.getLogger("perdure")
 
-# Where the code says more than the class; the others have the status of their class.
+# Codes whose status differs from that of their class.
 STATUS: Final[Mapping[str, int]] = {
     "TOO_LARGE": 413,
     "RATE_LIMITED": 429,
@@ -24,11 +24,11 @@ STATUS: Final[Mapping[str, int]] = {
     "NOT_OPEN": 503,
 }
 _UNEXPECTED: Final = PerdureError(
-    "something went wrong inside the server",
+    "an unexpected error occurred in the server",
     code="INTERNAL",
-    hint="the server's log says what",
+    hint="see the server's log",
 )
-# Hints are commands; who came over HTTP is told the request instead.
+# Hints name commands; an HTTP caller needs the request instead.
 _REQUESTS: Final = (
     (re.compile(r"perdure (pending|sessions) list"), r"GET /\1"),
     (re.compile(r"perdure webhook list"), "GET /deliveries"),
@@ -37,22 +37,22 @@ _REQUESTS: Final = (
 )
 
 
-def status_of(error: PerdureError) -> int:
-    """The HTTP status of an error."""
+def http_status(error: PerdureError) -> int:
+    """Return the HTTP status of an error."""
     return STATUS.get(error.code, error.http_status)
 
 
-def told(error: PerdureError) -> Response:
-    """The answer that says what went wrong; nothing of the inside where that was unexpected."""
-    status = status_of(error)
+def error_response(error: PerdureError) -> Response:
+    """Return the response to an error; an internal error is logged and not disclosed."""
+    status = http_status(error)
     if status == 500:
         if error is not _UNEXPECTED:
             logger.error("%s (%s)", error.message, error.code)
         error = _UNEXPECTED
-    shown = error.to_json()
+    body = error.to_json()
     for command, request in _REQUESTS:
-        shown["hint"] = command.sub(request, shown["hint"])
-    return reply(shown, status, _headers(error, status))
+        body["hint"] = command.sub(request, body["hint"])
+    return json_response(body, status, _headers(error, status))
 
 
 def _headers(error: PerdureError, status: int) -> dict[str, str]:
@@ -63,25 +63,25 @@ def _headers(error: PerdureError, status: int) -> dict[str, str]:
     return {}
 
 
-def unexpected() -> Response:
-    """The answer to what nobody foresaw."""
-    return told(_UNEXPECTED)
+def internal_error_response() -> Response:
+    """Return the response to an unexpected error."""
+    return error_response(_UNEXPECTED)
 
 
 def not_authenticated() -> NotAllowed:
-    """The refusal of somebody who was not recognised."""
+    """Return the error for a caller without a valid token."""
     return NotAllowed(
-        "this needs a token",
+        "this request needs a valid token",
         code="NOT_AUTHENTICATED",
         hint="send it as Authorization: Bearer TOKEN",
     )
 
 
-def rate_limited(what: str, wait_ms: int) -> Refused:
-    """The refusal of one request too many."""
+def rate_limited(subject: str, wait_ms: int) -> Refused:
+    """Return the error for one request too many `subject`, such as "from this address"."""
     seconds = max(1, -(-wait_ms // 1000))
     return Refused(
-        f"too many requests {what}",
+        f"too many requests {subject}",
         code="RATE_LIMITED",
         hint=f"try again in {seconds} s",
         details={"retryAfter": seconds},
@@ -89,44 +89,51 @@ def rate_limited(what: str, wait_ms: int) -> Refused:
 
 
 def install(app: FastAPI) -> None:
-    """Let the application answer every failure in this shape."""
+    """Register handlers so that the application answers every failure in this shape."""
 
-    async def foreseen(_: Request, error: Exception) -> Response:
-        return told(error) if isinstance(error, PerdureError) else unexpected()
+    async def expected(_: Request, error: Exception) -> Response:
+        return (
+            error_response(error) if isinstance(error, PerdureError) else internal_error_response()
+        )
 
     async def invalid(_: Request, error: Exception) -> Response:
         problems = error.errors() if isinstance(error, RequestValidationError) else []
-        return told(_of_parameters(problems))
+        return error_response(_invalid_parameters(problems))
 
     async def no_route(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
         return _no_route(app, request, status)
 
-    async def unforeseen(_: Request, __: Exception) -> Response:
-        return unexpected()  # the gate logs it
+    async def unexpected(_: Request, __: Exception) -> Response:
+        return internal_error_response()  # the request filter logs the error
 
-    app.add_exception_handler(PerdureError, foreseen)
+    app.add_exception_handler(PerdureError, expected)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, no_route)
-    app.add_exception_handler(Exception, unforeseen)
+    app.add_exception_handler(Exception, unexpected)
 
 
-def _of_parameters(problems: Any) -> Refused:
-    told_of = [
-        f"{'.'.join(str(part) for part in one['loc'][1:])}: {one['msg']}" for one in problems
+def _invalid_parameters(problems: Any) -> Refused:
+    messages = [
+        f"{'.'.join(str(part) for part in problem['loc'][1:])}: {problem['msg']}"
+        for problem in problems
     ]
     return Refused(
-        "; ".join(told_of) or "the request is malformed",
+        "; ".join(messages) or "the request is malformed",
         code="PARAMETER_INVALID",
-        hint="GET /docs says what it takes",
+        hint="GET /docs describes the parameters of every route",
     )
 
 
 def _no_route(app: FastAPI, request: Request, status: int) -> Response:
     path, method = request.scope["path"], request.method
     if status == 404:
-        return told(
-            NotFound(f"there is no {path}", code="ROUTE_NOT_FOUND", hint="GET /docs lists them")
+        return error_response(
+            NotFound(
+                f"there is no route {path}",
+                code="ROUTE_NOT_FOUND",
+                hint="GET /docs lists the routes",
+            )
         )
     if status == 405:
         allowed = sorted(
@@ -137,9 +144,13 @@ def _no_route(app: FastAPI, request: Request, status: int) -> Response:
         )
         names = ", ".join(allowed)
         error = PerdureError(
-            f"{path} does not take {method}",
+            f"{path} does not accept {method}",
             code="METHOD_NOT_ALLOWED",
-            hint=f"it takes {names}",
+            hint=f"it accepts {names}",
         )
-        return reply(error.to_json(), 405, {"Allow": names})
-    return unexpected() if status >= 500 else told(Refused("the request is malformed"))
+        return json_response(error.to_json(), 405, {"Allow": names})
+    return (
+        internal_error_response()
+        if status >= 500
+        else error_response(Refused("the request is malformed"))
+    )

@@ -1,7 +1,7 @@
-"""Following sessions: what is there is read from the store, what comes is handed over.
+"""Streams of events: recorded events are read from the store, new ones come through a buffer.
 
-Nothing is missed and nothing doubled: a reader knows the place of the last event it sent, and
-whenever its inbox cannot go on from there, the store can.
+No event is missed or sent twice: a stream knows the position of the last event it sent, and
+whenever its buffer cannot continue from there, it reads the store.
 """
 
 import logging
@@ -14,227 +14,235 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-from perdure.core.pending.notices import Followed, follow
-from perdure.errors import Corrupt
+from perdure.core.pending.notices import NoticeState, follow_event
+from perdure.errors import Corrupt, NotFound
 from perdure.runtime.models.base import Delta
 from perdure.runtime.records.entries import SessionEntry
-from perdure.runtime.records.log import stamped
+from perdure.runtime.records.log import decode_record
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.streaming import DeltaChunk, DeltaReader
 from perdure.serve.http.dependencies import RequestScope
-from perdure.serve.http.sse import OPENING, Inbox, News, frame, keep_alive, news_of
-from perdure.store.base import Gone, NoStream, Record, Unavailable
+from perdure.serve.http.sse import (
+    OPENING,
+    FeedEvent,
+    ReaderBuffer,
+    event_frame,
+    feed_event,
+    keep_alive_frame,
+)
+from perdure.store.base import Record, Unavailable
 
 logger = logging.getLogger("perdure")
 
 PAGE: Final = 200
-AWAY_S: Final = 0.5  # between two looks into a store that is not there
-MOST_FOLLOWED: Final = 256  # sessions whose state one watcher of calls keeps in mind
+STORE_RETRY_S: Final = 0.5  # between two reads of a store that is not available
+MAX_NOTICE_STATES: Final = 256  # sessions whose state one reader of notices remembers
 
 Frames = AsyncGenerator[bytes, None]
 
 
-async def of_session(
-    door: RequestScope, known: SessionEntry, after: int, *, deltas: bool
+async def session_frames(
+    scope: RequestScope, entry: SessionEntry, after: int, *, deltas: bool
 ) -> Frames:
-    """The events of one session after a seq, then as they come."""
-    service, shared = door.service, door.shared
-    record = known.record
+    """Yield the recorded events of one session after a seq, then new ones as they come."""
+    service, app_state = scope.service, scope.app_state
+    record = entry.record
     yield OPENING
-    async with shared.hub.following(service, shared.closing, known.stream) as inbox:
+    async with app_state.hub.subscribe(service, app_state.closing, entry.stream) as buffer:
         with ExitStack() as stack:
             if deltas:
-                bus = service.desk.bus
-                stack.enter_context(bus.listening(record.tenant, record.id, inbox.piece))
-            reader = _OneReader(service, known, after)
-            async with aclosing(_followed(inbox, reader)) as frames:
-                async for one in frames:
-                    yield one
+                subscription = service.feed.on_deltas(record.tenant, record.id, buffer.put_delta)
+                stack.enter_context(subscription)
+            source = _SessionSource(service, entry, after)
+            async with aclosing(_all_frames(buffer, source)) as frames:
+                async for frame in frames:
+                    yield frame
 
 
-async def _followed(inbox: Inbox, reader: "_OneReader | _AllReader") -> Frames:
-    """Read until there is no more, then take what comes; a sign of life when nothing does."""
-    while not inbox.is_closed and not reader.is_over:
+async def _all_frames(buffer: ReaderBuffer, source: "_SessionSource | _FeedSource") -> Frames:
+    """Yield frames from the store, then from the buffer, and keep-alives in between."""
+    while not buffer.is_closed and not source.is_over:
         try:
-            async for one in _next(inbox, reader):
-                yield one
-        except Unavailable as error:  # for now: who follows stays, and misses nothing
-            logger.info("a reader of events waits: %s", error.message)
-            inbox.is_behind = True
-            yield keep_alive(reader.place)
-            await anyio.sleep(AWAY_S)
+            async for frame in _next_frames(buffer, source):
+                yield frame
+        except Unavailable as error:  # the reader stays connected, and will miss no event
+            logger.info("a reader of events waits for the store: %s", error.message)
+            buffer.is_behind = True
+            yield keep_alive_frame(source.event_id)
+            await anyio.sleep(STORE_RETRY_S)
 
 
-async def _next(inbox: Inbox, reader: "_OneReader | _AllReader") -> Frames:
-    if inbox.is_behind:
-        inbox.catch_up()
-        async for one in reader.read():
-            yield one
-        inbox.is_behind = inbox.is_behind or reader.has_more
+async def _next_frames(buffer: ReaderBuffer, source: "_SessionSource | _FeedSource") -> Frames:
+    if buffer.is_behind:
+        buffer.catch_up()
+        async for frame in source.read():
+            yield frame
+        buffer.is_behind = buffer.is_behind or source.has_more
         return
-    async for one in _taken(inbox, reader):
-        yield one
-    if not inbox.is_behind and not await inbox.wait():
-        yield keep_alive(reader.place)
-        inbox.is_behind = True  # the feed only hints: look, now and then
+    async for frame in _buffered_frames(buffer, source):
+        yield frame
+    if not buffer.is_behind and not await buffer.wait():
+        yield keep_alive_frame(source.event_id)
+        buffer.is_behind = True  # the feed is a hint that may be lost: read the store now and then
 
 
-async def _taken(inbox: Inbox, reader: "_OneReader | _AllReader") -> Frames:
-    for item in inbox.take():
-        told = await reader.take(item)
-        if told is None:
-            inbox.is_behind = True
+async def _buffered_frames(buffer: ReaderBuffer, source: "_SessionSource | _FeedSource") -> Frames:
+    for item in buffer.take():
+        frame = await source.encode(item)
+        if frame is None:
+            buffer.is_behind = True
             return
-        if told:
-            yield told
+        if frame:
+            yield frame
 
 
-class _OneReader:
-    """Reads one session; its records have no holes, so one that is missing is seen."""
+class _SessionSource:
+    """Events of one session as frames; seqs have no gaps, so a missing record is noticed."""
 
-    def __init__(self, service: Service, known: SessionEntry, after: int) -> None:
+    def __init__(self, service: Service, entry: SessionEntry, after: int) -> None:
         self._service = service
-        self._known = known
-        self._seen = after
-        self._turn = 0  # of the last answer that was sent
-        self._hearing = DeltaReader(known.record.id)
+        self._entry = entry
+        self._seq = after  # of the last event that was sent
+        self._turn = 0  # of the last model response that was sent
+        self._deltas = DeltaReader(entry.record.id)
         self.has_more = False
         self.is_over = False  # the session was deleted
 
     @property
-    def place(self) -> str | None:
-        """Everything before it was sent; a sign of life says nothing new about it."""
+    def event_id(self) -> str | None:
+        """None: every event has the id, so a keep-alive needs none."""
         return None
 
     async def read(self) -> AsyncIterator[bytes]:
-        """A page from the store."""
-        stream = self._known.stream
+        """Yield the frames of a page from the store."""
         try:
-            page = await self._service.desk.store.read(stream, self._seen, PAGE)
-        except (Gone, NoStream):
+            page = await self._service.feed.read(self._entry.stream, self._seq, PAGE)
+        except NotFound:
             self.is_over = True
             return
+        names = (self._entry.record.tenant, self._entry.record.id)
         for record in page.records:
-            news = News(record, (self._known.record.tenant, self._known.record.id))
-            yield self._sent(news)
-        self.has_more = page.head > self._seen
+            yield self._next_frame(FeedEvent(record, names))
+        self.has_more = page.head > self._seq
 
-    async def take(self, item: News | DeltaChunk) -> bytes | None:
-        """What to send of it, perhaps nothing; None if something before it is missing."""
+    async def encode(self, item: FeedEvent | DeltaChunk) -> bytes | None:
+        """Return the frames of an item, perhaps none; None if an event before it is missing."""
         if isinstance(item, DeltaChunk):
-            return b"".join(frame("delta", delta_json(one)) for one in self._hearing.take(item))
-        if item.record.seq <= self._seen:
+            deltas = self._deltas.read(item)
+            return b"".join(event_frame("delta", delta_json(delta)) for delta in deltas)
+        if item.record.seq <= self._seq:
             return b""
-        return self._sent(item) if item.record.seq == self._seen + 1 else None
+        return self._next_frame(item) if item.record.seq == self._seq + 1 else None
 
-    def _sent(self, news: News) -> bytes:
-        self._seen = news.record.seq
-        if news.record.type == "assistant":
-            self._turn = int(news.event.data.get("turn", self._turn + 1))
-            self._hearing.answered(self._turn)
-        return news.of_session()
+    def _next_frame(self, event: FeedEvent) -> bytes:
+        self._seq = event.record.seq
+        if event.record.type == "assistant":
+            self._turn = int(event.event.data.get("turn", self._turn + 1))
+            self._deltas.mark_recorded(self._turn)
+        return event.session_frame()
 
 
-def delta_json(piece: Delta) -> dict[str, Any]:
-    """A piece of an answer, as it is sent."""
-    told = {
-        "sessionID": piece.session_id,
-        "turn": piece.turn,
-        "kind": piece.kind,
-        "text": piece.text,
+def delta_json(delta: Delta) -> dict[str, Any]:
+    """Return a delta as JSON."""
+    data = {
+        "sessionID": delta.session_id,
+        "turn": delta.turn,
+        "kind": delta.kind,
+        "text": delta.text,
     }
-    return told if piece.call_id is None else {**told, "callID": piece.call_id}
+    return data if delta.call_id is None else {**data, "callID": delta.call_id}
 
 
-# --- everything -----------------------------------------------------------------------------------
+# --- all sessions ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class FeedPosition:
-    """Where somebody is in the feed: at a position, of whose pieces so many were sent."""
+    """Position of a reader in the feed: a record, and how many of its frames were sent."""
 
     pos: int
-    sent: int = 0
+    frames_sent: int = 0
 
 
-async def of_all(door: RequestScope, place: FeedPosition, telling: "EventFilter") -> Frames:
-    """Events of all sessions that are seen after a place in the feed, then as they come."""
-    service, shared = door.service, door.shared
-    yield OPENING + f"id: {place.pos}\n\n".encode()
-    async with shared.hub.following(service, shared.closing, None) as inbox:
-        reader = _AllReader(service, place, telling)
-        async with aclosing(_followed(inbox, reader)) as frames:
-            async for one in frames:
-                yield one
+async def feed_frames(
+    scope: RequestScope, position: FeedPosition, event_filter: "EventFilter"
+) -> Frames:
+    """Yield the events of all visible sessions after a position, then new ones as they come."""
+    service, app_state = scope.service, scope.app_state
+    yield OPENING + f"id: {position.pos}\n\n".encode()
+    async with app_state.hub.subscribe(service, app_state.closing, None) as buffer:
+        source = _FeedSource(service, position, event_filter)
+        async with aclosing(_all_frames(buffer, source)) as frames:
+            async for frame in frames:
+                yield frame
 
 
 class EventFilter:
-    """How a record of the feed is told; this one: as it is, if its session is seen."""
+    """Filter that sends the events of visible sessions unchanged."""
 
     def __init__(self, tenant: str | None) -> None:
         self._tenant = tenant
 
-    def sees(self, news: News) -> bool:
-        """Whether it is there for who asks."""
-        return self._tenant is None or news.tenant == self._tenant
+    def is_visible(self, event: FeedEvent) -> bool:
+        """Return whether the reader may see the event's session."""
+        return self._tenant is None or event.tenant == self._tenant
 
-    async def pieces(self, news: News) -> list[bytes]:
-        """What is sent of it. Raises Corrupt."""
-        return [news.of_feed()]
+    async def frames(self, event: FeedEvent) -> list[bytes]:
+        """Return the frames of an event. Raises Corrupt."""
+        return [event.feed_frame()]
 
 
-class _AllReader:
-    """Reads the feed of all sessions."""
+class _FeedSource:
+    """Events of all sessions as frames."""
 
     is_over = False
 
-    def __init__(self, service: Service, place: FeedPosition, telling: EventFilter) -> None:
+    def __init__(self, service: Service, position: FeedPosition, event_filter: EventFilter) -> None:
         self._service = service
-        self._pos = place.pos
-        self._skip = place.sent
-        self._telling = telling
+        self._pos = position.pos
+        self._skip = position.frames_sent
+        self._filter = event_filter
         self.has_more = False
 
     @property
-    def place(self) -> str | None:
-        """Everything before it was sent, or is not for this reader."""
+    def event_id(self) -> str | None:
+        """The position up to which every event was sent, or is not visible to this reader."""
         return None if self._skip else str(self._pos)
 
     async def read(self) -> AsyncIterator[bytes]:
-        """A page from the store."""
-        # With pieces left of the last record, that one is read again.
+        """Yield the frames of a page from the store."""
+        # If some frames of the last record were not sent, that record is read again.
         start = self._pos - 1 if self._skip else self._pos
-        feed = await self._service.desk.store.tail(str(start), PAGE)
+        feed = await self._service.feed.tail(str(start), PAGE)
         for record in feed.records:
-            told = await self._sent(record)
-            if told:
-                yield told
+            frames = await self._next_frames(record, feed_event(record))
+            if frames:
+                yield frames
         self._pos, self._skip = int(feed.cursor), 0
         self.has_more = len(feed.records) == PAGE
 
-    async def take(self, item: News | DeltaChunk) -> bytes:
-        """What to send of it, perhaps nothing."""
+    async def encode(self, item: FeedEvent | DeltaChunk) -> bytes:
+        """Return the frames of an item, perhaps none."""
         if isinstance(item, DeltaChunk) or item.record.pos <= self._pos:
             return b""
-        return await self._sent(item.record, item)
+        return await self._next_frames(item.record, item)
 
-    async def _sent(self, record: Record, news: News | None = None) -> bytes:
-        news = news or news_of(record)
-        pieces: list[bytes] = []
-        if news is not None and self._telling.sees(news):
+    async def _next_frames(self, record: Record, event: FeedEvent | None) -> bytes:
+        frames: list[bytes] = []
+        if event is not None and self._filter.is_visible(event):
             try:
-                pieces = await self._telling.pieces(news)
-            except Corrupt as error:  # of one session; the others go on
+                frames = await self._filter.frames(event)
+            except Corrupt as error:  # one session is damaged; the events of the others follow
                 logger.warning("%s", error.message)
-        pieces = pieces[self._skip :] if record.pos == self._pos else pieces
+        frames = frames[self._skip :] if record.pos == self._pos else frames
         self._pos, self._skip = record.pos, 0
-        return b"".join(pieces)
+        return b"".join(frames)
 
 
-class TellingCalls(EventFilter):
-    """Tells of calls that wait, and of sessions that go on: what becomes of one async tool call.
+class PendingNoticeFilter(EventFilter):
+    """Filter that turns events into notices about pending calls and resumed sessions.
 
-    A record can be two pieces of news; then the first has a place of its own in between.
+    One record can give two notices; then the first has an id between two positions.
     """
 
     def __init__(
@@ -244,55 +252,55 @@ class TellingCalls(EventFilter):
         self._service = service
         self._session_id = session_id
         self._only_tools = only_tools
-        self._followed: OrderedDict[str, tuple[int, Followed]] = OrderedDict()
+        self._states: OrderedDict[str, tuple[int, NoticeState]] = OrderedDict()  # seq and state
 
-    def sees(self, news: News) -> bool:
-        """Whether it is there for who asks, and asked for."""
-        return super().sees(news) and self._session_id in (None, news.session_id)
+    def is_visible(self, event: FeedEvent) -> bool:
+        """Return whether the reader may see the event's session and asked for it."""
+        return super().is_visible(event) and self._session_id in (None, event.session_id)
 
-    async def pieces(self, news: News) -> list[bytes]:
-        """What is sent of it. Raises Corrupt."""
-        record = news.record
-        before = await self._before(record)
+    async def frames(self, event: FeedEvent) -> list[bytes]:
+        """Return the frames of an event's notices, perhaps none. Raises Corrupt."""
+        record = event.record
+        before = await self._state_before(record)
         if before is None:
             return []
-        after, told = follow(before, stamped(record))
+        after, notices = follow_event(before, decode_record(record))
         self._remember(record, after)
         if self._only_tools:
-            told = [one for one in told if one.kind == "tool"]
-        whose = {"sessionID": news.session_id, "tenant": news.tenant}
-        pos, last = record.pos, len(told) - 1
+            notices = [notice for notice in notices if notice.kind == "tool"]
+        source = {"sessionID": event.session_id, "tenant": event.tenant}
+        pos, last = record.pos, len(notices) - 1
         return [
-            frame(
-                one.type,
-                {**msgspec.to_builtins(one), **whose},
+            event_frame(
+                notice.type,
+                {**msgspec.to_builtins(notice), **source},
                 str(pos) if n == last else f"{pos}.{n + 1}",
             )
-            for n, one in enumerate(told)
+            for n, notice in enumerate(notices)
         ]
 
-    async def _before(self, record: Record) -> Followed | None:
-        """The session before this record; None if it was told already, or is gone."""
-        seq, known = self._followed.get(record.stream, (0, Followed()))
+    async def _state_before(self, record: Record) -> NoticeState | None:
+        """Return the state before a record; None if its notices were sent or it is erased."""
+        seq, state = self._states.get(record.stream, (0, NoticeState()))
         if seq == record.seq - 1:
-            return known
+            return state
         if seq >= record.seq:
             return None
         try:
-            read = await self._service.desk.store.read(record.stream, 0, record.seq - 1)
-        except (Gone, NoStream):
+            page = await self._service.feed.read(record.stream, 0, record.seq - 1)
+        except NotFound:
             return None
-        return _followed_to(read.records)
+        return _fold_notices(page.records)
 
-    def _remember(self, record: Record, followed: Followed) -> None:
-        self._followed[record.stream] = (record.seq, followed)
-        self._followed.move_to_end(record.stream)
-        if len(self._followed) > MOST_FOLLOWED:
-            self._followed.popitem(last=False)
+    def _remember(self, record: Record, state: NoticeState) -> None:
+        self._states[record.stream] = (record.seq, state)
+        self._states.move_to_end(record.stream)
+        if len(self._states) > MAX_NOTICE_STATES:
+            self._states.popitem(last=False)
 
 
-def _followed_to(records: Sequence[Record]) -> Followed:
-    followed = Followed()
+def _fold_notices(records: Sequence[Record]) -> NoticeState:
+    state = NoticeState()
     for record in records:
-        followed, _ = follow(followed, stamped(record))
-    return followed
+        state, _ = follow_event(state, decode_record(record))
+    return state

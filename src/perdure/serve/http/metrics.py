@@ -1,4 +1,4 @@
-"""What a scrape is told: numbers of the store, counted seldom, written as Prometheus reads them."""
+"""Metrics of the store in the text format of Prometheus, counted seldom."""
 
 import platform
 import time
@@ -11,21 +11,22 @@ from typing import Final, Literal, get_args
 import anyio
 import msgspec
 
-from perdure.core.log.events import CallKind
-from perdure.core.pending.record import OPEN, PendingStatus
-from perdure.core.session.state import RunState
+from perdure.core.literals import CallKind, PendingStatus, RunState
+from perdure.core.pending.record import OPEN_STATUSES
 from perdure.core.webhooks.deliveries import KIND as DELIVERY
-from perdure.core.webhooks.deliveries import Status as DeliveryStatus
-from perdure.runtime.records.entries import STUCK
+from perdure.core.webhooks.deliveries import DeliveryStatus
+from perdure.runtime.records.entries import STUCK, all_entries
 from perdure.store.base import Census, Store
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-FRESH_S: Final = 5.0  # counts that are no older are told again
-REST: Final = 100  # a walk of one second is not repeated for a hundred
+FRESH_S: Final = 5.0  # counts that are younger are returned again
+WALK_PAUSE_FACTOR: Final = 100  # a walk of one second is not repeated for a hundred seconds
 PAGE: Final = 500
 
 SESSION_STATES: Final = (*get_args(RunState), STUCK)
-ENDS: Final = tuple(str(status) for status in PendingStatus if status not in OPEN)
+SETTLED_STATUSES: Final = tuple(
+    str(status) for status in get_args(PendingStatus) if status not in OPEN_STATUSES
+)
 COUNTED: Final = ("session", "pending", DELIVERY)
 
 Labels = Mapping[str, str]
@@ -33,7 +34,7 @@ Labels = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One name with its samples."""
+    """A metric with its samples."""
 
     name: str
     kind: Literal["gauge", "counter"]
@@ -42,163 +43,160 @@ class Metric:
 
 
 def render(metrics: Sequence[Metric]) -> str:
-    """The metrics in the text format of Prometheus."""
+    """Return the metrics in the text format of Prometheus."""
     return "".join(line for metric in metrics for line in _lines(metric))
 
 
 def _lines(metric: Metric) -> list[str]:
-    told = metric.help.replace("\\", r"\\").replace("\n", r"\n")
-    head = [f"# HELP {metric.name} {told}\n", f"# TYPE {metric.name} {metric.kind}\n"]
-    return head + [f"{metric.name}{_labels(one)} {value!r}\n" for one, value in metric.samples]
+    help_text = metric.help.replace("\\", r"\\").replace("\n", r"\n")
+    head = [f"# HELP {metric.name} {help_text}\n", f"# TYPE {metric.name} {metric.kind}\n"]
+    return head + [
+        f"{metric.name}{_labels(labels)} {value!r}\n" for labels, value in metric.samples
+    ]
 
 
 def _labels(labels: Labels) -> str:
     if not labels:
         return ""
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+    return "{" + ",".join(f'{name}="{_escape(value)}"' for name, value in labels.items()) + "}"
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-class _Since(msgspec.Struct):
+class _CallTime(msgspec.Struct):
     created: int = 0
 
 
-class _Call(msgspec.Struct):
-    """Of a pending call only what is counted; the rest is skipped unread."""
+class _CountedCall(msgspec.Struct):
+    """Fields of a pending call that are counted; the decoder skips the others."""
 
     kind: CallKind
-    time: _Since
+    time: _CallTime
 
 
-_call = msgspec.json.Decoder(_Call)
+_decoder = msgspec.json.Decoder(_CountedCall)
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
-    """The open calls by kind, and since when the oldest waits."""
+class OpenCalls:
+    """Number of open calls by kind, and when the oldest was created."""
 
     kinds: Mapping[str, int]
     oldest: int | None
 
 
-class Numbers:
-    """The numbers of one store; however often they are asked for, counting costs little.
+class StoreMetrics:
+    """Metrics of one store; frequent scrapes do not make counting expensive.
 
-    What indexes can count is at most some seconds old. What only the calls themselves say is
-    found by a walk through the open ones, which may take a hundredth of the time.
+    Counts from indexes are at most some seconds old. Counts by kind need a walk through all open
+    calls, which may take a hundredth of the time.
     """
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._clock = clock
-        self._turn = anyio.Lock()
+        self._lock = anyio.Lock()
         self._census: Census | None = None
-        self._waits = Waits({}, None)
+        self._open_calls = OpenCalls({}, None)
         self._census_until = 0.0
-        self._waits_until = 0.0
+        self._open_calls_until = 0.0
 
     async def text(self) -> str:
-        """What a scrape is answered. Raises StoreError."""
-        async with self._turn:
-            census = await self._counted()
-            if self._clock() >= self._waits_until:
+        """Return the response to a scrape. Raises StoreError."""
+        async with self._lock:
+            census = await self._fresh_census()
+            if self._clock() >= self._open_calls_until:
                 await self._walk()
-            return render(metrics_of(census, self._waits, self._store.now()))
+            return render(store_metrics(census, self._open_calls, self._store.now()))
 
-    async def _counted(self) -> Census:
+    async def _fresh_census(self) -> Census:
         if self._census is None or self._clock() >= self._census_until:
             self._census = await self._store.census(COUNTED)
             self._census_until = self._clock() + FRESH_S
         return self._census
 
     async def _walk(self) -> None:
-        begun = self._clock()
-        self._waits = await walk(self._store)
-        ended = self._clock()
-        self._waits_until = ended + max(FRESH_S, REST * (ended - begun))
+        start = self._clock()
+        self._open_calls = await count_open_calls(self._store)
+        end = self._clock()
+        self._open_calls_until = end + max(FRESH_S, WALK_PAUSE_FACTOR * (end - start))
 
 
-async def walk(store: Store) -> Waits:
-    """Look at every open call, a page at a time."""
+async def count_open_calls(store: Store) -> OpenCalls:
+    """Count the open calls of a store, page by page. Raises StoreError."""
     kinds: Counter[str] = Counter()
     oldest: int | None = None
-    after: str | None = None
-    while True:
-        page = await store.find("pending", state="open", after=after, limit=PAGE)
-        for entry in page.entries:
-            try:
-                call = _call.decode(entry.data)
-            except (msgspec.MsgspecError, UnicodeDecodeError):
-                continue  # `doctor` tells of it
-            kinds[call.kind] += 1
-            oldest = call.time.created if oldest is None else min(oldest, call.time.created)
-        if page.next is None:
-            return Waits(kinds, oldest)
-        after = page.next
+    async for entry in all_entries(store, "pending", state="open"):
+        try:
+            call = _decoder.decode(entry.data)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            continue  # `perdure doctor` reports damaged entries
+        kinds[call.kind] += 1
+        oldest = call.time.created if oldest is None else min(oldest, call.time.created)
+    return OpenCalls(kinds, oldest)
 
 
-def metrics_of(census: Census, waits: Waits, now: int) -> list[Metric]:
-    """Everything that is told, in its order; what there is none of is told as 0."""
+def store_metrics(census: Census, open_calls: OpenCalls, now: int) -> list[Metric]:
+    """Return all metrics in their order; a label without entries has the value 0."""
     entries = census.entries
-    delivered = {str(one): entries.get((DELIVERY, str(one)), 0) for one in DeliveryStatus}
-    wait = 0 if waits.oldest is None else max(now - waits.oldest, 0) / 1000
+    delivered = {str(status): entries.get((DELIVERY, str(status)), 0) for status in DeliveryStatus}
+    wait = 0 if open_calls.oldest is None else max(now - open_calls.oldest, 0) / 1000
     build = {"version": version("perdure"), "python": platform.python_version()}
     return [
-        _one("build_info", "gauge", "Which perdure this is.", 1, build),
-        _by(
+        _metric("build_info", "gauge", "Versions of perdure and Python.", 1, build),
+        _gauge_by(
             "sessions",
-            "Sessions by state; stuck: the code at hand cannot move it.",
+            "Sessions by state; stuck: no worker has the code to continue it.",
             "state",
             {state: entries.get(("session", state), 0) for state in SESSION_STATES},
         ),
-        _by(
+        _gauge_by(
             "pending_calls",
-            "Calls that wait, by kind; counted seldom where many wait.",
+            "Open calls by kind; counted less often if there are many.",
             "kind",
-            {kind: waits.kinds.get(kind, 0) for kind in get_args(CallKind)},
+            {kind: open_calls.kinds.get(kind, 0) for kind in get_args(CallKind)},
         ),
-        _one("open_calls", "gauge", "Calls that wait.", entries.get(("pending", "open"), 0)),
-        _one("oldest_wait_seconds", "gauge", "How long the oldest of them waits.", wait),
-        _one(
+        _metric("open_calls", "gauge", "Open calls.", entries.get(("pending", "open"), 0)),
+        _metric("oldest_wait_seconds", "gauge", "Age of the oldest open call.", wait),
+        _metric(
             "overdue_calls",
             "gauge",
-            "Calls whose time is over and that nobody has expired yet.",
+            "Open calls after their deadline that no worker has expired yet.",
             census.overdue.get("pending", 0),
         ),
-        _by(
+        _gauge_by(
             "settled_calls",
-            "Settled calls that are kept, by how they ended.",
+            "Settled calls in the store, by status.",
             "status",
-            {status: entries.get(("pending", status), 0) for status in ENDS},
+            {status: entries.get(("pending", status), 0) for status in SETTLED_STATUSES},
         ),
-        _by("deliveries", "Webhook deliveries that are kept, by status.", "status", delivered),
-        *_driving(census),
+        _gauge_by("deliveries", "Webhook deliveries in the store, by status.", "status", delivered),
+        *_worker_metrics(census),
     ]
 
 
-def _driving(census: Census) -> list[Metric]:
+def _worker_metrics(census: Census) -> list[Metric]:
     return [
-        _one("leases", "gauge", "Sessions and deliveries that a worker holds.", census.held),
-        _one("due", "gauge", "Sessions and deliveries that nobody has taken yet.", census.due),
-        _one("workers", "gauge", "Workers that are alive, on any machine.", len(census.alive)),
-        _one("commits_total", "counter", "Commits of this process.", census.commits),
-        _one("records_total", "counter", "Records ever appended, by all.", census.records),
+        _metric("leases", "gauge", "Sessions and deliveries leased by a worker.", census.held),
+        _metric("due", "gauge", "Sessions and deliveries due that no worker leases.", census.due),
+        _metric("workers", "gauge", "Workers alive on any machine.", len(census.alive)),
+        _metric("commits_total", "counter", "Commits of this process.", census.commits),
+        _metric("records_total", "counter", "Records appended by all processes.", census.records),
     ]
 
 
-def _one(
+def _metric(
     name: str,
     kind: Literal["gauge", "counter"],
-    told: str,
+    help_text: str,
     value: float,
     labels: Labels | None = None,
 ) -> Metric:
-    return Metric(f"perdure_{name}", kind, told, [(labels or {}, value)])
+    return Metric(f"perdure_{name}", kind, help_text, [(labels or {}, value)])
 
 
-def _by(name: str, told: str, label: str, values: Mapping[str, int]) -> Metric:
+def _gauge_by(name: str, help_text: str, label: str, values: Mapping[str, int]) -> Metric:
     samples = [({label: key}, value) for key, value in values.items()]
-    return Metric(f"perdure_{name}", "gauge", told, samples)
+    return Metric(f"perdure_{name}", "gauge", help_text, samples)

@@ -1,6 +1,6 @@
-"""What stands before all routes: who may address us, how often, how much; and clean addresses.
+"""Middleware before all routes: allowed hosts and origins, rate and size limits, clean paths.
 
-Plain ASGI, so that it costs little and sees bodies as they come.
+Plain ASGI, so that it costs little and sees bodies chunk by chunk.
 """
 
 import logging
@@ -16,41 +16,42 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 
 from perdure.errors import NotAllowed, PerdureError, Refused
-from perdure.serve.http.errors import rate_limited, told, unexpected
+from perdure.serve.http.errors import error_response, internal_error_response, rate_limited
 
-MOST_KEYS: Final = 20_000
+MAX_KEYS: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many per second, and so many at once."""
+    """Requests per second, and how many may come at once."""
 
     per_second: float
     burst: int
 
 
-class Limit:
-    """Lets each key through at a rate, after a burst.
+class RateLimiter:
+    """Limiter that admits each key at a rate, after a burst.
 
-    Its memory is bounded: the key that has not come for longest is forgotten first, and starts
-    with a full burst again.
+    Its memory is bounded: it forgets the least recently used key first, which then starts with a
+    full burst again.
     """
 
-    def __init__(self, rate: Rate, most: int = MOST_KEYS) -> None:
+    def __init__(self, rate: Rate, max_keys: int = MAX_KEYS) -> None:
         self._every_ms = 1000 / rate.per_second
         self._slack_ms = self._every_ms * (rate.burst - 1)
-        self._most = most
-        self._free_at: OrderedDict[str, float] = OrderedDict()  # when a key has used nothing up
+        self._max_keys = max_keys
+        # By key, the instant at which its full burst is available again.
+        self._free_at: OrderedDict[str, float] = OrderedDict()
 
     def take(self, key: str, now: int) -> int:
-        """0 if it may come now, else in how many milliseconds it may."""
+        """Return 0 if the key is admitted now, else the milliseconds until it will be."""
         free_at = max(self._free_at.get(key, 0.0), float(now))
-        over = free_at - now - self._slack_ms
-        if over > 0:
-            return max(1, round(over))
+        wait_ms = free_at - now - self._slack_ms
+        if wait_ms > 0:
+            return max(1, round(wait_ms))
         self._free_at[key] = free_at + self._every_ms
         self._free_at.move_to_end(key)
-        if len(self._free_at) > self._most:
+        if len(self._free_at) > self._max_keys:
             self._free_at.popitem(last=False)
         return 0
 
@@ -68,71 +69,73 @@ LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Limits, and whom to believe.
+    """Limits, allowed hosts and trusted proxies of a server.
 
-    `hosts` are the names under which it may be addressed; None leaves that to whoever mounts it.
+    `hosts` are the names that a request may be addressed to; None leaves the check to the
+    application that mounts this one.
     """
 
     hosts: frozenset[str] | None = None
-    numbers: bool = False  # an address instead of a name is a good host, whatever it is
+    allow_addresses: bool = False  # any IP address is allowed as the host
     trusted_proxies: tuple[Network, ...] = ()
     per_source: Rate = field(default=PER_SOURCE)
     per_id: Rate = field(default=PER_ID)
     max_body: int = MAX_BODY
 
-    def knows_host(self, authority: str) -> bool:
-        """Whether a request may be addressed to `authority`."""
+    def is_allowed_host(self, authority: str) -> bool:
+        """Return whether a request may be addressed to `authority`."""
         if self.hosts is None:
             return True
-        name = host_of(authority)
-        return name in self.hosts or (self.numbers and _address(name) is not None)
+        name = host_name(authority)
+        return name in self.hosts or (self.allow_addresses and _parse_address(name) is not None)
 
-    def trusts(self, address: str) -> bool:
-        """Whether a peer is a proxy whose word counts."""
-        found = _address(address)
-        return found is not None and any(found in network for network in self.trusted_proxies)
+    def is_trusted_proxy(self, address: str) -> bool:
+        """Return whether a peer is a proxy whose forwarding headers are believed."""
+        parsed = _parse_address(address)
+        return parsed is not None and any(parsed in network for network in self.trusted_proxies)
 
 
 @lru_cache(256)
-def host_of(authority: str) -> str:
-    """The name in `name:port`; empty if there is none."""
+def host_name(authority: str) -> str:
+    """Return the name in `name:port`; empty if there is none."""
     try:
         return (urlsplit(f"//{authority}").hostname or "").rstrip(".")
     except ValueError:
         return ""
 
 
-def networks(texts: tuple[str, ...]) -> tuple[Network, ...]:
-    """Addresses and networks as they stand in a configuration."""
+def parse_networks(texts: tuple[str, ...]) -> tuple[Network, ...]:
+    """Parse the addresses and networks of a configuration."""
     return tuple(ip_network(text, strict=False) for text in texts)
 
 
 @lru_cache(4096)
-def _address(text: str) -> IPv4Address | IPv6Address | None:
+def _parse_address(text: str) -> IPv4Address | IPv6Address | None:
     try:
-        found = ip_address(text)
+        address = ip_address(text)
     except ValueError:
         return None
-    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
-    return mapped or found
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address
 
 
-def _portless(text: str) -> str:
-    host = host_of(text) if _address(text) is None else text
-    return text if _address(host) is None else host
+def _without_port(text: str) -> str:
+    host = host_name(text) if _parse_address(text) is None else text
+    return text if _parse_address(host) is None else host
 
 
-def source_of(peer: str, forwarded: list[str], rules: Rules) -> str:
-    """Where a request comes from: the nearest address that no trusted proxy has.
+def request_source(peer: str, forwarded: list[str], rules: Rules) -> str:
+    """Return the source of a request: the nearest address that is not a trusted proxy's.
 
-    What stands further left in X-Forwarded-For anybody may have written. A port, which some
-    proxies add, makes no other source. Of IPv6 the /64 counts, for that is what one customer has.
+    Any client can write the entries further left in X-Forwarded-For. A port, which some proxies
+    add, does not make another source. For IPv6 the source is the /64 network, because that is
+    what one customer has.
     """
-    way = [_portless(part.strip()) for line in forwarded for part in line.split(",")]
+    hops = [_without_port(part.strip()) for line in forwarded for part in line.split(",")]
     source = peer
-    while way and rules.trusts(source):
-        source = way.pop()
-    address = _address(source)
+    while hops and rules.is_trusted_proxy(source):
+        source = hops.pop()
+    address = _parse_address(source)
     if isinstance(address, IPv6Address):
         return str(ip_network((address, 64), strict=False))
     return source if address is None else str(address)
@@ -147,145 +150,145 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Now = Callable[[], int]
 
-PAGES: Final = ("", "sessions", "pending", "tasks")  # addresses that have a page for people
+PAGES: Final = ("", "sessions", "pending", "tasks")  # first parts of paths with an HTML page
 _ALWAYS: Final = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 _VARY: Final = (b"vary", b"Accept")
 
 
 class RequestFilter:
-    """Refuses what must not come in, and answers what nobody foresaw."""
+    """Middleware that refuses bad requests and answers unexpected errors."""
 
     def __init__(self, app: App, rules: Rules, public_url: Callable[[], str | None], now: Now):
         self._app = app
         self._rules = rules
         self._public_url = public_url
         self._now = now
-        self._sources = Limit(rules.per_source)
+        self._sources = RateLimiter(rules.per_source)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        answer = _Answer(send, is_head=scope["method"] == "HEAD")
+        sender = _ResponseSender(send, is_head=scope["method"] == "HEAD")
         try:
-            inner = self._admitted(scope, answer)
-            await self._app(inner, self._bounded(receive), answer)
+            inner = self._admit(scope, sender)
+            await self._app(inner, self._limit_body(receive), sender)
         except PerdureError as error:
-            await told(error)(dict(scope), receive, answer)
+            await error_response(error)(dict(scope), receive, sender)
         except ClientDisconnect:
-            logger.debug("%s %s: the client left", scope["method"], scope["path"])
-        except Exception:
-            logger.exception("%s %s went wrong", scope["method"], scope["path"])
-            if not answer.begun:
-                await unexpected()(dict(scope), receive, answer)
+            logger.debug("%s %s: the client disconnected", scope["method"], scope["path"])
+        except Exception:  # the edge of a request: logged, and answered without its details
+            logger.exception("%s %s failed", scope["method"], scope["path"])
+            if not sender.has_started:
+                await internal_error_response()(dict(scope), receive, sender)
 
-    def _admitted(self, scope: Scope, answer: "_Answer") -> Scope:
+    def _admit(self, scope: Scope, sender: "_ResponseSender") -> Scope:
+        """Return the scope for the routes. Raises NotAllowed, Refused."""
         headers = Headers(scope=scope)
         peer = (scope.get("client") or ("", 0))[0]
         if scope["path"] != "/healthz":
-            source = source_of(peer, headers.getlist("x-forwarded-for"), self._rules)
+            source = request_source(peer, headers.getlist("x-forwarded-for"), self._rules)
             if wait_ms := self._sources.take(source, self._now()):
                 raise rate_limited("from this address", wait_ms)
         self._check_host(headers, peer)
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length) > self._rules.max_body:
             raise _too_large(self._rules.max_body)
-        inner, is_page = _addressed(scope)
-        answer.vary = is_page
+        inner, sender.varies = _route_scope(scope)
         return inner
 
     def _check_host(self, headers: Headers, peer: str) -> None:
-        """Refuse other names (rebinding) and other sites' pages (forgery)."""
+        """Refuse unknown host names (DNS rebinding) and pages of other sites (CSRF)."""
         host = headers.get("host", "")
-        if "x-forwarded-host" in headers and self._rules.trusts(peer):
+        if "x-forwarded-host" in headers and self._rules.is_trusted_proxy(peer):
             host = headers["x-forwarded-host"].split(",")[-1].strip()
-        if not self._rules.knows_host(host):
+        if not self._rules.is_allowed_host(host):
             raise NotAllowed(
-                f"this server is not known as {host_of(host)!r}",
+                f"this server does not serve the host {host_name(host)!r}",
                 code="HOST_NOT_ALLOWED",
-                hint="set server.public_url to the address that people and programs use",
+                hint="set server.public_url to the URL that people and programs use",
             )
         origin = headers.get("origin")
         if headers.get("sec-fetch-site") == "cross-site" or (
             origin is not None and not self._is_own(origin, host)
         ):
             raise NotAllowed(
-                "a page of another site may not ask this server",
+                "a page of another site may not send requests to this server",
                 code="ORIGIN_NOT_ALLOWED",
-                hint="set server.public_url if this is the server's own page",
+                hint="if the page is this server's own, set server.public_url to its URL",
             )
 
     def _is_own(self, origin: str, host: str) -> bool:
         try:
-            given, public = urlsplit(origin), urlsplit(self._public_url() or "")
+            page, public = urlsplit(origin), urlsplit(self._public_url() or "")
         except ValueError:
             return False
-        if given.scheme not in ("http", "https") or not given.netloc:
+        if page.scheme not in ("http", "https") or not page.netloc:
             return False
-        is_public = (given.scheme, given.netloc) == (public.scheme, public.netloc)
-        return is_public or given.netloc == host
+        is_public = (page.scheme, page.netloc) == (public.scheme, public.netloc)
+        return is_public or page.netloc == host
 
-    def _bounded(self, receive: Receive) -> Receive:
-        """Bodies without a length are counted as they come."""
-        most, seen = self._rules.max_body, 0
+    def _limit_body(self, receive: Receive) -> Receive:
+        """Return a `receive` that counts bytes: a body may come without a Content-Length."""
+        limit, size = self._rules.max_body, 0
 
-        async def counted() -> Message:
-            nonlocal seen
+        async def receive_counted() -> Message:
+            nonlocal size
             message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > most:
-                raise _too_large(most)
+            size += len(message.get("body", b""))
+            if size > limit:
+                raise _too_large(limit)
             return message
 
-        return counted
+        return receive_counted
 
 
-class _Answer:
-    """Passes an answer on, with the headers that every one has."""
+class _ResponseSender:
+    """Wrapper of `send` that adds the headers of every response and cuts the body for HEAD."""
 
     def __init__(self, send: Send, *, is_head: bool) -> None:
         self._send = send
         self._is_head = is_head
-        self.begun = False
-        self.vary = False
+        self.has_started = False
+        self.varies = False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.begun = True
-            more = (*_ALWAYS, _VARY) if self.vary else _ALWAYS
-            message = {**message, "headers": [*message.get("headers", ()), *more]}
+            self.has_started = True
+            added = (*_ALWAYS, _VARY) if self.varies else _ALWAYS
+            message = {**message, "headers": [*message.get("headers", ()), *added]}
         elif self._is_head:
             message = {**message, "body": b"", "more_body": False}
         await self._send(message)
-        if self._is_head and self.begun and _goes_on(message):
+        if self._is_head and self.has_started and _is_stream_head(message):
             await self._send({"type": "http.response.body", "body": b""})
-            raise ClientDisconnect  # who wants only its head does not wait for a stream's end
+            raise ClientDisconnect  # ends the stream, which would otherwise never end
 
 
-def _goes_on(message: Message) -> bool:
-    """Whether the head that is sent is that of a stream."""
+def _is_stream_head(message: Message) -> bool:
+    """Return whether a message starts an event stream."""
     return (b"content-type", b"text/event-stream; charset=utf-8") in message.get("headers", ())
 
 
-def _too_large(most: int) -> Refused:
+def _too_large(limit: int) -> Refused:
     return Refused(
-        f"the body is larger than {most:,} bytes",
+        f"the body is larger than {limit:,} bytes",
         code="TOO_LARGE",
         hint="store it elsewhere and pass a reference; the limit is server.max_body",
     )
 
 
-def _addressed(scope: Scope) -> tuple[Scope, bool]:
-    """The scope with the path that routes see, and whether that is the address of a page.
+def _route_scope(scope: Scope) -> tuple[Scope, bool]:
+    """Return the scope with the path that routes see, and whether that is the path of a page.
 
-    An id may hold a slash, so each part keeps "/" and "%" quoted; `door.Id` puts them back.
-    `/async-tools/…` is `/async-tool/…`, and `.json` after a page's address asks for its JSON. A
-    HEAD is a GET of which `_Answer` sends the head.
+    An id may contain a slash, so each part keeps "/" and "%" quoted; `dependencies.Id` unquotes
+    them. `/async-tools/…` is `/async-tool/…`, and `.json` after the path of a page asks for its
+    JSON. A HEAD becomes a GET of which `_ResponseSender` sends only the head.
     """
     raw = scope.get("raw_path") or scope["path"].encode()
     root = scope.get("root_path", "")
-    path = "/".join(_part(part) for part in raw.partition(b"?")[0].split(b"/"))
+    path = "/".join(_decode_part(part) for part in raw.partition(b"?")[0].split(b"/"))
     inside = path.removeprefix(root)
     if inside.startswith("/async-tools/"):
         inside = "/async-tool/" + inside.removeprefix("/async-tools/")
@@ -297,9 +300,9 @@ def _addressed(scope: Scope) -> tuple[Scope, bool]:
     return {**scope, "path": root + inside, "method": method}, is_page
 
 
-def _part(part: bytes) -> str:
+def _decode_part(part: bytes) -> str:
     try:
         text = unquote_to_bytes(part).decode()
     except UnicodeDecodeError as error:
-        raise Refused("the address is not UTF-8", code="PATH_INVALID") from error
+        raise Refused("the path is not UTF-8", code="PATH_INVALID") from error
     return text.replace("%", "%25").replace("/", "%2F")

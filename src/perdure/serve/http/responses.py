@@ -1,4 +1,4 @@
-"""What routes answer and take: JSON by one encoder, and how the API's description says it."""
+"""Responses and request bodies of routes: JSON by one encoder, and their OpenAPI schemas."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -23,123 +23,125 @@ ERROR: Final[Schema] = {
     },
     "required": ["error", "code", "hint", "details"],
 }
-_UNKNOWN: Final = re.compile(
+_UNKNOWN_FIELD: Final = re.compile(
     r"Object contains unknown field `(.*?)`(?: - at `([^`]*)`)?", re.DOTALL
 )
-_MOST_NAMED: Final = 20
-ANYWHERE: Final = (400, 401, 403, 413, 429, 500, 503)  # what the frame may answer on any route
+_NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_MAX_NAMES: Final = 20
+ANYWHERE: Final = (400, 401, 403, 413, 429, 500, 503)  # errors that any route may return
 _ERRORS: Final[Mapping[int, str]] = {
-    400: "The request is malformed, or what it asks for is refused.",
-    401: "No token, or no signature, that is known here.",
-    403: "The principal, the host or the origin may not do this.",
-    404: "There is no such thing, or not for this principal.",
-    409: "Somebody else was first, or the thing is in another state; details say who won.",
+    400: "The request is malformed or refused.",
+    401: "The token or signature is missing or not valid.",
+    403: "The principal, the host or the origin is not allowed to do this.",
+    404: "The resource does not exist, or this principal may not see it.",
+    409: "The resource is in another state, or another caller was first; details name the winner.",
     413: "The body, or a part of it, is too large.",
-    429: "Too many requests; Retry-After says when to come back.",
-    500: "Something unforeseen; the server's log says what.",
-    503: "The store cannot be used now; nothing was changed unless the hint says to look.",
+    429: "Too many requests; Retry-After says when to try again.",
+    500: "An unexpected error; see the server's log.",
+    503: "The store is not available; nothing was changed unless the hint says to check.",
 }
 
 
-def reply(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """An answer in JSON."""
+def json_response(
+    value: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return a response with a JSON body."""
     body = msgspec.json.encode(value, enc_hook=str)
     return Response(body, status, headers=headers, media_type="application/json")
 
 
-def answers(shapes: Mapping[int, Schema], *errors: int) -> dict[int | str, dict[str, Any]]:
-    """The `responses=` of a route: its own shapes, these errors, and what any route may answer."""
-    told: dict[int | str, dict[str, Any]] = {}
-    for status, schema in shapes.items():
-        told[status] = _response(HTTPStatus(status).phrase, schema)
+def responses(schemas: Mapping[int, Schema], *errors: int) -> dict[int | str, dict[str, Any]]:
+    """Return the `responses=` of a route: its own schemas, these errors, and those of any route."""
+    by_status: dict[int | str, dict[str, Any]] = {}
+    for status, schema in schemas.items():
+        by_status[status] = _response(HTTPStatus(status).phrase, schema)
     for status in sorted({*errors, *ANYWHERE}):
-        told[status] = _response(_ERRORS[status], {"$ref": "#/components/schemas/Error"})
-    return told
+        by_status[status] = _response(_ERRORS[status], {"$ref": "#/components/schemas/Error"})
+    return by_status
 
 
 def _response(description: str, schema: Schema) -> dict[str, Any]:
     return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
-def taking(shape: Any, *, optional: bool = False) -> dict[str, Any]:
-    """The `openapi_extra=` of a route that reads its body as this shape."""
-    content = {"application/json": {"schema": schema_of(shape)}}
+def request_body(body_type: Any, *, optional: bool = False) -> dict[str, Any]:
+    """Return the `openapi_extra=` of a route that decodes its body as this type."""
+    content = {"application/json": {"schema": json_schema(body_type)}}
     return {"requestBody": {"content": content, "required": not optional}}
 
 
-def schema_of(shape: Any) -> dict[str, Any]:
-    """The JSON schema of a type, with nothing referred to."""
-    (schema,), parts = msgspec.json.schema_components([shape], ref_template="{name}")
-    inlined = _inlined(schema, parts)
-    return dict(inlined)
+def json_schema(value_type: Any) -> dict[str, Any]:
+    """Return the JSON schema of a type, without references."""
+    (schema,), components = msgspec.json.schema_components([value_type], ref_template="{name}")
+    return dict(_inline_references(schema, components))
 
 
-def _inlined(schema: Any, parts: Mapping[str, Any]) -> Any:
+def _inline_references(schema: Any, components: Mapping[str, Any]) -> Any:
     match schema:
         case {"$ref": str(name)}:
-            return _inlined(parts[name], parts)
+            return _inline_references(components[name], components)
         case dict():
-            return {key: _inlined(value, parts) for key, value in schema.items()}
+            return {key: _inline_references(value, components) for key, value in schema.items()}
         case list():
-            return [_inlined(one, parts) for one in schema]
+            return [_inline_references(item, components) for item in schema]
         case _:
             return schema
 
 
-def listing(name: str, item: Schema, *more: str) -> Schema:
-    """The shape of a page: items, perhaps how many there are, and the cursor of the next."""
+def page_schema(name: str, item: Schema, *counts: str) -> Schema:
+    """Return the schema of a page: items, perhaps counts, and the cursor of the next page."""
     properties: dict[str, Any] = {
         name: {"type": "array", "items": item},
-        **{key: {"type": "integer"} for key in more},
+        **{key: {"type": "integer"} for key in counts},
         "next": {"type": ["string", "null"]},
     }
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 
-def shape(required: Iterable[str] = (), **properties: Schema) -> Schema:
-    """The shape of an object."""
+def object_schema(required: Iterable[str] = (), **properties: Schema) -> Schema:
+    """Return the schema of an object."""
     return {"type": "object", "properties": properties, "required": list(required)}
 
 
-def decoded(raw: bytes, shape: type[T]) -> T:
-    """A body as this shape. Raises Refused, saying where it is not."""
+def decode_body(raw: bytes, body_type: type[T]) -> T:
+    """Decode a body as this type. Raises Refused, which names the place of the error."""
     try:
-        return msgspec.json.decode(raw, type=shape)
+        return msgspec.json.decode(raw, type=body_type)
     except msgspec.ValidationError as error:
-        why = f"the body is not right: {error}"
-        if _UNKNOWN.fullmatch(str(error)):
-            why = f"unknown keys: {', '.join(_unknown_keys(raw, shape))}"
-        raise Refused(why, code="BODY_INVALID") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused(f"the body is no JSON: {error}", code="BODY_INVALID") from error
+        message = f"the body is not valid: {error}"
+        if _UNKNOWN_FIELD.fullmatch(str(error)):
+            message = f"unknown keys: {', '.join(_unknown_keys(raw, body_type))}"
+        raise Refused(message, code="BODY_INVALID") from error
+    except _NOT_JSON as error:
+        raise _not_json(error) from error
 
 
-def _unknown_keys(raw: bytes, shape: Any) -> list[str]:
-    """Every key that the shape does not have: the decoder only names the first."""
+def _not_json(error: Exception) -> Refused:
+    return Refused(f"the body is not JSON: {error}", code="BODY_INVALID")
+
+
+def _unknown_keys(raw: bytes, body_type: Any) -> list[str]:
+    """Return every key that the type does not have: the decoder names only the first."""
     names: list[str] = []
     try:
         value = msgspec.json.decode(raw)
-    except (
-        msgspec.DecodeError,
-        UnicodeDecodeError,
-        RecursionError,
-    ) as error:  # behind the key that was found
-        raise Refused(f"the body is no JSON: {error}", code="BODY_INVALID") from error
-    while len(names) < _MOST_NAMED:
+    except _NOT_JSON as error:  # after the unknown key, where the decoder stopped
+        raise _not_json(error) from error
+    while len(names) < _MAX_NAMES:
         try:
-            msgspec.convert(value, shape)
+            msgspec.convert(value, body_type)
         except msgspec.ValidationError as error:
-            found = _UNKNOWN.fullmatch(str(error))
-            if found is None:
+            match = _UNKNOWN_FIELD.fullmatch(str(error))
+            if match is None:
                 break
-            name, way = found[1], (found[2] or "").split(".")[1:]
-            holder = value
-            for key in way:
-                holder = holder.get(key, {}) if isinstance(holder, dict) else {}
-            if name not in holder:
+            name, path = match[1], (match[2] or "").split(".")[1:]
+            parent = value
+            for key in path:
+                parent = parent.get(key, {}) if isinstance(parent, dict) else {}
+            if name not in parent:
                 break
-            del holder[name]
-            names.append(".".join([*way, name]))
+            del parent[name]
+            names.append(".".join([*path, name]))
         else:
             break
     return names

@@ -1,96 +1,104 @@
-"""Sessions and events as the API's description says them."""
+"""Types and JSON schemas that several routes share: ids, waits, sessions, calls, events."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_args
 
 from msgspec import Meta
 
+from perdure.core.literals import RunState
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session.naming import MAX_ID
 from perdure.runtime.views import PRIVATE
-from perdure.serve.http.responses import Schema, listing, schema_of, shape
+from perdure.serve.http.responses import Schema, json_schema, object_schema, page_schema
 
 TEXT: Final[Schema] = {"type": "string"}
-TEXT_OR_NOT: Final[Schema] = {"type": ["string", "null"]}
-FLAG: Final[Schema] = {"type": "boolean"}
+NULLABLE_TEXT: Final[Schema] = {"type": ["string", "null"]}
+BOOLEAN: Final[Schema] = {"type": "boolean"}
+INTEGER: Final[Schema] = {"type": "integer"}
 OBJECT: Final[Schema] = {"type": "object"}
+NULLABLE_OBJECT: Final[Schema] = {"type": ["object", "null"]}
 
-# An id, as `core.index.check_id` takes it; and who does something.
+# The ids and actors that `core.session.naming.check_id` accepts.
 ID_PATTERN: Final = "^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
 IdText = Annotated[str, Meta(min_length=1, max_length=MAX_ID, pattern=ID_PATTERN)]
 By = IdText
 
+MAX_WAIT_S: Final = 60.0
+# How long the caller waits until the session is parked: in seconds, or true for the maximum.
+Wait = bool | Annotated[float, Meta(ge=0, le=MAX_WAIT_S)] | None
+
+
+def wait_seconds(wait: Wait) -> float:
+    """Return how long the caller waits; 0 if not at all."""
+    if wait is None or isinstance(wait, bool):
+        return MAX_WAIT_S if wait else 0.0
+    return wait
+
 
 def _pending() -> Schema:
-    """The record as it is kept, without what is ours, with what is always shown."""
-    kept = schema_of(PendingRecord)
+    """Return the schema of a record without private fields, with the fields always present."""
+    record = json_schema(PendingRecord)
     properties: dict[str, Any] = {
-        name: {key: value for key, value in one.items() if key != "default"}
-        for name, one in kept["properties"].items()
+        name: {key: value for key, value in schema.items() if key != "default"}
+        for name, schema in record["properties"].items()
         if name not in PRIVATE
     }
-    properties |= {"callbackURL": TEXT_OR_NOT, "webhookURL": TEXT_OR_NOT, "blocking": FLAG}
-    return shape([*kept["required"], "status", "tenant", "callbackURL"], **properties)
+    properties |= {"callbackURL": NULLABLE_TEXT, "webhookURL": NULLABLE_TEXT, "blocking": BOOLEAN}
+    return object_schema([*record["required"], "status", "tenant", "callbackURL"], **properties)
 
 
 PENDING: Final = _pending()
-ACCEPTED: Final = shape(
-    ("success", "sessionID"), success=FLAG, sessionID=TEXT, duplicate=FLAG, session=OBJECT
+ACCEPTED: Final = object_schema(
+    ("success", "sessionID"), success=BOOLEAN, sessionID=TEXT, duplicate=BOOLEAN, session=OBJECT
 )
 DECIDED: Final[Schema] = {
     **PENDING,
     "properties": {
         **PENDING["properties"],
-        "success": FLAG,
-        "duplicate": FLAG,
+        "success": BOOLEAN,
+        "duplicate": BOOLEAN,
         "session": OBJECT,
     },
 }
 
-
-_TEXT: Final[Schema] = {"type": "string"}
-_MAYBE: Final[Schema] = {"type": ["string", "null"]}
-_NUMBER: Final[Schema] = {"type": "integer"}
-_OBJECT: Final[Schema] = {"type": "object"}
-_MAYBE_OBJECT: Final[Schema] = {"type": ["object", "null"]}
-_LIST: Final[Schema] = {"type": "array"}
-_STATES: Final = ("pending", "running", "waiting", "completed", "failed", "cancelled")
 _SESSION: Final[dict[str, Any]] = {
-    "sessionID": _TEXT,
-    "tenant": _TEXT,
-    "agent": _TEXT,
-    "queue": _TEXT,
-    "taskID": _MAYBE,
-    "state": {"enum": list(_STATES)},
-    "status": shape(("type",), type={"enum": ["idle", "busy", "retry", "waiting_async"]}),
+    "sessionID": TEXT,
+    "tenant": TEXT,
+    "agent": TEXT,
+    "queue": TEXT,
+    "taskID": NULLABLE_TEXT,
+    "state": {"enum": list(get_args(RunState))},
+    "status": object_schema(("type",), type={"enum": ["idle", "busy", "retry", "waiting_async"]}),
     "output": {},
     "stop": {"enum": ["max_tokens", "context_window", "refusal", "pause_turn", None]},
-    "error": _MAYBE_OBJECT,
-    "problem": _MAYBE_OBJECT,
-    "driver": _MAYBE_OBJECT,
+    "error": NULLABLE_OBJECT,
+    "problem": NULLABLE_OBJECT,
+    "driver": NULLABLE_OBJECT,
     "nextAt": {"type": ["integer", "null"]},
-    "compaction": _MAYBE_OBJECT,
-    "pending": {"type": "array", "items": _OBJECT},
-    "todos": _LIST,
+    "compaction": NULLABLE_OBJECT,
+    "pending": {"type": "array", "items": OBJECT},
+    "todos": {"type": "array"},
     "usage": {"type": "object", "additionalProperties": {"type": "number"}},
-    "metadata": _OBJECT,
-    "seq": _NUMBER,
-    "createdAt": _NUMBER,
-    "updatedAt": _NUMBER,
-    "parent": _MAYBE,
+    "metadata": OBJECT,
+    "seq": INTEGER,
+    "createdAt": INTEGER,
+    "updatedAt": INTEGER,
+    "parent": NULLABLE_TEXT,
 }
 
-SESSION: Final = shape(_SESSION, **_SESSION, treeUsage=_SESSION["usage"])
-SESSIONS: Final = listing("sessions", SESSION)
-MESSAGES: Final = shape(("messages",), messages={"type": "array", "items": _OBJECT})
-DELETED: Final = shape(("sessionID", "deleted"), sessionID=_TEXT, deleted={"type": "boolean"})
-EVENT: Final = shape(
-    ("seq", "type", "timestamp", "data"),
-    seq=_NUMBER,
-    type=_TEXT,
-    timestamp=_NUMBER,
-    data=_OBJECT,
-    pos=_NUMBER,
-    sessionID=_TEXT,
-    tenant=_TEXT,
+SESSION: Final = object_schema(_SESSION, **_SESSION, treeUsage=_SESSION["usage"])
+SESSIONS: Final = page_schema("sessions", SESSION)
+MESSAGES: Final = object_schema(("messages",), messages={"type": "array", "items": OBJECT})
+DELETED: Final = object_schema(
+    ("sessionID", "deleted"), sessionID=TEXT, deleted={"type": "boolean"}
 )
-EVENTS: Final = listing("events", EVENT)
+EVENT: Final = object_schema(
+    ("seq", "type", "timestamp", "data"),
+    seq=INTEGER,
+    type=TEXT,
+    timestamp=INTEGER,
+    data=OBJECT,
+    pos=INTEGER,
+    sessionID=TEXT,
+    tenant=TEXT,
+)
+EVENTS: Final = page_schema("events", EVENT)

@@ -1,4 +1,4 @@
-"""Giving a call its outcome over HTTP: the same steps for results, errors and decisions."""
+"""Settlement of pending calls over HTTP: the same steps for results, errors and decisions."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,56 +10,58 @@ from perdure.core.pending.record import PendingRecord
 from perdure.core.pending.settlement import Settlement
 from perdure.errors import Conflict
 from perdure.runtime.records.entries import SessionRef, pending_not_found
-from perdure.runtime.views import pending_json
 from perdure.serve.http.dependencies import RequestScope
-from perdure.serve.http.wait import Wait, rested, seconds_of
+from perdure.serve.http.schemas import Wait, wait_seconds
 
 
-async def settled(door: RequestScope, pending_id: str, command: Command) -> Settlement:
-    """Give the call its outcome, if it is there for who asks."""
-    door.shared.count(door.named(pending_id))
-    with unseen_is_not_there(door, pending_id):
-        return await door.service.settle(pending_id, command, door.tenant)
+async def settle_call(scope: RequestScope, pending_id: str, command: Command) -> Settlement:
+    """Settle a call that the caller may see. Raises NotFound, Conflict, Refused."""
+    scope.app_state.count_submission(scope.rate_key(pending_id))
+    with hide_unreadable(scope, pending_id):
+        return await scope.service.calls.settle(pending_id, command, scope.tenant)
 
 
 @contextmanager
-def unseen_is_not_there(door: RequestScope, pending_id: str) -> Iterator[None]:
-    """Who may not read a call of another kind is not told that there is one."""
+def hide_unreadable(scope: RequestScope, pending_id: str) -> Iterator[None]:
+    """Report a call of a kind that the caller may not read as missing. Raises NotFound."""
     try:
         yield
     except Conflict as error:
-        if error.code == "WRONG_KIND" and not door.may(Permit.READ):
+        if error.code == "WRONG_KIND" and not scope.has_permit(Permit.READ):
             raise pending_not_found(pending_id) from error
         raise
 
 
-async def seen(door: RequestScope, pending_id: str) -> PendingRecord:
-    """The record, if it is there for who asks. Raises NotFound."""
-    record = await door.service.desk.settling.pending(pending_id, door.tenant)
-    if not is_seen(door, record):
+async def readable_call(scope: RequestScope, pending_id: str) -> PendingRecord:
+    """Return the record if the caller may see it. Raises NotFound."""
+    record = await scope.service.calls.get(pending_id, scope.tenant)
+    if not may_read(scope, record):
         raise pending_not_found(pending_id)
     return record
 
 
-def is_seen(door: RequestScope, record: PendingRecord) -> bool:
-    """Whether who asks may read it: a submitter only the calls of deferred tools."""
-    return record.kind == "tool" or door.may(Permit.READ)
+def may_read(scope: RequestScope, record: PendingRecord) -> bool:
+    """Return whether the caller may read a record; a submitter reads only deferred tool calls."""
+    return record.kind == "tool" or scope.has_permit(Permit.READ)
 
 
-def shown(door: RequestScope, record: PendingRecord) -> dict[str, Any]:
-    """The record as every door shows it."""
-    return pending_json(record, door.service.desk.pending_call(record).callback_url)
+def call_json(scope: RequestScope, record: PendingRecord) -> dict[str, Any]:
+    """Return the record as JSON."""
+    return scope.service.calls.to_json(record)
 
 
-async def waited(
-    door: RequestScope, record: PendingRecord, wait: Wait
+async def wait_for_session(
+    scope: RequestScope, record: PendingRecord, wait: Wait
 ) -> tuple[int, dict[str, Any]]:
-    """The status of the answer, and the session if it came to rest while the caller waited."""
-    seconds = seconds_of(wait)
+    """Wait until the session is parked; return the HTTP status and the session's field, if any.
+
+    200 if it is parked or the caller does not wait, 202 if the time is over before.
+    """
+    seconds = wait_seconds(wait)
     if not seconds:
         return 200, {}
-    service = door.service
-    known = await service.desk.outside.known(SessionRef(record.tenant, record.session_id))
-    is_over = await rested(service, known, seconds, door.shared.closing)
-    session = (await service.result(known)).to_json() if door.may(Permit.READ) else {}
-    return 200 if is_over else 202, {"session": session} if session else {}
+    service = scope.service
+    entry = await service.get(SessionRef(record.tenant, record.session_id))
+    is_parked = await service.runs.wait_until_parked(entry, seconds, scope.app_state.closing.is_set)
+    session = (await service.result(entry)).to_json() if scope.has_permit(Permit.READ) else {}
+    return 200 if is_parked else 202, {"session": session} if session else {}

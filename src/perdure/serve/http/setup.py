@@ -1,4 +1,4 @@
-"""From a configuration to what protects a server: tokens, known hosts and limits."""
+"""Setup of a server from its configuration: tokens, allowed hosts and limits."""
 
 import math
 import socket
@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 from perdure.config import ServerConfig
 from perdure.core.access import Principal
 from perdure.errors import ConfigError
-from perdure.serve.http.auth import Authenticate, by_tokens, on_this_machine
-from perdure.serve.http.middleware import LOOPBACK, PER_ID, PER_SOURCE, Rate, Rules, networks
+from perdure.serve.http.auth import Authenticate, local_authenticator, token_authenticator
+from perdure.serve.http.middleware import LOOPBACK, PER_ID, PER_SOURCE, Rate, Rules, parse_networks
 
-_EVERY: Final = ("0.0.0.0", "::")  # noqa: S104 - to be recognised, not to be used
+_ALL_INTERFACES: Final = ("0.0.0.0", "::")  # noqa: S104 - compared with, never bound here
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,34 +29,36 @@ class Setup:
 
     @property
     def authenticate(self) -> Authenticate:
-        """Who asks; on a server without tokens everybody on this machine."""
+        """Authenticator of callers; without tokens it accepts every caller on this machine."""
         if self.principals:
-            return by_tokens(self.principals)
-        return on_this_machine(LOOPBACK | {self.host.lower()})
+            return token_authenticator(self.principals)
+        return local_authenticator(LOOPBACK | {self.host.lower()})
 
     @property
     def protection(self) -> str:
-        """What protects it, for people."""
+        """Description of the server's protection, for its operator."""
         if not self.principals:
             return "no token needed, reachable from this machine only"
-        names = ", ".join(f"{one.name} ({one.role})" for one in self.principals.values())
+        names = ", ".join(
+            f"{principal.name} ({principal.role})" for principal in self.principals.values()
+        )
         return f"tokens: {names}"
 
 
 def setup(config: ServerConfig, token: str | None, public_url: str | None) -> Setup:
-    """How to serve. `token`, of an admin, counts where the configuration has none.
+    """Return how to serve. `token`, an admin's, is used if the configuration has no tokens.
 
-    ConfigError if anybody could reach it without a token.
+    Raises ConfigError if other machines could reach the server without a token.
     """
     principals = {
-        one.token: Principal(one.name, one.role, one.tenant, one.on_behalf)  # type: ignore[arg-type]
-        for one in config.tokens
+        item.token: Principal(item.name, item.role, item.tenant, item.on_behalf)  # type: ignore[arg-type]
+        for item in config.tokens
     }
     if not principals and token:
         principals = {token: Principal("admin", "admin")}
     if not principals and not is_loopback(config.host):
         raise ConfigError(
-            f"without a token the server listens on this machine only, not on {config.host}",
+            f"a server without tokens may listen on this machine only, not on {config.host}",
             code="TOKEN_NEEDED",
             hint="set PERDURE_TOKEN, or server.tokens in the configuration",
         )
@@ -65,35 +67,35 @@ def setup(config: ServerConfig, token: str | None, public_url: str | None) -> Se
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or address is reached from this machine only."""
+    """Return whether a name or address can be reached from this machine only."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
         pass
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
         return False
-    return all(ip_address(address[4][0]).is_loopback for address in found)
+    return all(ip_address(address[4][0]).is_loopback for address in addresses)
 
 
 def _rules(config: ServerConfig, url: str) -> Rules:
-    named = {config.host.lower(), (urlsplit(url).hostname or "").lower()} - {"", *_EVERY}
+    names = {config.host.lower(), (urlsplit(url).hostname or "").lower()} - {"", *_ALL_INTERFACES}
     return Rules(
-        hosts=frozenset(LOOPBACK | named),
-        numbers=config.host in _EVERY,
-        trusted_proxies=networks(config.trusted_proxies),
+        hosts=frozenset(LOOPBACK | names),
+        allow_addresses=config.host in _ALL_INTERFACES,
+        trusted_proxies=parse_networks(config.trusted_proxies),
         per_source=_rate(config.rate_limit["per_source"], PER_SOURCE),
         per_id=_rate(config.rate_limit["per_id"], PER_ID),
         max_body=config.max_body,
     )
 
 
-def _rate(per_second: float, usual: Rate) -> Rate:
-    """The burst grows and shrinks with the rate."""
-    return Rate(per_second, max(1, math.ceil(per_second * usual.burst / usual.per_second)))
+def _rate(per_second: float, default: Rate) -> Rate:
+    """Return a rate whose burst is in the same proportion as the default's."""
+    return Rate(per_second, max(1, math.ceil(per_second * default.burst / default.per_second)))
 
 
 def _own_url(config: ServerConfig) -> str:
-    host = socket.gethostname() if config.host in _EVERY else config.host
+    host = socket.gethostname() if config.host in _ALL_INTERFACES else config.host
     return f"http://{f'[{host}]' if ':' in host else host}:{config.port}"

@@ -1,50 +1,51 @@
-"""Server-sent events: how they look on the wire, and who is handed which record.
+"""Server-sent events: their wire format, and the hub that distributes records to readers.
 
-One reader of the feed serves every subscriber of the process. Each has an inbox of bounded size;
-one that reads too slowly loses it, and goes on from the store where it was.
+One subscription to the feed serves every reader of the process. Each reader has a buffer of
+bounded size; a reader that is too slow loses its content and continues from the store.
 """
 
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import anyio
 import msgspec
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from perdure.core.session import naming as index
+from perdure.core.session.naming import parse_session_stream
 from perdure.errors import StoreError
-from perdure.runtime.engine.feed import wait_for
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.streaming import DeltaChunk
-from perdure.runtime.views import Event, event_of
+from perdure.runtime.views import Event, public_event
 from perdure.store.base import Record
 
 MEDIA_TYPE: Final = "text/event-stream"
 KEEP_ALIVE_S: Final = 15.0
 START_S: Final = 5.0
-ROOM: Final = 256  # records that may wait for one reader
-ROOM_BYTES: Final = 1024 * 1024
-LAST_S: Final = 1.0  # for who still takes what is sent when the server is told to stop
+MAX_ITEMS: Final = 256  # records in the buffer of one reader
+MAX_BYTES: Final = 1024 * 1024
+CLOSE_GRACE_S: Final = 1.0  # for readers that still receive when the server shuts down
 OPENING: Final = b": perdure\nretry: 1000\n\n"
 
 
-def frame(event: str, data: Any, place: str | None = None) -> bytes:
-    """One event on the wire; what has no place is not asked for again."""
-    where = "" if place is None else f"id: {place}\n"
-    return f"{where}event: {event}\ndata: ".encode() + msgspec.json.encode(data) + b"\n\n"
+def event_frame(event: str, data: Any, event_id: str | None = None) -> bytes:
+    """Return one event on the wire; one without an id is not sent again after a reconnect."""
+    id_line = "" if event_id is None else f"id: {event_id}\n"
+    return f"{id_line}event: {event}\ndata: ".encode() + msgspec.json.encode(data) + b"\n\n"
 
 
-def keep_alive(place: str | None = None) -> bytes:
-    """A sign of life, which also says up to where everything was sent."""
-    return b": keep-alive\n\n" if place is None else f": keep-alive\nid: {place}\n\n".encode()
+def keep_alive_frame(event_id: str | None = None) -> bytes:
+    """Return a comment that keeps the connection open, and the id of the last event sent."""
+    if event_id is None:
+        return b": keep-alive\n\n"
+    return f": keep-alive\nid: {event_id}\n\n".encode()
 
 
-class Stream(StreamingResponse):
-    """The answer that goes on until its reader leaves or the server stops."""
+class EventStreamResponse(StreamingResponse):
+    """Response that lasts until its reader disconnects or the server shuts down."""
 
     def __init__(self, frames: AsyncGenerator[bytes, None], closing: anyio.Event) -> None:
         headers = {"X-Accel-Buffering": "no", "Vary": "Accept"}
@@ -53,33 +54,33 @@ class Stream(StreamingResponse):
         self._closing = closing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it; who leaves is forgotten at once, and not when somebody collects it."""
-        failed: list[Exception] = []
+        """Send the frames; close their generator at the end, not when garbage is collected."""
+        errors: list[Exception] = []
         async with aclosing(self._frames), anyio.create_task_group() as tasks:
-            tasks.start_soon(self._give_up, tasks.cancel_scope)
+            tasks.start_soon(self._cancel_at_shutdown, tasks.cancel_scope)
             try:
                 await super().__call__(scope, receive, send)
-            except Exception as error:  # noqa: BLE001 - raised below, and not in a group
-                failed.append(error)
+            except Exception as error:  # noqa: BLE001 - raised below, outside of the task group
+                errors.append(error)
             tasks.cancel_scope.cancel()
-        if failed:
-            raise failed[0]
+        if errors:
+            raise errors[0]
 
-    async def _give_up(self, scope: anyio.CancelScope) -> None:
-        """Do not wait for one who takes nothing, once the server is told to stop."""
+    async def _cancel_at_shutdown(self, scope: anyio.CancelScope) -> None:
+        """Cancel sending to a reader that receives nothing while the server shuts down."""
         await self._closing.wait()
-        await anyio.sleep(LAST_S)
+        await anyio.sleep(CLOSE_GRACE_S)
         scope.cancel()
 
 
-def wants_stream(accept: str | None) -> bool:
-    """Whether a client asks for events as they come; anything goes as JSON."""
-    given = [one.partition(";")[0].strip().lower() for one in (accept or "").split(",")]
-    return MEDIA_TYPE in given
+def is_stream_requested(accept: str | None) -> bool:
+    """Return whether a client asks for an event stream; any other Accept header means JSON."""
+    types = [item.partition(";")[0].strip().lower() for item in (accept or "").split(",")]
+    return MEDIA_TYPE in types
 
 
-class News:
-    """One record of a session, decoded and written out once for all who are sent it."""
+class FeedEvent:
+    """Record of a session that is decoded and encoded once for all its readers."""
 
     __slots__ = ("_frames", "record", "session_id", "tenant")
 
@@ -91,146 +92,149 @@ class News:
     @property
     def event(self) -> Event:
         """The event. Raises Corrupt."""
-        return event_of((self.tenant, self.session_id), self.record)
+        return public_event((self.tenant, self.session_id), self.record)
 
-    def of_session(self) -> bytes:
-        """As those are sent it who follow its session."""
+    def session_frame(self) -> bytes:
+        """Return the frame for readers of its session."""
         return self._frame("seq", self.record.seq)
 
-    def of_feed(self) -> bytes:
-        """As those are sent it who follow everything."""
+    def feed_frame(self) -> bytes:
+        """Return the frame for readers of all sessions."""
         return self._frame("pos", self.record.pos)
 
-    def _frame(self, place: str, number: int) -> bytes:
-        made = self._frames.get(place)
-        if made is None:
+    def _frame(self, id_field: Literal["seq", "pos"], number: int) -> bytes:
+        frame = self._frames.get(id_field)
+        if frame is None:
             event = self.event
-            data = event.to_json() if place == "seq" else feed_json(event)
-            made = self._frames[place] = frame(event.type, data, str(number))
-        return made
+            data = event.to_json() if id_field == "seq" else feed_json(event)
+            frame = self._frames[id_field] = event_frame(event.type, data, str(number))
+        return frame
 
 
 def feed_json(event: Event) -> dict[str, Any]:
-    """An event of the feed of all sessions: with its place there, and whose it is."""
-    whose = {"pos": event.pos, "sessionID": event.session_id, "tenant": event.tenant}
-    return {**event.to_json(), **whose}
+    """Return an event of the feed as JSON, with its position, session and tenant."""
+    source = {"pos": event.pos, "sessionID": event.session_id, "tenant": event.tenant}
+    return {**event.to_json(), **source}
 
 
-def news_of(record: Record) -> News | None:
-    """The record as news; None if it is not one of a session."""
-    names = index.names_in(record.stream)
-    return None if names is None else News(record, names)
+def feed_event(record: Record) -> FeedEvent | None:
+    """Return the event of a record; None if the record is not one of a session."""
+    names = parse_session_stream(record.stream)
+    return None if names is None else FeedEvent(record, names)
 
 
-class Inbox:
-    """What waits for one reader. It begins behind: what is there must be read from the store."""
+class ReaderBuffer:
+    """Buffer of one reader. It starts behind: earlier records must be read from the store."""
 
     def __init__(self) -> None:
         self.is_behind = True
         self.is_closed = False
-        self._items: deque[News | DeltaChunk] = deque()
+        self._items: deque[FeedEvent | DeltaChunk] = deque()
         self._bytes = 0
-        self._came = anyio.Event()
+        self._changed = anyio.Event()
 
-    def put(self, news: News) -> None:
-        """Hand over a record; if there is no room, its reader must look into the store."""
-        size = len(news.record.data)
-        if self.is_behind or len(self._items) >= ROOM or self._bytes + size > ROOM_BYTES:
+    def put(self, event: FeedEvent) -> None:
+        """Add an event; if the buffer is full, its reader must read from the store."""
+        size = len(event.record.data)
+        if self.is_behind or len(self._items) >= MAX_ITEMS or self._bytes + size > MAX_BYTES:
             self._fall_behind()
         else:
-            self._items.append(news)
+            self._items.append(event)
             self._bytes += size
-        self._came.set()
+        self._changed.set()
 
-    def piece(self, piece: DeltaChunk) -> None:
-        """Hand over a piece of an answer; without room it is dropped."""
-        if len(self._items) < ROOM:
-            self._items.append(piece)
-            self._came.set()
+    def put_delta(self, chunk: DeltaChunk) -> None:
+        """Add deltas, or drop them if the buffer is full."""
+        if len(self._items) < MAX_ITEMS:
+            self._items.append(chunk)
+            self._changed.set()
 
     def _fall_behind(self) -> None:
-        """What is in the store is read from there; pieces of answers are nowhere else."""
+        """Drop the events, which the store has too; keep the deltas, which it has not."""
         self.is_behind = True
         self._items = deque(item for item in self._items if isinstance(item, DeltaChunk))
         self._bytes = 0
 
     def catch_up(self) -> None:
-        """Its reader looks into the store now: what comes from here on is handed over again."""
+        """Buffer events again from now on, because the reader is about to read the store."""
         self._fall_behind()
         self.is_behind = False
 
-    def take(self) -> list[News | DeltaChunk]:
-        """What has come."""
+    def take(self) -> list[FeedEvent | DeltaChunk]:
+        """Remove and return the items."""
         items, self._bytes = list(self._items), 0
         self._items.clear()
         return items
 
     def close(self) -> None:
-        """Nothing will come any more."""
+        """End the reader: no more items will be added."""
         self.is_closed = True
-        self._came.set()
+        self._changed.set()
 
     async def wait(self) -> bool:
-        """Until something comes; False if for a while nothing did."""
-        await wait_for(self._came, KEEP_ALIVE_S)
-        came = self._came.is_set()
-        self._came = anyio.Event()
-        return came
+        """Wait for a change; return False if there was none until the next keep-alive is due."""
+        with anyio.move_on_after(KEEP_ALIVE_S):
+            await self._changed.wait()
+        has_changed = self._changed.is_set()
+        self._changed = anyio.Event()
+        return has_changed
 
 
 class Hub:
-    """Hands the records of the feed to the inboxes of those who follow."""
+    """Distributor of the records of the feed to the buffers of readers."""
 
     def __init__(self) -> None:
-        self._inboxes: dict[str | None, list[Inbox]] = {}  # by stream; None: of everything
-        self._reads: anyio.Event | None = None  # set once it does
+        self._buffers: dict[str | None, list[ReaderBuffer]] = {}  # by stream; None: all streams
+        self._subscribed: anyio.Event | None = None  # set once the feed calls us
 
     @asynccontextmanager
-    async def following(
+    async def subscribe(
         self, service: Service, closing: anyio.Event, stream: str | None
-    ) -> AsyncIterator[Inbox]:
-        """An inbox for one stream, or for all; closed when the server is told to stop."""
+    ) -> AsyncIterator[ReaderBuffer]:
+        """Yield a buffer for one stream, or for all; it is closed when the server shuts down."""
         await self._open(service, closing)
-        inbox = Inbox()
+        buffer = ReaderBuffer()
         if closing.is_set():
-            inbox.close()
-        self._inboxes.setdefault(stream, []).append(inbox)
+            buffer.close()
+        self._buffers.setdefault(stream, []).append(buffer)
         try:
-            yield inbox
+            yield buffer
         finally:
-            self._inboxes[stream].remove(inbox)
-            if not self._inboxes[stream]:
-                del self._inboxes[stream]
+            self._buffers[stream].remove(buffer)
+            if not self._buffers[stream]:
+                del self._buffers[stream]
 
     async def _open(self, service: Service, closing: anyio.Event) -> None:
-        """Begin to read the feed, once, until the server stops or the runtime closes."""
-        if self._reads is None:
-            self._reads = anyio.Event()
-            await service.host.also(partial(self._read, service, closing, self._reads))
-        reads = self._reads
-        await wait_for(reads, START_S)
-        if not reads.is_set():
-            raise StoreError("the feed is not read: the runtime is closing")
-        await service.host.watch.begin()
+        """Subscribe to the feed, once, until the server shuts down or the runtime closes."""
+        if self._subscribed is None:
+            self._subscribed = anyio.Event()
+            run = partial(self._run, service, closing, self._subscribed)
+            service.feed.run_in_background(run)
+        subscribed = self._subscribed
+        with anyio.move_on_after(START_S):
+            await subscribed.wait()
+        if not subscribed.is_set():
+            raise StoreError("events cannot be followed: the runtime is closing")
+        await service.feed.fix_start()
 
-    async def _read(self, service: Service, closing: anyio.Event, reads: anyio.Event) -> None:
+    async def _run(self, service: Service, closing: anyio.Event, subscribed: anyio.Event) -> None:
         try:
-            with service.host.watch.reading(self._taken):
-                reads.set()
+            with service.feed.on_records(self._distribute):
+                subscribed.set()
                 await closing.wait()
         finally:
-            self._reads = None
-            for inboxes in self._inboxes.values():
-                for inbox in inboxes:
-                    inbox.close()
+            self._subscribed = None
+            for buffers in self._buffers.values():
+                for buffer in buffers:
+                    buffer.close()
 
-    def _taken(self, records: Sequence[Record]) -> None:
-        everything = self._inboxes.get(None, [])
+    def _distribute(self, records: Sequence[Record]) -> None:
+        of_all = self._buffers.get(None, [])
         for record in records:
-            of_stream = self._inboxes.get(record.stream, [])
-            if not of_stream and not everything:
+            of_stream = self._buffers.get(record.stream, [])
+            if not of_stream and not of_all:
                 continue
-            news = news_of(record)
-            if news is not None:
-                for inbox in (*of_stream, *everything):
-                    inbox.put(news)
+            event = feed_event(record)
+            if event is not None:
+                for buffer in (*of_stream, *of_all):
+                    buffer.put(event)

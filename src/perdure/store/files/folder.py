@@ -1,4 +1,4 @@
-"""The folder of a files store while one process has it: state, journal, logs and shown files."""
+"""The folder of an open files store: its state, journal, logs and views."""
 
 import logging
 import os
@@ -9,20 +9,20 @@ from typing import NamedTuple
 from msgspec import Raw
 
 from perdure.store.base import Entry, Record, Unavailable
-from perdure.store.files.journal import Damaged, Journal, state_lines
+from perdure.store.files.journal import Journal, JournalDamaged, state_lines
 from perdure.store.files.layout import OWN, Layout
-from perdure.store.files.replay import Logs, Spans, rebuilt, replayed
+from perdure.store.files.replay import Logs, Spans, rebuild_tables, replay_journal
 from perdure.store.files.views import Views
 from perdure.store.judge import Changes, StreamRow
 from perdure.store.shared.file_lock import WriteLock
-from perdure.store.shared.lines import EntryLine, JournalLine, Mark, entry_line, event_line
-from perdure.store.shared.tables import Moves, Tables
+from perdure.store.shared.lines import EntryLine, JournalLine, Mark, encode_event, entry_line
+from perdure.store.shared.tables import LeaseChanges, Tables
 
 logger = logging.getLogger("perdure")
 
 
-class Place(NamedTuple):
-    """Where a record stands in the feed of all streams."""
+class RecordPosition(NamedTuple):
+    """Position of a record in the feed of all streams."""
 
     pos: int
     stream: str
@@ -30,8 +30,8 @@ class Place(NamedTuple):
 
 
 @dataclass(slots=True)
-class Work:
-    """What a commit writes: its line for the journal, and the lines for the logs."""
+class PreparedCommit:
+    """Lines that a commit writes: one for the journal, the others for the logs."""
 
     line: JournalLine
     logs: dict[str, tuple[int, list[bytes]]] = field(default_factory=dict)  # first seq, lines
@@ -39,7 +39,7 @@ class Work:
 
 
 class Folder:
-    """Everything but `tables` is for the thread that writes; one thing is done at a time."""
+    """Folder of one process; only one thread at a time may use anything but `tables`."""
 
     def __init__(self, base: Path, layout: Layout) -> None:
         self.tables = Tables()
@@ -49,35 +49,35 @@ class Folder:
         self._base = base
         self._views = Views(base, layout)
         self._lock = WriteLock(str(base / OWN / "lock"))
-        self._processes: dict[str, int] = {}  # of holders
+        self._processes: dict[str, int] = {}  # process ids, by holder
 
-    # --- open and close -----------------------------------------------------------------------
+    # --- open and close -------------------------------------------------------------------------
 
     def open(self, now: int) -> None:
-        """Take the folder and bring everything up to the journal. Raises OSError, StoreError."""
+        """Lock the folder and bring everything up to the journal. Raises OSError, StoreError."""
         (self._base / OWN).mkdir(parents=True, exist_ok=True)
         self._lock.open()
         if not self._lock.try_acquire():
             holder = self._lock.holder()
             raise Unavailable(
                 f"process {holder} has the files in {self._base} open",
-                hint=f"a files store is for one process: end {holder}, or move to "
+                hint=f"a files store is for one process: end process {holder}, or move to "
                 "sqlite:///perdure.db, which takes any number",
                 code="STORE_IN_USE",
             )
         self._load()
-        self._bury(now)
+        self._reap_other_processes(now)
         try:
             self._views.restore(self.tables)
-        except OSError as error:  # they only show what is in the journal
-            logger.warning("%s: its files are behind: %s", self._base, error)
+        except OSError as error:  # views only repeat what the journal has
+            logger.warning("%s: files of entries were not updated: %s", self._base, error)
 
     def close(self) -> None:
-        """Let the folder go."""
+        """Release the folder."""
         try:
             self._views.write_index(self.tables)
         except OSError as error:
-            logger.warning("%s: its index is behind: %s", self._base, error)
+            logger.warning("%s: index.json was not updated: %s", self._base, error)
         self._lock.close()
 
     def _load(self) -> None:
@@ -86,120 +86,120 @@ class Folder:
             if is_torn:
                 self._check_logs(lines)
                 self.journal.cut()
-        except Damaged as damage:
+        except JournalDamaged as damage:
             self._keep_damaged(str(damage))
             lines = []
         if not lines:
-            self.tables, self.pos = rebuilt(self._base)
+            self.tables, self.pos = rebuild_tables(self._base)
             self.compact()
             return
-        self.tables, self.pos, self._processes = replayed(lines)
+        self.tables, self.pos, self._processes = replay_journal(lines)
         self.logs.catch_up(lines)
 
     def _check_logs(self, lines: list[JournalLine]) -> None:
-        """A line is in the logs only once it was whole: one that is there was damaged since."""
-        tables, _, _ = replayed(lines)
+        """Raise JournalDamaged if a log has records of the torn line, which was complete then."""
+        tables, _, _ = replay_journal(lines)
         for stream, row in tables.streams.items():
             if not row.gone and self.logs.head(stream) > row.head:
-                raise Damaged(f"its end: {stream} goes on")
+                raise JournalDamaged(f"its end: the log of {stream} has later records")
 
-    def _keep_damaged(self, where: str) -> None:
-        kept = self.journal.path.with_name("journal.damaged.jsonl")
-        self.journal.path.rename(kept)
+    def _keep_damaged(self, location: str) -> None:
+        copy = self.journal.path.with_name("journal.damaged.jsonl")
+        self.journal.path.rename(copy)
         logger.warning(
-            "%s is damaged at %s: everything is made again from the logs; it is kept as %s",
+            "%s is damaged at %s: it is rebuilt from the logs, and the damaged file kept as %s",
             self.journal.path,
-            where,
-            kept.name,
+            location,
+            copy.name,
         )
 
-    def _bury(self, now: int) -> None:
-        """Whoever had the folder before us is gone, however long its lease would last."""
-        ours = os.getpid()
-        dead = [name for name in self.tables.holders if self._processes.get(name) != ours]
+    def _reap_other_processes(self, now: int) -> None:
+        """Free the leases of the processes that had the folder before, expired or not."""
+        own = os.getpid()
+        dead = [name for name in self.tables.holders if self._processes.get(name) != own]
         if dead:
-            moves = self.tables.reap(dead, now)
-            self.note(moves)
-            self.tables.move(moves)
+            changes = self.tables.remove_holders(dead, now)
+            self.write_lease_changes(changes)
+            self.tables.apply_leases(changes)
 
-    # --- writing ------------------------------------------------------------------------------
+    # --- writing --------------------------------------------------------------------------------
 
-    def prepare(self, changes: Changes) -> Work:
-        """The lines of a commit that was judged."""
-        work = Work(JournalLine(), {}, [])
+    def prepare(self, changes: Changes) -> PreparedCommit:
+        """Return the lines of an accepted commit."""
+        prepared = PreparedCommit(JournalLine(), {}, [])
         entries: dict[str, list[EntryLine]] = {}
-        every: list[EntryLine] = []
+        journal_entries: list[EntryLine] = []
         for (kind, key), entry in changes.entries.items():
             old = entry or self.tables.entry(kind, key)
             stream = "" if old is None else old.stream
             entries.setdefault(stream, []).append(entry_line(kind, key, entry))
-            every.append(entry_line(kind, key, entry, stream))
+            journal_entries.append(entry_line(kind, key, entry, stream))
         last = {stream: seq for stream, seq, _, _ in changes.records}
-        for pos, (stream, seq, at, given) in enumerate(changes.records, self.pos + 1):
+        for pos, (stream, seq, at, record) in enumerate(changes.records, self.pos + 1):
             row = changes.streams[stream]
             own = entries.get(stream, []) if seq == last[stream] else []
             mark = _mark(stream, row, seq, pos, own)
-            line = event_line(Record(given.type, given.data, at), mark)
-            work.logs.setdefault(stream, (seq, []))[1].append(line)
-            work.positions.append((stream, seq, pos))
-        records = [(s, Raw(line)) for s, (_, lines) in work.logs.items() for line in lines]
-        work.line = JournalLine(
+            line = encode_event(Record(record.type, record.data, at), mark)
+            prepared.logs.setdefault(stream, (seq, []))[1].append(line)
+            prepared.positions.append((stream, seq, pos))
+        records = [(s, Raw(line)) for s, (_, lines) in prepared.logs.items() for line in lines]
+        prepared.line = JournalLine(
             streams=dict(changes.streams),
             records=records,
-            entries=every,
+            entries=journal_entries,
             erased=list(changes.erased),
             pos=self.pos + len(changes.records),
         )
-        return work
+        return prepared
 
-    def write(self, work: Work) -> dict[str, Spans]:
-        """Once this returns, it has happened. Raises OSError: nobody knows."""
-        self.journal.add(work.line, sync=True)
-        self.pos = work.line.pos
-        for stream in work.line.erased:
+    def write(self, prepared: PreparedCommit) -> dict[str, Spans]:
+        """Write a commit durably. Raises OSError, after which the state of the disk is unknown."""
+        self.journal.add(prepared.line, sync=True)
+        self.pos = prepared.line.pos
+        for stream in prepared.line.erased:
             self.logs.erase(stream)
         return {
             stream: Spans(self.logs.append(stream, seq, lines), before=seq - 1)
-            for stream, (seq, lines) in work.logs.items()
+            for stream, (seq, lines) in prepared.logs.items()
         }
 
-    def note(self, moves: Moves) -> None:
-        """Claims and heartbeats, for the next start in the same process."""
-        ours = os.getpid()
+    def write_lease_changes(self, changes: LeaseChanges) -> None:
+        """Write claims and heartbeats, for the next start in the same process."""
+        own = os.getpid()
         holders = {
-            name: None if until is None else (until, ours) for name, until in moves.holders.items()
+            name: None if until is None else (until, own) for name, until in changes.holders.items()
         }
-        self._processes |= dict.fromkeys(holders, ours)
-        self.journal.add(JournalLine(streams=moves.streams, holders=holders), sync=False)
+        self._processes |= dict.fromkeys(holders, own)
+        self.journal.add(JournalLine(streams=changes.streams, holders=holders), sync=False)
 
-    def show(self, before: list[Entry], after: list[Entry]) -> None:
-        """Bring the files of entries up to what they are now."""
-        self._views.show(before, after)
+    def update_views(self, before: list[Entry], after: list[Entry]) -> None:
+        """Update the files of entries that have changed."""
+        self._views.update(before, after)
         self._views.write_index(self.tables, now=False)
 
     def compact(self) -> None:
-        """Begin the journal anew, with the state that it has come to."""
+        """Restart the journal with the present state as its first lines."""
         self.logs.sync()
         holders = {
             name: (until, self._processes.get(name, 0))
             for name, until in self.tables.holders.items()
         }
         entries = [e for kind in self.tables.entries.values() for e in kind.values()]
-        self.journal.begin(state_lines(self.tables.streams, entries, dict(holders), self.pos))
+        self.journal.restart(state_lines(self.tables.streams, entries, dict(holders), self.pos))
 
-    # --- reading ------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------
 
-    def places(self) -> list[Place]:
-        """Every record of every stream, in the order of the feed."""
-        found = []
+    def positions(self) -> list[RecordPosition]:
+        """Return the positions of all records, in the order of the feed."""
+        positions = []
         for stream, row in list(self.tables.streams.items()):
             if not row.gone and row.head:
-                found += [
-                    Place(mark.pos, stream, mark.seq)
+                positions += [
+                    RecordPosition(mark.pos, stream, mark.seq)
                     for mark in self.logs.marks(stream)
                     if mark.seq <= row.head
                 ]
-        return sorted(found)
+        return sorted(positions)
 
 
 def _mark(stream: str, row: StreamRow, seq: int, pos: int, entries: list[EntryLine]) -> Mark:

@@ -1,4 +1,4 @@
-"""Looking into the folder of a files store, beside whoever uses it: nothing here changes it."""
+"""Read-only inspection of the folder of a files store that a process may be using."""
 
 import shutil
 from collections import Counter
@@ -7,25 +7,33 @@ from pathlib import Path
 from typing import Any, Final
 
 from perdure.store.base import Store
-from perdure.store.files.journal import FORMAT, Damaged, Journal
+from perdure.store.files.journal import FORMAT, Journal, JournalDamaged
 from perdure.store.files.layout import LOG, OWN, Layout, log_path
-from perdure.store.files.replay import rebuilt, replayed
+from perdure.store.files.replay import rebuild_tables, replay_journal
 from perdure.store.files.store import FilesStore
-from perdure.store.inspect import Due, Remark, Seen, Sizes, StreamLook, Vitals, free_name
-from perdure.store.shared.line_files import append, lines_in, sync_file, sync_folder
-from perdure.store.shared.lines import event_in, record_of
+from perdure.store.inspect import (
+    Due,
+    Remark,
+    Sizes,
+    StoredRecord,
+    StreamInspection,
+    Vitals,
+    unused_path,
+)
+from perdure.store.shared.line_files import append_lines, read_lines, sync_file, sync_folder
+from perdure.store.shared.lines import decode_event, decode_record
 from perdure.store.shared.tables import Tables
 
 _MOST: Final = 20
 
 
-def folder_of(store: Store) -> Path | None:
-    """The folder of a files store; None for another one."""
+def files_folder(store: Store) -> Path | None:
+    """Return the folder of a files store; None for another backend."""
     return store.base if isinstance(store, FilesStore) else None
 
 
-class FilesLook:
-    """Questions to one folder. What its journal does not say, the logs do."""
+class FilesInspector:
+    """Queries of one folder, from its journal, or from the logs if the journal is damaged."""
 
     def __init__(self, base: Path, layout: Layout) -> None:
         self.path = base
@@ -34,7 +42,7 @@ class FilesLook:
         self._journal = Journal(base / OWN / "journal.jsonl")
 
     def vitals(self, now: int) -> Vitals:
-        """Counts, workers and what is due."""
+        """Return counts, holders and due sessions."""
         tables = self._tables()
         held = Counter(row.holder for row in tables.streams.values())
         due = sorted(
@@ -56,7 +64,7 @@ class FilesLook:
         )
 
     def sizes(self) -> Sizes:
-        """What the folder takes, and what is left beside it."""
+        """Return the size of the folder and the free disk space."""
         files = [path for path in self.path.rglob("*") if path.is_file()]
         journal = self._journal.path
         return Sizes(
@@ -69,48 +77,48 @@ class FilesLook:
             shutil.disk_usage(self.path).free,
         )
 
-    def damage(self, *, full: bool = False) -> list[str]:  # noqa: ARG002 - there is one way to look
-        """Whether the journal can be read."""
+    def damage(self, *, full: bool = False) -> list[str]:  # noqa: ARG002 - there is only one check
+        """Return whether and where the journal is damaged."""
         try:
             self._journal.read()
-        except Damaged as damage:
-            return [f"the journal is damaged at {damage}; the next start makes it from the logs"]
+        except JournalDamaged as damage:
+            return [f"the journal is damaged at {damage}; the next start rebuilds it from the logs"]
         return []
 
     def holes(self) -> list[tuple[str, int]]:
-        """Streams with records missing, and how many."""
-        found = []
+        """Return the streams with missing records, and how many each."""
+        holes = []
         for stream, row in self._tables().streams.items():
-            known = {seen.seq for seen in self._seen(stream) if not seen.problem}
-            lost = 0 if row.gone else row.head - len(known & set(range(1, row.head + 1)))
-            if lost:
-                found.append((stream, lost))
-        return found
+            seqs = {record.seq for record in self._records(stream) if not record.problem}
+            missing = 0 if row.gone else row.head - len(seqs & set(range(1, row.head + 1)))
+            if missing:
+                holes.append((stream, missing))
+        return holes
 
-    def records(self, look: Callable[[str, int, str, Any], None]) -> None:
-        """Show every record that can be read, as (stream, seq, type, data)."""
+    def records(self, visit: Callable[[str, int, str, Any], None]) -> None:
+        """Call `visit` with every readable record, as (stream, seq, type, data)."""
         for stream in self.streams():
-            for seen in self._seen(stream):
-                if not seen.problem:
-                    look(stream, seen.seq, seen.type, seen.data)
+            for record in self._records(stream):
+                if not record.problem:
+                    visit(stream, record.seq, record.type, record.data)
 
-    def entries(self, look: Callable[[str, Any], None], kind: str, state: str | None) -> None:
-        """Show the entries of a kind (in one state), as (key, data)."""
+    def entries(self, visit: Callable[[str, Any], None], kind: str, state: str | None) -> None:
+        """Call `visit` with the entries of a kind (in one state), as (key, data)."""
         for key, entry in sorted(self._tables().entries.get(kind, {}).items()):
             if state is None or entry.state == state:
-                look(key, entry.data)
+                visit(key, entry.data)
 
     def streams(self) -> list[str]:
-        """Every stream that is not gone."""
+        """Return the ids of all streams that are not gone."""
         return [stream for stream, row in self._tables().streams.items() if not row.gone]
 
-    def stream(self, stream: str) -> StreamLook | None:
-        """One stream with its records, and what else stands in its log."""
+    def stream(self, stream: str) -> StreamInspection | None:
+        """Return one stream with its records and remarks on its log, None if it never existed."""
         tables = self._tables()
         row = tables.streams.get(stream)
         if row is None:
             return None
-        return StreamLook(
+        return StreamInspection(
             stream,
             row.kind,
             row.head,
@@ -118,16 +126,16 @@ class FilesLook:
             row.gone,
             row.holder,
             None if row.holder is None else tables.holders.get(row.holder),
-            tuple(self._seen(stream)),
+            tuple(self._records(stream)),
             tuple(self._remarks(stream)),
             tuple((e.kind, e.key, e.version, e.data) for e in tables.entries_of(stream)),
         )
 
-    def keep_original(self, stream: str) -> Path:
-        """Copy the log of a stream, byte for byte."""
+    def save_original(self, stream: str) -> Path:
+        """Copy the log of a stream byte for byte to a new file."""
         log = log_path(self.path, self._layout, stream)
         stem = "events.damaged" if log.name == LOG else f"{log.stem}.damaged"
-        target = free_name(log.parent, stem)
+        target = unused_path(log.parent, stem)
         shutil.copyfile(log, target)
         sync_file(target)
         sync_folder(target.parent)
@@ -136,54 +144,54 @@ class FilesLook:
     def _tables(self) -> Tables:
         try:
             lines, _, _ = self._journal.read()
-        except Damaged:
+        except JournalDamaged:
             lines = []
-        return replayed(lines)[0] if lines else rebuilt(self.path)[0]
+        return replay_journal(lines)[0] if lines else rebuild_tables(self.path)[0]
 
     def cut_tail(self, stream: str) -> None:
-        """Cut what of a last line was never finished: what the next event would do first."""
-        append(log_path(self.path, self._layout, stream), [], sync=True)
+        """Cut off an incomplete last line, as the next append would."""
+        append_lines(log_path(self.path, self._layout, stream), [], sync=True)
 
     def _lines(self, stream: str) -> tuple[list[bytes], bool]:
-        """The finished lines of a log, and whether there is one that is not."""
+        """Return the complete lines of a log, and whether an incomplete one follows."""
         log = log_path(self.path, self._layout, stream)
-        lines = list(lines_in(log))
+        lines = list(read_lines(log))
         texts = [text for _, text in lines]
-        is_torn = bool(lines) and sum(lines[-1][0]) == log.stat().st_size and _is_bad(texts[-1])
+        is_torn = bool(lines) and sum(lines[-1][0]) == log.stat().st_size and _is_damaged(texts[-1])
         return (texts[:-1] if is_torn else texts), is_torn
 
-    def _seen(self, stream: str) -> Iterator[Seen]:
+    def _records(self, stream: str) -> Iterator[StoredRecord]:
         for text in self._lines(stream)[0]:
             try:
-                line = event_in(text)
+                line = decode_event(text)
                 if line is None:
                     continue
-                record = record_of(line, stream)
+                record = decode_record(line, stream)
             except ValueError as error:
-                yield Seen(0, problem=str(error))
+                yield StoredRecord(0, problem=str(error))
             else:
-                yield Seen(record.seq, record.type, record.at, record.data)
+                yield StoredRecord(record.seq, record.type, record.at, record.data)
 
     def _remarks(self, stream: str) -> Iterator[Remark]:
         log = log_path(self.path, self._layout, stream)
         lines, is_torn = self._lines(stream)
-        others = sum(_is_of_others(text) for text in lines)
-        if others:
-            yield Remark("LINES_OF_OTHERS", f"{others} lines in {log} were written by others")
+        foreign = sum(_is_foreign(text) for text in lines)
+        if foreign:
+            yield Remark("LINES_OF_OTHERS", f"lines of other programs in {log}: {foreign}")
         if is_torn:
             yield Remark("TORN_TAIL", f"the last line of {log} was never finished")
 
 
-def _is_of_others(text: bytes) -> bool:
+def _is_foreign(text: bytes) -> bool:
     try:
-        return event_in(text) is None
+        return decode_event(text) is None
     except ValueError:
         return False
 
 
-def _is_bad(text: bytes) -> bool:
+def _is_damaged(text: bytes) -> bool:
     try:
-        event_in(text)
+        decode_event(text)
     except ValueError:
         return True
     return False

@@ -1,6 +1,6 @@
-"""The journal of a files store: one line is one commit, and once it is on the disk it has happened.
+"""The journal of a files store: one line per commit, which is durable once the line is synced.
 
-It begins with the state that earlier lines had come to, so it can be read alone and stays short.
+It begins with the state after all earlier lines, so it can be read alone and stays short.
 """
 
 import logging
@@ -13,68 +13,76 @@ from typing import Any, Final, TypeVar
 from perdure.errors import SchemaNewer
 from perdure.store.base import Entry
 from perdure.store.judge import StreamRow
-from perdure.store.shared.line_files import append, lines_in, sync_folder
-from perdure.store.shared.lines import JournalLine, entry_line, journal_in, journal_line
+from perdure.store.shared.line_files import append_lines, read_lines, sync_folder
+from perdure.store.shared.lines import (
+    JournalLine,
+    decode_journal_line,
+    encode_journal_line,
+    entry_line,
+)
 
 T = TypeVar("T")
 
 logger = logging.getLogger("perdure")
 
 FORMAT: Final = 1
-_TOGETHER: Final = 500  # rows in one line of the state
+_ROWS_PER_LINE: Final = 500  # in the lines of a state
 
 
-class Damaged(Exception):
-    """A line in the middle cannot be read, and what it said is not known."""
+class JournalDamaged(Exception):
+    """A line before the last one cannot be read."""
 
 
 class Journal:
-    """One file, and how long it is."""
+    """The file of a journal, and its size."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.size = 0
-        self.state_size = 0  # of what it began with
+        self.state_size = 0  # of the state at its beginning
 
     def load(self) -> tuple[list[JournalLine], bool]:
-        """Every whole line, and whether there is more. Raises Damaged."""
+        """Return the complete lines, and whether a torn one follows. Raises JournalDamaged."""
         lines, self.size, is_torn = self.read()
         self.state_size = 0
         return lines, is_torn
 
     def cut(self) -> None:
-        """Cut off what was never finished."""
-        logger.warning("%s: its last line was never finished and is cut", self.path)
+        """Cut off the incomplete last line."""
+        logger.warning("%s: cut an incomplete last line", self.path)
         os.truncate(self.path, self.size)
 
     def read(self) -> tuple[list[JournalLine], int, bool]:
-        """Every whole line, how many bytes they take, and whether there is more. Raises Damaged."""
+        """Return every complete line, their size, and whether an incomplete one follows.
+
+        Raises JournalDamaged.
+        """
         lines: list[JournalLine] = []
-        bad: int | None = None
+        damaged: int | None = None
         size = 0
-        for number, (span, text) in enumerate(lines_in(self.path), 1):
+        for number, (span, text) in enumerate(read_lines(self.path), 1):
             try:
-                line = journal_in(text)
+                line = decode_journal_line(text)
             except ValueError:
-                bad = bad or number
+                damaged = damaged or number
                 continue
-            if bad is not None:
-                raise Damaged(f"line {bad}")
+            if damaged is not None:
+                raise JournalDamaged(f"line {damaged}")
             lines.append(line)
             size = span.offset + span.length + 1
         _check_format(lines, self.path)
-        return lines, size, bad is not None
+        return lines, size, damaged is not None
 
     def add(self, line: JournalLine, *, sync: bool) -> None:
-        """Write a line; what is not synced is lost with the machine, not with the process."""
-        (span,) = append(self.path, [journal_line(line)], sync=sync)
+        """Append a line; without a sync it survives the process, but not a power loss."""
+        (span,) = append_lines(self.path, [encode_journal_line(line)], sync=sync)
         self.size = span.offset + span.length + 1
 
-    def begin(self, lines: Iterable[JournalLine]) -> None:
-        """Start anew with a state, all at once."""
+    def restart(self, lines: Iterable[JournalLine]) -> None:
+        """Replace the journal atomically by one with these lines."""
         part = self.path.with_name(f".{self.path.name}.tmp")
         part.unlink(missing_ok=True)
-        spans = append(part, map(journal_line, lines), sync=True)
+        spans = append_lines(part, map(encode_journal_line, lines), sync=True)
         part.rename(self.path)
         sync_folder(self.path.parent)
         self.size = self.state_size = spans[-1].offset + spans[-1].length + 1
@@ -86,18 +94,18 @@ def state_lines(
     holders: dict[str, tuple[int, int] | None],
     pos: int,
 ) -> Iterator[JournalLine]:
-    """A whole state as lines."""
+    """Yield the lines of a state."""
     yield JournalLine(format=FORMAT, pos=pos, holders=holders)
     for rows in _slices(streams.items()):
         yield JournalLine(streams=dict(rows))
-    for some in _slices(entries):
-        yield JournalLine(entries=[entry_line(e.kind, e.key, e, e.stream) for e in some])
+    for part in _slices(entries):
+        yield JournalLine(entries=[entry_line(e.kind, e.key, e, e.stream) for e in part])
 
 
 def _slices(items: Iterable[T]) -> Iterator[list[T]]:
     rest = iter(items)
-    while some := list(islice(rest, _TOGETHER)):
-        yield some
+    while part := list(islice(rest, _ROWS_PER_LINE)):
+        yield part
 
 
 def _check_format(lines: list[Any], path: Path) -> None:
@@ -105,8 +113,8 @@ def _check_format(lines: list[Any], path: Path) -> None:
         return
     if lines[0].format > FORMAT:
         raise SchemaNewer(
-            f"{path} has format {lines[0].format}; this perdure knows {FORMAT}",
-            hint="upgrade perdure",
+            f"{path} has format {lines[0].format}; this perdure supports {FORMAT}",
+            hint="a newer perdure wrote it: upgrade with pip install -U perdure",
         )
     if lines[0].format < 1:
-        raise Damaged("line 1")
+        raise JournalDamaged("line 1")

@@ -1,58 +1,58 @@
-"""Where things stand in the folder of a files store. What they mean, whoever opens it must say."""
+"""Names of folders and files of a files store; its caller says which streams are sessions."""
 
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Protocol
 
 from perdure.store.base import Entry
-from perdure.store.shared.names import name_of
+from perdure.store.shared.names import file_name
 
 LOG: Final = "events.jsonl"
-OWN: Final = ".perdure"  # what is the store's alone
+OWN: Final = ".perdure"  # the folder of the store's own files
 INDEX: Final = "index.json"
 
 
 class Layout(Protocol):
-    """What a store cannot know: which stream is a session, which entry has a file."""
+    """Names that depend on the meaning of streams and entries, which a store does not know."""
 
     def folder(self, stream: str) -> str | None:
-        """The name of the folder of a session's log; None for a stream that is no session."""
+        """Return the folder of a session's log; None for a stream that is not a session."""
         ...
 
-    def place(self, entry: Entry) -> str | None:
-        """The file that shows this entry, below the store's folder; None if none does."""
+    def file_path(self, entry: Entry) -> str | None:
+        """Return the file of an entry, relative to the store's folder; None if it has none."""
         ...
 
     def index(self, entries: Iterable[Entry]) -> bytes:
-        """What `index.json` says about these entries, which all have a file."""
+        """Return the content of `index.json` for these entries, which all have a file."""
         ...
 
 
-class Bare:
-    """No session has a folder, no entry a file: everything is the store's own."""
+class NoLayout:
+    """Layout without folders of sessions and files of entries."""
 
-    def folder(self, stream: str) -> str | None:  # noqa: ARG002 - as the protocol has it
-        """No folder."""
+    def folder(self, stream: str) -> str | None:  # noqa: ARG002 - a method of Layout
+        """Return None."""
         return None
 
-    def place(self, entry: Entry) -> str | None:  # noqa: ARG002
-        """No file."""
+    def file_path(self, entry: Entry) -> str | None:  # noqa: ARG002
+        """Return None."""
         return None
 
     def index(self, entries: Iterable[Entry]) -> bytes:  # noqa: ARG002
-        """Nothing."""
+        """Return an empty object."""
         return b"{}"
 
 
 def log_path(base: Path, layout: Layout, stream: str) -> Path:
-    """The file with the records of a stream."""
+    """Return the file with the records of a stream."""
     folder = layout.folder(stream)
     if folder is None:
-        return base / OWN / "streams" / f"{name_of(stream)}.jsonl"
+        return base / OWN / "streams" / f"{file_name(stream)}.jsonl"
     return base / folder / LOG
 
 
 def all_logs(base: Path) -> Iterable[Path]:
-    """Every file that may hold records of ours."""
+    """Yield every file that may have records of the store."""
     yield from sorted(base.glob(f"*/{LOG}"))
     yield from sorted((base / OWN / "streams").glob("*.jsonl"))

@@ -1,4 +1,4 @@
-"""Bringing the logs of a files store up to its journal, and making a lost journal from the logs."""
+"""Replay of a journal into the logs of a files store, and rebuild of a lost journal from them."""
 
 import logging
 from array import array
@@ -13,8 +13,8 @@ from perdure.store.files.layout import LOG, Layout, all_logs, log_path
 from perdure.store.judge import StreamRow
 from perdure.store.shared.line_files import (
     Span,
-    append,
-    lines_in,
+    append_lines,
+    read_lines,
     read_spans,
     sync_file,
     sync_folder,
@@ -24,12 +24,12 @@ from perdure.store.shared.lines import (
     EventLine,
     JournalLine,
     Mark,
-    entry_in,
-    event_in,
-    foreign_in,
-    record_of,
+    decode_entry,
+    decode_event,
+    decode_foreign,
+    decode_record,
 )
-from perdure.store.shared.tables import Moves, Tables
+from perdure.store.shared.tables import LeaseChanges, Tables
 
 logger = logging.getLogger("perdure")
 
@@ -37,7 +37,7 @@ FOREIGN: Final = "events.foreign"
 
 
 class Logs:
-    """The logs of all streams in one folder."""
+    """Logs of all streams in one folder."""
 
     def __init__(self, base: Path, layout: Layout) -> None:
         self._base = base
@@ -45,31 +45,31 @@ class Logs:
         self._dirty: set[Path] = set()  # written since the last `sync`
 
     def path(self, stream: str) -> Path:
-        """The file of a stream."""
+        """Return the file of a stream."""
         return log_path(self._base, self._layout, stream)
 
     def append(self, stream: str, first_seq: int, lines: Sequence[bytes]) -> list[Span]:
-        """Add the next lines of a stream."""
+        """Append the next lines of a stream."""
         path = self.path(stream)
         if first_seq == 1:
             self._set_aside(path)
         self._dirty.add(path)
-        return append(path, lines, sync=False)
+        return append_lines(path, lines, sync=False)
 
     def catch_up(self, journal: Iterable[JournalLine]) -> None:
-        """Do again what commits in the journal ask for; what is there already stays as it is."""
+        """Repeat the commits of the journal; lines that the logs already have stay as they are."""
         lines = list(journal)
         erased = {stream for line in lines for stream in line.erased}
         heads: dict[str, int] = {}
         for line in lines:
             for stream in line.erased:
                 self.erase(stream)
-                heads.clear()  # the same folder may be that of the next one
+                heads.clear()  # a later stream may use the same folder
             for stream, raw in line.records:
                 if stream not in erased:
-                    self._add_again(stream, bytes(raw), heads)
+                    self._append_missing(stream, bytes(raw), heads)
 
-    def _add_again(self, stream: str, line: bytes, heads: dict[str, int]) -> None:
+    def _append_missing(self, stream: str, line: bytes, heads: dict[str, int]) -> None:
         seq = _event(line).perdure.seq
         if stream not in heads:
             heads[stream] = self.head(stream)
@@ -84,13 +84,13 @@ class Logs:
         self._dirty.discard(path)
         path.unlink(missing_ok=True)
         if path.name == LOG:
-            for kept in path.parent.glob(f"{FOREIGN}*.jsonl"):
-                kept.unlink()
-            with suppress(OSError):  # somebody's files are in it, or it was never there
+            for foreign in path.parent.glob(f"{FOREIGN}*.jsonl"):
+                foreign.unlink()
+            with suppress(OSError):  # it has files of other programs, or never existed
                 path.parent.rmdir()
 
     def sync(self) -> None:
-        """Let everything that was written reach the disk."""
+        """Sync all logs that were written since the last sync."""
         for path in self._dirty:
             sync_file(path)
             sync_folder(path.parent)
@@ -98,60 +98,60 @@ class Logs:
         self._dirty.clear()
 
     def spans(self, stream: str) -> "Spans":
-        """Where the records of a stream stand, up to the first that is not there."""
-        return Spans(span for span, _ in self._own(stream))
+        """Return the positions of the records of a stream, up to the first missing one."""
+        return Spans(span for span, _ in self._own_events(stream))
 
     def marks(self, stream: str) -> list[Mark]:
-        """The marks of the records of a stream, up to the first that is not there."""
-        return [line.perdure for _, line in self._own(stream)]
+        """Return the marks of the records of a stream, up to the first missing one."""
+        return [line.perdure for _, line in self._own_events(stream)]
 
-    def _own(self, stream: str) -> Iterator[tuple[Span, EventLine]]:
-        due = 1
-        for span, text in lines_in(self.path(stream)):
+    def _own_events(self, stream: str) -> Iterator[tuple[Span, EventLine]]:
+        next_seq = 1
+        for span, text in read_lines(self.path(stream)):
             try:
-                line = event_in(text)
+                line = decode_event(text)
             except ValueError:
-                continue  # whether it was one of ours, the next of ours will tell
+                continue  # if it was one of ours, the seq of the next one shows it
             if line is not None:
-                if line.perdure.seq != due:
+                if line.perdure.seq != next_seq:
                     return
                 yield span, line
-                due += 1
+                next_seq += 1
 
     def read(self, stream: str, spans: "Spans", after: int, end: int) -> list[Record]:
-        """Records after one seq up to another. Raises Corrupt, naming the first that is damaged."""
+        """Return the records after one seq up to another. Raises Corrupt at the first damaged."""
         if end > len(spans):
-            raise _corrupt(stream, max(after, len(spans)) + 1, "it is not there")
+            raise _corrupt(stream, max(after, len(spans)) + 1, "it is missing")
         records: list[Record] = []
         chosen = [spans[seq] for seq in range(after + 1, end + 1)]
         for seq, text in enumerate(read_spans(self.path(stream), chosen), after + 1):
             try:
-                records.append(record_of(_event(text), stream))
+                records.append(decode_record(_event(text), stream))
             except ValueError as error:
                 raise _corrupt(stream, seq, str(error)) from error
         return records
 
     def head(self, stream: str) -> int:
-        """The highest seq that its log has."""
+        """Return the highest seq in the log of a stream."""
         return max((line.perdure.seq for line in _own_lines(self.path(stream))), default=0)
 
     def _set_aside(self, path: Path) -> None:
-        """Keep what somebody else wrote under this name: the log of a stream begins with it."""
-        if not any(foreign_in(text) is not None for _, text in lines_in(path)):
+        """Rename a file of another program that has the name of a new log."""
+        if not any(decode_foreign(text) is not None for _, text in read_lines(path)):
             return
-        number, kept = 1, path.with_name(f"{FOREIGN}.jsonl")
-        while kept.exists():
+        number, target = 1, path.with_name(f"{FOREIGN}.jsonl")
+        while target.exists():
             number += 1
-            kept = path.with_name(f"{FOREIGN}-{number}.jsonl")
-        path.rename(kept)
-        logger.warning("%s was written by another program; it is kept as %s", path, kept.name)
+            target = path.with_name(f"{FOREIGN}-{number}.jsonl")
+        path.rename(target)
+        logger.warning("%s was written by another program; it is kept as %s", path, target.name)
 
 
 class Spans:
-    """Where the lines of one stream stand, by seq, in little memory."""
+    """Positions of the lines of one stream by seq, in little memory."""
 
     def __init__(self, spans: Iterable[Span] = (), *, before: int = 0) -> None:
-        self.before = before  # how many there are that it does not have
+        self.before = before  # number of earlier lines that are not included
         self.numbers = array("Q")
         for span in spans:
             self.numbers.extend(span)
@@ -164,12 +164,12 @@ class Spans:
         return Span(self.numbers[at], self.numbers[at + 1])
 
     def extend(self, more: "Spans") -> None:
-        """Those that follow."""
+        """Append the spans of the lines that follow."""
         self.numbers.extend(more.numbers)
 
 
-def replayed(lines: Iterable[JournalLine]) -> tuple[Tables, int, dict[str, int]]:
-    """Where the journal has come to: rows, the highest position, and the holders' processes."""
+def replay_journal(lines: Iterable[JournalLine]) -> tuple[Tables, int, dict[str, int]]:
+    """Return the state after a journal: tables, highest position, and process ids of holders."""
     tables, pos, processes = Tables(), 0, dict[str, int]()
     for line in lines:
         pos = max(pos, line.pos)
@@ -178,25 +178,25 @@ def replayed(lines: Iterable[JournalLine]) -> tuple[Tables, int, dict[str, int]]
         for stream in line.erased:
             for entry in tables.entries_of(stream):
                 tables.drop_entry(entry.kind, entry.key)
-        for one in line.entries:
-            _take_entry(tables, one, "")
-        for holder, known in line.holders.items():
-            until, processes[holder] = known or (None, 0)
-            tables.move(Moves({}, {holder: until}))
+        for entry_line in line.entries:
+            _apply_entry(tables, entry_line, "")
+        for holder, heartbeat in line.holders.items():
+            until, processes[holder] = heartbeat or (None, 0)
+            tables.apply_leases(LeaseChanges({}, {holder: until}))
     return tables, pos, processes
 
 
-def rebuilt(base: Path) -> tuple[Tables, int]:
-    """Streams and entries as the logs alone tell them, and the highest position.
+def rebuild_tables(base: Path) -> tuple[Tables, int]:
+    """Rebuild streams and entries from the logs alone, and return the highest position too.
 
-    Nobody holds a stream then, and each is due: whoever drives it finds out what it needs.
+    No stream has a holder then, and each is due: its next driver finds out what to do.
     """
     tables = Tables()
     return tables, max((_rebuild(tables, path) for path in all_logs(base)), default=0)
 
 
 def _rebuild(tables: Tables, path: Path) -> int:
-    """Take in one log, up to the first record that is not there; the highest position in it."""
+    """Add the stream of one log, up to its first missing record; returns its highest position."""
     stream, row, top = "", StreamRow(""), 0
     for line in _own_lines(path):
         mark = line.perdure
@@ -207,43 +207,43 @@ def _rebuild(tables: Tables, path: Path) -> int:
         row = row._replace(head=mark.seq, epoch=max(row.epoch, mark.epoch + 1))
         top = max(top, mark.pos)
         for entry in mark.entries:
-            _take_entry(tables, entry, stream)
+            _apply_entry(tables, entry, stream)
     if stream:
         tables.set_stream(stream, row)
     return top
 
 
 def _own_lines(path: Path) -> Iterator[EventLine]:
-    for _, text in lines_in(path):
+    for _, text in read_lines(path):
         try:
-            line = event_in(text)
+            line = decode_event(text)
         except ValueError:
             continue
         if line is not None:
             yield line
 
 
-def _take_entry(tables: Tables, line: EntryLine, stream: str) -> None:
+def _apply_entry(tables: Tables, line: EntryLine, stream: str) -> None:
     try:
-        found = entry_in(line, stream)
+        entry = decode_entry(line, stream)
     except ValueError:
         return
-    if found is None:
+    if entry is None:
         tables.drop_entry(line.kind, line.key)
     else:
-        tables.set_entry(found)
+        tables.set_entry(entry)
 
 
 def _event(text: bytes) -> EventLine:
-    line = event_in(text)
+    line = decode_event(text)
     if line is None:
-        raise ValueError("somebody else wrote over it")
+        raise ValueError("another program has overwritten it")
     return line
 
 
-def _corrupt(stream: str, seq: int, why: str) -> Corrupt:
+def _corrupt(stream: str, seq: int, reason: str) -> Corrupt:
     return Corrupt(
-        f"record {seq} of {stream} cannot be read: {why}",
-        hint="perdure doctor says what can be done",
+        f"record {seq} of {stream} cannot be read: {reason}",
+        hint="run perdure doctor to see what can be repaired",
         details={"stream": stream, "seq": seq},
     )

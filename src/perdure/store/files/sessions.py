@@ -1,4 +1,4 @@
-"""Session logs as anybody writes them: `{base}/{session}/events.jsonl`, an object per line."""
+"""Session logs in a plain format: `{base}/{session}/events.jsonl`, one JSON object per line."""
 
 import json
 import logging
@@ -7,50 +7,51 @@ from pathlib import Path
 from typing import Any
 
 from perdure.store.files.layout import LOG
-from perdure.store.shared.line_files import append, lines_in
-from perdure.store.shared.names import id_of, reversible_name
+from perdure.store.shared.line_files import append_lines, read_lines
+from perdure.store.shared.names import id_from_name, reversible_name
 
 logger = logging.getLogger("perdure")
 
 
 class SessionLogs:
-    """The logs in one folder. Several processes may write them: whole lines, in turn."""
+    """Logs in one folder; several processes may append complete lines to them."""
 
     def __init__(self, base: Path) -> None:
         self.base = base
 
     def path(self, session_id: str) -> Path:
-        """The log of a session. Refused if no folder can have its name."""
+        """Return the log of a session. Raises Refused if its id cannot be a folder name."""
         return self.base / reversible_name(session_id) / LOG
 
     def add(self, session_id: str, event: Any) -> None:
-        """Add an event, which must be JSON; once this returns it is on the disk."""
+        """Append an event, which must be JSON, durably."""
         text = json.dumps(event, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-        append(self.path(session_id), [text.encode()], sync=True)
+        append_lines(self.path(session_id), [text.encode()], sync=True)
 
     def read(self, session_id: str) -> list[Any]:
-        """Every event, oldest first; a line that cannot be read is told to the log and skipped."""
+        """Return every event, oldest first; unreadable lines are logged and skipped."""
         path = self.path(session_id)
-        found = []
-        for number, (_, line) in enumerate(lines_in(path), 1):
+        events = []
+        for number, (_, line) in enumerate(read_lines(path), 1):
             try:
-                found.append(json.loads(line))
+                events.append(json.loads(line))
             except (ValueError, RecursionError) as error:
                 logger.warning("%s: line %d is skipped: %s", path, number, error)
-        return found
+        return events
 
-    def exists(self, session_id: str) -> bool:
-        """Whether there is at least one line of it."""
-        return any(True for _ in lines_in(self.path(session_id)))
+    def has_events(self, session_id: str) -> bool:
+        """Return whether the session has at least one event."""
+        return any(True for _ in read_lines(self.path(session_id)))
 
     def delete(self, session_id: str) -> None:
-        """Remove a log; one that is not there is not missed."""
+        """Delete a log if it exists."""
         path = self.path(session_id)
         path.unlink(missing_ok=True)
-        with suppress(OSError):  # somebody's files are in the folder, or there is none
+        with suppress(OSError):  # the folder has other files, or is missing
             path.parent.rmdir()
 
     def ids(self) -> list[str]:
-        """The sessions that have a log."""
+        """Return the ids of the sessions that have a log."""
         names = sorted(path.parent.name for path in self.base.glob(f"*/{LOG}"))
-        return [found for name in names if (found := id_of(name)) is not None]
+        ids = (id_from_name(name) for name in names)
+        return [session_id for session_id in ids if session_id is not None]

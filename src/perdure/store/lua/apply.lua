@@ -1,11 +1,11 @@
--- Brings the index to these entries, unless it knows a newer version of one, and moves it on.
--- ARGV: the place it was read at ('' for none), the place it stands at then, then the items:
+-- Applies items to the index, except those of which it has a newer version, and moves its anchor.
+-- ARGV: the anchor at which the feed was read ('' for none), the new anchor, then the items:
 -- {"id", "version", "stream", "session", "status", "state", "due"}, without a version: deleted.
 
 local index, known, deadlines = 'pending:index', 'pending:known', 'pending:expiration'
 
--- How many members a key should have is counted beside it: a key that is lost is noticed so.
-local function counted(key, change)
+-- The number of members of each key is stored separately, so that a lost key is detected.
+local function count(key, change)
   if change ~= 0 and redis.call('HINCRBY', index, 'n:' .. key, change) <= 0 then
     redis.call('HDEL', index, 'n:' .. key)
   end
@@ -15,15 +15,15 @@ local function sets(item)
   return { 'pending:by-session:' .. item.session, 'pending:by-status:' .. item.status }
 end
 
-local function leave(item)
-  for _, key in ipairs(sets(item)) do counted(key, -redis.call('SREM', key, item.id)) end
-  counted(deadlines, -redis.call('ZREM', deadlines, item.id))
+local function remove(item)
+  for _, key in ipairs(sets(item)) do count(key, -redis.call('SREM', key, item.id)) end
+  count(deadlines, -redis.call('ZREM', deadlines, item.id))
   redis.call('HDEL', known, item.id)
 end
 
-local function enter(item, text)
-  for _, key in ipairs(sets(item)) do counted(key, redis.call('SADD', key, item.id)) end
-  if item.due then counted(deadlines, redis.call('ZADD', deadlines, item.due, item.id)) end
+local function add(item, text)
+  for _, key in ipairs(sets(item)) do count(key, redis.call('SADD', key, item.id)) end
+  if item.due then count(deadlines, redis.call('ZADD', deadlines, item.due, item.id)) end
   redis.call('HSET', known, item.id, text)
 end
 
@@ -32,14 +32,14 @@ for n = 3, #ARGV do
   local text = redis.call('HGET', known, item.id)
   local old = text and cjson.decode(text)
   if not item.version then
-    if old then leave(old) end
+    if old then remove(old) end
   elseif not old or old.version < item.version then
-    if old then leave(old) end
-    enter(item, ARGV[n])
+    if old then remove(old) end
+    add(item, ARGV[n])
   end
 end
 
--- Somebody else may have moved it on meanwhile: then what comes after that is only read twice.
+-- Another process may have moved the anchor meanwhile; then some records are only read twice.
 if ARGV[1] ~= '' and redis.call('HGET', index, 'place') == ARGV[1] then
   redis.call('HSET', index, 'place', ARGV[2])
 end

@@ -1,4 +1,4 @@
-"""The PostgreSQL backend."""
+"""The PostgreSQL backend: one database that any number of processes and machines share."""
 
 from perdure.store.postgres.store import PostgresStore
 

@@ -1,4 +1,4 @@
-"""One batch of commits as one transaction: lock, look, judge, write, commit."""
+"""One batch of commits as one transaction: lock, read, judge, write, commit."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
@@ -7,9 +7,9 @@ from typing import Any
 from perdure.store.base import Entry, StoreRefusal, Unavailable, Unknown
 from perdure.store.judge import Changes, Commit, Rows, StreamRow, judge
 from perdure.store.postgres.connection import AsyncpgConnection, Connector, PooledConnection
-from perdure.store.postgres.sql import packed, statement, texts, unpacked
+from perdure.store.postgres.sql import pack_text, statement, text_array, unpack_text
 
-Form = Callable[[Sequence[Any]], str | bytes]
+ColumnEncoder = Callable[[Sequence[Any]], str | bytes]
 
 
 def _numbers(column: Sequence[int | None]) -> str:
@@ -17,7 +17,7 @@ def _numbers(column: Sequence[int | None]) -> str:
 
 
 def _starts(column: Sequence[bytes]) -> str:
-    """Where each piece of joined data begins; the server counts from 1 on."""
+    """Return the offset of each value in the joined data; the server counts from 1."""
     return _numbers(list(accumulate(map(len, column[:-1]), initial=1)) if column else ())
 
 
@@ -25,21 +25,37 @@ def _sizes(column: Sequence[bytes]) -> str:
     return _numbers(list(map(len, column)))
 
 
-# How the columns of what is written go over, table by table: an array as the text of one, and data
-# joined. Of a list the driver asks each element several times whether it is a list itself.
-_NEW: tuple[Form, ...] = (_numbers, texts, texts, _numbers, _numbers, texts, *[_numbers] * 3)
-_MOVED: tuple[Form, ...] = (_numbers, _numbers, _numbers, texts, *[_numbers] * 3)
-_RECORD: tuple[Form, ...] = (_numbers, _numbers, texts, _numbers, _starts, _sizes, b"".join)
-_ENTRY: tuple[Form, ...] = (
-    *(texts, texts, _numbers, _numbers, texts, _numbers),
+# Encoders of the columns that are written, table by table: an array as text, and data joined. For a
+# list of values the driver would check each element several times.
+_NEW: tuple[ColumnEncoder, ...] = (
+    _numbers,
+    text_array,
+    text_array,
+    _numbers,
+    _numbers,
+    text_array,
+    *[_numbers] * 3,
+)
+_CHANGED: tuple[ColumnEncoder, ...] = (_numbers, _numbers, _numbers, text_array, *[_numbers] * 3)
+_RECORD: tuple[ColumnEncoder, ...] = (
+    _numbers,
+    _numbers,
+    text_array,
+    _numbers,
+    _starts,
+    _sizes,
+    b"".join,
+)
+_ENTRY: tuple[ColumnEncoder, ...] = (
+    *(text_array, text_array, _numbers, _numbers, text_array, _numbers),
     *(_starts, _sizes, b"".join),
 )
 
 _Key = tuple[str, str]
 
 
-class RowCache:
-    """What a batch knows, and what it has yet to write."""
+class BatchRows:
+    """Rows that a batch has loaded, and its changes that are not written yet."""
 
     def __init__(self, streams: dict[str, tuple[int, StreamRow]], entries: Iterable[Entry]) -> None:
         self.streams: dict[str, StreamRow | None] = {n: row for n, (_, row) in streams.items()}
@@ -51,44 +67,44 @@ class RowCache:
         self._records: list[tuple[str, int, str, int, bytes]] = []
         self.erased: list[str] = []
 
-    def perform(self, commit: Commit, now: int) -> dict[str, int] | StoreRefusal:
-        """The new heads, or why the commit is refused; then nothing of it is left here."""
+    def apply(self, commit: Commit, now: int) -> dict[str, int] | StoreRefusal:
+        """Judge a commit on these rows and apply it; returns its new heads or its refusal."""
         outcome = judge(commit, self._rows, now)
         if isinstance(outcome, StoreRefusal):
             return outcome
-        self._apply(outcome)
+        self._change(outcome)
         return outcome.heads()
 
     def new_streams(self) -> list[str]:
-        """Streams that must be made, and need a number."""
+        """Return the streams that are new and need a sid."""
         return [name for name in self._old_streams if name not in self._sids]
 
-    def number(self, streams: Sequence[str], sids: Sequence[int]) -> None:
-        """The numbers of new streams."""
+    def set_sids(self, streams: Sequence[str], sids: Sequence[int]) -> None:
+        """Set the sids of new streams."""
         self._sids.update(zip(streams, sids, strict=True))
 
     def erased_sids(self) -> list[int]:
-        """Streams whose records and entries go."""
+        """Return the sids of the streams whose records and entries are deleted."""
         return [self._sids[name] for name in self.erased]
 
-    def dropped(self) -> list[_Key]:
-        """Entries that go, or come again under another stream."""
+    def deleted_keys(self) -> list[_Key]:
+        """Return the entries to delete, also those that are added again under another stream."""
         return [
-            (packed(kind), packed(key))
+            (pack_text(kind), pack_text(key))
             for (kind, key), old in self._old_entries.items()
-            if old is not None and _moved_away(old, self.entries[kind, key])
+            if old is not None and _is_deleted(old, self.entries[kind, key])
         ]
 
     def columns(self) -> tuple[list[str | bytes], int]:
-        """What is to be written, table by table and column by column, and how many rows."""
-        tables = (self._made(), self._moved(), self._appended(), self._put())
+        """Return the changes by table and column, for the statement, and their number of rows."""
+        tables = (self._new_rows(), self._changed_rows(), self._record_rows(), self._entry_rows())
         columns: list[str | bytes] = []
-        for rows, forms in zip(tables, (_NEW, _MOVED, _RECORD, _ENTRY), strict=True):
+        for rows, forms in zip(tables, (_NEW, _CHANGED, _RECORD, _ENTRY), strict=True):
             by_column = list(zip(*rows, strict=True)) or [()] * len(forms)
             columns += [form(column) for form, column in zip(forms, by_column, strict=True)]
         return columns, sum(map(len, tables))
 
-    def _apply(self, changes: Changes) -> None:
+    def _change(self, changes: Changes) -> None:
         for stream, row in changes.streams.items():
             before = self.streams.get(stream)
             if before != row:
@@ -110,34 +126,34 @@ class RowCache:
                 self._old_entries.setdefault(key, entry)
                 self.entries[key] = None
 
-    def _made(self) -> list[tuple[Any, ...]]:
+    def _new_rows(self) -> list[tuple[Any, ...]]:
         return [
-            (self._sids[name], packed(name), packed(row.kind), *_packed_row(row))
+            (self._sids[name], pack_text(name), pack_text(row.kind), *_packed_row(row))
             for name, old in self._old_streams.items()
             if old is None and (row := self.streams[name]) is not None
         ]
 
-    def _moved(self) -> list[tuple[Any, ...]]:
+    def _changed_rows(self) -> list[tuple[Any, ...]]:
         return [
             (self._sids[name], *_packed_row(row))
             for name, old in self._old_streams.items()
             if old is not None and (row := self.streams[name]) is not None
         ]
 
-    def _appended(self) -> list[tuple[Any, ...]]:
+    def _record_rows(self) -> list[tuple[Any, ...]]:
         sids = self._sids
-        return [(sids[name], seq, packed(type_), at, data, data, data)
+        return [(sids[name], seq, pack_text(type_), at, data, data, data)
                 for name, seq, type_, at, data in self._records]  # fmt: skip
 
-    def _put(self) -> list[tuple[Any, ...]]:
+    def _entry_rows(self) -> list[tuple[Any, ...]]:
         written = (self.entries[key] for key in self._old_entries)
         return [
             (
-                packed(entry.kind),
-                packed(entry.key),
+                pack_text(entry.kind),
+                pack_text(entry.key),
                 self._sids[entry.stream],
                 entry.version,
-                packed(entry.state),
+                pack_text(entry.state),
                 entry.due,
                 *[entry.data] * 3,
             )
@@ -146,108 +162,118 @@ class RowCache:
         ]
 
 
-def _moved_away(old: Entry, entry: Entry | None) -> bool:
+def _is_deleted(old: Entry, entry: Entry | None) -> bool:
     return entry is None or entry.stream != old.stream
 
 
 def _packed_row(row: StreamRow) -> tuple[Any, ...]:
-    holder = None if row.holder is None else packed(row.holder)
+    holder = None if row.holder is None else pack_text(row.holder)
     return row.head, row.epoch, holder, row.due, row.tries, row.gone
 
 
 Outcome = dict[str, int] | StoreRefusal
 
 _SIDS_AT_ONCE = 100
-_NUMBERED = "stream_pkey"
+_SID_CONSTRAINT = "stream_pkey"
 
 
-class Overtaken(Exception):
-    """Somebody has made the same stream or entry meanwhile: judge again."""
+class CreatedConcurrently(Exception):
+    """Another process has created the same stream or entry meanwhile: judge again."""
 
 
-class Batches:
-    """Writes batches, each on a connection of the caller's."""
+class BatchWriter:
+    """Writes batches, each as one transaction on a connection of the caller."""
 
-    def __init__(self, dial: Connector) -> None:
-        self._dial = dial
-        self._sids: list[int] = []  # taken in advance; those that are never used leave holes
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
+        self._sids: list[int] = []  # fetched in advance; unused ones leave gaps
 
     async def write(
-        self, line: PooledConnection, commits: Sequence[Commit], now: int
+        self, connection: PooledConnection, commits: Sequence[Commit], now: int
     ) -> list[Outcome]:
-        """What became of each commit, once it is durable.
+        """Write a batch durably and return the outcome of each commit.
 
-        Raises Unknown if that is not known, Unavailable if nothing was written, Overtaken, or an
-        error of the database after which the connection must be rolled back.
+        Raises Unknown, Unavailable if nothing was written, CreatedConcurrently, or an error of the
+        database after which the caller must roll back.
         """
-        await line.begin()
-        connection = line.connection
-        ledger = await self._locked(connection, commits)
-        outcomes: list[Outcome] = [ledger.perform(commit, now) for commit in commits]
-        await self._write_changes(connection, ledger)
+        await connection.begin()
+        rows = await self._lock_rows(connection.raw, commits)
+        outcomes: list[Outcome] = [rows.apply(commit, now) for commit in commits]
+        await self._write_changes(connection.raw, rows)
         try:
-            said = await line.commit()
+            tag = await connection.commit()
         except Exception as error:
-            line.connection.terminate()
-            text = f"whether it was written is not known: {self._dial.explained(error).message}"
+            connection.raw.terminate()
+            reason = self._connector.explain(error).message
+            text = f"it is unknown whether the commit was written: {reason}"
             raise Unknown(text, hint="read before writing again") from error
-        if said != "COMMIT":  # the server has undone it, and says so
-            raise Unavailable(f"{self._dial.address.where} undid a transaction")
+        if tag != "COMMIT":  # the server reports that it has rolled back
+            raise Unavailable(f"{self._connector.address.where} rolled back a transaction")
         return outcomes
 
-    async def _locked(self, connection: AsyncpgConnection, commits: Sequence[Commit]) -> RowCache:
+    async def _lock_rows(
+        self, connection: AsyncpgConnection, commits: Sequence[Commit]
+    ) -> BatchRows:
         names = {write.stream for commit in commits for write in commit.writes}
-        rows = await connection.fetch(statement("lock_streams"), [packed(name) for name in names])
+        rows = await connection.fetch(
+            statement("lock_streams"), [pack_text(name) for name in names]
+        )
         keys = {(item.kind, item.key) for commit in commits for item in commit.conditions()}
-        found: Sequence[Any] = ()
+        entries: Sequence[Any] = ()
         if keys:
-            kinds = [packed(kind) for kind, _ in keys]
-            found = await connection.fetch(
-                statement("look_at_entries"), kinds, [packed(key) for _, key in keys]
+            kinds = [pack_text(kind) for kind, _ in keys]
+            entries = await connection.fetch(
+                statement("load_entries"), kinds, [pack_text(key) for _, key in keys]
             )
-        return RowCache(dict(map(_stream_of, rows)), map(entry_of, found))
+        return BatchRows(dict(map(_stream_from_row, rows)), map(entry_from_row, entries))
 
-    async def _write_changes(self, connection: AsyncpgConnection, ledger: RowCache) -> None:
-        new = ledger.new_streams()
+    async def _write_changes(self, connection: AsyncpgConnection, rows: BatchRows) -> None:
+        new = rows.new_streams()
         if new:
-            ledger.number(new, await self._take_sids(connection, len(new)))
-        if ledger.erased:
-            await connection.fetch(statement("drop_streams"), ledger.erased_sids())
-        if dropped := ledger.dropped():
-            kinds, keys = zip(*dropped, strict=True)
+            rows.set_sids(new, await self._take_sids(connection, len(new)))
+        if rows.erased:
+            await connection.fetch(statement("drop_streams"), rows.erased_sids())
+        if deleted := rows.deleted_keys():
+            kinds, keys = zip(*deleted, strict=True)
             await connection.fetch(statement("drop_entries"), list(kinds), list(keys))
-        columns, count = ledger.columns()
+        columns, count = rows.columns()
         try:
             written = await connection.fetchval(statement("write"), *columns) if count else 0
         except Exception as error:
-            if getattr(error, "constraint_name", None) != _NUMBERED:
+            if getattr(error, "constraint_name", None) != _SID_CONSTRAINT:
                 raise
-            self._sids.clear()  # the server came back with less than it had, and gave them again
-            raise Overtaken from error
+            self._sids.clear()  # a failover lost values of the sequence, which then came twice
+            raise CreatedConcurrently from error
         if written != count:
-            raise Overtaken
+            raise CreatedConcurrently
 
     async def _take_sids(self, connection: AsyncpgConnection, count: int) -> list[int]:
-        # Other batches take from the same stock while this one waits for more.
+        # Other batches may take some while this one waits for the server.
         if len(self._sids) < count:
-            more = await connection.fetch(statement("take_sids"), max(count, _SIDS_AT_ONCE))
+            more = await connection.fetch(statement("next_sids"), max(count, _SIDS_AT_ONCE))
             self._sids += [sid for (sid,) in more]
-        taken, self._sids = self._sids[:count], self._sids[count:]
-        return taken
+        sids, self._sids = self._sids[:count], self._sids[count:]
+        return sids
 
 
-def entry_of(row: Any) -> Entry:
-    """The entry in a row of kind, key, stream, version, state, due, data."""
+def entry_from_row(row: Any) -> Entry:
+    """Return the entry in a row of kind, key, stream, version, state, due, data."""
     kind, key, stream, version, state, due, data = row
     return Entry(
-        unpacked(kind), unpacked(key), unpacked(stream), version, unpacked(state), due, data
+        unpack_text(kind),
+        unpack_text(key),
+        unpack_text(stream),
+        version,
+        unpack_text(state),
+        due,
+        data,
     )
 
 
-def _stream_of(row: Any) -> tuple[str, tuple[int, StreamRow]]:
+def _stream_from_row(row: Any) -> tuple[str, tuple[int, StreamRow]]:
     sid, name, kind, head, epoch, holder, due, tries, gone = row
-    held = None if holder is None else unpacked(holder)
-    return unpacked(name), (
+    holder = None if holder is None else unpack_text(holder)
+    return unpack_text(name), (
         sid,
-        StreamRow(unpacked(kind), head, epoch, held, due, tries, gone),
+        StreamRow(unpack_text(kind), head, epoch, holder, due, tries, gone),
     )

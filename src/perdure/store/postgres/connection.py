@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL with our settings, and what its errors mean."""
+"""Connections to PostgreSQL with our settings, and pools of them."""
 
 import asyncio
 import socket
@@ -11,19 +11,19 @@ import anyio
 
 from perdure.errors import ConfigError, StoreError
 from perdure.store.postgres.errors import (
-    explained,
+    explain_error,
     is_broken,
     is_database_error,
     is_misconfigured,
-    may_go_again,
+    is_retryable,
 )
-from perdure.store.postgres.url import Address
+from perdure.store.postgres.url import PostgresAddress
 
 T = TypeVar("T")
 
 CONNECT_S: Final = 10.0
 COMMAND_S: Final = 30.0
-# A peer that vanished is noticed after about ten seconds, whether or not something was sent to it.
+# A peer that vanished is detected after about ten seconds, whether or not data was sent to it.
 _KEEPALIVE: Final = (
     ("TCP_KEEPIDLE", 5),
     ("TCP_KEEPINTVL", 2),
@@ -31,9 +31,9 @@ _KEEPALIVE: Final = (
     ("TCP_USER_TIMEOUT", 11_000),  # ms
 )
 
-# What must hold in every transaction, whatever the defaults of the server or the role.
-# A stopped client must not keep its row locks: the server frees them. All statements are made for
-# their indexes: a plan that was made on an empty table and kept must not walk over a large one.
+# Settings of every transaction, whatever the defaults of the server or the role. The server must
+# free the row locks of a stopped client. All statements are written for their indexes: a plan that
+# was cached while a table was empty must not scan it when it is large.
 _SETTINGS: Final = {
     "idle_in_transaction_session_timeout": "2s",
     "lock_timeout": "5s",
@@ -46,165 +46,165 @@ _SETTINGS: Final = {
 
 
 class AsyncpgConnection(Protocol):
-    """What is used of a connection of asyncpg."""
+    """The methods of an asyncpg connection that the store uses."""
 
     async def execute(self, sql: str, *args: Any) -> str:
-        """Run it; without arguments it may be several statements. Answers the last one's tag."""
+        """Run statements (several only without arguments); returns the tag of the last one."""
         ...
 
     async def fetch(self, sql: str, *args: Any) -> Sequence[Any]:
-        """All rows."""
+        """Return all rows."""
         ...
 
     async def fetchrow(self, sql: str, *args: Any) -> Any:
-        """The first row, or None."""
+        """Return the first row, or None."""
         ...
 
     async def fetchval(self, sql: str, *args: Any) -> Any:
-        """The first value of the first row, or None."""
+        """Return the first value of the first row, or None."""
         ...
 
-    async def add_listener(self, channel: str, heard: Callable[..., None]) -> None:
-        """LISTEN, and call it with (connection, pid, channel, payload)."""
+    async def add_listener(self, channel: str, callback: Callable[..., None]) -> None:
+        """LISTEN, and call the callback with (connection, pid, channel, payload)."""
         ...
 
-    def add_termination_listener(self, ended: Callable[..., None]) -> None:
-        """Call it with the connection once that has ended."""
+    def add_termination_listener(self, callback: Callable[..., None]) -> None:
+        """Call the callback with the connection when it ends."""
         ...
 
     def is_closed(self) -> bool:
-        """Whether it has ended."""
+        """Return whether the connection has ended."""
         ...
 
     def get_server_pid(self) -> int:
-        """The process that serves it."""
+        """Return the id of the server process of this connection."""
         ...
 
     async def close(self, *, timeout: float) -> None:  # noqa: ASYNC109 - asyncpg's own name
-        """Say goodbye."""
+        """Close the connection in good order."""
         ...
 
     def terminate(self) -> None:
-        """Cut it."""
+        """Close the connection at once."""
         ...
 
 
 class PooledConnection:
-    """One connection; used by one task at a time."""
+    """Connection that one task at a time uses."""
 
     def __init__(self, connection: AsyncpgConnection, begin: str, *, is_pooled: bool) -> None:
-        self.connection = connection
+        self.raw = connection
         self._begin = begin
-        # A pooled one has our settings inside a transaction only, so each statement is in one.
+        # Behind a pooler our settings hold inside a transaction only, so each statement needs one.
         self._needs_transaction = is_pooled
 
     async def begin(self) -> None:
         """Begin a transaction."""
-        await self.connection.execute(self._begin)
+        await self.raw.execute(self._begin)
 
     async def commit(self) -> str:
-        """End it; what the server says it did."""
-        return await self.connection.execute("COMMIT")
+        """Commit the transaction and return the server's tag."""
+        return await self.raw.execute("COMMIT")
 
     async def roll_back(self) -> None:
-        """Undo it; a connection that cannot do this is of no use."""
+        """Roll back the transaction, or close a connection that cannot do that."""
         try:
-            await self.connection.execute("ROLLBACK")
-        except Exception:  # noqa: BLE001 - whatever it is, the server undoes what nobody commits
-            self.connection.terminate()
+            await self.raw.execute("ROLLBACK")
+        except Exception:  # noqa: BLE001 - the server rolls back what is not committed
+            self.raw.terminate()
 
-    async def undo(self, error: BaseException) -> None:
-        """Undo it after an error; one that broke the connection has done so already."""
+    async def recover_from(self, error: BaseException) -> None:
+        """Roll back after an error, or close the connection if the error broke it."""
         if is_broken(error):
-            self.connection.terminate()
+            self.raw.terminate()
         else:
             await self.roll_back()
 
     async def fetch(self, sql: str, *args: Any) -> Sequence[Any]:
-        """All rows of a statement that is a transaction of its own."""
+        """Run a statement as a transaction of its own and return all rows."""
         if not self._needs_transaction:
-            return await self.connection.fetch(sql, *args)
+            return await self.raw.fetch(sql, *args)
         async with self.transaction() as connection:
             return await connection.fetch(sql, *args)
 
     async def fetchrow(self, sql: str, *args: Any) -> Any:
-        """The first row of such a statement, or None."""
+        """Run a statement as a transaction of its own and return the first row, or None."""
         rows = await self.fetch(sql, *args)
         return rows[0] if rows else None
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncpgConnection]:
-        """Commit at the end, or undo; an error of COMMIT itself comes out as it is."""
+        """Commit at the end, or roll back after an error; an error of COMMIT is not wrapped."""
         await self.begin()
         try:
-            yield self.connection
+            yield self.raw
         except BaseException as error:
             with anyio.CancelScope(shield=True):
-                await self.undo(error)
+                await self.recover_from(error)
             raise
         await self.commit()
 
     async def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         with suppress(Exception):
-            await self.connection.close(timeout=1.0)
+            await self.raw.close(timeout=1.0)
 
 
 class Connector:
-    """Makes connections to one database."""
+    """Opens connections to one database."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: PostgresAddress) -> None:
         self.address = address
         self._asyncpg: ModuleType | None = None
 
-    async def line(self, *, synced: bool = True, patient: bool = False) -> PooledConnection:
-        """A new connection; raises StoreError.
+    async def connect(self, *, synced: bool = True, patient: bool = False) -> PooledConnection:
+        """Open a connection. Raises StoreError.
 
-        Without `synced` its commits are not on the disk when they are answered: for what is
-        forgotten with its process, or carried along by the next commit that is synced. A `patient`
-        one waits for its statements as long as they take.
+        Without `synced` the server replies before a commit is on disk: for rows that end with
+        their process, or that the next synced commit makes durable. A `patient` connection has no
+        statement timeout.
         """
         pooled = self.address.is_pooled
         settings = self._settings(synced=synced)
         if patient:
             settings["statement_timeout"] = "0"
-        more: dict[str, Any] = (
+        options: dict[str, Any] = (
             {"statement_cache_size": 0}
             if pooled
             else {"server_settings": settings, "max_cached_statement_lifetime": 0}
         )
-        connection = await self._connected(None if patient else COMMAND_S, **more)
+        connection = await self._open(None if patient else COMMAND_S, **options)
         _keep_alive(connection)
         begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
         if pooled:
             begin = ";".join([begin, *(f"SET LOCAL {n} = '{v}'" for n, v in settings.items())])
         return PooledConnection(connection, begin, is_pooled=pooled)
 
-    async def plain(self) -> AsyncpgConnection:
-        """A new connection with the settings that the server has for everybody."""
-        connection: AsyncpgConnection = await self._connected(COMMAND_S, statement_cache_size=0)
+    async def connect_plain(self) -> AsyncpgConnection:
+        """Open a connection with the server's own settings."""
+        connection: AsyncpgConnection = await self._open(COMMAND_S, statement_cache_size=0)
         return connection
 
-    async def _connected(self, command_s: float | None, **more: Any) -> Any:
+    async def _open(self, command_s: float | None, **options: Any) -> Any:
         connect = self._module().connect
         self.address.check_files()
         try:
             return await connect(
-                self.address.dsn, timeout=CONNECT_S, command_timeout=command_s, **more
+                self.address.dsn, timeout=CONNECT_S, command_timeout=command_s, **options
             )
         except Exception as error:
             if is_misconfigured(error):
                 raise ConfigError(
-                    f"the URL of {self.address.where} makes no sense: {error}",
-                    hint="see docs/postgres.md for what it may say",
+                    f"the URL of {self.address.where} is invalid: {error}",
+                    hint="docs/postgres.md describes its format",
                 ) from error
-            raise self.explained(error) from error
+            raise self.explain(error) from error
 
-    def explained(self, error: Exception) -> StoreError:
-        """What an error of the database or the network means for the caller, in one line."""
+    def explain(self, error: Exception) -> StoreError:
+        """Map an error of the database or the network to our error tree; one of ours is copied."""
         if isinstance(error, StoreError):
             return type(error)(error.message, hint=error.hint, code=error.code)
-        return explained(error, self.address.where)
+        return explain_error(error, self.address.where)
 
     def _settings(self, *, synced: bool) -> dict[str, str]:
         return {
@@ -229,7 +229,7 @@ class Connector:
 
 
 def _keep_alive(connection: Any) -> None:
-    """Notice a peer that vanished without a word; there is nothing to set on a unix socket."""
+    """Detect a peer that vanished; a Unix socket needs no such options."""
     transport = getattr(connection, "_transport", None)
     sock = transport.get_extra_info("socket") if transport is not None else None
     if sock is None or sock.family == getattr(socket, "AF_UNIX", None):
@@ -242,66 +242,68 @@ def _keep_alive(connection: Any) -> None:
 
 
 class Pool:
-    """Connections of one kind."""
+    """Pool of connections of one kind."""
 
-    def __init__(self, dial: Connector, most: int, *, synced: bool = True) -> None:
-        self._dial = dial
+    def __init__(self, connector: Connector, most: int, *, synced: bool = True) -> None:
+        self._connector = connector
         self._synced = synced
-        self._places = asyncio.Semaphore(most)
+        self._slots = asyncio.Semaphore(most)
         self._most = most
         self._idle: list[PooledConnection] = []
 
-    def keep(self, line: PooledConnection) -> None:
-        """A connection that is there already."""
-        self._idle.append(line)
+    def add(self, connection: PooledConnection) -> None:
+        """Add a connection that is already open."""
+        self._idle.append(connection)
 
     @asynccontextmanager
-    async def line(self) -> AsyncIterator[PooledConnection]:
-        """A connection; kept for the next one unless it broke or its task was cancelled."""
-        async with self._places:
-            line = self._kept() or await self._dial.line(synced=self._synced)
+    async def connection(self) -> AsyncIterator[PooledConnection]:
+        """Lend a connection, which returns to the pool unless it broke or its task is cancelled."""
+        async with self._slots:
+            connection = self._idle_connection() or await self._connector.connect(
+                synced=self._synced
+            )
             try:
-                yield line
+                yield connection
             except BaseException as error:
                 if isinstance(error, Exception) and not is_broken(error):
-                    self._idle.append(line)
+                    self._idle.append(connection)
                 else:
-                    line.connection.terminate()
+                    connection.raw.terminate()
                 raise
-            self._idle.append(line)
+            self._idle.append(connection)
 
-    async def ask(self, question: Callable[[PooledConnection], Awaitable[T]]) -> T:
-        """The answer to a question that may be asked twice, since a connection may have broken."""
+    async def query(self, query: Callable[[PooledConnection], Awaitable[T]]) -> T:
+        """Run a query that may run twice: again on another connection if the first one broke."""
         try:
             try:
-                return await self._ask(question)
+                return await self._run(query)
             except Exception as error:
-                if not may_go_again(error):
+                if not is_retryable(error):
                     raise
-                return await self._ask(question)
+                return await self._run(query)
         except StoreError:
             raise
         except Exception as error:
             if is_database_error(error):
-                raise self._dial.explained(error) from error
+                raise self._connector.explain(error) from error
             raise
 
     async def close(self) -> None:
-        """Close them all, once nobody uses one."""
+        """Close all connections, once none is in use."""
         for _ in range(self._most):
-            await self._places.acquire()
+            await self._slots.acquire()
         while self._idle:
             await self._idle.pop().close()
         for _ in range(self._most):
-            self._places.release()
+            self._slots.release()
 
-    async def _ask(self, question: Callable[[PooledConnection], Awaitable[T]]) -> T:
-        async with self.line() as line:
-            return await question(line)
+    async def _run(self, query: Callable[[PooledConnection], Awaitable[T]]) -> T:
+        async with self.connection() as connection:
+            return await query(connection)
 
-    def _kept(self) -> PooledConnection | None:
+    def _idle_connection(self) -> PooledConnection | None:
         while self._idle:
-            line = self._idle.pop()
-            if not line.connection.is_closed():
-                return line
+            connection = self._idle.pop()
+            if not connection.raw.is_closed():
+                return connection
         return None

@@ -1,4 +1,4 @@
-"""Looking into a PostgreSQL store, beside whoever uses it: nothing here changes it."""
+"""Read-only inspection of a PostgreSQL store that other processes may be using."""
 
 import asyncio
 import re
@@ -12,38 +12,38 @@ from perdure.errors import StoreError
 from perdure.store.base import Store, WallClock
 from perdure.store.inspect import (
     Due,
-    Seen,
     Sizes,
-    StreamLook,
+    StoredRecord,
+    StreamInspection,
     Table,
     Vitals,
-    free_name,
-    kept_line,
+    record_line,
+    unused_path,
 )
 from perdure.store.postgres.connection import AsyncpgConnection, Connector
 from perdure.store.postgres.errors import is_database_error, sqlstate
 from perdure.store.postgres.schema import known_steps
-from perdure.store.postgres.sql import packed, statement, unpacked
+from perdure.store.postgres.sql import pack_text, statement, unpack_text
 from perdure.store.postgres.store import PostgresStore
-from perdure.store.postgres.url import Address
-from perdure.store.shared.line_files import append
-from perdure.store.shared.names import name_of
+from perdure.store.postgres.url import PostgresAddress
+from perdure.store.shared.line_files import append_lines
+from perdure.store.shared.names import file_name
 
 T = TypeVar("T")
-Question = Callable[[AsyncpgConnection], Awaitable[T]]
+InspectQuery = Callable[[AsyncpgConnection], Awaitable[T]]
 
-_MOST: Final = 20  # of each kind of thing that is listed by name
-_NEWEST: Final = 1000  # records whose instants are looked at
+_MOST: Final = 20  # due sessions that are listed by name
+_NEWEST: Final = 1000  # records whose times are compared
 _PAGE: Final = 1000
-_LONG_MS: Final = 600_000  # a transaction as old as this keeps a vacuum from its work
-# All of a question is about one moment; what is set goes with it, also behind a pooler.
+_LONG_MS: Final = 600_000  # age of a transaction that keeps a vacuum from removing rows
+# A query reads one snapshot; the setting ends with its transaction, also behind a pooler.
 _BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL search_path TO {}"
 _INDEX: Final = re.compile(r"^CREATE (?:UNIQUE )?INDEX (\w+) ON .*?;", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """What keeps dead rows from being removed."""
+    """Transaction or slot that keeps a vacuum from removing dead rows."""
 
     kind: str
     name: str
@@ -51,33 +51,33 @@ class Blocker:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """A PostgreSQL server as it is set up, and what is going on in it."""
+class PostgresServerInfo:
+    """Settings and present activity of a PostgreSQL server."""
 
     settings: dict[str, str]
-    ahead_ms: int  # its clock, of this machine's
-    missing: dict[str, str]  # indexes that are not there or not valid, and what makes them
+    ahead_ms: int  # its clock minus this machine's
+    missing: dict[str, str]  # missing or invalid indexes, and the statements that create them
     blockers: tuple[Blocker, ...]
     tables: tuple[Table, ...]
     replicas: int
     synchronous: int  # of them
 
 
-class PostgresLook:
-    """Questions to one database, each on a connection of its own. Raises StoreError."""
+class PostgresInspector:
+    """Queries of one database, each on a new connection. Raises StoreError."""
 
-    def __init__(self, address: Address) -> None:
-        self._dial = Connector(address)
+    def __init__(self, address: PostgresAddress) -> None:
+        self._connector = Connector(address)
         self._schema = address.schema
         self.where = address.where
 
     def vitals(self, now: int) -> Vitals:
-        """Counts, workers and what is due."""
-        return self._ask(lambda line: _vitals(line, now))
+        """Return counts, holders and due sessions."""
+        return self._query(lambda connection: _vitals(connection, now))
 
     def sizes(self) -> Sizes:
-        """What the tables take; what is left beside them the server does not say."""
-        tables = self._ask(self._tables)
+        """Return the size of the tables; the server does not report free disk space."""
+        tables = self._query(self._tables)
         return Sizes(
             sum(table.bytes + table.index_bytes for table in tables),
             wal=0,
@@ -90,84 +90,85 @@ class PostgresLook:
         )
 
     def clock(self) -> int:
-        """The server's time, in ms."""
-        now: int = self._ask(lambda line: line.fetchval(statement("now")))
+        """Return the server's time, in ms."""
+        now: int = self._query(lambda connection: connection.fetchval(statement("now")))
         return now
 
-    def server(self) -> Server:
-        """How it is set up, and what goes on in it."""
-        return self._ask(self._server)
+    def server(self) -> PostgresServerInfo:
+        """Return the server's settings and activity."""
+        return self._query(self._server)
 
-    def damage(self, *, full: bool = False) -> list[str]:  # noqa: ARG002 - as every look has it
-        """The server looks after its own pages."""
+    def damage(self, *, full: bool = False) -> list[str]:  # noqa: ARG002 - a method of StoreInspector
+        """Return nothing: the server checks its own pages."""
         return []
 
     def holes(self) -> list[tuple[str, int]]:
-        """Streams with records missing, and how many."""
-        rows = self._rows("care_holes")
-        return [(unpacked(stream), count) for stream, count in rows]
+        """Return the streams with missing records, and how many each."""
+        rows = self._rows("inspect_holes")
+        return [(unpack_text(stream), count) for stream, count in rows]
 
-    def records(self, look: Callable[[str, int, str, Any], None]) -> None:
-        """Show every record, as (stream, seq, type, data)."""
+    def records(self, visit: Callable[[str, int, str, Any], None]) -> None:
+        """Call `visit` with every record, as (stream, seq, type, data)."""
         after: int | None = 0
         while after is not None:
-            rows = self._rows("care_records", after, _PAGE)
+            rows = self._rows("inspect_records", after, _PAGE)
             for _, stream, seq, type_, data in rows:
-                look(unpacked(stream), seq, unpacked(type_), data)
+                visit(unpack_text(stream), seq, unpack_text(type_), data)
             after = rows[-1][0] if rows else None
 
-    def entries(self, look: Callable[[str, Any], None], kind: str, state: str | None) -> None:
-        """Show the entries of a kind (in one state), as (key, data)."""
+    def entries(self, visit: Callable[[str, Any], None], kind: str, state: str | None) -> None:
+        """Call `visit` with the entries of a kind (in one state), as (key, data)."""
         after: str | None = ""
         while after is not None:
-            wanted = packed(kind), None if state is None else packed(state)
-            rows = self._rows("care_entries", *wanted, after, _PAGE)
+            conditions = pack_text(kind), None if state is None else pack_text(state)
+            rows = self._rows("inspect_entries", *conditions, after, _PAGE)
             for key, data in rows:
-                look(unpacked(key), data)
+                visit(unpack_text(key), data)
             after = rows[-1][0] if rows else None
 
     def streams(self) -> list[str]:
-        """Every stream that is not gone."""
-        rows = self._rows("care_streams")
-        return [unpacked(stream) for (stream,) in rows]
+        """Return the ids of all streams that are not gone."""
+        rows = self._rows("inspect_streams")
+        return [unpack_text(stream) for (stream,) in rows]
 
-    def stream(self, stream: str) -> StreamLook | None:
-        """One stream with its records; None if there never was one."""
-        return self._ask(lambda line: _stream(line, stream))
+    def stream(self, stream: str) -> StreamInspection | None:
+        """Return one stream with its records, None if it never existed."""
+        return self._query(lambda connection: _stream(connection, stream))
 
-    def keep_original(self, stream: str) -> Path:
-        """Write the records of a stream, as they are, to a file in the current directory."""
-        found = self.stream(stream)
-        target = free_name(Path.cwd(), f"{name_of(stream)}.damaged")
-        append(target, [kept_line(seen) for seen in (found.seen if found else ())], sync=True)
+    def save_original(self, stream: str) -> Path:
+        """Write the stored records of a stream to a new file in the current directory."""
+        inspection = self.stream(stream)
+        target = unused_path(Path.cwd(), f"{file_name(stream)}.damaged")
+        records = inspection.records if inspection else ()
+        append_lines(target, [record_line(record) for record in records], sync=True)
         return target
 
     def _rows(self, name: str, *args: Any) -> Sequence[Any]:
-        return self._ask(lambda line: line.fetch(statement(name), *args))
+        return self._query(lambda connection: connection.fetch(statement(name), *args))
 
-    def _ask(self, question: Question[T]) -> T:
-        # In a thread, for a thread has no event loop yet: whoever asks may be in one.
+    def _query(self, query: InspectQuery[T]) -> T:
+        # In a thread, which has no event loop yet: the caller may run in one.
         with ThreadPoolExecutor(1) as thread:
-            return thread.submit(asyncio.run, self._asked(question)).result()
+            return thread.submit(asyncio.run, self._run(query)).result()
 
-    async def _asked(self, question: Question[T]) -> T:
-        line = await self._dial.plain()
+    async def _run(self, query: InspectQuery[T]) -> T:
+        connection = await self._connector.connect_plain()
         try:
-            await line.execute(_BEGIN.format(self._schema))
-            return await question(line)
+            await connection.execute(_BEGIN.format(self._schema))
+            return await query(connection)
         except Exception as error:
             if is_database_error(error):
-                raise await self._explained(line, error) from error
+                raise await self._explain(connection, error) from error
             raise
         finally:
-            await line.close(timeout=1.0)
+            await connection.close(timeout=1.0)
 
-    async def _explained(self, line: AsyncpgConnection, error: Exception) -> StoreError:
+    async def _explain(self, connection: AsyncpgConnection, error: Exception) -> StoreError:
         if sqlstate(error) == "42P01":  # no such table
-            await line.execute("ROLLBACK")
-            if await line.fetchval(statement("care_closed"), self._schema):
+            await connection.execute("ROLLBACK")
+            if await connection.fetchval(statement("inspect_closed"), self._schema):
                 return StoreError(
-                    f"the user may not look into the schema {self._schema} of {self.where}",
+                    f"the user may not read the schema {self._schema} of {self.where}",
                     code="STORE_ACCESS_DENIED",
                     hint=f"GRANT USAGE ON SCHEMA {self._schema}, and SELECT on its tables",
                 )
@@ -176,78 +177,80 @@ class PostgresLook:
                 code="STORE_NOT_FOUND",
                 hint="perdure run and perdure worker create it",
             )
-        return self._dial.explained(error)
+        return self._connector.explain(error)
 
-    async def _tables(self, line: AsyncpgConnection) -> tuple[Table, ...]:
-        rows = await line.fetch(statement("care_tables"), self._schema)
+    async def _tables(self, connection: AsyncpgConnection) -> tuple[Table, ...]:
+        rows = await connection.fetch(statement("inspect_tables"), self._schema)
         return tuple(Table(*row) for row in rows)
 
-    async def _server(self, line: AsyncpgConnection) -> Server:
-        ahead_ms = await line.fetchval(statement("now")) - WallClock().now()
-        settings = await line.fetch(statement("care_settings"))
-        there = dict(await line.fetch(statement("care_indexes"), self._schema))
-        blockers = await line.fetch(statement("care_blockers"), _LONG_MS)
-        replicas, synchronous = await line.fetchrow(statement("care_replicas"))
-        return Server(
+    async def _server(self, connection: AsyncpgConnection) -> PostgresServerInfo:
+        ahead_ms = await connection.fetchval(statement("now")) - WallClock().now()
+        settings = await connection.fetch(statement("inspect_settings"))
+        indexes = dict(await connection.fetch(statement("inspect_indexes"), self._schema))
+        blockers = await connection.fetch(statement("inspect_blockers"), _LONG_MS)
+        replicas, synchronous = await connection.fetchrow(statement("inspect_replicas"))
+        return PostgresServerInfo(
             dict(settings),
             ahead_ms,
-            {name: sql for name, sql in known_indexes().items() if not there.get(name)},
+            {name: sql for name, sql in known_indexes().items() if not indexes.get(name)},
             tuple(Blocker(*row) for row in blockers),
-            await self._tables(line),
+            await self._tables(connection),
             replicas,
             synchronous,
         )
 
 
-def look_of(store: Store) -> PostgresLook | None:
-    """A look into a PostgreSQL store; None for another one."""
-    return PostgresLook(store.address) if isinstance(store, PostgresStore) else None
+def postgres_inspector(store: Store) -> PostgresInspector | None:
+    """Return the inspector of a PostgreSQL store; None for another backend."""
+    return PostgresInspector(store.address) if isinstance(store, PostgresStore) else None
 
 
 def known_schema() -> int:
-    """The newest schema that this perdure knows."""
+    """Return the number of the newest schema that this perdure supports."""
     return known_steps()[-1].number
 
 
 def known_indexes() -> dict[str, str]:
-    """The indexes that the steps of the schema make, and how."""
-    found = (one for step in known_steps() for one in _INDEX.finditer(step.sql))
-    return {one[1]: " ".join(one[0].split()) for one in found}
+    """Return the indexes that the schema steps create, with their statements."""
+    matches = (match for step in known_steps() for match in _INDEX.finditer(step.sql))
+    return {match[1]: " ".join(match[0].split()) for match in matches}
 
 
-async def _vitals(line: AsyncpgConnection, now: int) -> Vitals:
-    due = await line.fetch(statement("care_due"), now, _MOST)
-    kinds = await line.fetch(statement("care_due_kinds"), now)
-    counts = await line.fetch(statement("care_counts"))
-    holders = await line.fetch(statement("care_holders"))
+async def _vitals(connection: AsyncpgConnection, now: int) -> Vitals:
+    due = await connection.fetch(statement("inspect_due"), now, _MOST)
+    kinds = await connection.fetch(statement("inspect_due_kinds"), now)
+    counts = await connection.fetch(statement("inspect_counts"))
+    holders = await connection.fetch(statement("inspect_holders"))
     return Vitals(
-        await line.fetchval(statement("care_schema")),
-        {(unpacked(kind), unpacked(state)): count for kind, state, count in counts},
-        tuple((unpacked(name), until, held) for name, until, held in holders),
+        await connection.fetchval(statement("inspect_schema")),
+        {(unpack_text(kind), unpack_text(state)): count for kind, state, count in counts},
+        tuple((unpack_text(name), until, held) for name, until, held in holders),
         Due(
             due[0][3] if due else 0,
-            tuple((unpacked(stream), unpacked(kind), at) for stream, kind, at, _ in due),
-            {unpacked(kind): count for kind, count in kinds},
+            tuple((unpack_text(stream), unpack_text(kind), at) for stream, kind, at, _ in due),
+            {unpack_text(kind): count for kind, count in kinds},
         ),
-        await line.fetchval(statement("care_newest"), _NEWEST),
+        await connection.fetchval(statement("inspect_newest"), _NEWEST),
     )
 
 
-async def _stream(line: AsyncpgConnection, stream: str) -> StreamLook | None:
-    row = await line.fetchrow(statement("care_stream"), packed(stream))
+async def _stream(connection: AsyncpgConnection, stream: str) -> StreamInspection | None:
+    row = await connection.fetchrow(statement("inspect_stream"), pack_text(stream))
     if row is None:
         return None
     sid, kind, head, epoch, gone, holder, until = row
-    log = await line.fetch(statement("care_log"), sid)
-    entries = await line.fetch(statement("care_of_stream"), sid)
-    return StreamLook(
+    log = await connection.fetch(statement("inspect_log"), sid)
+    entries = await connection.fetch(statement("inspect_of_stream"), sid)
+    return StreamInspection(
         stream,
-        unpacked(kind),
+        unpack_text(kind),
         head,
         epoch,
         gone,
-        None if holder is None else unpacked(holder),
+        None if holder is None else unpack_text(holder),
         until,
-        tuple(Seen(seq, unpacked(type_), at, data) for seq, type_, at, data in log),
-        entries=tuple((unpacked(k), unpacked(key), version, d) for k, key, version, d in entries),
+        tuple(StoredRecord(seq, unpack_text(type_), at, data) for seq, type_, at, data in log),
+        entries=tuple(
+            (unpack_text(k), unpack_text(key), version, d) for k, key, version, d in entries
+        ),
     )

@@ -1,4 +1,4 @@
-"""Claims and heartbeats on PostgreSQL: who may drive what, by the server's own clock."""
+"""Claims, reaps and heartbeats on PostgreSQL, by the server's own clock."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,229 +9,238 @@ from typing import Any
 from perdure.errors import StoreError
 from perdure.store.base import Lease, Lost, Unknown
 from perdure.store.judge import BACK_OFF_FROM_TRY, LONGEST_BACK_OFF_MS
+from perdure.store.postgres.batcher import Batcher
 from perdure.store.postgres.clock import ServerClock
 from perdure.store.postgres.connection import AsyncpgConnection, Connector, Pool, PooledConnection
 from perdure.store.postgres.errors import (
     READ_ONLY,
     is_broken,
     is_database_error,
-    is_of_one,
-    may_go_again,
+    is_retryable,
+    is_row_error,
     sqlstate,
 )
-from perdure.store.postgres.gather import Gather
-from perdure.store.postgres.schema import too_old
-from perdure.store.postgres.sql import packed, statement, unpacked
+from perdure.store.postgres.schema import schema_too_new
+from perdure.store.postgres.sql import pack_text, statement, unpack_text
 
-_CLAIMS = 2  # at once
-_LINES = 3  # so that no heartbeat waits behind claims that wait for a row
+_CLAIMS = 2  # at the same time
+_CONNECTIONS = 3  # so that no heartbeat waits behind claims that wait for a row
 
 
-class Leases:
-    """The rows of holders, and the streams that they hold.
+class LeaseRows:
+    """Rows of holders, and the leases in the rows of streams.
 
-    None of this is on the disk when it is answered: it is forgotten with its process anyway, and
-    what a driver then writes takes it along, since PostgreSQL's log is in order.
+    Nothing here is synced before the reply: a lease is worthless once its process has ended, and
+    the next commit of its driver makes it durable too, since PostgreSQL's log is in order.
     """
 
-    def __init__(self, dial: Connector, clock: ServerClock, program: int) -> None:
-        self._dial = dial
+    def __init__(self, connector: Connector, clock: ServerClock, program: int) -> None:
+        self._connector = connector
         self._clock = clock
         self._program = program
-        self._lines = Pool(dial, _LINES, synced=False)
+        self._pool = Pool(connector, _CONNECTIONS, synced=False)
         self._claims = asyncio.Semaphore(_CLAIMS)
-        self._gathers: dict[tuple[str, str], Gather[str, list[Lease]]] = {}  # holder, kind
+        self._batchers: dict[tuple[str, str], Batcher[str, list[Lease]]] = {}  # holder, kind
 
     async def close(self) -> None:
         """Close the connections."""
-        for gather in self._gathers.values():
-            await gather.close()
-        await self._lines.close()
+        for batcher in self._batchers.values():
+            await batcher.close()
+        await self._pool.close()
 
     async def claim(self, holder: str, kind: str, limit: int, only: str | None) -> list[Lease]:
-        """The due streams that the holder gets; raises Lost, or Unknown if it may hold more."""
+        """Lease due streams to a holder. Raises Lost, or Unknown if it may have got leases."""
         if only is not None and limit > 0:
-            return await self._named(holder, kind).answer(only)
-        name, now = packed(holder), self._clock.given()
-        alive, has_dead, has_due, seen = await self._lines.ask(
-            lambda line: _first(line, "look_for_work", name, packed(kind), now)
+            return await self._batcher(holder, kind).submit(only)
+        name, now = pack_text(holder), self._clock.fixed_now()
+        is_alive, has_dead, has_due, server_time = await self._pool.query(
+            lambda connection: _first(connection, "check_for_work", name, pack_text(kind), now)
         )
-        self._clock.heard(seen)
+        self._clock.set_server_time(server_time)
         if has_dead:
             await self.reap()
-            has_due = True  # perhaps
-        if not alive:
+            has_due = True  # perhaps, by the reaped streams
+        if not is_alive:
             raise _lost(holder)
         if not has_due or limit <= 0:
             return []
-        rows = await self._claimed("claim", name, packed(kind), limit)
+        rows = await self._run_claim("claim", name, pack_text(kind), limit)
         if not rows:
             raise _lost(holder)
         return [_lease(row, holder) for row in rows if row[2] is not None]
 
-    def _named(self, holder: str, kind: str) -> Gather[str, list[Lease]]:
-        """Claims of streams by their names, as many as are asked for at one time."""
-        gather = self._gathers.get((holder, kind))
-        if gather is None:
-            self._gathers = {  # without those of names that were given up
-                name: one
-                for name, one in self._gathers.items()
-                if name[0] == holder or not one.is_idle
+    def _batcher(self, holder: str, kind: str) -> Batcher[str, list[Lease]]:
+        """Return the batcher of a holder's claims of single streams."""
+        batcher = self._batchers.get((holder, kind))
+        if batcher is None:
+            self._batchers = {  # without those of former holder names
+                name: other
+                for name, other in self._batchers.items()
+                if name[0] == holder or not other.is_idle
             }
-            ask = partial(self._claim_these, holder, kind)
-            gather = self._gathers[holder, kind] = Gather(ask, self._dial.explained, is_of_one)
-        return gather
+            run = partial(self._claim_these, holder, kind)
+            batcher = Batcher(run, self._connector.explain, is_row_error)
+            self._batchers[holder, kind] = batcher
+        return batcher
 
     async def _claim_these(
         self, holder: str, kind: str, streams: Sequence[str]
     ) -> list[list[Lease]]:
-        """For each stream its lease, if it could be had; of two who ask for one, the first."""
-        wanted = list(dict.fromkeys(streams))
-        taken, has_dead = await self._claim_once(holder, kind, wanted)
-        if has_dead:  # what they had may be had afterwards
+        """Claim these streams; of two callers that name the same stream, the first gets it."""
+        names = list(dict.fromkeys(streams))
+        leases, has_dead = await self._claim_once(holder, kind, names)
+        if has_dead:  # then their streams may be claimed after a reap
             try:
                 await self.reap()
-                left = [stream for stream in wanted if stream not in taken]
-                taken |= (await self._claim_once(holder, kind, left))[0]
+                rest = [stream for stream in names if stream not in leases]
+                leases |= (await self._claim_once(holder, kind, rest))[0]
             except (Lost, Unknown):
                 raise
             except StoreError:
-                if not taken:  # else those who asked for it must get it: the holder has it
+                if not leases:  # else the callers must get the leases that the holder has
                     raise
-        return [[taken.pop(stream)] if stream in taken else [] for stream in streams]
+        return [[leases.pop(stream)] if stream in leases else [] for stream in streams]
 
     async def _claim_once(
         self, holder: str, kind: str, streams: Sequence[str]
     ) -> tuple[dict[str, Lease], bool]:
-        """What could be had, and whether there are dead holders; raises Lost."""
-        names = [packed(stream) for stream in streams]
-        rows = await self._claimed("claim_these", packed(holder), packed(kind), names)
-        alive, seen, *_, has_dead = rows[0]
-        self._clock.heard(seen)
-        if alive is None:
+        """Claim streams, and return whether there are expired holders. Raises Lost."""
+        names = [pack_text(stream) for stream in streams]
+        rows = await self._run_claim("claim_these", pack_text(holder), pack_text(kind), names)
+        live_holder, server_time, *_, has_dead = rows[0]
+        self._clock.set_server_time(server_time)
+        if live_holder is None:
             if has_dead:
                 await self.reap()
             raise _lost(holder)
         leases = (_lease(row, holder) for row in rows if row[2] is not None)
         return {lease.stream: lease for lease in leases}, has_dead
 
-    async def join(self, holder: str, ttl_ms: int, pulse: int | None) -> int:
-        """Make the holder's row; raises Lost if the name is taken, SchemaNewer."""
-        values = packed(holder), ttl_ms, pulse, self._program, self._clock.given()
+    async def join(self, holder: str, ttl_ms: int, lock: int | None) -> int:
+        """Create the holder's row. Raises SchemaNewer, or Lost if the name is taken."""
+        values = pack_text(holder), ttl_ms, lock, self._program, self._clock.fixed_now()
+        where = self._connector.address.where
 
-        async def go(line: PooledConnection) -> Any:
-            async with line.transaction() as inside:
-                await inside.fetch(statement("keep_schema"))
-                newer = await inside.fetchrow(statement("newer"), self._program)
+        async def insert(connection: PooledConnection) -> Any:
+            async with connection.transaction() as transaction:
+                await transaction.fetch(statement("lock_schema"))
+                newer = await transaction.fetchrow(statement("newer_schema"), self._program)
                 if newer is not None:
                     number, oldest = newer
-                    raise too_old(self._dial.address.where, number, oldest, self._program)
-                return await inside.fetchrow(statement("join"), *values)
+                    raise schema_too_new(where, number, oldest, self._program)
+                return await transaction.fetchrow(statement("join"), *values)
 
-        row = await self._lines.ask(go)
+        row = await self._pool.query(insert)
         if row is None:
             raise Lost(f"the name {holder} is taken")
         return self._until(row, ttl_ms)
 
     async def renew(self, holder: str, ttl_ms: int) -> int:
-        """Extend the holder's row; raises Lost if there is none, or it is too old a program's."""
-        row = await self._changed("renew", packed(holder), ttl_ms, self._clock.given())
+        """Extend the holder's row. Raises Lost if it is missing or of a program that is too old."""
+        values = pack_text(holder), ttl_ms, self._clock.fixed_now()
+        row = await self._pool.query(lambda connection: _first(connection, "renew", *values))
         if row is None:
-            raise Lost(f"{holder} is not alive here")
+            raise Lost(f"the heartbeat of {holder} is over")
         return self._until(row, ttl_ms)
 
     async def leave(self, holder: str, ttl_ms: int) -> int:
-        """Give everything back and remove the row; raises Lost if there is none."""
+        """Free the holder's streams and remove its row. Raises Lost if it does not exist."""
         now = await self._now()
 
-        async def go(line: PooledConnection) -> bool:
-            async with line.transaction() as inside:
-                if await inside.fetchrow(statement("lock_leaving"), packed(holder)) is None:
+        async def remove(connection: PooledConnection) -> bool:
+            async with connection.transaction() as transaction:
+                row = await transaction.fetchrow(statement("lock_holder"), pack_text(holder))
+                if row is None:
                     return False
-                await _give_back(inside, [packed(holder)], now + ttl_ms, wait=True)
+                await _remove_holders(transaction, [pack_text(holder)], now + ttl_ms, wait=True)
             return True
 
-        if not await self._lines.ask(go):
-            raise Lost(f"{holder} is not alive here")
+        if not await self._pool.query(remove):
+            raise Lost(f"the heartbeat of {holder} is over")
         return now + ttl_ms
 
-    async def reap(self, dead: Sequence[str] = ()) -> None:
-        """Give back what dead holders had: those whose time is over, and those named."""
-        now = await self._now()
+    async def reap(self, dead: Sequence[str] = (), now: int | None = None) -> int:
+        """Free the leases of expired holders and of those named; returns how many holders.
 
-        async def go(line: PooledConnection) -> None:
-            async with line.transaction() as inside:
-                names = [packed(name) for name in dead]
-                rows = await inside.fetch(statement("lock_dead"), now, names)
+        Streams that are being written are left for the next reap, with their holder.
+        """
+        instant = await self._now() if now is None else now
+        names = [pack_text(name) for name in dead]
+
+        async def remove(connection: PooledConnection) -> int:
+            async with connection.transaction() as transaction:
+                rows = await transaction.fetch(statement("lock_dead"), instant, names)
                 if rows:
-                    await _give_back(inside, [name for (name,) in rows], now, wait=False)
+                    holders = [name for (name,) in rows]
+                    await _remove_holders(transaction, holders, instant, wait=False)
+            return len(rows)
 
-        await self._lines.ask(go)
+        return await self._pool.query(remove)
 
-    async def _claimed(self, sql: str, name: str, kind: str, wanted: object) -> Sequence[Any]:
-        now = self._clock.given()
+    async def _run_claim(self, sql: str, name: str, kind: str, choice: object) -> Sequence[Any]:
+        """Run a claim of `choice` streams: their number, or their names."""
+        now = self._clock.fixed_now()
         try:
-            async with self._claims, self._lines.line() as line:
-                return await line.fetch(statement(sql), name, kind, wanted, now)
+            async with self._claims, self._pool.connection() as connection:
+                return await connection.fetch(statement(sql), name, kind, choice, now)
         except StoreError:
             raise
         except Exception as error:
             if is_broken(error) and sqlstate(error) != READ_ONLY:
-                if may_go_again(error):
-                    await self._give_up(name)
-                text = f"what was claimed is not known: {self._dial.explained(error).message}"
-                raise Unknown(text, hint="give up the holder's name") from error
+                if is_retryable(error):
+                    await self._undo_claim(name)
+                reason = self._connector.explain(error).message
+                text = f"it is unknown which streams were claimed: {reason}"
+                raise Unknown(text, hint="continue under a new holder name") from error
             if is_database_error(error):
-                raise self._dial.explained(error) from error
+                raise self._connector.explain(error) from error
             raise
 
-    async def _give_up(self, name: str) -> None:
-        """Let others have what a holder was given without an answer; if not, its lease ends.
+    async def _undo_claim(self, name: str) -> None:
+        """Remove a holder whose claim got no reply, and free its streams; else its leases expire.
 
-        A claim of its that is still under way is waited for, and a later one finds nobody.
+        A claim that is still running is waited for; a later one of this holder raises Lost.
         """
 
-        async def go(line: PooledConnection) -> None:
-            async with line.transaction() as inside:
-                if await inside.fetchrow(statement("lock_leaving"), name) is not None:
-                    await inside.fetch(statement("give_back_unseen"), name, now)
-                    await inside.fetch(statement("remove_holders"), [name])
+        async def remove(connection: PooledConnection) -> None:
+            async with connection.transaction() as transaction:
+                if await transaction.fetchrow(statement("lock_holder"), name) is not None:
+                    await transaction.fetch(statement("free_unknown_claims"), name, now)
+                    await transaction.fetch(statement("remove_holders"), [name])
 
         with suppress(StoreError):
             now = await self._now()
-            await self._lines.ask(go)
-
-    async def _changed(self, name: str, *values: Any) -> Any:
-        rows = await self._lines.ask(lambda line: line.fetch(statement(name), *values))
-        return rows[0] if rows else None
+            await self._pool.query(remove)
 
     async def _now(self) -> int:
-        given = self._clock.given()
-        if given is not None:
-            return given
-        return int((await self._lines.ask(lambda line: _first(line, "now")))[0])
+        now = self._clock.fixed_now()
+        if now is not None:
+            return now
+        return int((await self._pool.query(lambda connection: _first(connection, "now")))[0])
 
     def _until(self, row: Any, ttl_ms: int) -> int:
         (until,) = row
-        self._clock.heard(until - ttl_ms)
+        self._clock.set_server_time(until - ttl_ms)
         return int(until)
 
 
 def _lost(holder: str) -> Lost:
-    return Lost(f"{holder} is not alive here, so it can hold nothing")
+    return Lost(f"the heartbeat of {holder} is over, so it cannot claim")
 
 
 def _lease(row: Any, holder: str) -> Lease:
-    """The lease in a row of holder, now, stream, epoch, head, tries."""
+    """Return the lease in a row of holder, now, stream, epoch, head, tries."""
     _, now, stream, epoch, head, tries = row[:6]
-    return Lease(unpacked(stream), epoch, holder, head, tries, now)
+    return Lease(unpack_text(stream), epoch, holder, head, tries, now)
 
 
-async def _first(line: PooledConnection, name: str, *values: Any) -> Any:
-    return await line.fetchrow(statement(name), *values)
+async def _first(connection: PooledConnection, name: str, *values: Any) -> Any:
+    return await connection.fetchrow(statement(name), *values)
 
 
-async def _give_back(inside: AsyncpgConnection, names: list[str], now: int, *, wait: bool) -> None:
-    sql = statement("give_back_all" if wait else "give_back")
-    await inside.fetch(sql, names, now, BACK_OFF_FROM_TRY, LONGEST_BACK_OFF_MS)
-    await inside.fetch(statement("remove_holders"), names)
+async def _remove_holders(
+    transaction: AsyncpgConnection, names: list[str], now: int, *, wait: bool
+) -> None:
+    sql = statement("free_all_streams" if wait else "free_streams")
+    await transaction.fetch(sql, names, now, BACK_OFF_FROM_TRY, LONGEST_BACK_OFF_MS)
+    await transaction.fetch(statement("remove_holders"), names)

@@ -1,8 +1,8 @@
-"""What makes a PostgreSQL store quick, on a connection of its own: hints and signs of life.
+"""The control connection of a PostgreSQL store: signals, broadcasts and liveness locks.
 
-Nothing here is needed for correctness. Hints are NOTIFY, each in a transaction of its own and many
-in one; without LISTEN the server is looked at instead. A holder's sign of life is an advisory lock,
-which ends with its connection: so a worker that died is seen before its lease is over.
+Nothing here is needed for correctness. Signals are sent by NOTIFY, many in one statement; without
+LISTEN the server is polled instead. The liveness lock of a holder is an advisory lock, which ends
+with its connection: so a dead worker is detected before its lease expires.
 """
 
 import asyncio
@@ -13,239 +13,245 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
 
-import anyio
-
 from perdure.store.postgres.connection import Connector, PooledConnection
-from perdure.store.postgres.sql import packed, statement, unpacked
-from perdure.store.shared.signal import Overheard, Signal
+from perdure.store.postgres.sql import pack_text, statement, unpack_text
+from perdure.store.shared.signal import BroadcastCallback, Signal
 
 logger = logging.getLogger("perdure")
 
-POLL_S: Final = 1.0  # beside LISTEN, for hints that got lost
-LOOK_S: Final = 0.2  # without it, and for signs of life
-CERTAIN_S: Final = 0.35  # for so long nobody has seen a sign of life of who is called dead
-PATIENCE_S: Final = 2.0  # with the others, after we were cut off ourselves: perhaps they were, too
-_BREATH_S: Final = 0.01  # between two NOTIFYs: the first of many goes out at once
-_NEWS: Final = ""
-_LARGEST: Final = 7900  # bytes of a payload; PostgreSQL takes less than 8000
-_MOST_WHISPERS: Final = 1000
+POLL_S: Final = 1.0  # with LISTEN, for signals that got lost
+CHECK_S: Final = 0.2  # without LISTEN, and for liveness locks
+CERTAIN_S: Final = 0.35  # after which a holder without its lock counts as dead
+PATIENCE_S: Final = 2.0  # after our own reconnect: the others may have been disconnected too
+_NOTIFY_PAUSE_S: Final = 0.01  # between two NOTIFYs, so that many go out as one
+_CHANGE: Final = ""  # the payload of a signal
+_LARGEST: Final = 7900  # bytes of a payload; PostgreSQL allows fewer than 8000
+_MOST_BROADCASTS: Final = 1000
 
 Reap = Callable[[list[str]], Awaitable[None]]
 
 
-class Control:
-    """The one connection that listens and shows that its holders are alive."""
+class ControlConnection:
+    """Connection that listens for signals and keeps the liveness locks of this process."""
 
-    def __init__(self, dial: Connector, signal: Signal, overheard: Overheard, reap: Reap) -> None:
-        self._dial = dial
-        self._overheard = overheard
+    def __init__(
+        self, connector: Connector, signal: Signal, on_broadcast: BroadcastCallback, reap: Reap
+    ) -> None:
+        self._connector = connector
+        self._on_broadcast = on_broadcast
         self._signal = signal
         self._reap = reap
-        self._channel = f"perdure_{dial.address.schema}"
-        self._line: PooledConnection | None = None
+        self._channel = f"perdure_{connector.address.schema}"
+        self._connection: PooledConnection | None = None
         self._using = asyncio.Lock()
-        self._wanted = asyncio.Event()  # something is to be sent
-        self._news = False
-        self._whispers: list[str] = []
-        self._waiting = 0
-        self._pulses: dict[str, int] = {}
-        self._missed: dict[str, float] = {}  # holders without a sign of life, and since when
-        self._next_look = 0.0  # all of these by the monotonic clock
+        self._wakeup = asyncio.Event()  # set when there is something to send
+        self._has_change = False
+        self._broadcasts: list[str] = []
+        self._waiters = 0
+        self._locks: dict[str, int] = {}
+        self._missed: dict[str, float] = {}  # holders without their lock, and since when
+        self._next_check = 0.0  # like the others, by the monotonic clock
         self._patient_until = 0.0
-        self._was_cut = False
+        self._was_disconnected = False
         self._snapshot = ""
         self._task: asyncio.Task[None] | None = None
         self._closing = False
 
     # --- for the store ---
 
-    def tell(self) -> None:
-        """Something was committed here."""
-        self._signal.ring()
-        if self._dial.address.listen:
-            self._news = True
+    def signal_change(self) -> None:
+        """Signal a change that this process has made."""
+        self._signal.notify()
+        if self._connector.address.listen:
+            self._has_change = True
             self._send()
 
     def broadcast(self, topic: str, data: bytes) -> None:
-        """Say something to the other processes that may get lost."""
-        if not self._dial.address.listen or len(self._whispers) >= _MOST_WHISPERS:
+        """Send a message to the other processes; it may get lost."""
+        if not self._connector.address.listen or len(self._broadcasts) >= _MOST_BROADCASTS:
             return
-        said = packed(f"{topic}\n{data.decode(errors='replace')}").encode(errors="replace")
-        if len(said) <= _LARGEST:
-            self._whispers.append(said.decode())
-            with suppress(RuntimeError):  # no event loop runs here
+        text = pack_text(f"{topic}\n{data.decode(errors='replace')}")
+        payload = text.encode(errors="replace")
+        if len(payload) <= _LARGEST:
+            self._broadcasts.append(payload.decode())
+            with suppress(RuntimeError):  # called outside the event loop
                 self._send()
 
     def listen(self) -> None:
-        """Somebody wants to hear what other processes whisper."""
-        if self._dial.address.listen:
+        """Connect, to receive the broadcasts of other processes."""
+        if self._connector.address.listen:
             self._start()
 
     async def changed(self, timeout_s: float) -> None:
         """Return when something may have changed, here or in another process."""
         self._start()
-        self._waiting += 1
+        self._waiters += 1
         try:
             await self._signal.wait(timeout_s)
         finally:
-            self._waiting -= 1
+            self._waiters -= 1
 
-    def shows(self, holder: str) -> bool:
-        """Whether this holder's sign of life is here."""
-        return holder in self._pulses
+    def has_liveness_lock(self, holder: str) -> bool:
+        """Return whether this process keeps the lock of a holder."""
+        return holder in self._locks
 
-    async def begin_pulse(self, holder: str) -> int | None:
-        """From now on this holder is seen to be alive; None: only its lease can tell."""
-        if not self._dial.address.advisory or holder in self._pulses:
-            return self._pulses.get(holder)
+    async def take_liveness_lock(self, holder: str) -> int | None:
+        """Take the lock of a new holder and return its key; None: it lives without a lock."""
+        if not self._connector.address.advisory or holder in self._locks:
+            return self._locks.get(holder)
         number = int.from_bytes(hashlib.sha256(holder.encode()).digest()[:8], signed=True)
         self._start()
         try:
             async with self._using:
-                kept = await self._keep(await self._connected(), number)
-        except Exception as error:  # noqa: BLE001 - it lives without; the join itself meets it too
-            self._broke(error)
+                is_locked = await _take_lock(await self._connect(), number)
+        except Exception as error:  # noqa: BLE001 - the lock is optional; the join reports the error
+            self._disconnect(error)
             return None
-        if kept:
-            self._pulses[holder] = number
-        return number if kept else None
+        if is_locked:
+            self._locks[holder] = number
+        return number if is_locked else None
 
-    async def end_pulse(self, holder: str) -> None:
-        """The holder has left."""
-        number = self._pulses.pop(holder, None)
+    async def release_liveness_lock(self, holder: str) -> None:
+        """Release the lock of a holder that was removed."""
+        number = self._locks.pop(holder, None)
         if number is None:
             return
         with suppress(Exception):
             async with self._using:
-                if self._line is not None:
-                    await self._line.fetch(statement("end_pulse"), number)
+                if self._connection is not None:
+                    await self._connection.fetch(statement("release_liveness_lock"), number)
 
     async def close(self) -> None:
-        """Send what is to be sent, and end."""
+        """Send the queued messages, and end."""
         self._closing = True
-        self._wanted.set()
+        self._wakeup.set()
         if self._task is not None:
             await asyncio.wait([self._task])
-        if self._line is not None:
-            await self._line.close()
+        if self._connection is not None:
+            await self._connection.close()
 
     # --- the task ---
 
     def _send(self) -> None:
-        self._wanted.set()
+        self._wakeup.set()
         self._start()
 
     def _start(self) -> None:
         if self._task is None and not self._closing:
-            # A task of nobody's: it serves everybody who uses the store.
+            # It outlives its caller: it serves all callers of the store.
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
-        while not self._closing or self._has_to_send:
+        while not self._closing or self._has_messages:
             try:
                 async with self._using:
-                    line = await self._connected()
-                    await self._say(line)
-                    dead = await self._look(line)
+                    connection = await self._connect()
+                    await self._send_queued(connection)
+                    dead = await self._check(connection)
                 if dead:
                     await self._reap(dead)
-                    self.tell()
-            except Exception as error:  # noqa: BLE001 - whoever needs the database meets it, and is told
-                self._broke(error)
+                    self.signal_change()
+            except Exception as error:  # noqa: BLE001 - the next caller of the store gets the same error
+                self._disconnect(error)
             if self._closing:
                 return
-            await self._rest()
+            await self._pause()
 
-    async def _rest(self) -> None:
-        """Until something is to be sent or it is time to look."""
-        if self._line is None:  # what is to be sent waits too
-            await asyncio.sleep(LOOK_S)
+    async def _pause(self) -> None:
+        """Wait until there is something to send, or the next check is due."""
+        if self._connection is None:  # reconnect at intervals
+            await asyncio.sleep(CHECK_S)
             return
-        looks_often = self._pulses or not self._dial.address.listen
-        await asyncio.sleep(_BREATH_S)
-        # Not wait_for: before Python 3.12 it can swallow that this task is called off.
-        with anyio.move_on_after(LOOK_S if looks_often else POLL_S):
-            await self._wanted.wait()
+        is_checking = self._locks or not self._connector.address.listen
+        await asyncio.sleep(_NOTIFY_PAUSE_S)
+        # Not wait_for: before Python 3.12 it can swallow the cancellation of this task.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CHECK_S if is_checking else POLL_S):
+                await self._wakeup.wait()
 
     @property
-    def _has_to_send(self) -> bool:
-        return self._news or bool(self._whispers)
+    def _has_messages(self) -> bool:
+        return self._has_change or bool(self._broadcasts)
 
-    async def _connected(self) -> PooledConnection:
-        if self._line is not None and self._line.connection.is_closed():
-            self._broke(ConnectionError("it was cut"))
-        if self._line is None:
-            self._line = await self._prepared(await self._dial.line(synced=False))
+    async def _connect(self) -> PooledConnection:
+        if self._connection is not None and self._connection.raw.is_closed():
+            self._disconnect(ConnectionError("it was closed"))
+        if self._connection is None:
+            self._connection = await self._prepare(await self._connector.connect(synced=False))
             self._missed.clear()
-            if self._was_cut:
-                self._patient_until, self._was_cut = time.monotonic() + PATIENCE_S, False
-            self._signal.ring()  # whatever was said meanwhile was not heard
-        return self._line
+            if self._was_disconnected:
+                self._patient_until, self._was_disconnected = time.monotonic() + PATIENCE_S, False
+            self._signal.notify()  # signals sent meanwhile were missed
+        return self._connection
 
-    async def _prepared(self, line: PooledConnection) -> PooledConnection:
-        """A connection that listens, and shows that our holders are alive."""
+    async def _prepare(self, connection: PooledConnection) -> PooledConnection:
+        """Make a connection listen, and take the locks of our holders with it."""
         try:
-            # It is made again at once: until then our holders look dead.
-            line.connection.add_termination_listener(lambda _: self._wanted.set())
-            if self._dial.address.listen:
-                await line.connection.add_listener(self._channel, self._heard)
-            for number in self._pulses.values():
-                await self._keep(line, number)
+            # It reconnects at once: until then our holders look dead.
+            connection.raw.add_termination_listener(lambda _: self._wakeup.set())
+            if self._connector.address.listen:
+                await connection.raw.add_listener(self._channel, self._receive)
+            for number in self._locks.values():
+                await _take_lock(connection, number)
         except BaseException:
-            line.connection.terminate()
+            connection.raw.terminate()
             raise
-        return line
+        return connection
 
-    async def _keep(self, line: PooledConnection, number: int) -> bool:
-        (kept,) = await line.fetchrow(statement("keep_pulse"), number)
-        return bool(kept)
+    async def _send_queued(self, connection: PooledConnection) -> None:
+        self._wakeup.clear()
+        payloads, self._broadcasts = self._broadcasts, []
+        if self._has_change:
+            self._has_change = False
+            payloads.append(_CHANGE)
+        if payloads:
+            await connection.fetch(statement("notify"), self._channel, payloads)
 
-    async def _say(self, line: PooledConnection) -> None:
-        self._wanted.clear()
-        said, self._whispers = self._whispers, []
-        if self._news:
-            self._news = False
-            said.append(_NEWS)
-        if said:
-            await line.fetch(statement("notify"), self._channel, said)
-
-    async def _look(self, line: PooledConnection) -> list[str]:
-        """The holders that have certainly died; rings if something has happened."""
+    async def _check(self, connection: PooledConnection) -> list[str]:
+        """Return the holders that have certainly died; signals a change by others."""
         now = time.monotonic()
-        if now < self._next_look:  # it is asked as often as there is something to send
+        if now < self._next_check:  # called as often as there is something to send
             return []
-        self._next_look = now + LOOK_S
-        if self._waiting:
-            (snapshot,) = await line.fetchrow(statement("snapshot"))
+        self._next_check = now + CHECK_S
+        if self._waiters:
+            (snapshot,) = await connection.fetchrow(statement("snapshot"))
             if snapshot != self._snapshot:
                 self._snapshot = snapshot
-                self._signal.ring()
-        return await self._dead(line, now) if self._pulses else []
+                self._signal.notify()
+        return await self._dead(connection, now) if self._locks else []
 
-    async def _dead(self, line: PooledConnection, now: float) -> list[str]:
-        """Those who showed no sign of life for so long that they were not just cut off."""
-        missing = {unpacked(name) for (name,) in await line.fetch(statement("without_pulse"))}
-        for holder in missing & self._pulses.keys():
-            # Our last connection had the lock when this one was made, and has ended since.
-            await self._keep(line, self._pulses[holder])
+    async def _dead(self, connection: PooledConnection, now: float) -> list[str]:
+        """Return the holders without their lock for so long that they did not just reconnect."""
+        missing = {
+            unpack_text(name)
+            for (name,) in await connection.fetch(statement("holders_without_lock"))
+        }
+        for holder in missing & self._locks.keys():
+            # Our former connection still had the lock when this one was opened.
+            await _take_lock(connection, self._locks[holder])
         self._missed = {
-            holder: self._missed.get(holder, now) for holder in missing - self._pulses.keys()
+            holder: self._missed.get(holder, now) for holder in missing - self._locks.keys()
         }
         if now < self._patient_until:
             return []
         return sorted(name for name, since in self._missed.items() if now - since >= CERTAIN_S)
 
-    def _broke(self, error: Exception) -> None:
-        line, self._line, self._was_cut = self._line, None, True
-        if line is not None:
-            line.connection.terminate()
-        logger.debug("the control connection to %s: %s", self._dial.address.where, error)
+    def _disconnect(self, error: Exception) -> None:
+        connection, self._connection, self._was_disconnected = self._connection, None, True
+        if connection is not None:
+            connection.raw.terminate()
+        logger.debug("the control connection to %s: %s", self._connector.address.where, error)
 
-    def _heard(self, connection: Any, pid: int, _channel: str, said: str) -> None:
+    def _receive(self, connection: Any, pid: int, _channel: str, payload: str) -> None:
         if pid == connection.get_server_pid():
             return
-        if said == _NEWS:
-            self._signal.ring()
+        if payload == _CHANGE:
+            self._signal.notify()
             return
-        topic, _, text = unpacked(said).partition("\n")
-        self._overheard(topic, text.encode())
+        topic, _, text = unpack_text(payload).partition("\n")
+        self._on_broadcast(topic, text.encode())
+
+
+async def _take_lock(connection: PooledConnection, number: int) -> bool:
+    (is_locked,) = await connection.fetchrow(statement("take_liveness_lock"), number)
+    return bool(is_locked)

@@ -1,89 +1,94 @@
-"""The questions that the PostgreSQL store answers without changing anything."""
+"""Read queries of the PostgreSQL backend."""
 
 from collections.abc import Awaitable, Sequence
 from functools import cache
 from typing import Any, Protocol, TypeVar
 
 from perdure.store.base import Census, Entry, Gone, NoStream, Page, Record, Slice, StreamState
-from perdure.store.postgres.batch import entry_of
+from perdure.store.postgres.batch import entry_from_row
 from perdure.store.postgres.connection import PooledConnection
-from perdure.store.postgres.sql import packed, statement, unpacked
-from perdure.store.shared.paging import check_whole, cursor_of, place_of
+from perdure.store.postgres.sql import pack_text, statement, unpack_text
+from perdure.store.shared.paging import check_complete, page_cursor, page_position
 
 T_co = TypeVar("T_co", covariant=True)
 
 _ALL = 2**62
 
 
-class Question(Protocol[T_co]):
-    """Something to be asked on a connection."""
+class ReadQuery(Protocol[T_co]):
+    """Query that runs on one connection."""
 
-    def __call__(self, line: PooledConnection, /) -> Awaitable[T_co]:
-        """The answer."""
+    def __call__(self, connection: PooledConnection, /) -> Awaitable[T_co]:
+        """Run the query and return its result."""
         ...
 
 
-async def read(line: PooledConnection, stream: str, after: int, limit: int | None) -> Slice:
-    """The records after `after`, and where the stream stands at the same moment."""
+async def read(connection: PooledConnection, stream: str, after: int, limit: int | None) -> Slice:
+    """Return the records after `after`, with head, holder and due of the same moment."""
     after = max(after, 0)
     last = _ALL if limit is None else after + max(limit, 0)
-    rows = await line.fetch(statement("read"), packed(stream), after, last)
+    rows = await connection.fetch(statement("read"), pack_text(stream), after, last)
     if not rows:
         raise NoStream(f"there is no stream {stream}", stream=stream)
     head, holder, due, gone = rows[0][:4]
     if gone:
         raise Gone(f"the stream {stream} was erased", stream=stream)
     records = tuple(
-        Record(unpacked(type_), data, at, seq, pos, stream)
+        Record(unpack_text(type_), data, at, seq, pos, stream)
         for _, _, _, _, type_, data, at, seq, pos in rows
         if seq is not None
     )
-    check_whole(records, stream, after, min(head, last))
-    return Slice(records, head, None if holder is None else unpacked(holder), due)
+    check_complete(records, stream, after, min(head, last))
+    return Slice(records, head, None if holder is None else unpack_text(holder), due)
 
 
-async def get(line: PooledConnection, asked: Sequence[tuple[str, str]]) -> list[Entry | None]:
-    """Entries by kind and key."""
-    kinds, keys = ([packed(one[place]) for one in asked] for place in range(2))
-    rows = await line.fetch(statement("look_at_entries"), kinds, keys)
-    found = {(entry.kind, entry.key): entry for entry in map(entry_of, rows)}
-    return [found.get(one) for one in asked]
+async def get(connection: PooledConnection, keys: Sequence[tuple[str, str]]) -> list[Entry | None]:
+    """Return entries by (kind, key)."""
+    columns = ([pack_text(key[column]) for key in keys] for column in range(2))
+    rows = await connection.fetch(statement("load_entries"), *columns)
+    entries = {(entry.kind, entry.key): entry for entry in map(entry_from_row, rows)}
+    return [entries.get(key) for key in keys]
 
 
 async def find(
-    line: PooledConnection, conditions: dict[str, Any], after: str | None, limit: int
+    connection: PooledConnection, conditions: dict[str, Any], after: str | None, limit: int
 ) -> Page:
-    """A page of the entries that meet the conditions: kind, perhaps state, stream, due_before."""
-    wanted = {name: value for name, value in conditions.items() if value is not None}
-    by_due = "due_before" in wanted
-    start, limit = place_of(after), max(limit, 0)
-    values = [packed(value) if isinstance(value, str) else value for value in wanted.values()]
+    """Return a page of entries by conditions: kind, and perhaps state, stream, due_before."""
+    conditions = {name: value for name, value in conditions.items() if value is not None}
+    by_due = "due_before" in conditions
+    start, limit = page_position(after), max(limit, 0)
+    values = [
+        pack_text(value) if isinstance(value, str) else value for value in conditions.values()
+    ]
     if start is not None:
-        values += [start[0], packed(start[1])] if by_due else [packed(start[1])]
-    sql = _find(tuple(wanted), is_first=start is None)
-    rows = await line.fetch(sql, *values, limit + 1)
-    entries = tuple(entry_of(row) for row in rows[:limit])
+        values += [start[0], pack_text(start[1])] if by_due else [pack_text(start[1])]
+    sql = _find(tuple(conditions), is_first=start is None)
+    rows = await connection.fetch(sql, *values, limit + 1)
+    entries = tuple(entry_from_row(row) for row in rows[:limit])
     if not entries or len(rows) <= limit:
         return Page(entries, None)
     last = entries[-1]
-    return Page(entries, cursor_of((last.due or 0, last.key) if by_due else (0, last.key)))
+    return Page(entries, page_cursor((last.due or 0, last.key) if by_due else (0, last.key)))
 
 
-async def entries_of(line: PooledConnection, stream: str) -> Sequence[Entry]:
-    """Every entry of a stream, by (kind, key)."""
-    return [entry_of(row) for row in await line.fetch(statement("entries_of"), packed(stream))]
+async def entries_of(connection: PooledConnection, stream: str) -> Sequence[Entry]:
+    """Return every entry of a stream by (kind, key)."""
+    return [
+        entry_from_row(row)
+        for row in await connection.fetch(statement("entries_of"), pack_text(stream))
+    ]
 
 
-async def streams(line: PooledConnection, after: str, limit: int) -> Sequence[StreamState]:
-    """Streams by their ids."""
-    rows = await line.fetch(statement("streams"), packed(after), max(limit, 0))
+async def streams(connection: PooledConnection, after: str, limit: int) -> Sequence[StreamState]:
+    """Return streams by id."""
+    rows = await connection.fetch(statement("streams"), pack_text(after), max(limit, 0))
     return [
         StreamState(
-            unpacked(name),
-            unpacked(kind),
+            unpack_text(name),
+            unpack_text(kind),
             head,
             epoch,
-            None if holder is None else unpacked(holder),
+            None if holder is None else unpack_text(holder),
             due,
             gone=gone,
         )
@@ -91,25 +96,25 @@ async def streams(line: PooledConnection, after: str, limit: int) -> Sequence[St
     ]
 
 
-async def census(line: PooledConnection, kinds: list[str], now: int, commits: int) -> Census:
-    """Numbers of what there is; `commits` is known elsewhere."""
-    names = [packed(kind) for kind in kinds]
-    states = await line.fetch(statement("states"), names)
-    overdue = await line.fetch(statement("overdue"), names, now)
-    held, due, alive, records = await line.fetchrow(statement("totals"), now)
+async def census(connection: PooledConnection, kinds: list[str], now: int, commits: int) -> Census:
+    """Count what exists; the caller passes the number of commits."""
+    names = [pack_text(kind) for kind in kinds]
+    states = await connection.fetch(statement("states"), names)
+    overdue = await connection.fetch(statement("overdue"), names, now)
+    held, due, alive, records = await connection.fetchrow(statement("totals"), now)
     return Census(
-        {(unpacked(kind), unpacked(state)): count for kind, state, count in states},
-        {unpacked(kind): count for kind, count in overdue},
+        {(unpack_text(kind), unpack_text(state)): count for kind, state, count in states},
+        {unpack_text(kind): count for kind, count in overdue},
         held=held,
         due=due,
-        alive=tuple(unpacked(name) for name in alive),
+        alive=tuple(unpack_text(name) for name in alive),
         records=records,
         commits=commits,
     )
 
 
-# A condition that is an expression takes part in no index: so the one that is meant is used,
-# whatever the planner knows of the tables. A stream has few entries, so they may be sorted.
+# A condition on an expression uses no index, so that the planner takes the intended index whatever
+# its statistics. A stream has few entries, so they may be sorted.
 _INDEXED = {
     "kind": "e.kind = {}",
     "state": "e.state = {}",
@@ -120,12 +125,12 @@ _FILTERED = {"state": "e.state || '' = {}", "due_before": "e.due + 0 <= {}"}
 
 
 @cache
-def _find(wanted: tuple[str, ...], *, is_first: bool) -> str:
-    by_due, by_stream = "due_before" in wanted, "stream" in wanted
+def _find(conditions: tuple[str, ...], *, is_first: bool) -> str:
+    by_due, by_stream = "due_before" in conditions, "stream" in conditions
     filtered = {"due_before"} if by_stream else {"state"} if by_due else set()
     forms = {**_INDEXED, **{name: _FILTERED[name] for name in filtered}}
-    where = [forms[name].format(f"${place}") for place, name in enumerate(wanted, 1)]
-    free = len(wanted) + 1
+    where = [forms[name].format(f"${number}") for number, name in enumerate(conditions, 1)]
+    free = len(conditions) + 1
     if not is_first:
         where.append(f"(e.due, e.key) > (${free}, ${free + 1})" if by_due else f"e.key > ${free}")
         free += 2 if by_due else 1

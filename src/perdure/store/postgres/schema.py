@@ -1,11 +1,12 @@
-"""The schema of a PostgreSQL store: numbered steps, each taken once, by whoever comes first.
+"""The schema of a PostgreSQL store: numbered steps, each applied once, by the first program.
 
-A step that only adds is taken by the first program that knows it; programs that do not know it go
-on beside it. A step that takes something away says which program is the oldest that can do without
-(`-- oldest program: 3`, by the number of the schema it knows); it is taken only when asked for, and
-only while no older one is alive.
+A step that only adds is applied by the first program that has it; programs without it continue to
+work. A step that removes something names the oldest program that still works afterwards
+(`-- oldest program: 3`, the newest schema number of that program). It is applied only on request,
+and only while no older program is alive.
 """
 
+import asyncio
 import hashlib
 import logging
 import re
@@ -14,8 +15,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Final
-
-import anyio
 
 from perdure.errors import Conflict, SchemaNewer, StoreError
 from perdure.store.base import Unavailable
@@ -27,8 +26,8 @@ logger = logging.getLogger("perdure")
 
 _OLDEST: Final = re.compile(r"^-- oldest program: (\d+)$", re.MULTILINE)
 _TRIES: Final = 10
-# What two who make the same thing at the same moment are told: look again.
-_MADE_MEANWHILE: Final = ("23505", "42P06", "42P07", "42710", "55P03", "40P01", "XX000")
+# Errors of two programs that create the same object at the same moment: retry.
+_CREATED_MEANWHILE: Final = ("23505", "42P06", "42P07", "42710", "55P03", "40P01", "XX000")
 
 _TABLE: Final = """
     CREATE TABLE IF NOT EXISTS schema_step (
@@ -39,8 +38,8 @@ _TABLE: Final = """
         at       timestamptz NOT NULL DEFAULT now()
     )
 """
-# Else a statement of a program that was killed would run to its end; PostgreSQL 13 cannot do this.
-_NOTICE_OUR_DEATH: Final = """
+# Without it a statement of a killed program runs to its end. PostgreSQL 13 does not have it.
+_CHECK_CONNECTION: Final = """
     SELECT set_config('client_connection_check_interval', '1s', true)
     WHERE current_setting('client_connection_check_interval', true) IS NOT NULL
 """
@@ -55,9 +54,9 @@ _BLOCKER: Final = """
 """
 _HAS_SCHEMA: Final = "SELECT to_regnamespace($1) IS NOT NULL"
 _HAS_TABLE: Final = "SELECT to_regclass($1) IS NOT NULL"
-_TAKEN: Final = "SELECT number, name, sum, oldest FROM schema_step ORDER BY number"
-_TAKE: Final = "INSERT INTO schema_step (number, name, sum, oldest) VALUES ($1, $2, $3, $4)"
-_OLD_ALIVE: Final = """
+_APPLIED: Final = "SELECT number, name, sum, oldest FROM schema_step ORDER BY number"
+_ADD_STEP: Final = "INSERT INTO schema_step (number, name, sum, oldest) VALUES ($1, $2, $3, $4)"
+_OLD_PROGRAM: Final = """
     SELECT name, program FROM holder
     WHERE program < $1 AND until > floor(extract(epoch FROM clock_timestamp()) * 1000)
     ORDER BY program, name LIMIT 1
@@ -65,19 +64,20 @@ _OLD_ALIVE: Final = """
 
 
 class _Busy(Exception):
-    """Somebody else takes steps."""
+    """Another program is applying steps."""
 
 
-def too_old(where: str, number: int, oldest: int, known: int) -> SchemaNewer:
-    """What a program is told that cannot work on a database any more."""
+def schema_too_new(where: str, number: int, oldest: int, newest: int) -> SchemaNewer:
+    """Return the error of a program that is too old for a database."""
     return SchemaNewer(
-        f"{where} has schema {number}, for programs that know {oldest}; this perdure knows {known}",
+        f"{where} has schema {number}, for programs that support schema {oldest}; "
+        f"this perdure supports {newest}",
         hint="a newer perdure made it: upgrade with pip install -U perdure",
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SchemaStep:
     """One step of the schema."""
 
     number: int
@@ -86,149 +86,155 @@ class Step:
 
     @property
     def oldest(self) -> int:
-        """The oldest program that can run after it; 0: it only adds."""
-        found = _OLDEST.search(self.sql)
-        return int(found[1]) if found else 0
+        """The oldest program that works after this step, by its schema; 0: the step only adds."""
+        match = _OLDEST.search(self.sql)
+        return int(match[1]) if match else 0
 
     @property
     def sum(self) -> str:
-        """By which a step that was changed after it was taken is found out."""
+        """The checksum that detects a step that was changed after it was applied."""
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
 
 @cache
-def known_steps() -> tuple[Step, ...]:
-    """The steps that this perdure knows, oldest first."""
+def known_steps() -> tuple[SchemaStep, ...]:
+    """Return the schema steps of this perdure, oldest first."""
     folder = files("perdure.store").joinpath("sql", "postgres")
     names = sorted(file.name for file in folder.iterdir() if file.name[:4].isdigit())
     return tuple(
-        Step(int(name[:4]), name.removesuffix(".sql"), folder.joinpath(name).read_text("utf-8"))
+        SchemaStep(
+            int(name[:4]), name.removesuffix(".sql"), folder.joinpath(name).read_text("utf-8")
+        )
         for name in names
     )
 
 
 class Schema:
-    """The steps of one database, and those that this program knows."""
+    """Steps of one database, compared with those of this program."""
 
-    def __init__(self, dial: Connector, steps: Sequence[Step]) -> None:
-        self._dial = dial
+    def __init__(self, connector: Connector, steps: Sequence[SchemaStep]) -> None:
+        self._connector = connector
         self._steps = steps
-        self._where = dial.address.where
+        self._where = connector.address.where
 
     @property
     def newest(self) -> int:
-        """The schema that this program knows."""
+        """The newest schema of this program."""
         return self._steps[-1].number
 
-    async def make(self, line: PooledConnection, *, contract: bool = False) -> list[str]:
-        """Take the steps that are missing; answers their names.
+    async def apply_missing(
+        self, connection: PooledConnection, *, contract: bool = False
+    ) -> list[str]:
+        """Apply the missing steps and return their names.
 
-        Steps that take something away only with `contract`, or where there is nothing yet. They
-        may take as long as they need. Raises SchemaNewer, Conflict if an older program is alive,
-        StoreError.
+        Steps that remove something need `contract`, or an empty database. A step has no timeout.
+        Raises SchemaNewer, StoreError, or Conflict if an older program is alive.
         """
-        if await self._is_made(line, contract=contract):
+        if await self._is_current(connection, contract=contract):
             return []
-        patient = await self._dial.line(patient=True)
+        patient = await self._connector.connect(patient=True)
         try:
-            return await self._make_all(patient, contract=contract)
+            return await self._retry_apply(patient, contract=contract)
         finally:
             await patient.close()
 
-    async def _is_made(self, line: PooledConnection, *, contract: bool) -> bool:
+    async def _is_current(self, connection: PooledConnection, *, contract: bool) -> bool:
         try:
-            async with line.transaction() as look:
-                if not await self._exists(look):
+            async with connection.transaction() as transaction:
+                if not await self._has_table(transaction):
                     return False
-                return not self._missing(await self._taken(look), contract)
+                return not self._missing(await self._applied_steps(transaction), contract)
         except Exception as error:
             if is_database_error(error):
-                raise self._dial.explained(error) from error
+                raise self._connector.explain(error) from error
             raise
 
-    async def _make_all(self, line: PooledConnection, *, contract: bool) -> list[str]:
+    async def _retry_apply(self, connection: PooledConnection, *, contract: bool) -> list[str]:
         tries_left = _TRIES
         while True:
             try:
-                return await self._make(line, contract=contract)
+                return await self._apply(connection, contract=contract)
             except _Busy:
-                logger.warning("another program changes the schema of %s: waiting", self._where)
+                logger.warning("waiting: another program changes the schema of %s", self._where)
             except Exception as error:
                 tries_left -= 1
                 if not is_database_error(error):
                     raise
-                if not tries_left or sqlstate(error) not in _MADE_MEANWHILE:
-                    raise await self._explained(line, error) from error
-                await anyio.sleep(0.05)
+                if not tries_left or sqlstate(error) not in _CREATED_MEANWHILE:
+                    raise await self._explain(connection, error) from error
+                await asyncio.sleep(0.05)
 
-    async def _make(self, line: PooledConnection, *, contract: bool) -> list[str]:
-        async with line.transaction() as inside:
-            await inside.fetch(_NOTICE_OUR_DEATH)
-            await self._lock(inside)
-            missing = self._missing(await self._taken(inside), contract)
+    async def _apply(self, connection: PooledConnection, *, contract: bool) -> list[str]:
+        async with connection.transaction() as transaction:
+            await transaction.fetch(_CHECK_CONNECTION)
+            await self._lock(transaction)
+            missing = self._missing(await self._applied_steps(transaction), contract)
             for step in missing:
-                await self._take(inside, step, is_new=missing[0].number == 1)
+                await self._apply_step(transaction, step, is_new=missing[0].number == 1)
         return [step.name for step in missing]
 
-    async def _lock(self, inside: AsyncpgConnection) -> None:
-        """Be the only one who takes steps; raises _Busy."""
-        schema = self._dial.address.schema
-        if not await inside.fetchval(_HAS_SCHEMA, schema):
-            await inside.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
-        if not await self._exists(inside):
-            await inside.execute(_TABLE)
+    async def _lock(self, transaction: AsyncpgConnection) -> None:
+        """Lock the table of steps, which is created if missing. Raises _Busy."""
+        schema = self._connector.address.schema
+        if not await transaction.fetchval(_HAS_SCHEMA, schema):
+            await transaction.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+        if not await self._has_table(transaction):
+            await transaction.execute(_TABLE)
         try:
-            await inside.execute("LOCK TABLE schema_step IN SHARE ROW EXCLUSIVE MODE")
+            await transaction.execute("LOCK TABLE schema_step IN SHARE ROW EXCLUSIVE MODE")
         except Exception as error:
             if sqlstate(error) == LOCKED:
                 raise _Busy from error
             raise
 
-    async def _explained(self, line: PooledConnection, error: Exception) -> StoreError:
+    async def _explain(self, connection: PooledConnection, error: Exception) -> StoreError:
         if sqlstate(error) != LOCKED:
-            return self._dial.explained(error)
-        blocker = await line.fetchrow(_BLOCKER)
-        who = "" if blocker is None else f": process {blocker[0]}, for {blocker[1]} s"
+            return self._connector.explain(error)
+        blocker = await connection.fetchrow(_BLOCKER)
+        user = "" if blocker is None else f" by process {blocker[0]}, for {blocker[1]} s"
         return Unavailable(
-            f"the schema of {self._where} cannot be changed, a table is in use{who}",
+            f"the schema of {self._where} cannot be changed: a table is in use{user}",
             code="SCHEMA_BUSY",
-            hint="end what is open for long in the database, then try again; nothing was changed",
+            hint="end the open transaction, then try again; nothing was changed",
         )
 
-    async def _exists(self, inside: AsyncpgConnection) -> bool:
-        table = f"{self._dial.address.schema}.schema_step"
-        return bool(await inside.fetchval(_HAS_TABLE, table))
+    async def _has_table(self, transaction: AsyncpgConnection) -> bool:
+        table = f"{self._connector.address.schema}.schema_step"
+        return bool(await transaction.fetchval(_HAS_TABLE, table))
 
-    async def _taken(self, inside: AsyncpgConnection) -> list[Step]:
-        """What the database has; raises SchemaNewer or StoreError if that is not for us."""
-        known = {step.number: step for step in self._steps}
-        rows = await inside.fetch(_TAKEN)
+    async def _applied_steps(self, transaction: AsyncpgConnection) -> list[SchemaStep]:
+        """Return the applied steps. Raises SchemaNewer, or StoreError for a changed step."""
+        own = {step.number: step for step in self._steps}
+        rows = await transaction.fetch(_APPLIED)
         for number, name, sum_, oldest in rows:
             if oldest > self.newest:
-                raise too_old(self._where, number, oldest, self.newest)
-            if number in known and known[number].sum != sum_:
+                raise schema_too_new(self._where, number, oldest, self.newest)
+            if number in own and own[number].sum != sum_:
                 raise StoreError(
-                    f"{self._where} was made with another step {name} than this perdure has",
-                    hint="do not change steps that were taken; perdure doctor compares",
+                    f"{self._where} has another version of schema step {name} than this perdure",
+                    hint="never change a step that was applied; run one version of perdure",
                 )
-        return [known[number] for number, *_ in rows if number in known]
+        return [own[number] for number, *_ in rows if number in own]
 
-    def _missing(self, taken: Sequence[Step], contract: bool) -> list[Step]:
-        missing = [step for step in self._steps if step not in taken]
-        if contract or not taken:
+    def _missing(self, applied: Sequence[SchemaStep], contract: bool) -> list[SchemaStep]:
+        missing = [step for step in self._steps if step not in applied]
+        if contract or not applied:
             return missing
         first = next((n for n, step in enumerate(missing) if step.oldest), len(missing))
         return missing[:first]
 
-    async def _take(self, inside: AsyncpgConnection, step: Step, *, is_new: bool) -> None:
+    async def _apply_step(
+        self, transaction: AsyncpgConnection, step: SchemaStep, *, is_new: bool
+    ) -> None:
         if step.oldest and not is_new:
-            await inside.fetch(statement("keep_programs"))
-            old = await inside.fetchrow(_OLD_ALIVE, step.oldest)
+            await transaction.fetch(statement("lock_programs"))
+            old = await transaction.fetchrow(_OLD_PROGRAM, step.oldest)
             if old is not None:
+                name, program = old
                 raise Conflict(
-                    f"step {step.name} is refused: {old[0]} is alive and knows schema {old[1]}",
+                    f"step {step.name} must wait: {name} is alive and supports schema {program}",
                     code="OLD_WORKER_ALIVE",
                     hint="stop the workers of the older version first, then migrate again",
                 )
-        await inside.execute(step.sql)
-        await inside.fetch(_TAKE, step.number, step.name, step.sum, step.oldest)
+        await transaction.execute(step.sql)
+        await transaction.fetch(_ADD_STEP, step.number, step.name, step.sum, step.oldest)

@@ -1,4 +1,4 @@
-"""The SQL of the PostgreSQL store, by name, and texts as PostgreSQL can keep them."""
+"""SQL statements of the PostgreSQL backend by name, and the encoding of texts for PostgreSQL."""
 
 import re
 from collections.abc import Sequence
@@ -8,13 +8,13 @@ from typing import Final
 
 _NAME: Final = re.compile(r"^-- (\w+) --$", re.MULTILINE)
 _SPECIAL: Final = re.compile("[\x00\x01]")
-_KEPT: Final = {"\x00": "\x01\x01", "\x01": "\x01\x02"}  # in the order of what they stand for
-_READ: Final = re.compile("\x01[\x01\x02]")
-_KNOWN: Final = 2_000  # names that are not looked at again: a row has some, and most are the same
+_ENCODED: Final = {"\x00": "\x01\x01", "\x01": "\x01\x02"}  # which keeps the order of texts
+_ENCODED_PAIR: Final = re.compile("\x01[\x01\x02]")
+_CACHED: Final = 2_000  # texts; a row has several, and most of them repeat
 
 
 def statement(name: str) -> str:
-    """The statement of this name."""
+    """Return the statement with this name."""
     return _statements()[name]
 
 
@@ -22,7 +22,7 @@ def statement(name: str) -> str:
 def _statements() -> dict[str, str]:
     folder = files("perdure.store").joinpath("sql", "postgres")
     parts: list[str] = []
-    for file in ("statements.sql", "care.sql"):
+    for file in ("statements.sql", "inspect.sql"):
         parts += _NAME.split(folder.joinpath(file).read_text("utf-8"))[1:]
     return {
         name: sql.strip().removesuffix(";")
@@ -30,33 +30,33 @@ def _statements() -> dict[str, str]:
     }
 
 
-@lru_cache(_KNOWN)
-def packed(text: str) -> str:
-    """The text without NUL, which PostgreSQL's texts cannot hold; the order of texts is kept."""
+@lru_cache(_CACHED)
+def pack_text(text: str) -> str:
+    """Encode a text without NUL, which PostgreSQL cannot store; keeps the order of texts."""
     if "\x00" not in text and "\x01" not in text:
         return text
-    return _SPECIAL.sub(lambda found: _KEPT[found[0]], text)
+    return _SPECIAL.sub(lambda match: _ENCODED[match[0]], text)
 
 
-@lru_cache(_KNOWN)
-def unpacked(text: str) -> str:
-    """The text as it was given."""
+@lru_cache(_CACHED)
+def unpack_text(text: str) -> str:
+    """Decode a text of `pack_text`."""
     if "\x01" not in text:
         return text
-    return _READ.sub(lambda found: "\x00" if found[0][1] == "\x01" else "\x01", text)
+    return _ENCODED_PAIR.sub(lambda match: "\x00" if match[0][1] == "\x01" else "\x01", text)
 
 
-def texts(column: Sequence[str | None]) -> str:
-    """An array of texts as the server reads it."""
+def text_array(column: Sequence[str | None]) -> str:
+    """Return an array of texts in the server's text format."""
     if not column:
         return "{}"
-    joined = '","'.join(["" if one is None else one for one in column])
+    joined = '","'.join(["" if text is None else text for text in column])
     is_plain = "\\" not in joined and joined.count('"') == 2 * len(column) - 2
     if is_plain and None not in column:
         return f'{{"{joined}"}}'
-    return "{" + ",".join(["NULL" if one is None else _quoted(one) for one in column]) + "}"
+    return "{" + ",".join(["NULL" if text is None else _quote(text) for text in column]) + "}"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     inner = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{inner}"'

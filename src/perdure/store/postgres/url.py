@@ -1,4 +1,4 @@
-"""What the URL of a PostgreSQL store says: where the database is, and what may be used of it."""
+"""The URL of a PostgreSQL store: the address of the database, and options of the store."""
 
 import re
 from dataclasses import dataclass, field
@@ -17,62 +17,62 @@ _HOSTS: Final = re.compile(r"(?:(?:\[[^]]*\]|[^][:,@]*)(?::\d*)?(?:,|$))*")
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
-    """A database, and the ways in which a store may use it."""
+class PostgresAddress:
+    """Address of a database, with the store's own options."""
 
-    dsn: str = field(repr=False)  # without what is ours; it may hold a password
+    dsn: str = field(repr=False)  # without our own options; it may contain a password
     schema: str = SCHEMA
-    listen: bool = True  # hints by NOTIFY; else by looking
-    advisory: bool = True  # a worker's death is seen by its lock; else by its lease
+    listen: bool = True  # signals by NOTIFY; else by polling
+    advisory: bool = True  # a dead worker is detected by its lock; else by its lease
 
     @property
     def where(self) -> str:
-        """The database as it may be shown: no user, no password, no options."""
+        """The host and name of the database, without user, password and options."""
         parts = urlsplit(self.dsn)
         host = parts.netloc.rpartition("@")[2]
         host = host or dict(parse_qsl(parts.query)).get("host") or "localhost"
         return f"{host}/{unquote(parts.path.lstrip('/'))}"
 
     def check_files(self) -> None:
-        """Raises ConfigError if it names a file that is not there."""
+        """Raise ConfigError if an option names a missing file."""
         for name, value in parse_qsl(urlsplit(self.dsn).query):
             if name in _FILES and not Path(value).expanduser().exists():
                 raise ConfigError(
-                    f"{name} in the store's URL is {value}, and there is no such file",
+                    f"{name} in the store's URL is {value}, which does not exist",
                     hint="name a file that this user can read",
                 )
 
     @property
     def is_pooled(self) -> bool:
-        """Whether each transaction may be on another connection of the server."""
+        """Each transaction may run on another connection of the server."""
         return not (self.listen or self.advisory)
 
 
-def address_of(url: str) -> Address:
-    """The address in a URL; ConfigError says what is wrong with it, without its password."""
+def parse_address(url: str) -> PostgresAddress:
+    """Parse a URL. Raises ConfigError, whose text never contains the password."""
     parts = _parts(url)
-    said = dict(parse_qsl(parts.query, keep_blank_values=True))
-    ours = {name: said.pop(name) for name in _OURS if name in said}
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    ours = {name: options.pop(name) for name in _OURS if name in options}
     schema = ours.get("schema", SCHEMA)
     if not _NAME.fullmatch(schema):
         raise ConfigError(
-            f"schema={schema!r} is no name for a schema",
-            hint="use small letters, digits and _, at most 51",
+            f"schema={schema!r} is not a name of a schema",
+            hint="use at most 51 lowercase letters, digits and underscores",
         )
-    rest = urlencode(said, quote_via=quote)
-    return Address(
+    rest = urlencode(options, quote_via=quote)
+    return PostgresAddress(
         urlunsplit(parts._replace(query=rest, fragment="")),
         schema,
-        listen=_switch(ours, "listen"),
-        advisory=_switch(ours, "advisory"),
+        listen=_is_on(ours, "listen"),
+        advisory=_is_on(ours, "advisory"),
     )
 
 
 def _parts(url: str) -> SplitResult:
-    """The parts of a URL in which nothing of a password can be taken for something else."""
+    """Split a URL, and reject one where a part of the password could end up elsewhere."""
     try:
         parts = urlsplit(url)
-    except ValueError:  # whose text may hold the password
+    except ValueError:  # its text may contain the password
         parts = None
     if parts is not None and parts.scheme not in {"postgresql", "postgres"}:
         raise ConfigError("the URL of a PostgreSQL store begins with postgresql://")
@@ -89,8 +89,8 @@ def _parts(url: str) -> SplitResult:
     return parts
 
 
-def _switch(said: dict[str, str], name: str) -> bool:
-    value = said.get(name, "on")
+def _is_on(options: dict[str, str], name: str) -> bool:
+    value = options.get(name, "on")
     if value not in _SWITCH:
         raise ConfigError(
             f"{name}={value} in the store's URL is neither on nor off",

@@ -1,8 +1,8 @@
-"""Group commit on PostgreSQL: what queued up while the last batch was under way is the next one.
+"""Group commit on PostgreSQL: the commits that queue up while a batch is written form the next one.
 
-Several batches may be under way at once, on connections of their own, but never two that name the
-same stream: so the commits of a stream keep the order in which they were asked for, and none waits
-inside the database for another one of this process.
+Several batches may be written at once, each on its own connection, but never two that name the
+same stream. So the commits of a stream keep the order in which they were submitted, and none waits
+inside the database for another commit of this process.
 """
 
 import asyncio
@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from perdure.errors import StoreError
 from perdure.store.base import Unavailable, Unknown
 from perdure.store.judge import Commit
-from perdure.store.postgres.batch import Batches, Outcome, Overtaken
+from perdure.store.postgres.batch import BatchWriter, CreatedConcurrently, Outcome
 from perdure.store.postgres.connection import Connector, Pool, PooledConnection
 from perdure.store.postgres.errors import (
     LOCKED,
-    OF_A_ROW,
+    ROW_STATES,
     UNDONE,
     is_database_error,
-    may_go_again,
+    is_retryable,
     sqlstate,
 )
 from perdure.store.postgres.sql import statement
@@ -30,46 +30,47 @@ _LARGEST_BYTES = 8 * 2**20  # of data in one batch, unless a single commit has m
 _TRIES = 5
 
 Job = tuple[Commit, asyncio.Future[dict[str, int]]]
-Ended = dict[str, int] | Exception
+Result = dict[str, int] | Exception
 
 
-class Writer:
-    """Takes commits from the tasks of one event loop, and answers once they are durable."""
+class PostgresWriter:
+    """Writes the commits of one event loop and resolves their futures once they are durable."""
 
-    def __init__(self, dial: Connector, now: Callable[[], int], told: Callable[[], None]) -> None:
-        self._dial = dial
+    def __init__(
+        self, connector: Connector, now: Callable[[], int], on_change: Callable[[], None]
+    ) -> None:
+        self._connector = connector
         self._now = now
-        self._told = told  # called after every batch that changed something
-        self._lines = Pool(dial, AT_ONCE)
-        self._batches = Batches(dial)
+        self._on_change = on_change  # called after every batch that changed something
+        self._pool = Pool(connector, AT_ONCE)
+        self._batches = BatchWriter(connector)
         self._jobs: deque[Job] = deque()
-        self._under_way: set[str] = set()  # streams
-        self._writing: set[asyncio.Task[None]] = set()
-        self._busy = (
-            0  # of those, the ones that will look for more: a task ends later than its work
-        )
+        self._busy_streams: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        # Tasks that will still take another batch: a task ends some time after its last one.
+        self._busy = 0
 
     def submit(self, commit: Commit) -> asyncio.Future[dict[str, int]]:
-        """The new heads, to be had once they are durable; an error is raised."""
+        """Queue a commit; the future has its new heads, or its error, once it is durable."""
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[dict[str, int]] = loop.create_future()
-        self._jobs.append((commit, answer))
+        heads: asyncio.Future[dict[str, int]] = loop.create_future()
+        self._jobs.append((commit, heads))
         self._start()
-        return answer
+        return heads
 
     async def close(self) -> None:
-        """Finish what is queued."""
-        while self._writing:
-            await asyncio.wait(self._writing)
-        await self._lines.close()
+        """Finish the queued commits and close the connections."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._pool.close()
 
     def _start(self) -> None:
         if self._busy < AT_ONCE:
             self._busy += 1
-            # A task of nobody's: whoever stops waiting for a commit does not withdraw it.
+            # It outlives its caller: a cancelled caller must not withdraw a commit.
             task = asyncio.get_running_loop().create_task(self._write())
-            self._writing.add(task)
-            task.add_done_callback(self._writing.discard)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _write(self) -> None:
         try:
@@ -80,88 +81,92 @@ class Writer:
     async def _write_all(self) -> None:
         while batch := self._take():
             streams = _streams(commit for commit, _ in batch)
-            self._under_way |= streams
+            self._busy_streams |= streams
             try:
-                ended = await self._outcomes([commit for commit, _ in batch])
+                results = await self._outcomes([commit for commit, _ in batch])
             finally:
-                self._under_way -= streams
-            _settle(batch, ended)
-            if any(isinstance(one, dict) for one in ended):
-                self._told()
+                self._busy_streams -= streams
+            _settle(batch, results)
+            if any(isinstance(result, dict) for result in results):
+                self._on_change()
 
     def _take(self) -> list[Job]:
-        """The next batch: what waits, except behind what is under way."""
+        """Take the next batch: the queued commits whose streams no running batch names."""
         batch: list[Job] = []
-        left: list[Job] = []
-        blocked = set(self._under_way)
+        postponed: list[Job] = []
+        blocked = set(self._busy_streams)
         room = _LARGEST_BYTES
         while self._jobs and len(batch) < _LARGEST_BATCH:
             job = self._jobs.popleft()
             streams = [write.stream for write in job[0].writes]
             if not blocked.isdisjoint(streams):
-                left.append(job)
+                postponed.append(job)
                 blocked.update(streams)
                 continue
             room -= _bytes(job[0])
             if room < 0 and batch:
-                left.append(job)
+                postponed.append(job)
                 break
             batch.append(job)
-        self._jobs.extendleft(reversed(left))
+        self._jobs.extendleft(reversed(postponed))
         return batch
 
     # --- one batch ---
 
-    async def _outcomes(self, commits: Sequence[Commit]) -> list[Ended]:
+    async def _outcomes(self, commits: Sequence[Commit]) -> list[Result]:
         try:
-            return await self._in_one(commits)
+            return await self._write_together(commits)
         except Exception as error:  # noqa: BLE001 - no commit may end this task
             return await self._after_failure(commits, error)
 
-    async def _after_failure(self, commits: Sequence[Commit], error: Exception) -> list[Ended]:
-        """A commit that cannot be written must not take the others with it."""
-        told = self._explained(error)
-        is_theirs = sqlstate(error) in OF_A_ROW or not isinstance(told, Unavailable | Unknown)
-        if len(commits) == 1 or not is_theirs:
-            return [self._explained(error) for _ in commits]
+    async def _after_failure(self, commits: Sequence[Commit], error: Exception) -> list[Result]:
+        """Write the commits one by one if one of them failed: it must not fail its neighbors."""
+        explanation = self._explain(error)
+        is_retried = sqlstate(error) in ROW_STATES or not isinstance(
+            explanation, Unavailable | Unknown
+        )
+        if len(commits) == 1 or not is_retried:
+            return [self._explain(error) for _ in commits]
         return [(await self._outcomes([commit]))[0] for commit in commits]
 
-    async def _in_one(self, commits: Sequence[Commit]) -> list[Ended]:
-        """The outcomes of one transaction, tried again where that can help."""
-        for left in reversed(range(_TRIES)):
+    async def _write_together(self, commits: Sequence[Commit]) -> list[Result]:
+        """Write the commits as one transaction, and retry where that can help."""
+        for tries_left in reversed(range(_TRIES)):
             try:
-                async with self._lines.line() as line:
-                    return [*await self._attempt(line, commits)]
-            except Overtaken:
+                async with self._pool.connection() as connection:
+                    return [*await self._attempt(connection, commits)]
+            except CreatedConcurrently:
                 continue
             except Exception as error:
-                # A connection may have ended while nobody used it: nothing was written with it.
-                again = sqlstate(error) in UNDONE or may_go_again(error)
-                again = again or (sqlstate(error) == LOCKED and await self._ended_stopped())
-                if not (again and left):
+                # A connection may have ended while it was idle: nothing was written with it.
+                may_retry = sqlstate(error) in UNDONE or is_retryable(error)
+                may_retry = may_retry or (sqlstate(error) == LOCKED and await self._end_stopped())
+                if not (may_retry and tries_left):
                     raise
-        raise Unavailable("others keep writing the same entries", hint="try again")
+        raise Unavailable("other processes keep writing the same entries", hint="try again")
 
-    async def _ended_stopped(self) -> bool:
-        """Whether a client that stands still with locks of rows was found, and ended."""
+    async def _end_stopped(self) -> bool:
+        """Terminate stopped clients that hold row locks; returns whether there were any."""
         try:
-            async with self._lines.line() as line:
-                return bool(await line.fetch(statement("end_stopped")))
-        except Exception:  # noqa: BLE001 - a server that does not let us: others keep the row
+            async with self._pool.connection() as connection:
+                return bool(await connection.fetch(statement("terminate_stopped")))
+        except Exception:  # noqa: BLE001 - without permission the row stays locked
             return False
 
-    async def _attempt(self, line: PooledConnection, commits: Sequence[Commit]) -> list[Outcome]:
+    async def _attempt(
+        self, connection: PooledConnection, commits: Sequence[Commit]
+    ) -> list[Outcome]:
         try:
-            return await self._batches.write(line, commits, self._now())
+            return await self._batches.write(connection, commits, self._now())
         except Unknown:
             raise
         except Exception as error:
-            await line.undo(error)
+            await connection.recover_from(error)
             raise
 
-    def _explained(self, error: Exception) -> Exception:
+    def _explain(self, error: Exception) -> Exception:
         if isinstance(error, StoreError) or is_database_error(error):
-            return self._dial.explained(error)
+            return self._connector.explain(error)
         return error
 
 
@@ -170,7 +175,7 @@ def _streams(commits: Iterable[Commit]) -> set[str]:
 
 
 def _bytes(commit: Commit) -> int:
-    """The data that a commit carries; the rest of it is small."""
+    """Return the size of a commit's data; the rest of it is small."""
     size = 0
     for write in commit.writes:
         for record in write.records:
@@ -181,11 +186,11 @@ def _bytes(commit: Commit) -> int:
     return size
 
 
-def _settle(batch: Sequence[Job], ended: Sequence[Ended]) -> None:
-    for (_, answer), one in zip(batch, ended, strict=True):
-        if answer.done():  # its task was cancelled; the commit was written all the same
+def _settle(batch: Sequence[Job], results: Sequence[Result]) -> None:
+    for (_, heads), result in zip(batch, results, strict=True):
+        if heads.done():  # its task was cancelled; the commit was written all the same
             continue
-        if isinstance(one, Exception):
-            answer.set_exception(one)
+        if isinstance(result, Exception):
+            heads.set_exception(result)
         else:
-            answer.set_result(one)
+            heads.set_result(result)

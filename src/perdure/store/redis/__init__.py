@@ -1,4 +1,4 @@
-"""The optional Redis index in front of a store."""
+"""The optional index of pending calls in Redis, in front of another store."""
 
 from perdure.store.redis.store import IndexedStore
 

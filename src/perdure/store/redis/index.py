@@ -1,9 +1,9 @@
-"""The index in Redis: which pending calls there are by session, by status and by deadline.
+"""The index of pending calls in Redis: by session, by status and by deadline.
 
-Everything here may be lost, late or wrong: who uses it compares. The keys of others to read are
-`pending:by-session:{session}`, `pending:by-status:{status}` (sets of ids) and `pending:expiration`
-(ids by deadline); `pending:known` has what the index knows of each id, and `pending:index` the
-place in the store's feed that it stands at, with the number of members that each key should have.
+Everything here may be lost, late or wrong, so the store compares it with its entries. Other
+programs may read `pending:by-session:{session}` and `pending:by-status:{status}` (sets of ids) and
+`pending:expiration` (ids by deadline). `pending:known` has the item of each id. `pending:index` has
+the position in the store's feed that the index has reached, and the number of members of each key.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 from perdure.store.base import Entry
 
 DEADLINES: Final = "pending:expiration"
-MOST: Final = 10_000  # members; more are not read at once
+MOST: Final = 10_000  # members that one lookup reads
 _BATCH: Final = 500
 _REBUILDING: Final = "pending:rebuilding"
 _REBUILD_MS: Final = 60_000
@@ -25,24 +25,24 @@ _OURS: Final = ("pending:index", "pending:known", DEADLINES)
 _MANY: Final = ("pending:by-session:*", "pending:by-status:*")
 
 
-class Names(Protocol):
-    """What the index needs to know of an entry besides what a store knows."""
+class EntryNames(Protocol):
+    """Session and status of an entry, which a store does not know."""
 
     def session(self, stream: str) -> str:
-        """The session that a stream is of."""
+        """Return the session of a stream."""
         ...
 
     def status(self, entry: Entry) -> str:
-        """The status of the call, as people know it."""
+        """Return the status of a pending call."""
         ...
 
     def statuses(self, state: str) -> Sequence[str]:
-        """All that an entry in this state may have as its status."""
+        """Return every status that an entry in this state may have."""
         ...
 
 
 class Item(Struct, frozen=True, omit_defaults=True):
-    """One entry as the index knows it; without a version it is there no more."""
+    """One entry in the index; without a version it was deleted."""
 
     id: str
     version: int | None = None
@@ -50,68 +50,68 @@ class Item(Struct, frozen=True, omit_defaults=True):
     session: str = ""
     status: str = ""
     state: str = ""
-    due: str | None = None  # as text: Lua's numbers are not whole ones
+    due: str | None = None  # as text: Lua's numbers are floats
 
     @property
-    def place(self) -> tuple[int, str]:
-        """Its place among those that are due."""
+    def due_position(self) -> tuple[int, str]:
+        """The position of the item in the order of deadlines."""
         return int(self.due or 0), self.id
 
 
 class Anchor(Struct, frozen=True, omit_defaults=True):
-    """The place in the feed that the index stands at, and the record that must be there.
+    """Position in the feed that the index has reached, and the record that must be there.
 
-    The feed is read from `cursor` on; `record` (its stream, seq and instant) is the next one then,
-    and is known. A store that was restored or made anew has another one there, or none.
+    The feed is read from `cursor` on; its next record must be `record` (stream, seq and time),
+    which the index already has. A store that was restored or recreated has another one, or none.
     """
 
     cursor: str
     record: tuple[str, int, int] | None = None
 
 
-class Seen(Struct, frozen=True):
-    """What a lookup found, all of one moment."""
+class IndexLookup(Struct, frozen=True):
+    """Result of a lookup, all of one moment."""
 
     anchor: Anchor
     items: Sequence[Item]
 
 
 class TooMany(Exception):
-    """There are more members than are read at once: the store has pages."""
+    """There are more members than one lookup reads: the store must reply, page by page."""
 
 
 class RedisIndex:
-    """The keys in one Redis database."""
+    """Keys of the index in one Redis database."""
 
     def __init__(self, client: Redis) -> None:
         self._client = client
         folder = files("perdure.store") / "lua"
         self._apply = client.register_script((folder / "apply.lua").read_text("utf-8"))
-        self._look = client.register_script((folder / "look.lua").read_text("utf-8"))
+        self._lookup = client.register_script((folder / "lookup.lua").read_text("utf-8"))
 
-    async def look(self, keys: Sequence[str], latest: int | None = None) -> Seen | None:
-        """The members of these sets, or of the deadlines until `latest`.
+    async def lookup(self, keys: Sequence[str], latest: int | None = None) -> IndexLookup | None:
+        """Return the members of these sets, or of the deadlines until `latest`.
 
-        None if there is no index, or it is not as it should be; TooMany.
+        None if there is no index or it is inconsistent. Raises TooMany.
         """
         args = [str(MOST), "" if latest is None else str(latest), *keys]
-        answer = await self._look(args=args)
-        if not answer:
+        reply = await self._lookup(args=args)
+        if not reply:
             return None
-        if isinstance(answer[0], int):
+        if isinstance(reply[0], int):
             raise TooMany
         try:
-            anchor = msgspec.json.decode(answer[0], type=Anchor)
-            items = [msgspec.json.decode(text, type=Item) for text in answer[1:]]
+            anchor = msgspec.json.decode(reply[0], type=Anchor)
+            items = [msgspec.json.decode(text, type=Item) for text in reply[1:]]
         except msgspec.MsgspecError:
             return None
-        is_whole = len({item.id for item in items}) == len(items)
-        return Seen(anchor, items) if is_whole else None
+        is_unique = len({item.id for item in items}) == len(items)
+        return IndexLookup(anchor, items) if is_unique else None
 
     async def apply(
         self, items: Sequence[Item], before: Anchor | None = None, after: Anchor | None = None
     ) -> None:
-        """Take these over, and stand at `after`, if it stands at `before` still."""
+        """Apply these items, and move the index from `before` to `after` if it is still there."""
         texts = [_text(item) for item in items]
         for start in range(0, len(texts), _BATCH):
             await self._apply(args=["", "", *texts[start : start + _BATCH]])
@@ -119,33 +119,33 @@ class RedisIndex:
             await self._apply(args=[_text(before), _text(after)])
 
     async def drop(self) -> None:
-        """There is no index from now on; the next one who looks makes it anew."""
+        """Delete the index; the next lookup rebuilds it."""
         await self._client.delete("pending:index")
 
-    async def begin(self, token: str) -> bool:
-        """Remove what there is, to make it anew; False if somebody else is doing that."""
+    async def begin_rebuild(self, token: str) -> bool:
+        """Delete all keys for a rebuild; False if another process is rebuilding."""
         if not await self._client.set(_REBUILDING, token, nx=True, px=_REBUILD_MS):
             return False
         await self._client.unlink(*_OURS)
         for pattern in _MANY:
-            found = [key async for key in self._client.scan_iter(pattern, count=_BATCH)]
-            for start in range(0, len(found), _BATCH):
-                await self._client.unlink(*found[start : start + _BATCH])
+            keys = [key async for key in self._client.scan_iter(pattern, count=_BATCH)]
+            for start in range(0, len(keys), _BATCH):
+                await self._client.unlink(*keys[start : start + _BATCH])
         return True
 
-    async def end(self, token: str, anchor: Anchor) -> None:
-        """It is made, and stands here; not if it took so long that somebody began anew."""
+    async def finish_rebuild(self, token: str, anchor: Anchor) -> None:
+        """Publish the rebuilt index at this anchor, unless another rebuild has started."""
         if await self._client.get(_REBUILDING) == token:
             await self._client.hset("pending:index", "place", _text(anchor))
             await self._client.delete(_REBUILDING)
 
     async def close(self) -> None:
-        """Let the connections go."""
+        """Close the connections."""
         await self._client.aclose()
 
 
-def items_of(entries: Iterable[Entry], names: Names) -> list[Item]:
-    """The entries as the index knows them."""
+def index_items(entries: Iterable[Entry], names: EntryNames) -> list[Item]:
+    """Return the items of these entries."""
     return [
         Item(
             entry.key,

@@ -1,1 +1,1 @@
-"""Code shared by the backends: paging, wake-up signals, file locks, line files."""
+"""Code that several backends share: paging, signals, in-memory tables, file locks, line files."""

@@ -1,4 +1,4 @@
-"""The lock that says whose turn it is to write: an flock on a file beside the data."""
+"""The lock of the process that writes: an flock on a file beside the data."""
 
 import contextlib
 import fcntl
@@ -7,10 +7,10 @@ import time
 
 
 class WriteLock:
-    """The queue of all processes that write the same data; the kernel serves them in turn.
+    """Lock for which all writing processes queue; the kernel serves them in turn.
 
-    SQLite's own waiting is by polling and starves. The file holds the process id of the last
-    holder, for those who wait too long.
+    SQLite's own lock waits by polling, which starves some writers. The file holds the process id
+    of the last holder, for the error message of a process that waits too long.
     """
 
     def __init__(self, path: str) -> None:
@@ -20,17 +20,17 @@ class WriteLock:
         self.waiting_since: float | None = None  # monotonic seconds
 
     def open(self) -> None:
-        """Open the file; raises OSError."""
+        """Open the file. Raises OSError."""
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
     def close(self) -> None:
-        """Let go of the file; it stays, since others may be using it."""
+        """Close the file without removing it, since other processes may use it."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def acquire(self) -> None:
-        """Wait for as long as it takes; meanwhile `waiting_since` says since when."""
+        """Wait for the lock as long as it takes; meanwhile `waiting_since` is set."""
         if self.try_acquire():
             return
         self.waiting_since = time.monotonic()
@@ -41,7 +41,7 @@ class WriteLock:
         self._sign()
 
     def try_acquire(self) -> bool:
-        """Take it if it is free."""
+        """Take the lock if it is free."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -50,7 +50,7 @@ class WriteLock:
         return True
 
     def acquire_within(self, timeout_s: float) -> bool:
-        """Take it, if it comes free in time; for opening, where order does not matter."""
+        """Take the lock if it becomes free in time, by polling, which keeps no order."""
         until = time.monotonic() + timeout_s
         while not self.try_acquire():
             if time.monotonic() > until:
@@ -59,15 +59,15 @@ class WriteLock:
         return True
 
     def release(self) -> None:
-        """Let the next one in."""
+        """Release the lock to the next process."""
         fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def holder(self) -> str:
-        """The process id of whoever had it last."""
+        """Return the process id of the last holder."""
         return os.pread(self._fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
 
     def _sign(self) -> None:
-        # Reading first: a write would make every fsync carry this file's times too.
-        with contextlib.suppress(OSError):  # locked it is, also on a full disk
+        # Reads first: a write would make every fsync also write this file's timestamps.
+        with contextlib.suppress(OSError):  # the lock is taken, even if the disk is full
             if os.pread(self._fd, 32, 0) != self._signature:
                 os.pwrite(self._fd, self._signature, 0)

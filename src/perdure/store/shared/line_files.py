@@ -1,4 +1,4 @@
-"""Files of lines that are only ever added to: whole lines, on the disk, by one writer at a time."""
+"""Append-only files of lines: complete lines, synced to disk, by one writer at a time."""
 
 import fcntl
 import logging
@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from perdure.store.shared.lines import foreign_in
+from perdure.store.shared.lines import decode_foreign
 
 logger = logging.getLogger("perdure")
 
@@ -16,28 +16,28 @@ _BLOCK: Final = 64 * 1024
 
 
 class Span(NamedTuple):
-    """Where a line stands in its file, without its end."""
+    """Position of a line in its file, without its line end."""
 
     offset: int
     length: int
 
 
-def append(path: Path, lines: Iterable[bytes], *, sync: bool) -> list[Span]:
-    """Add lines to a file, which is made if need be; several processes get in nobody's way.
+def append_lines(path: Path, lines: Iterable[bytes], *, sync: bool) -> list[Span]:
+    """Append lines to a file, which is created if missing; several processes may do this at once.
 
-    What a process that died left half written is cut off first.
+    An incomplete line that a dead process left at the end is cut off first.
     """
     is_new = not path.exists()
     if is_new:
         path.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(path) as fd:
-        offset = _mended(fd, path)
-        spans, whole = _laid_out(lines, offset)
+    with _lock_file(path) as fd:
+        offset = _cut_incomplete_line(fd, path)
+        spans, content = _join_lines(lines, offset)
         try:
-            _write(fd, whole)
+            _write(fd, content)
         except OSError:
             with suppress(OSError):
-                os.ftruncate(fd, offset)  # all of it or nothing
+                os.ftruncate(fd, offset)  # all lines or none
             raise
         if sync:
             os.fsync(fd)
@@ -47,34 +47,34 @@ def append(path: Path, lines: Iterable[bytes], *, sync: bool) -> list[Span]:
     return spans
 
 
-def lines_in(path: Path) -> Iterator[tuple[Span, bytes]]:
-    """Every line of a file, also a last one without its end; none if there is no file."""
+def read_lines(path: Path) -> Iterator[tuple[Span, bytes]]:
+    """Yield every line of a file, also an unfinished last one; none if the file is missing."""
     try:
-        whole = path.read_bytes()
+        content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return
     start = 0
-    while start < len(whole):
-        end = whole.find(b"\n", start)
-        end = len(whole) if end < 0 else end
+    while start < len(content):
+        end = content.find(b"\n", start)
+        end = len(content) if end < 0 else end
         if end > start:
-            yield Span(start, end - start), whole[start:end]
+            yield Span(start, end - start), content[start:end]
         start = end + 1
 
 
 def read_spans(path: Path, spans: Sequence[Span]) -> list[bytes]:
-    """These lines, which follow each other. Raises OSError."""
+    """Return these consecutive lines. Raises OSError."""
     if not spans:
         return []
     first, last = spans[0].offset, spans[-1].offset + spans[-1].length
     with path.open("rb") as file:
         file.seek(first)
-        whole = file.read(last - first)
-    return [whole[at - first : at - first + length] for at, length in spans]
+        content = file.read(last - first)
+    return [content[at - first : at - first + length] for at, length in spans]
 
 
-def replace(path: Path, content: bytes) -> None:
-    """Give a file this content, at once and on the disk: readers see the old one or the new."""
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace the content of a file atomically and durably: readers see the old or the new one."""
     part = path.with_name(f".{path.name}.tmp")
     try:
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
@@ -90,7 +90,7 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Let everything that a file or folder holds reach the disk; one that is gone need not."""
+    """Sync a file or folder to disk; a missing one is ignored."""
     with suppress(FileNotFoundError, NotADirectoryError):
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -100,13 +100,13 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Let the names in a folder reach the disk, where the file system can do that."""
+    """Sync the names in a folder to disk, where the file system supports it."""
     with suppress(OSError):
         sync_file(path)
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[int]:
+def _lock_file(path: Path) -> Iterator[int]:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -115,7 +115,7 @@ def _locked(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def _laid_out(lines: Iterable[bytes], offset: int) -> tuple[list[Span], bytes]:
+def _join_lines(lines: Iterable[bytes], offset: int) -> tuple[list[Span], bytes]:
     spans = []
     parts: list[bytes] = []
     for line in lines:
@@ -125,22 +125,24 @@ def _laid_out(lines: Iterable[bytes], offset: int) -> tuple[list[Span], bytes]:
     return spans, b"".join(parts)
 
 
-def _write(fd: int, whole: bytes) -> None:
-    left = memoryview(whole)
-    while left:
-        left = left[os.write(fd, left) :]
+def _write(fd: int, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
 
 
-def _mended(fd: int, path: Path) -> int:
-    """Where the next line begins, once the last one has an end."""
+def _cut_incomplete_line(fd: int, path: Path) -> int:
+    """Complete or cut off the last line, and return the offset of the next one."""
     size = os.fstat(fd).st_size
     if size == 0 or os.pread(fd, 1, size - 1) == b"\n":
         return size
     start = _last_line(fd, size)
-    if foreign_in(os.pread(fd, size - start, start)) is not None:  # whole, only its end is not
+    if (
+        decode_foreign(os.pread(fd, size - start, start)) is not None
+    ):  # complete but for its line end
         _write(fd, b"\n")
         return size + 1
-    logger.warning("%s: %d bytes of a line that was never finished are cut", path, size - start)
+    logger.warning("%s: cut %d bytes of an incomplete last line", path, size - start)
     os.ftruncate(fd, start)
     return start
 
@@ -149,8 +151,8 @@ def _last_line(fd: int, size: int) -> int:
     at = size
     while at > 0:
         begin = max(0, at - _BLOCK)
-        found = os.pread(fd, at - begin, begin).rfind(b"\n")
-        if found >= 0:
-            return begin + found + 1
+        line_end = os.pread(fd, at - begin, begin).rfind(b"\n")
+        if line_end >= 0:
+            return begin + line_end + 1
         at = begin
     return 0

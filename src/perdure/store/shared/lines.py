@@ -1,8 +1,8 @@
-"""The lines of a files store: what stands in them, and how a damaged one is told from a whole one.
+"""Lines of JSON of the files backend, with the checksums that detect damaged ones.
 
-An event's line is what anybody's session log has (`type`, `timestamp`, `data`) and one key more,
-`perdure`, with its place, its checksum and the entries that were written with it. A line without
-that key was written by somebody else.
+The line of an event has the keys of any session log (`type`, `timestamp`, `data`) and one more,
+`perdure`, with its position, its checksum and the entries of the same commit. A line without that
+key was written by another program.
 """
 
 import base64
@@ -21,19 +21,19 @@ _CRC: Final = len(b',"crc":"00000000"')
 
 
 class EntryLine(Struct, frozen=True, omit_defaults=True):
-    """An entry as it is from here on; version 0: there is none any more."""
+    """State of an entry after this line; version 0: it was deleted."""
 
     kind: str
     key: str
     version: int
     state: str = ""
     due: int | None = None
-    data: Raw = Raw(b"null")  # not None: msgspec reads no `Raw | None`
+    data: Raw = Raw(b"null")  # not None: msgspec cannot decode `Raw | None`
     stream: str = ""
 
 
 class Mark(Struct, frozen=True, omit_defaults=True):
-    """What makes a line ours. The first one also says which stream this is."""
+    """Our part of a line. The first line of a log also names its stream and kind."""
 
     seq: int
     pos: int
@@ -54,14 +54,14 @@ class EventLine(Struct, frozen=True):
 
 
 class JournalLine(Struct, frozen=True, omit_defaults=True):
-    """One commit, claim or heartbeat: everything that it changes, as it is afterwards."""
+    """One commit, claim or heartbeat: the new state of everything that it changes."""
 
     streams: dict[str, StreamRow] = {}
     records: list[tuple[str, Raw]] = []  # stream, and the line for its log
     entries: list[EntryLine] = []
     erased: list[str] = []
-    holders: dict[str, tuple[int, int] | None] = {}  # until, and the process; None: has left
-    pos: int = 0  # the highest that a record has
+    holders: dict[str, tuple[int, int] | None] = {}  # end and process id; None: removed
+    pos: int = 0  # the highest position of a record
     format: int = 0  # in the first line
     crc: str = ""
 
@@ -71,8 +71,8 @@ _journal_decoder: Final = msgspec.json.Decoder(JournalLine)
 _encoder: Final = msgspec.json.Encoder()
 
 
-def packed(data: bytes) -> Raw:
-    """Bytes as a JSON value: an object as it is, byte for byte; anything else in base64."""
+def encode_data(data: bytes) -> Raw:
+    """Encode bytes as a JSON value: an object byte for byte, anything else in base64."""
     if data[:1] == b"{" and data[-1:] == b"}" and not data.startswith(_WRAPPED):
         try:
             msgspec.json.decode(data)
@@ -84,8 +84,8 @@ def packed(data: bytes) -> Raw:
     return Raw(_encoder.encode({"base64": data}))
 
 
-def unpacked(value: Raw) -> bytes:
-    """The bytes again. Raises ValueError."""
+def decode_data(value: Raw) -> bytes:
+    """Decode the bytes of `encode_data`. Raises ValueError."""
     data = bytes(value)
     if not data.startswith(_WRAPPED):
         return data
@@ -96,80 +96,80 @@ def unpacked(value: Raw) -> bytes:
 
 
 def entry_line(kind: str, key: str, entry: Entry | None, stream: str = "") -> EntryLine:
-    """An entry for a line; `stream` is left out in the stream's own log."""
+    """Return an entry for a line; `stream` is left out in the stream's own log."""
     if entry is None:
         return EntryLine(kind, key, 0, stream=stream)
-    data = packed(entry.data)
+    data = encode_data(entry.data)
     return EntryLine(kind, key, entry.version, entry.state, entry.due, data, stream)
 
 
-def entry_in(line: EntryLine, stream: str = "") -> Entry | None:
-    """The entry that a line has."""
+def decode_entry(line: EntryLine, stream: str = "") -> Entry | None:
+    """Decode the entry in a line; None if it was deleted. Raises ValueError."""
     if line.version == 0:
         return None
-    data = unpacked(line.data)
-    where = line.stream or stream
-    return Entry(line.kind, line.key, where, line.version, line.state, line.due, data)
+    data = decode_data(line.data)
+    stream = line.stream or stream
+    return Entry(line.kind, line.key, stream, line.version, line.state, line.due, data)
 
 
-def event_line(record: Record, mark: Mark) -> bytes:
-    """The line of a record, without its end."""
-    whole = EventLine(record.type, record.at, packed(record.data), mark)
-    return _checked(_encoder.encode(whole), b"}}")
+def encode_event(record: Record, mark: Mark) -> bytes:
+    """Encode a record as a line, without the line end."""
+    line = EventLine(record.type, record.at, encode_data(record.data), mark)
+    return _add_checksum(_encoder.encode(line), b"}}")
 
 
-def event_in(line: bytes) -> EventLine | None:
-    """What a line of ours says; None for one that somebody else wrote. ValueError: damaged."""
+def decode_event(line: bytes) -> EventLine | None:
+    """Decode a line of ours; None for another program's line. Raises ValueError if damaged."""
     try:
-        found = _event_decoder.decode(line)
+        event = _event_decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         if is_foreign(line):
             return None
         raise ValueError(str(error)) from error
-    _check(line, b"}}")
-    return found
+    _verify_checksum(line, b"}}")
+    return event
 
 
-def record_of(line: EventLine, stream: str) -> Record:
-    """The record that a line has. Raises ValueError."""
-    mark, data = line.perdure, unpacked(line.data)
+def decode_record(line: EventLine, stream: str) -> Record:
+    """Return the record of a decoded line. Raises ValueError."""
+    mark, data = line.perdure, decode_data(line.data)
     return Record(line.type, data, line.timestamp, mark.seq, mark.pos, stream)
 
 
 def is_foreign(line: bytes) -> bool:
-    """Whether a line is a JSON object that is not ours; one that is no JSON is nobody's."""
-    found = foreign_in(line)
-    return isinstance(found, dict) and "perdure" not in found
+    """Return whether a line is a JSON object of another program."""
+    value = decode_foreign(line)
+    return isinstance(value, dict) and "perdure" not in value
 
 
-def foreign_in(line: bytes) -> Any:
-    """The value of anybody's line; None if it cannot be read."""
+def decode_foreign(line: bytes) -> Any:
+    """Decode a line of any program; None if it is not JSON."""
     try:
         return msgspec.json.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 
-def journal_line(line: JournalLine) -> bytes:
-    """The line, without its end."""
-    return _checked(_encoder.encode(line), b"}")
+def encode_journal_line(line: JournalLine) -> bytes:
+    """Encode a line of the journal, without the line end."""
+    return _add_checksum(_encoder.encode(line), b"}")
 
 
-def journal_in(line: bytes) -> JournalLine:
-    """What a line of the journal says. ValueError: damaged."""
-    _check(line, b"}")
+def decode_journal_line(line: bytes) -> JournalLine:
+    """Decode a line of the journal. Raises ValueError if it is damaged."""
+    _verify_checksum(line, b"}")
     try:
         return _journal_decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ValueError(str(error)) from error
 
 
-def _checked(line: bytes, end: bytes) -> bytes:
-    """The line with its checksum as the last key of the object that ends it."""
+def _add_checksum(line: bytes, end: bytes) -> bytes:
+    """Append the checksum as the last key of the object that ends the line."""
     return b'%s,"crc":"%08x"%s' % (line[: -len(end)], zlib.crc32(line), end)
 
 
-def _check(line: bytes, end: bytes) -> None:
+def _verify_checksum(line: bytes, end: bytes) -> None:
     size = len(end)
     body = line[: -_CRC - size] + end
     if line[-_CRC - size :] != b',"crc":"%08x"%s' % (zlib.crc32(body), end):

@@ -1,4 +1,4 @@
-"""Ids as names of files: never a path, never a name that means something, always the way back."""
+"""Ids as file names: never a path or a reserved name, and reversible unless shortened."""
 
 import hashlib
 import re
@@ -7,15 +7,17 @@ from urllib.parse import quote, unquote
 
 from perdure.errors import Refused
 
-RESERVED: Final = frozenset({"storage", "session", "index.json"})  # what stands beside the sessions
+RESERVED: Final = frozenset(
+    {"storage", "session", "index.json"}
+)  # names beside the folders of sessions
 _DEVICES: Final = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
-_LONGEST: Final = 200  # bytes; file systems take 255, and a name may get an ending
-_MARK: Final = "~"  # between the beginning and the digest of a name that is too long
+_LONGEST: Final = 200  # bytes; file systems allow 255, and callers append an extension
+_MARK: Final = "~"  # between the beginning and the digest of a shortened name
 
 
-def name_of(value: str) -> str:
-    """The name of an id. One that is too long has only its beginning and a digest."""
-    # A lone surrogate has no UTF-8; it is kept as the bytes that it would have.
+def file_name(value: str) -> str:
+    """Return the file name of an id; a long id is shortened to its beginning and a digest."""
+    # A lone surrogate has no UTF-8 encoding; "surrogatepass" writes the bytes it would have.
     name = quote(value, safe=" !,=+", encoding="utf-8", errors="surrogatepass").replace("~", "%7E")
     if name.startswith(".") or name in RESERVED or _DEVICES.fullmatch(name) or not name:
         name = f"%{ord(name[0]):02X}{name[1:]}" if name else "%"
@@ -27,17 +29,17 @@ def name_of(value: str) -> str:
     return f"{name[:120]}{_MARK}{digest}"
 
 
-def id_of(name: str) -> str | None:
-    """The id that has this name; None if it cannot be known from it."""
+def id_from_name(name: str) -> str | None:
+    """Return the id of a file name; None if the name was shortened or is not one of ours."""
     if name == "%":
         return ""
     value = unquote(name, encoding="utf-8", errors="surrogatepass")
-    return value if name_of(value) == name else None
+    return value if file_name(value) == name else None
 
 
 def reversible_name(value: str) -> str:
-    """The name of an id that must be found again by looking at the names alone."""
-    name = name_of(value)
+    """Return the file name of an id, from which the id can be recovered. Raises Refused."""
+    name = file_name(value)
     if _MARK in name or not value:
         raise Refused(
             f"{value[:40]!r}… is too long for the name of a folder"

@@ -1,22 +1,22 @@
-"""The opaque cursors of pages and feeds: what the backends hand out and take back."""
+"""Opaque cursors of pages and feeds, and the check that a page of records is complete."""
 
 from collections.abc import Sequence
 
 from perdure.errors import Corrupt
 from perdure.store.base import Record
 
-END = "$"  # a feed's cursor: from now on
+END = "$"  # the feed's cursor of the present end
 
-Place = tuple[int, str]  # where a page ended: due time (0 where pages go by key alone) and key
-
-
-def cursor_of(place: Place) -> str:
-    """The cursor that goes on after this place."""
-    return f"{place[0]}:{place[1]}"
+PagePosition = tuple[int, str]  # end of a page: due time (0 for pages by key alone) and key
 
 
-def place_of(cursor: str | None) -> Place | None:
-    """The place that the cursor names; None for the beginning. ValueError if it is no cursor."""
+def page_cursor(position: PagePosition) -> str:
+    """Return the cursor that continues after this position."""
+    return f"{position[0]}:{position[1]}"
+
+
+def page_position(cursor: str | None) -> PagePosition | None:
+    """Return the position of a cursor, None for the beginning. Raises ValueError."""
     if cursor is None:
         return None
     due, colon, key = cursor.partition(":")
@@ -25,8 +25,8 @@ def place_of(cursor: str | None) -> Place | None:
     return _number(due, cursor), key
 
 
-def position_of(cursor: str) -> int:
-    """The feed position that the cursor names; the empty one is the beginning."""
+def feed_position(cursor: str) -> int:
+    """Return the feed position of a cursor; the empty one is the beginning. Raises ValueError."""
     return _number(cursor, cursor) if cursor else 0
 
 
@@ -37,13 +37,13 @@ def _number(text: str, cursor: str) -> int:
         raise ValueError(f"{cursor!r} is not a cursor of this store") from None
 
 
-def check_whole(records: Sequence[Record], stream: str, after: int, last: int) -> None:
-    """Corrupt if one of the records after `after` up to `last` is missing."""
+def check_complete(records: Sequence[Record], stream: str, after: int, last: int) -> None:
+    """Raise Corrupt if one of the records after `after` up to `last` is missing."""
     if len(records) >= last - after:
         return
-    there = {record.seq for record in records}
+    present = {record.seq for record in records}
     for seq in range(after + 1, last + 1):
-        if seq not in there:
+        if seq not in present:
             raise Corrupt(
                 f"record {seq} of {stream} is missing", hint="restore a backup of the database"
             )

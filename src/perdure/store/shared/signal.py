@@ -1,75 +1,73 @@
-"""Tells tasks of one event loop that the store may have changed."""
+"""Wake-ups and broadcasts within one event loop: the store may have changed, a message came."""
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
-import anyio
-from anyio.lowlevel import checkpoint
-
-# What this task last looked at: which signal, and how often that had rung by then. A change that
-# comes between looking and waiting must end the wait at once, not after the time-out.
-_LOOKED: ContextVar[tuple[int, int]] = ContextVar("perdure_store_looked", default=(0, 0))
+# The signal that this task last read, and its count then. A change between reading and waiting
+# must end the wait at once, not after the timeout.
+_LAST_READ: ContextVar[tuple[int, int]] = ContextVar("perdure_store_last_read", default=(0, 0))
 
 
 class Signal:
-    """A bell for the tasks of one event loop."""
+    """Wake-up for the tasks of one event loop that wait for a change."""
 
     def __init__(self) -> None:
-        self._rung = 0
-        self._next: asyncio.Event | None = None  # if somebody waits for it
+        self._count = 0
+        self._next: asyncio.Event | None = None  # only while a task waits
 
-    def look(self) -> None:
-        """Remember that this task sees everything up to here."""
-        _LOOKED.set((id(self), self._rung))
+    def mark_seen(self) -> None:
+        """Remember that this task is about to read everything up to now."""
+        _LAST_READ.set((id(self), self._count))
 
-    def ring(self) -> None:
-        """Wake everybody who waits; for the event loop's own thread."""
-        self._rung += 1
-        rung, self._next = self._next, None
-        if rung is not None:
-            rung.set()
+    def notify(self) -> None:
+        """Wake all waiting tasks; call it in the event loop's thread."""
+        self._count += 1
+        event, self._next = self._next, None
+        if event is not None:
+            event.set()
 
     async def wait(self, timeout_s: float) -> None:
-        """Return when it has rung since this task last looked, or after the timeout."""
-        signal, seen = _LOOKED.get()
+        """Return after a `notify` since this task last read, or after the timeout."""
+        signal, last_read = _LAST_READ.get()
         if signal != id(self):
-            seen = self._rung
-        with anyio.move_on_after(timeout_s):
-            if seen == self._rung:
-                if self._next is None:
-                    self._next = asyncio.Event()
-                await self._next.wait()
-        self.look()
-        await checkpoint()
+            last_read = self._count
+        if last_read == self._count:
+            if self._next is None:
+                self._next = asyncio.Event()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._next.wait()
+        self.mark_seen()
+        await asyncio.sleep(0)
 
 
 logger = logging.getLogger("perdure")
 
-Overheard = Callable[[str, bytes], None]  # topic, data
+BroadcastCallback = Callable[[str, bytes], None]  # topic, data
 
 
 class Subscribers:
-    """Those who listen at this moment; nothing is kept for who comes later."""
+    """Present subscribers to broadcasts; messages are not kept for later ones."""
 
     def __init__(self) -> None:
-        self._all: list[Overheard] = []
+        self._callbacks: list[BroadcastCallback] = []
 
-    def tell(self, topic: str, data: bytes) -> None:
-        """Hand on what was whispered; one who fails harms neither the others nor the speaker."""
-        for heard in tuple(self._all):
+    def publish(self, topic: str, data: bytes) -> None:
+        """Call every subscriber; the failure of one does not reach the others or the sender."""
+        for callback in tuple(self._callbacks):
             try:
-                heard(topic, data)
+                callback(topic, data)
             except Exception:
-                logger.exception("a whisper about %s could not be taken", topic)
+                logger.exception("a subscriber failed on a broadcast about %s", topic)
 
     @contextmanager
-    def listening(self, heard: Overheard) -> Iterator[None]:
-        """Be handed everything that is whispered meanwhile."""
-        self._all.append(heard)
+    def subscribe(self, callback: BroadcastCallback) -> Iterator[None]:
+        """Call the callback with every broadcast until the context ends."""
+        self._callbacks.append(callback)
         try:
             yield
         finally:
-            self._all.remove(heard)
+            self._callbacks.remove(callback)

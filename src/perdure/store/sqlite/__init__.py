@@ -1,4 +1,4 @@
-"""The SQLite backend."""
+"""The SQLite backend: one file that any number of processes on a machine share."""
 
 from perdure.store.sqlite.store import SqliteStore
 

@@ -1,4 +1,4 @@
-"""The SQL of the SQLite store that writes: commits, claims and heartbeats."""
+"""Commands that write a SQLite file: commits, claims, reaps and heartbeats, with their SQL."""
 
 import sqlite3
 from collections.abc import Iterable
@@ -10,6 +10,7 @@ from perdure.store.judge import Commit, due_after_reaping, judge
 from perdure.store.sqlite.row_cache import RowCache
 from perdure.store.sqlite.side_files import LivenessLock
 
+_NO_EXPIRED = "SELECT NOT EXISTS (SELECT 1 FROM holder WHERE until <= ?)"
 _NOTHING_TO_CLAIM = """
     SELECT EXISTS (SELECT 1 FROM holder WHERE name = ?)
        AND NOT EXISTS (SELECT 1 FROM holder WHERE until <= ?)
@@ -20,15 +21,15 @@ _CLAIM_OLDEST = """
     FROM stream INDEXED BY stream_due WHERE kind = ? AND holder IS NULL AND due <= ?
     ORDER BY due LIMIT ?
 """
-_TAKE = """
+_LEASE = """
     UPDATE stream SET holder = ?, epoch = epoch + 1, due = NULL, tries = tries + 1 WHERE sid = ?
 """
 _HELD = "SELECT sid, id, tries FROM stream WHERE holder = ?"
-_GIVE_BACK = "UPDATE stream SET holder = NULL, epoch = epoch + 1, due = ? WHERE sid = ?"
+_FREE = "UPDATE stream SET holder = NULL, epoch = epoch + 1, due = ? WHERE sid = ?"
 
 
 class Claim(NamedTuple):
-    """Somebody wants to drive what is due."""
+    """Claim of due streams by a holder."""
 
     holder: str
     kind: str
@@ -36,118 +37,138 @@ class Claim(NamedTuple):
     only: str | None
 
 
+class Reap(NamedTuple):
+    """Removal of the holders that are dead at an instant."""
+
+    now: int
+
+
 class Renew(NamedTuple):
-    """Somebody says that it is alive, or leaves."""
+    """Heartbeat of a holder, its first (`join`) or its last one (`ttl_ms` 0)."""
 
     holder: str
     ttl_ms: int
     join: bool
 
 
-Work = Commit | Claim | Renew
-Answer = dict[str, int] | list[Lease] | int | StoreError
+Command = Commit | Claim | Reap | Renew
+CommandResult = dict[str, int] | list[Lease] | int | StoreError
 
 
-class WriteRows:
-    """The rows of one database as its writer changes them; every call is inside a transaction."""
+class CommandExecutor:
+    """Executes commands on one database; every call is inside a transaction."""
 
-    def __init__(self, connection: sqlite3.Connection, pulse: LivenessLock) -> None:
-        self._pulse = pulse
-        self._dead: list[str] = []
+    def __init__(self, connection: sqlite3.Connection, liveness: LivenessLock) -> None:
+        self._liveness = liveness
+        self._dead: list[str] = []  # holders whose process has ended, until they are reaped
         self._execute = connection.execute
         self._executemany = connection.executemany
-        self._ledger = RowCache(connection)
-        self._alive: set[str] = set()  # holders seen in this transaction
+        self._row_cache = RowCache(connection)
+        self._alive: set[str] = set()  # holders with a row, in this transaction
         self._has_reaped = False
-        self.flush = self._ledger.flush
-        self.forget = self._ledger.forget
+        self.flush = self._row_cache.flush
+        self.forget = self._row_cache.forget
 
     def begin(self) -> None:
-        """Forget what may no longer be so; the first thing in every transaction."""
+        """Forget what may have changed; the first call in every transaction."""
         self._alive.clear()
         self._has_reaped = False
-        self._ledger.begin()
+        self._row_cache.begin()
 
-    def perform(self, work: Work, now: int) -> Answer:
-        """Do one piece of work; a refusal is an answer, and has written nothing."""
-        match work:
+    def execute(self, command: Command, now: int) -> CommandResult:
+        """Execute one command; a refusal is a result, and has written nothing."""
+        match command:
             case Commit():
-                return self._commit(work, now)
+                return self._commit(command, now)
             case Claim():
-                return self._claim(work, now)
+                return self._claim(command, now)
+            case Reap():
+                return self._reap_dead(command.now)
             case Renew():
-                return self._renew(work, now)
+                return self._renew(command, now)
             case _:
-                assert_never(work)
+                assert_never(command)
 
-    def has_nothing_for(self, claim: Claim, now: int) -> bool:
-        """Whether a claim would get nothing and change nothing; needs no transaction."""
-        if self._look_for_dead():
+    def has_nothing_for(self, command: Claim | Reap, now: int) -> bool:
+        """Return whether the command would change nothing; needs no transaction."""
+        if self._has_dead():
             return False
-        row = self._execute(_NOTHING_TO_CLAIM, (claim.holder, now, claim.kind, now)).fetchone()
+        if isinstance(command, Reap):
+            row = self._execute(_NO_EXPIRED, (command.now,)).fetchone()
+        else:
+            values = (command.holder, now, command.kind, now)
+            row = self._execute(_NOTHING_TO_CLAIM, values).fetchone()
         return bool(row[0])
 
-    def _commit(self, commit: Commit, now: int) -> Answer:
+    def _commit(self, commit: Commit, now: int) -> CommandResult:
         if len(commit.writes) == 1 and not commit.puts and not commit.checks:
             (write,) = commit.writes
-            head = self._ledger.append(write, now)
+            head = self._row_cache.append(write, now)
             if head is not None:
                 return {write.stream: head}
-        outcome = judge(commit, self._ledger.load(commit), now)
+        outcome = judge(commit, self._row_cache.load(commit), now)
         if isinstance(outcome, StoreRefusal):
             return outcome
-        self._ledger.apply(outcome)
+        self._row_cache.apply(outcome)
         return outcome.heads()
 
     # --- leases ---
 
-    def _claim(self, claim: Claim, now: int) -> Answer:
-        if not self._has_reaped:
+    def _claim(self, claim: Claim, now: int) -> CommandResult:
+        if not self._has_reaped:  # a transaction has one instant, so once is enough
+            self._has_reaped = True
             self._reap_dead(now)
         if not self._is_alive(claim.holder):
-            return Lost(f"{claim.holder} is not alive here, so it can hold nothing")
-        limit = max(claim.limit, 0)  # a negative one is no limit to SQLite
+            return Lost(f"the heartbeat of {claim.holder} is over, so it cannot claim")
+        limit = max(claim.limit, 0)  # SQLite takes a negative one for "no limit"
         if claim.only is not None:
-            taken = self._ledger.claim(claim.only, claim.kind, claim.holder, now) if limit else None
-            return [] if taken is None else [taken]
+            lease = (
+                self._row_cache.claim(claim.only, claim.kind, claim.holder, now) if limit else None
+            )
+            return [] if lease is None else [lease]
         self.flush()
         due = self._execute(_CLAIM_OLDEST, (claim.kind, now, limit)).fetchall()
-        self._executemany(_TAKE, [(claim.holder, sid) for sid, *_ in due])
+        self._executemany(_LEASE, [(claim.holder, sid) for sid, *_ in due])
         for _, stream, *_ in due:
-            self._ledger.forget_stream(stream)
+            self._row_cache.forget_stream(stream)
         return [
             Lease(stream, epoch + 1, claim.holder, head or 0, tries + 1, now)
             for _, stream, head, epoch, tries in due
         ]
 
-    def _reap_dead(self, now: int) -> None:
-        """Once in a transaction, which has one instant."""
-        self._has_reaped = True
-        over = self._execute("SELECT name FROM holder WHERE until <= ?", (now,)).fetchall()
-        self._look_for_dead()
-        if over or self._dead:
+    def _reap_dead(self, now: int) -> int:
+        """Reap the holders that are expired or whose process has ended, and count them."""
+        expired = self._execute("SELECT name FROM holder WHERE until <= ?", (now,)).fetchall()
+        holders = {name for (name,) in expired}
+        if self._has_dead():
+            holders.update(self._dead)
+        if holders:
             self.flush()
-            self._reap({*(name for (name,) in over), *self._dead}, now)
+            self._remove_holders(holders, now)
         self._dead = []
+        return len(holders)
 
-    def _look_for_dead(self) -> bool:
-        """Whether there are holders whose process is known to have ended."""
-        if self._pulse.is_time_to_look():
+    def _has_dead(self) -> bool:
+        """Return whether there are holders whose process is known to have ended."""
+        if self._liveness.is_check_due():
             names = self._execute("SELECT name FROM holder").fetchall()
-            self._dead += self._pulse.dead(name for (name,) in names)
+            self._dead += self._liveness.dead_holders(name for (name,) in names)
         return bool(self._dead)
 
-    def _renew(self, renew: Renew, now: int) -> Answer:
+    def _renew(self, renew: Renew, now: int) -> CommandResult:
         if renew.join == self._is_alive(renew.holder):
-            taken = f"the name {renew.holder} is taken"
-            return Lost(taken if renew.join else f"{renew.holder} is not alive here")
+            return Lost(
+                f"the name {renew.holder} is taken"
+                if renew.join
+                else f"the heartbeat of {renew.holder} is over"
+            )
         until = now + renew.ttl_ms
         if renew.ttl_ms <= 0:
             self.flush()
-            self._reap([renew.holder], until)
-            self._pulse.end(renew.holder)
+            self._remove_holders([renew.holder], until)
+            self._liveness.release(renew.holder)
         elif renew.join:
-            self._pulse.begin(renew.holder)
+            self._liveness.acquire(renew.holder)
             self._execute("INSERT INTO holder (name, until) VALUES (?, ?)", (renew.holder, until))
         else:
             self._execute("UPDATE holder SET until = ? WHERE name = ?", (until, renew.holder))
@@ -156,17 +177,17 @@ class WriteRows:
     def _is_alive(self, holder: str) -> bool:
         if holder in self._alive:
             return True
-        found = self._execute("SELECT 1 FROM holder WHERE name = ?", (holder,)).fetchone()
-        if found is not None:
+        row = self._execute("SELECT 1 FROM holder WHERE name = ?", (holder,)).fetchone()
+        if row is not None:
             self._alive.add(holder)
-        return found is not None
+        return row is not None
 
-    def _reap(self, holders: Iterable[str], now: int) -> None:
+    def _remove_holders(self, holders: Iterable[str], now: int) -> None:
         for holder in holders:
             self._alive.discard(holder)
-            held = self._execute(_HELD, (holder,)).fetchall()
-            given_back = [(due_after_reaping(tries, now), sid) for sid, _, tries in held]
-            self._executemany(_GIVE_BACK, given_back)
-            for _, stream, _ in held:
-                self._ledger.forget_stream(stream)
+            streams = self._execute(_HELD, (holder,)).fetchall()
+            freed = [(due_after_reaping(tries, now), sid) for sid, _, tries in streams]
+            self._executemany(_FREE, freed)
+            for _, stream, _ in streams:
+                self._row_cache.forget_stream(stream)
             self._execute("DELETE FROM holder WHERE name = ?", (holder,))

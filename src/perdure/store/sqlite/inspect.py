@@ -1,4 +1,4 @@
-"""Looking into a SQLite file and copying it, beside whoever uses it: nothing here changes it."""
+"""Read-only inspection and backup of a SQLite file that other processes may be using."""
 
 import os
 import shutil
@@ -13,33 +13,33 @@ from perdure.errors import Corrupt, Refused, StoreError
 from perdure.store.base import Store
 from perdure.store.inspect import (
     Due,
-    Seen,
     Sizes,
-    StreamLook,
+    StoredRecord,
+    StreamInspection,
     Table,
     Vitals,
-    free_name,
-    kept_line,
+    record_line,
+    unused_path,
 )
-from perdure.store.shared.line_files import append
-from perdure.store.shared.names import name_of
+from perdure.store.shared.line_files import append_lines
+from perdure.store.shared.names import file_name
 from perdure.store.sqlite.open import (
     BUSY_S,
-    Place,
+    FileSystemRating,
+    check_database,
     check_file,
-    check_ours,
-    explained,
+    explain_error,
     file_system,
     is_database_error,
-    judged,
     migrations,
+    rate_file_system,
 )
 from perdure.store.sqlite.store import SqliteStore
 
 T = TypeVar("T")
 
-_MOST = 20  # of each kind of thing that is listed by name
-_NEWEST = 1000  # records whose instants are looked at
+_MOST = 20  # due sessions that are listed by name
+_NEWEST = 1000  # records whose times are compared
 
 _COUNTS = "SELECT kind, state, count(*) FROM entry GROUP BY kind, state"
 _HOLDERS = """
@@ -91,7 +91,7 @@ _ENTRIES = "SELECT key, data FROM entry WHERE kind = ? AND (?2 IS NULL OR state 
 
 
 @dataclass(frozen=True, slots=True)
-class Linked:
+class LinkedSqlite:
     """The SQLite that this Python uses."""
 
     version: str
@@ -100,17 +100,17 @@ class Linked:
 
     @property
     def has_wal_reset_bug(self) -> bool:
-        """Whether two checkpoints at the same time could damage a file (sqlite.org/wal.html)."""
+        """Two WAL checkpoints at the same time could damage a file (sqlite.org/wal.html)."""
         return self.number < (3, 51, 3)
 
 
-def path_of(store: Store) -> Path | None:
-    """The file of a SQLite store; None for another one."""
+def sqlite_path(store: Store) -> Path | None:
+    """Return the file of a SQLite store; None for another backend."""
     return store.path if isinstance(store, SqliteStore) else None
 
 
-def linked() -> Linked:
-    """Which SQLite this is, and what it can do."""
+def linked_sqlite() -> LinkedSqlite:
+    """Return the version and features of the SQLite library."""
     with closing(sqlite3.connect(":memory:")) as connection:
         try:
             connection.execute("SELECT json_extract('{}', '$')")
@@ -118,78 +118,80 @@ def linked() -> Linked:
             has_json = False
         else:
             has_json = True
-    return Linked(sqlite3.sqlite_version, sqlite3.sqlite_version_info, has_json)
+    return LinkedSqlite(sqlite3.sqlite_version, sqlite3.sqlite_version_info, has_json)
 
 
-def place(path: Path) -> tuple[str | None, Place]:
-    """The file system under a database, and what that means."""
+def rate_path(path: Path) -> tuple[str | None, FileSystemRating]:
+    """Return the type of the file system under a path, and its rating."""
     kind = file_system(path)
-    return kind, judged(kind)
+    return kind, rate_file_system(kind)
 
 
 @dataclass(frozen=True, slots=True)
-class Examination:
-    """Questions to one database file, each about one moment. Raises StoreError, Corrupt."""
+class SqliteInspector:
+    """Queries of one database file, each about one moment. Raises StoreError, Corrupt."""
 
     path: Path
 
     @property
     def where(self) -> str:
-        """Where it is."""
+        """The path of the file."""
         return str(self.path)
 
     def vitals(self, now: int) -> Vitals:
-        """Counts, workers and what is due; SchemaNewer for a file from the future."""
-        return self._ask(lambda connection: _vitals(connection, self.path, now))
+        """Return counts, holders and due sessions. Raises SchemaNewer."""
+        return self._query(lambda connection: _vitals(connection, self.path, now))
 
     def sizes(self) -> Sizes:
-        """What the database takes, and what is left beside it."""
-        return self._ask(lambda connection: _sizes(connection, self.path))
+        """Return the size of the database and the free disk space."""
+        return self._query(lambda connection: _sizes(connection, self.path))
 
     def damage(self, *, full: bool = False) -> list[str]:
-        """What SQLite finds wrong with the file; `full` also compares every index."""
+        """Return what SQLite reports as damaged; `full` also compares every index."""
         pragma = "integrity_check" if full else "quick_check"
-        found = self._ask(lambda connection: connection.execute(f"PRAGMA {pragma}").fetchall())
-        return [text for (text,) in found if text != "ok"]
+        rows = self._query(lambda connection: connection.execute(f"PRAGMA {pragma}").fetchall())
+        return [text for (text,) in rows if text != "ok"]
 
     def holes(self) -> list[tuple[str, int]]:
-        """Streams with records missing, and how many."""
-        found = self._ask(lambda connection: connection.execute(_HOLES).fetchall())
-        return [(stream, top - count) for stream, count, top in found]
+        """Return the streams with missing records, and how many each."""
+        rows = self._query(lambda connection: connection.execute(_HOLES).fetchall())
+        return [(stream, top - count) for stream, count, top in rows]
 
-    def records(self, look: Callable[[str, int, str, Any], None]) -> None:
-        """Show every record, as (stream, seq, type, data)."""
-        self._ask(lambda connection: _each(connection, look, _RECORDS))
+    def records(self, visit: Callable[[str, int, str, Any], None]) -> None:
+        """Call `visit` with every record, as (stream, seq, type, data)."""
+        self._query(lambda connection: _each(connection, visit, _RECORDS))
 
-    def entries(self, look: Callable[[str, Any], None], kind: str, state: str | None) -> None:
-        """Show the entries of a kind (in one state), as (key, data)."""
-        self._ask(lambda connection: _each(connection, look, _ENTRIES, kind, state))
+    def entries(self, visit: Callable[[str, Any], None], kind: str, state: str | None) -> None:
+        """Call `visit` with the entries of a kind (in one state), as (key, data)."""
+        self._query(lambda connection: _each(connection, visit, _ENTRIES, kind, state))
 
     def streams(self) -> list[str]:
-        """Every stream that is not gone."""
-        return [name for (name,) in self._ask(lambda one: one.execute(_STREAMS).fetchall())]
+        """Return the ids of all streams that are not gone."""
+        rows = self._query(lambda connection: connection.execute(_STREAMS).fetchall())
+        return [name for (name,) in rows]
 
-    def stream(self, stream: str) -> StreamLook | None:
-        """One stream with its records; None if there never was one."""
-        return self._ask(lambda connection: _stream(connection, stream))
+    def stream(self, stream: str) -> StreamInspection | None:
+        """Return one stream with its records, None if it never existed."""
+        return self._query(lambda connection: _stream(connection, stream))
 
-    def keep_original(self, stream: str) -> Path:
-        """Write the records of a stream, as they are, to a file beside the database."""
-        found = self.stream(stream)
-        stem = f"{self.path.name}.{name_of(stream)}.damaged"
-        target = free_name(self.path.parent, stem)
-        append(target, [kept_line(seen) for seen in (found.seen if found else ())], sync=True)
+    def save_original(self, stream: str) -> Path:
+        """Write the stored records of a stream to a new file beside the database."""
+        inspection = self.stream(stream)
+        stem = f"{self.path.name}.{file_name(stream)}.damaged"
+        target = unused_path(self.path.parent, stem)
+        records = inspection.records if inspection else ()
+        append_lines(target, [record_line(record) for record in records], sync=True)
         return target
 
-    def _ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
+    def _query(self, question: Callable[[sqlite3.Connection], T]) -> T:
         with _reading(self.path) as connection:
             return question(connection)
 
 
 def backup(path: Path, target: Path) -> int:
-    """Copy a database that may be in use, as it is at this moment; answers the copy's bytes.
+    """Copy the present state of a database that may be in use; returns the size of the copy.
 
-    The copy is checked and on the disk before it has its name. Raises Refused if there is one.
+    The copy is checked and synced before it gets its name. Raises Refused if the target exists.
     """
     if target.exists():
         raise Refused(
@@ -197,9 +199,9 @@ def backup(path: Path, target: Path) -> int:
         )
     part = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        part.touch()  # says better than SQLite why it cannot be
+        part.touch()  # its error is clearer than SQLite's
         with _reading(path) as source, closing(sqlite3.connect(part)) as copy:
-            check_ours(source, path, new=False)
+            check_database(source, path, new=False)
             source.backup(copy)
         _check_copy(part)
         shutil.copymode(path, part)
@@ -215,26 +217,27 @@ def backup(path: Path, target: Path) -> int:
 
 
 def known_schema() -> int:
-    """The newest schema that this perdure knows."""
+    """Return the number of the newest schema that this perdure supports."""
     return len(migrations())
 
 
 @contextmanager
 def _reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that can change nothing, not even by its closing (a checkpoint)."""
+    """Open a connection that changes nothing, not even by the WAL checkpoint of its close."""
     check_file(path)
     try:
         uri = f"{path.absolute().as_uri()}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None)) as one:
-            yield one
+        connection = sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None)
+        with closing(connection):
+            yield connection
     except Exception as error:
         if is_database_error(error):
-            raise explained(error, path) from error
+            raise explain_error(error, path) from error
         raise
 
 
 def _vitals(connection: sqlite3.Connection, path: Path, now: int) -> Vitals:
-    schema = check_ours(connection, path, new=False)
+    schema = check_database(connection, path, new=False)
     connection.execute("BEGIN")
     due = connection.execute(_DUE, (now, _MOST)).fetchall()
     return Vitals(
@@ -250,15 +253,17 @@ def _vitals(connection: sqlite3.Connection, path: Path, now: int) -> Vitals:
     )
 
 
-def _stream(connection: sqlite3.Connection, stream: str) -> StreamLook | None:
+def _stream(connection: sqlite3.Connection, stream: str) -> StreamInspection | None:
     row = connection.execute(_STREAM, (stream,)).fetchone()
     if row is None:
         return None
     sid, kind, epoch, gone, holder, until = row
-    seen = tuple(Seen(*values) for values in connection.execute(_LOG, (sid,)))
-    head = seen[-1].seq if seen else 0
+    records = tuple(StoredRecord(*values) for values in connection.execute(_LOG, (sid,)))
+    head = records[-1].seq if records else 0
     entries = tuple(connection.execute(_OF_STREAM, (sid,)).fetchall())
-    return StreamLook(stream, kind, head, epoch, bool(gone), holder, until, seen, entries=entries)
+    return StreamInspection(
+        stream, kind, head, epoch, bool(gone), holder, until, records, entries=entries
+    )
 
 
 def _sizes(connection: sqlite3.Connection, path: Path) -> Sizes:
@@ -281,14 +286,14 @@ def _sizes(connection: sqlite3.Connection, path: Path) -> Sizes:
 
 
 def _tables(connection: sqlite3.Connection) -> tuple[Table, ...]:
-    """What each table takes; where SQLite was built without the means to tell, its content."""
+    """Return the size of each table; of its content where SQLite has no `dbstat`."""
     try:
-        found = connection.execute(_TABLES).fetchall()
+        rows = connection.execute(_TABLES).fetchall()
     except sqlite3.OperationalError:  # no such table: dbstat
-        found = connection.execute(_CONTENT).fetchall()
+        rows = connection.execute(_CONTENT).fetchall()
     return tuple(
         Table(name, size, index_size, _count(connection, name), 0, None)
-        for name, size, index_size in found
+        for name, size, index_size in rows
     )
 
 
@@ -298,24 +303,24 @@ def _count(connection: sqlite3.Connection, table: str) -> int:
 
 
 def _each(
-    connection: sqlite3.Connection, look: Callable[..., None], sql: str, *values: Any
+    connection: sqlite3.Connection, visit: Callable[..., None], sql: str, *values: Any
 ) -> None:
     for row in connection.execute(sql, values):
-        look(*row)
+        visit(*row)
 
 
 def _check_copy(part: Path) -> None:
-    """Corrupt if the copy is not whole; read as a file nobody changes, so it gets no log."""
+    """Raise Corrupt if the copy is damaged; opened as immutable, so that SQLite creates no log."""
     uri = f"{part.absolute().as_uri()}?immutable=1"
     try:
         with closing(sqlite3.connect(uri, uri=True)) as copy:
-            found = copy.execute("PRAGMA integrity_check").fetchone()[0]
+            result = copy.execute("PRAGMA integrity_check").fetchone()[0]
     except sqlite3.DatabaseError as error:
-        found = str(error)
-    if found != "ok":
+        result = str(error)
+    if result != "ok":
         raise Corrupt(
-            f"the copy would be damaged: {found}",
-            hint="the database itself may be: perdure doctor",
+            f"the copy would be damaged: {result}",
+            hint="the database itself may be damaged: run perdure doctor",
         )
 
 

@@ -1,4 +1,4 @@
-"""Opening a SQLite file: is it ours, is it new enough, and what went wrong in plain words."""
+"""Opening of a SQLite file: checks of its path, file system and schema, migrations, errors."""
 
 import os
 import sqlite3
@@ -12,7 +12,7 @@ from perdure.store.base import Unavailable
 
 MOUNTS: Final = Path("/proc/self/mounts")
 
-# A write-ahead log is shared memory: it cannot span machines, and such a file system does.
+# A write-ahead log needs shared memory, which processes on different machines do not have.
 # fmt: off
 _NETWORK: Final = frozenset({
     "nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "ncpfs", "afs", "ceph", "glusterfs", "lustre",
@@ -20,32 +20,32 @@ _NETWORK: Final = frozenset({
     "fuse.davfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone", "fuse.juicefs", "fuse.blobfuse",
     "fuse.blobfuse2",
 })
-# Folders of the host's, seen from inside a virtual machine: locks and shared memory often fail.
+# Folders of the host inside a virtual machine, where locks and shared memory often fail.
 _DOUBTFUL: Final = frozenset({"9p", "virtiofs", "vboxsf", "fuse.vmhgfs-fuse", "fuse.grpcfuse"})
 # fmt: on
 
-Place = Literal["local", "doubtful", "network"]
+FileSystemRating = Literal["local", "doubtful", "network"]
 
 
 def file_system(path: Path, mounts: Path = MOUNTS) -> str | None:
-    """The type of the file system under a path; None where the system does not say."""
+    """Return the type of the file system under a path; None where the system does not report it."""
     try:
         table = mounts.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return None
-    where = os.path.realpath(path)
-    best, found = -1, None
+    real_path = os.path.realpath(path)
+    best, file_system_type = -1, None
     for row in table.splitlines():
         _, point, kind, *_ = [*row.split(" "), "", "", ""]
         point = _plain(point)
-        # The last one wins among equals: it lies over the others.
-        if len(point) >= best and _is_under(where, point):
-            best, found = len(point), kind
-    return found
+        # The last of several mounts on one point hides the others.
+        if len(point) >= best and _is_under(real_path, point):
+            best, file_system_type = len(point), kind
+    return file_system_type
 
 
-def judged(kind: str | None) -> Place:
-    """What a file system of that type means for a database."""
+def rate_file_system(kind: str | None) -> FileSystemRating:
+    """Rate a file system of this type as a location for a database."""
     if kind in _NETWORK:
         return "network"
     return "doubtful" if kind in _DOUBTFUL else "local"
@@ -54,7 +54,7 @@ def judged(kind: str | None) -> Place:
 def check_file_system(path: Path, mounts: Path = MOUNTS) -> None:
     """Raise StoreError where a write-ahead log cannot work."""
     kind = file_system(path, mounts)
-    if judged(kind) == "network":
+    if rate_file_system(kind) == "network":
         raise StoreError(
             f"{path} is on a network file system ({kind}), where SQLite's write-ahead log "
             "does not work",
@@ -64,7 +64,7 @@ def check_file_system(path: Path, mounts: Path = MOUNTS) -> None:
 
 
 def _plain(point: str) -> str:
-    """A mount point as a path: spaces and the like are written as octal numbers there."""
+    """Return a mount point as a path: the table has spaces and the like as octal numbers."""
     for mark, letter in ((r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", "\\")):
         point = point.replace(mark, letter)
     return point
@@ -77,12 +77,12 @@ def _is_under(path: str, point: str) -> bool:
 Connect = Callable[[str], sqlite3.Connection]
 
 APPLICATION_ID = 0x686F6C64  # "hold": what makes a SQLite file ours
-BUSY_S = 10.0  # for programs that write the file without our lock
+BUSY_S = 10.0  # wait for programs that write the file without our lock
 WAL_LIMIT_BYTES = 16 * 1024 * 1024
-PAGE_BYTES = 8192  # of new files: events of some hundred bytes leave less of a page unused
+PAGE_BYTES = 8192  # of new files: events of some hundred bytes leave less unused space
 
-# NORMAL would lose acknowledged commits at power loss. Checkpoints are the writer's, under the
-# lock: concurrent ones can corrupt the file in SQLite before 3.51.3.
+# NORMAL would lose acknowledged commits at power loss. Only the writer checkpoints the log, under
+# the lock: concurrent checkpoints can corrupt the file in SQLite before 3.51.3.
 _SETTINGS = (
     f"PRAGMA busy_timeout = {int(BUSY_S * 1000)}",
     "PRAGMA synchronous = FULL",
@@ -91,27 +91,29 @@ _SETTINGS = (
     f"PRAGMA journal_size_limit = {WAL_LIMIT_BYTES}",
 )
 
-# By SQLite's primary result code: what it means here, the sentence, and what to do.
+_PERMISSIONS = "check the permissions of the file and its directory"
+
+# By SQLite's primary result code: our error, its message, and its hint.
 _MEANINGS: dict[int, tuple[type[StoreError], str, str]] = {
-    3: (Unavailable, "{path} may not be used", "check who may read and write the file"),
+    3: (Unavailable, "access to {path} is denied", "check the permissions of the file"),
     5: (Unavailable, "another program keeps {path} locked", "end it, or try again later"),
     6: (Unavailable, "another program keeps {path} locked", "end it, or try again later"),
-    8: (Unavailable, "{path} cannot be written", "check who may write the file and its directory"),
+    8: (Unavailable, "{path} cannot be written", _PERMISSIONS),
     10: (Unavailable, "the disk under {path} failed", "check the disk, then try again"),
     11: (Corrupt, "{path} is damaged", "restore a backup, or try `sqlite3 FILE .recover`"),
-    13: (Unavailable, "the disk under {path} is full", "make room, then try again"),
-    14: (Unavailable, "{path} cannot be opened", "check who may write the file and its directory"),
+    13: (Unavailable, "the disk under {path} is full", "free some space, then try again"),
+    14: (Unavailable, "{path} cannot be opened", _PERMISSIONS),
     26: (Corrupt, "{path} is not a SQLite database", "name another file, or restore a backup"),
 }
 
 
 def python_connect(path: str) -> sqlite3.Connection:
-    """A connection of Python's own SQLite, for use by one thread at a time."""
+    """Open a connection of Python's own SQLite, for use by one thread at a time."""
     return sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
 
 
-def settled(connection: sqlite3.Connection, *, reader: bool = False) -> sqlite3.Connection:
-    """The connection with our settings; a reader's refuses to write."""
+def apply_settings(connection: sqlite3.Connection, *, reader: bool = False) -> sqlite3.Connection:
+    """Apply our settings to a connection and return it; a reader's cannot write."""
     for setting in _SETTINGS:
         connection.execute(setting)
     if reader:
@@ -120,28 +122,28 @@ def settled(connection: sqlite3.Connection, *, reader: bool = False) -> sqlite3.
 
 
 def check_file(path: Path) -> None:
-    """Raise StoreError if a directory is in the place of the file."""
+    """Raise StoreError if the path is a directory."""
     if path.is_dir():
         raise StoreError(f"{path} is a directory", hint=f"name a file in it: {path}/perdure.db")
 
 
-def check_place(path: Path) -> None:
-    """Raise StoreError if no database file can be at this path."""
+def check_path(path: Path) -> None:
+    """Raise StoreError if the path cannot be a database file."""
     check_file(path)
     if not path.parent.is_dir():
         raise StoreError(
-            f"there is no directory {path.parent}", hint=f"make it first: mkdir -p {path.parent}"
+            f"there is no directory {path.parent}", hint=f"create it first: mkdir -p {path.parent}"
         )
-    # SQLite opens such a file all the same, and would refuse only the first commit.
+    # SQLite opens such a file all the same, and would fail only at the first commit.
     if path.exists() and not os.access(path, os.W_OK):
-        raise StoreError(f"{path} cannot be written", hint="check who may write the file")
+        raise StoreError(f"{path} cannot be written", hint="check the permissions of the file")
     check_file_system(path)
 
 
-def check_ours(connection: sqlite3.Connection, path: Path, *, new: bool) -> int:
-    """The schema's number, 0 for an empty file where a new one is welcome.
+def check_database(connection: sqlite3.Connection, path: Path, *, new: bool) -> int:
+    """Return the schema number of a database of ours; 0 for an empty file, if `new` is set.
 
-    Raises StoreError for another program's database, SchemaNewer for one from the future.
+    Raises StoreError for another program's database, SchemaNewer for one of a newer perdure.
     """
     application, version = (
         _number(connection, "application_id"),
@@ -156,15 +158,15 @@ def check_ours(connection: sqlite3.Connection, path: Path, *, new: bool) -> int:
         )
     if version > len(migrations()):
         raise SchemaNewer(
-            f"{path} has schema {version}; this perdure knows {len(migrations())}",
+            f"{path} has schema {version}; this perdure supports {len(migrations())}",
             hint="a newer perdure wrote it: upgrade with pip install -U perdure",
         )
     return version
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Bring the schema up to date, in one transaction; the caller holds the write lock."""
-    version = check_ours(connection, path, new=True)
+    """Apply the missing migrations in one transaction; the caller holds the write lock."""
+    version = check_database(connection, path, new=True)
     if version == 0:
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
@@ -187,19 +189,19 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def migrations() -> list[str]:
-    """All steps of the schema, oldest first; the schema's number is how many were taken."""
+    """Return all migrations, oldest first; the schema number is the count of those applied."""
     folder = files("perdure.store").joinpath("sql", "sqlite")
     steps = sorted((f for f in folder.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
     return [step.read_text(encoding="utf-8") for step in steps]
 
 
 def is_database_error(error: Exception) -> bool:
-    """Whether SQLite said it; each of its modules has an `Error` of its own (PEP 249)."""
+    """Return whether SQLite raised the error; each SQLite module has its own `Error` (PEP 249)."""
     return any(base.__name__ == "Error" for base in type(error).__mro__)
 
 
-def explained(error: Exception, path: Path) -> StoreError:
-    """What a database error means for the caller, in one line."""
+def explain_error(error: Exception, path: Path) -> StoreError:
+    """Map a database error to our error tree, with a message of one line and a hint."""
     code = getattr(error, "sqlite_errorcode", None)
     if "decode to UTF-8" in str(error):
         code = sqlite3.SQLITE_CORRUPT

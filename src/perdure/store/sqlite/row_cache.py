@@ -1,7 +1,7 @@
-"""What the writer of a SQLite file knows of its rows, and the changes it has yet to write.
+"""Cache of the rows of a SQLite file in its writer, with the changes that are not written yet.
 
-A batch is judged in memory: a row is loaded once and then kept for as long as nobody else writes
-the file, and what a batch changes is written at its end, each row once and each table in a few
+A batch is judged in memory. A row is loaded once and stays cached until another process writes the
+file. The changes of a batch are written at its end, each row once and each table in a few
 statements.
 """
 
@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any
 
 from perdure.store.base import Entry, Lease, Write
-from perdure.store.judge import Changes, Commit, Rows, StreamRow, claimed
+from perdure.store.judge import Changes, Commit, Rows, StreamRow, row_after_claim
 
 _LOAD_STREAM = """
     SELECT sid, kind, (SELECT max(seq) FROM record WHERE record.sid = stream.sid),
@@ -30,7 +30,7 @@ _SET_STREAM = """
     UPDATE stream SET epoch = ?, holder = ?, due = ?, tries = ?, gone = ? WHERE sid = ?
 """
 _ADD_RECORD = "INSERT INTO record (sid, seq, type, at, data) VALUES (?, ?, ?, ?, ?)"
-# Many rows to a statement: what AUTOINCREMENT notes down is noted once for all of them.
+# Many rows per statement, since AUTOINCREMENT updates its own table once per statement.
 _TOGETHER = 16
 _ADD_RECORDS = _ADD_RECORD + ", (?, ?, ?, ?, ?)" * (_TOGETHER - 1)
 _ADD_ENTRY = """
@@ -39,7 +39,7 @@ _ADD_ENTRY = """
 _SET_ENTRY = """
     UPDATE entry SET version = ?, state = ?, due = ?, data = ?, sid = ? WHERE kind = ? AND key = ?
 """
-# Every index of the table is by state or due time: this touches none of them.
+# Changes no column of an index.
 _SET_DATA = "UPDATE entry SET version = ?, data = ? WHERE kind = ? AND key = ?"
 _DROP_ENTRY = "DELETE FROM entry WHERE kind = ? AND key = ?"
 
@@ -50,7 +50,7 @@ _Key = tuple[str, str]
 
 
 class RowCache:
-    """The rows of one database as its only writer sees them; every call is inside a transaction."""
+    """Cached rows of one database; every call is inside a transaction of its only writer."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._execute = connection.execute
@@ -63,41 +63,41 @@ class RowCache:
         self._last_sid: int | None = None
         self._bytes = 0  # of the entries' data
         self._new_records: list[tuple[int, int, str, int, bytes]] = []
-        # What has changed, and what of it the database still has.
+        # Rows that have changed, as the database still has them.
         self._old_streams: dict[str, StreamRow | None] = {}
         self._old_entries: dict[_Key, Entry | None] = {}
 
     def begin(self) -> None:
-        """Forget what may no longer be so; the first thing in every transaction."""
-        # The number changes when another connection, of whatever process, has committed.
+        """Forget rows that may have changed; the first call in every transaction."""
+        # The number changes when another connection, of any process, has committed.
         (version,) = self._execute("PRAGMA data_version").fetchone()
-        known = len(self.streams) + len(self.entries)
-        if version != self._version or known > _MOST_ROWS or self._bytes > _MOST_BYTES:
+        rows = len(self.streams) + len(self.entries)
+        if version != self._version or rows > _MOST_ROWS or self._bytes > _MOST_BYTES:
             self.forget()
             self._version = version
 
     def forget(self) -> None:
-        """Know nothing any more, also nothing that has not been written."""
-        for known in (self.streams, self.entries, self._sids, self._new_records):
-            known.clear()
+        """Forget all rows and all changes that were not written."""
+        for rows in (self.streams, self.entries, self._sids, self._new_records):
+            rows.clear()
         self._old_streams.clear()
         self._old_entries.clear()
         self._last_sid, self._version, self._bytes = None, None, 0
 
     def forget_stream(self, stream: str) -> None:
-        """Somebody has changed this row, which had no change of ours left to be written."""
+        """Forget a row that a statement has changed; the cache has no unwritten change of it."""
         self.streams.pop(stream, None)
 
     def append(self, write: Write, now: int) -> int | None:
-        """The new head, for what needs no judge: a driver's next records, and nothing else."""
+        """Append a driver's next records without a judge; None if the write has other effects."""
         row, lease = self.streams.get(write.stream), write.fence
         if row is None or lease is None or not write.records:
             return None
         kind, head, epoch, holder, due, tries, gone = row
-        # A stream that is gone has no holder. The first commit under a lease resets `tries`.
+        # A gone stream has no holder. The first commit under a lease resets `tries`.
         if epoch != lease.epoch or holder != lease.holder or head != write.head or tries:
             return None
-        # Who holds it needs no wake-up, and an erasure has no records.
+        # A held stream needs no wake-up, and a write that erases has no records.
         if write.release is not None or write.create is not None:
             return None
         sid = self._sids[write.stream]
@@ -108,7 +108,7 @@ class RowCache:
         return head
 
     def claim(self, stream: str, kind: str, holder: str, now: int) -> Lease | None:
-        """The lease of a stream of that kind, if it is due and nobody has it."""
+        """Lease a stream if it is of this kind, due and free; else return None."""
         if stream not in self.streams:
             self._load_stream(stream)
         row = self.streams[stream]
@@ -116,13 +116,13 @@ class RowCache:
             return None
         if row.due is None or row.due > now:
             return None
-        taken = claimed(row, holder)
+        new = row_after_claim(row, holder)
         self._old_streams.setdefault(stream, row)
-        self.streams[stream] = taken
-        return Lease(stream, taken.epoch, holder, taken.head, taken.tries, now)
+        self.streams[stream] = new
+        return Lease(stream, new.epoch, holder, new.head, new.tries, now)
 
     def load(self, commit: Commit) -> Rows:
-        """Rows that have everything that the commit names, and perhaps more."""
+        """Load the rows that a commit names, and return all cached rows."""
         for write in commit.writes:
             if write.stream not in self.streams:
                 self._load_stream(write.stream)
@@ -133,7 +133,7 @@ class RowCache:
         return self._rows
 
     def apply(self, changes: Changes) -> None:
-        """Take over what a commit changes; `flush` writes it."""
+        """Apply the changes of a commit to the cache; `flush` writes them."""
         for stream, row in changes.streams.items():
             before = self.streams[stream]
             if before is None:
@@ -147,10 +147,10 @@ class RowCache:
             self._erase(stream)
         for key, entry in changes.entries.items():
             self._old_entries.setdefault(key, self.entries[key])
-            self._keep(key, entry)
+            self._cache_entry(key, entry)
 
     def flush(self) -> None:
-        """Write what has changed since the last time."""
+        """Write the changes since the last flush."""
         if self._old_streams:
             self._flush_streams()
         if self._new_records:
@@ -169,15 +169,15 @@ class RowCache:
 
     def _load_entry(self, kind: str, key: str) -> None:
         row = self._execute(_LOAD_ENTRY, (kind, key)).fetchone()
-        self._keep((kind, key), None if row is None else Entry(*row))
+        self._cache_entry((kind, key), None if row is None else Entry(*row))
 
-    def _keep(self, key: _Key, entry: Entry | None) -> None:
+    def _cache_entry(self, key: _Key, entry: Entry | None) -> None:
         self.entries[key] = entry
         if entry is not None:
             self._bytes += len(entry.data)
 
     def _new_sid(self) -> int:
-        if self._last_sid is None:  # streams are never removed, so the highest was the last
+        if self._last_sid is None:  # streams are never removed, so the highest is the last
             (self._last_sid,) = self._execute("SELECT coalesce(max(sid), 0) FROM stream").fetchone()
         self._last_sid += 1
         return self._last_sid
@@ -207,8 +207,8 @@ class RowCache:
         if first:
             self._executemany(_ADD_RECORD, rows[:first])
         for start in range(first, len(rows), _TOGETHER):
-            together = chain.from_iterable(rows[start : start + _TOGETHER])
-            self._execute(_ADD_RECORDS, tuple(together))
+            values = chain.from_iterable(rows[start : start + _TOGETHER])
+            self._execute(_ADD_RECORDS, tuple(values))
         rows.clear()
 
     def _flush_entries(self) -> None:

@@ -1,4 +1,4 @@
-"""What stands beside a database file: the lock of writers, signs of life, and the doorbell."""
+"""Files beside a database: the liveness locks of holders, and the wake-up sockets of processes."""
 
 import contextlib
 import fcntl
@@ -11,68 +11,68 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from perdure.store.shared.signal import Overheard
+from perdure.store.shared.signal import BroadcastCallback
 
 _ADDRESS_LIMIT = 100  # bytes; a unix socket's address has 104 or 108, by system
-_LIST_AGAIN_S = 1.0
-_LOOK_AGAIN_S = 0.1
-_RING = b"!"
-_WHISPER = b"~"  # then the topic, a zero byte, and the data
-_LARGEST = 64 * 1024  # bytes of one whisper
-_IN_A_ROW = 64  # whispers that are taken before the watch looks around again
+_LIST_INTERVAL_S = 1.0
+_CHECK_INTERVAL_S = 0.1
+_WAKE = b"!"
+_BROADCAST = b"~"  # then the topic, a zero byte, and the data
+_LARGEST = 64 * 1024  # bytes of one broadcast
+_IN_A_ROW = 64  # messages that are received before the watcher continues
 
 
 class LivenessLock:
-    """Tells which holders' processes have died, sooner than their lease can run out.
+    """Detects holders whose process has died, before their leases expire.
 
-    Each holder keeps an flock on a file of its own, which the kernel frees when its process ends,
-    however it ends. A frozen process keeps it. Where there can be no such file, or somebody
-    removed it, the lease alone decides.
+    Each holder keeps an flock on a file of its own, which the kernel frees when the process ends,
+    however it ends. A frozen process keeps it. Where the file cannot be created, or was removed,
+    the lease alone decides.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._ours: dict[str, int] = {}
-        self._looked_at = 0.0
+        self._own: dict[str, int] = {}
+        self._checked_at = 0.0
 
-    def begin(self, holder: str) -> None:
-        """From now on this holder is seen to be alive; before others can know of it."""
-        if holder in self._ours:  # its transaction is done again
+    def acquire(self, holder: str) -> None:
+        """Take the lock of a new holder, before other processes can see its row."""
+        if holder in self._own:  # its transaction is retried
             return
         with contextlib.suppress(OSError):
             self._folder.mkdir(exist_ok=True)
             fd = os.open(self._path(holder), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            self._ours[holder] = fd
+            self._own[holder] = fd
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    def end(self, holder: str) -> None:
-        """The holder has left."""
-        fd = self._ours.pop(holder, None)
+    def release(self, holder: str) -> None:
+        """Release the lock of a holder that was removed."""
+        fd = self._own.pop(holder, None)
         if fd is not None:
             self._remove(holder)
             os.close(fd)
 
     def close(self) -> None:
-        """Let go of everything, and of the directory if nobody else is in it."""
-        for holder in list(self._ours):
-            self.end(holder)
+        """Release all locks, and remove the directory if it is empty."""
+        for holder in list(self._own):
+            self.release(holder)
         with contextlib.suppress(OSError):
             self._folder.rmdir()
 
-    def is_time_to_look(self) -> bool:
-        """Whether the last look is long enough ago."""
+    def is_check_due(self) -> bool:
+        """Return whether the last check is long enough ago, and start a new interval."""
         now = time.monotonic()
-        if now - self._looked_at < _LOOK_AGAIN_S:
+        if now - self._checked_at < _CHECK_INTERVAL_S:
             return False
-        self._looked_at = now
+        self._checked_at = now
         return True
 
-    def dead(self, holders: Iterable[str]) -> list[str]:
-        """Those whose process has certainly ended."""
+    def dead_holders(self, holders: Iterable[str]) -> list[str]:
+        """Return the holders whose process has certainly ended."""
         return [holder for holder in holders if self._is_dead(holder)]
 
     def _is_dead(self, holder: str) -> bool:
-        if holder in self._ours:
+        if holder in self._own:
             return False
         try:
             fd = os.open(self._path(holder), os.O_RDWR | os.O_CLOEXEC)
@@ -97,126 +97,126 @@ class LivenessLock:
 
 
 class WakeSocket:
-    """Tells the other processes on one database that something was committed, and whispers.
+    """Wakes the other processes on one database after a commit, and sends them broadcasts.
 
-    Each listener has a datagram socket in a directory beside the database. A ring may get lost:
-    whoever listens also polls. Where there can be no socket, there is only the polling. `overheard`
-    is called by the thread that waits.
+    Each process has a datagram socket in a directory beside the database. A wake-up may get lost,
+    so every process also polls; where sockets are impossible, it only polls. The thread that waits
+    calls `on_broadcast`.
     """
 
-    def __init__(self, folder: Path, overheard: Overheard | None = None) -> None:
-        self._overheard = overheard
-        self._came = bytearray(_LARGEST)
+    def __init__(self, folder: Path, on_broadcast: BroadcastCallback | None = None) -> None:
+        self._on_broadcast = on_broadcast
+        self._buffer = bytearray(_LARGEST)
         self._folder = folder
-        self._where = str(folder)
+        self._folder_name = str(folder)
         self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._folder_fd: int | None = None
-        self._ears: socket.socket | None = None
-        self._mouth: socket.socket | None = None
+        self._receiver: socket.socket | None = None
+        self._sender: socket.socket | None = None
         self._closing = threading.Event()
-        self._others: list[str] = []
+        self._peer_names: list[str] = []
         self._listed_at = (0, 0.0)  # the directory's change time, and our clock then
 
     def open(self) -> None:
-        """Hang the bell, if that is possible here."""
+        """Create the socket, if that is possible here."""
         try:
             self._folder.mkdir(exist_ok=True)
             self._folder_fd = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
-            ears = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            self._ears = ears
-            ears.bind(self._address(self._name))
-            self._mouth = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            self._mouth.setblocking(False)
+            receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._receiver = receiver
+            receiver.bind(self._address(self._name))
+            self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._sender.setblocking(False)
         except OSError:
-            self._take_down()
+            self._remove_socket()
 
-    def ring(self) -> None:
-        """Tell the others; never waits, never fails."""
-        self._send(_RING)
+    def wake(self) -> None:
+        """Wake the other processes; never waits, never fails."""
+        self._send(_WAKE)
 
     def broadcast(self, topic: str, data: bytes) -> None:
-        """Tell the others something that may get lost; never waits, never fails."""
-        said = _WHISPER + topic.encode() + b"\0" + data
-        if len(said) <= _LARGEST:
-            self._send(said)
+        """Send a message that may get lost to the other processes; never waits, never fails."""
+        message = _BROADCAST + topic.encode() + b"\0" + data
+        if len(message) <= _LARGEST:
+            self._send(message)
 
-    def _send(self, said: bytes) -> None:
-        mouth = self._mouth
-        if mouth is None:
+    def _send(self, message: bytes) -> None:
+        sender = self._sender
+        if sender is None:
             return
         try:
-            names = self._listeners()
-        except OSError:  # somebody removed the directory: then there is only the polling
+            names = self._peers()
+        except OSError:  # the directory was removed: then processes only poll
             return
         for name in names:
             try:
-                mouth.sendto(said, self._address(name))
+                sender.sendto(message, self._address(name))
             except (ConnectionRefusedError, FileNotFoundError):  # its process is dead
                 self._remove(name)
-            except OSError:  # its queue is full (then it is awake), or it is not ours to ring
+            except OSError:  # its queue is full, so it is awake; or we may not write to it
                 continue
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it rang within this time; at the latest it ends when something was whispered."""
-        if self._ears is None:
+        """Wait for a wake-up; False after the timeout, or if only broadcasts came."""
+        if self._receiver is None:
             self._closing.wait(timeout_s)
             return False
-        rang = False
-        with contextlib.suppress(OSError):  # timed out, or all was heard
-            self._ears.settimeout(timeout_s)
-            rang = self._took_ring(self._ears)
-            self._ears.setblocking(False)
+        was_woken = False
+        with contextlib.suppress(OSError):  # timed out, or all messages were received
+            self._receiver.settimeout(timeout_s)
+            was_woken = self._receive(self._receiver)
+            self._receiver.setblocking(False)
             for _ in range(_IN_A_ROW):
-                rang = self._took_ring(self._ears) or rang
-        return rang
+                was_woken = self._receive(self._receiver) or was_woken
+        return was_woken
 
-    def _took_ring(self, ears: socket.socket) -> bool:
-        """Take what came; False if it was a whisper, which is handed on."""
-        size = ears.recv_into(self._came)
-        if not self._came.startswith(_WHISPER, 0, size):
+    def _receive(self, receiver: socket.socket) -> bool:
+        """Receive one message; False if it was a broadcast, which the callback gets."""
+        size = receiver.recv_into(self._buffer)
+        if not self._buffer.startswith(_BROADCAST, 0, size):
             return True
-        topic, _, data = bytes(memoryview(self._came)[1:size]).partition(b"\0")
-        if self._overheard is not None:
-            self._overheard(topic.decode(errors="replace"), data)
+        topic, _, data = bytes(memoryview(self._buffer)[1:size]).partition(b"\0")
+        if self._on_broadcast is not None:
+            self._on_broadcast(topic.decode(errors="replace"), data)
         return False
 
     def stop(self) -> None:
-        """End a wait in another thread."""
+        """End the wait of another thread."""
         self._closing.set()
-        if self._mouth is not None:
+        if self._sender is not None:
             with contextlib.suppress(OSError):
-                self._mouth.sendto(_RING, self._address(self._name))
+                self._sender.sendto(_WAKE, self._address(self._name))
 
     def close(self) -> None:
-        """Take the bell down, and the directory if nobody else has one in it."""
-        self._take_down()
+        """Remove the socket, and the directory if it is empty."""
+        self._remove_socket()
         with contextlib.suppress(OSError):
             self._folder.rmdir()
 
-    def _take_down(self) -> None:
-        if self._ears is not None:
-            self._ears.close()
+    def _remove_socket(self) -> None:
+        if self._receiver is not None:
+            self._receiver.close()
             self._remove(self._name)
-        if self._mouth is not None:
-            self._mouth.close()
+        if self._sender is not None:
+            self._sender.close()
         if self._folder_fd is not None:
             os.close(self._folder_fd)
-        self._ears = self._mouth = self._folder_fd = None
+        self._receiver = self._sender = self._folder_fd = None
 
     def _address(self, name: str) -> str:
         address = f"{self._folder}/{name}"
         if len(os.fsencode(address)) <= _ADDRESS_LIMIT:
             return address
-        # Deep directories do not fit into a socket's address; by descriptor they do.
+        # A deep directory does not fit into a socket's address; through a descriptor it does.
         return f"/proc/self/fd/{self._folder_fd}/{name}"
 
-    def _listeners(self) -> list[str]:
-        changed_at, now = os.stat(self._where).st_mtime_ns, time.monotonic()  # noqa: PTH116 - often
-        # The change time is coarse, so a newcomer can hide behind it: list again now and then.
-        if changed_at != self._listed_at[0] or now - self._listed_at[1] > _LIST_AGAIN_S:
-            self._others = [f.name for f in self._folder.iterdir() if f.name != self._name]
+    def _peers(self) -> list[str]:
+        changed_at, now = os.stat(self._folder_name).st_mtime_ns, time.monotonic()  # noqa: PTH116 - hot
+        # The change time is coarse and may hide a new process, so list again at intervals.
+        if changed_at != self._listed_at[0] or now - self._listed_at[1] > _LIST_INTERVAL_S:
+            self._peer_names = [f.name for f in self._folder.iterdir() if f.name != self._name]
             self._listed_at = (changed_at, now)
-        return self._others
+        return self._peer_names
 
     def _remove(self, name: str) -> None:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""The SQLite store: one file, any number of processes, every acknowledged commit on the disk."""
+"""The SQLite backend: one file, any number of processes, every acknowledged commit on disk."""
 
 import os
 import sqlite3
@@ -27,34 +27,35 @@ from perdure.store.base import (
     WallClock,
     Write,
 )
-from perdure.store.judge import checked
+from perdure.store.judge import check_commit
 from perdure.store.shared.file_lock import WriteLock
-from perdure.store.shared.paging import END, position_of
+from perdure.store.shared.paging import END, feed_position
 from perdure.store.shared.signal import Signal, Subscribers
 from perdure.store.sqlite import reads, streams
-from perdure.store.sqlite.commands import Claim, Renew
-from perdure.store.sqlite.connections import Running
+from perdure.store.sqlite.commands import Claim, Reap, Renew
+from perdure.store.sqlite.connections import SqliteConnections
 from perdure.store.sqlite.open import (
     Connect,
-    check_ours,
-    check_place,
-    explained,
+    apply_settings,
+    check_database,
+    check_path,
+    explain_error,
     is_database_error,
     migrate,
     python_connect,
-    settled,
 )
 
 
 class SqliteStore:
-    """A store in one SQLite file; it belongs to the event loop that opened it.
+    """Store in one SQLite file; it belongs to the event loop that opened it.
 
-    `connect` makes the connections, for another SQLite than Python's own: it takes the path and
-    answers what `sqlite3.connect` would, in autocommit and for use by any thread. Of that are used:
-    `execute`, `executemany`, `close`, `in_transaction`, `Error`; of cursors `fetchone`, `fetchall`.
+    `connect` opens connections of another SQLite than Python's own: it takes the path and returns
+    what `sqlite3.connect` would, in autocommit mode and usable by any thread. The store uses
+    `execute`, `executemany`, `close`, `in_transaction` and `Error` of a connection, and `fetchone`
+    and `fetchall` of a cursor.
     """
 
-    lock_wait_s = 30.0  # how long a write waits for another process before it is Unavailable
+    lock_wait_s = 30.0  # after which a write that waits for another process is Unavailable
 
     def __init__(
         self,
@@ -64,70 +65,76 @@ class SqliteStore:
         connect: Connect | None = None,
     ) -> None:
         if os.fspath(path) in {"", ":memory:"}:
-            raise ValueError("a SQLite store needs a file; MemoryStore needs none")
+            raise ValueError("a SQLite store needs a file; use MemoryStore for a store in memory")
         self._path = Path(path).absolute()
         self._clock = clock or WallClock()
         self._new_connection = connect or python_connect
-        # the machine's clock, in ms since the epoch; itself, since a drive asks it thirty times
+        # The clock's own method: a drive calls it thirty times, and a wrapper would cost.
         self.now = self._clock.now
         self._signal = Signal()
-        self._listeners = Subscribers()
+        self._subscribers = Subscribers()
         self._opening = anyio.Lock()
-        self._running: Running | None = None
+        self._connections: SqliteConnections | None = None
         self._commits = 0
 
     @property
     def path(self) -> Path:
-        """Where the file is."""
+        """The path of the file."""
         return self._path
 
     async def open(self) -> None:
         """Create the file or bring its schema up to date, and start the writer."""
         async with self._opening:
-            if self._running is None:
+            if self._connections is None:
                 lock = await to_thread.run_sync(self._prepare)
-                running = Running(
+                connections = SqliteConnections(
                     self._path, self._clock, lock, self._connect, self._signal, self.lock_wait_s
                 )
-                running.overheard = self._listeners.tell
-                running.start()
-                self._running = running
+                connections.on_broadcast = self._subscribers.publish
+                connections.start()
+                self._connections = connections
 
     async def close(self) -> None:
-        """Finish what was queued, stop the threads and close the file."""
+        """Finish the queued commands, stop the threads and close the file."""
         async with self._opening:
-            running, self._running = self._running, None
-            if running is not None:
+            connections, self._connections = self._connections, None
+            if connections is not None:
                 with anyio.CancelScope(shield=True):
-                    await running.close()
-                self._signal.ring()
+                    await connections.close()
+                self._signal.notify()
 
     async def commit(
         self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
     ) -> dict[str, int]:
-        """Write everything durably and answer the new heads, or raise and write nothing."""
-        heads = await self._ready().write(checked(writes, puts, checks))
+        """Write everything durably and return the new heads, or raise and write nothing."""
+        heads = await self._ready().write(check_commit(writes, puts, checks))
         self._commits += 1
         return cast("dict[str, int]", heads)
 
     async def claim(
         self, holder: str, kind: str, limit: int, *, only: str | None = None
     ) -> list[Lease]:
-        """Take up to `limit` due streams, oldest first, after reaping dead holders."""
-        self._signal.look()
+        """Reap dead holders, then lease up to `limit` due streams, oldest due first."""
+        self._signal.mark_seen()
         return cast("list[Lease]", await self._ready().write(Claim(holder, kind, limit, only)))
 
+    async def reap(self, now: int) -> None:
+        """Free the leases of expired holders, and of those whose process has ended."""
+        await self._ready().write(Reap(now))
+
     async def renew(self, holder: str, ttl_ms: int, *, join: bool = False) -> int:
-        """Extend the holder's row and answer until when; ttl 0 leaves."""
+        """Extend the holder's row and return its new end; ttl 0 removes the row."""
         return cast("int", await self._ready().write(Renew(holder, ttl_ms, join)))
 
     async def read(self, stream: str, after: int = 0, limit: int | None = None) -> Slice:
-        """The records after `after`, oldest first; raises NoStream or Gone."""
-        return await self._ready().ask(partial(reads.read, stream=stream, after=after, limit=limit))
+        """Return the records after `after`, oldest first. Raises NoStream or Gone."""
+        return await self._ready().query(
+            partial(reads.read, stream=stream, after=after, limit=limit)
+        )
 
     async def get(self, kind: str, key: str) -> Entry | None:
-        """One entry by its key, or None."""
-        return await self._ready().ask(partial(reads.get, kind=kind, key=key))
+        """Return the entry with this key, or None."""
+        return await self._ready().query(partial(reads.get, kind=kind, key=key))
 
     async def find(
         self,
@@ -139,31 +146,31 @@ class SqliteStore:
         after: str | None = None,
         limit: int = 100,
     ) -> Page:
-        """Entries of a kind, by key; with `due_before` those due by then, by (due, key)."""
+        """Return entries of a kind by key; with `due_before` those due by then, by (due, key)."""
         conditions = {"kind": kind, "state": state, "stream": stream, "due_before": due_before}
-        return await self._ready().ask(
+        return await self._ready().query(
             partial(reads.find, conditions=conditions, after=after, limit=limit)
         )
 
     async def entries_of(self, stream: str) -> Sequence[Entry]:
-        """Every entry of a stream, by (kind, key)."""
-        return await self._ready().ask(partial(streams.entries_of, stream=stream))
+        """Return every entry of a stream by (kind, key)."""
+        return await self._ready().query(partial(streams.entries_of, stream=stream))
 
     async def streams(self, after: str = "", limit: int = 500) -> Sequence[StreamState]:
-        """Streams by their ids, gone ones too."""
-        return await self._ready().ask(partial(streams.states, after=after, limit=limit))
+        """Return streams by id, gone ones too."""
+        return await self._ready().query(partial(streams.states, after=after, limit=limit))
 
     async def tail(self, cursor: str, limit: int = 500) -> Feed:
-        """Records of all streams after the cursor, each exactly once."""
+        """Return records of all streams after the cursor, each exactly once."""
         if cursor == END:
-            return await self._ready().ask(reads.end)
-        return await self._ready().ask(
-            partial(reads.tail, position=position_of(cursor), limit=limit)
+            return await self._ready().query(reads.end)
+        return await self._ready().query(
+            partial(reads.tail, position=feed_position(cursor), limit=limit)
         )
 
     async def census(self, kinds: Collection[str]) -> Census:
-        """What there is at this moment, counted in indexes."""
-        return await self._ready().ask(
+        """Count what exists at this moment, by indexes."""
+        return await self._ready().query(
             partial(reads.census, kinds=sorted(set(kinds)), now=self.now(), commits=self._commits)
         )
 
@@ -173,32 +180,32 @@ class SqliteStore:
         await self._signal.wait(timeout_s)
 
     def broadcast(self, topic: str, data: bytes) -> None:
-        """Tell whoever overhears now, here or in another process on this machine."""
-        if self._running is not None and self._running.process == os.getpid():
-            self._running.broadcast(topic, data)
-        self._listeners.tell(topic, data)
+        """Send a message to the present subscribers, here and in other processes of the machine."""
+        if self._connections is not None and self._connections.process == os.getpid():
+            self._connections.broadcast(topic, data)
+        self._subscribers.publish(topic, data)
 
-    def subscribe(self, heard: Callable[[str, bytes], None]) -> AbstractContextManager[None]:
-        """Be handed what is whispered meanwhile."""
-        return self._listeners.listening(heard)
+    def subscribe(self, callback: Callable[[str, bytes], None]) -> AbstractContextManager[None]:
+        """Call the callback with each broadcast."""
+        return self._subscribers.subscribe(callback)
 
-    def _ready(self) -> Running:
-        running = self._running
-        if running is None:
+    def _ready(self) -> SqliteConnections:
+        connections = self._connections
+        if connections is None:
             raise StoreError(
                 f"the store on {self._path} is not open",
                 hint="open it first: async with Runtime(…) as rt",
             )
-        if running.process != os.getpid():
+        if connections.process != os.getpid():
             raise StoreError(
                 f"the store on {self._path} was opened by another process",
-                hint="open a store of its own after a fork",
+                hint="open a new store in the child process after a fork",
             )
-        return running
+        return connections
 
     def _prepare(self) -> WriteLock:
-        """Make the file ready for use, and the lock beside it."""
-        check_place(self._path)
+        """Create or migrate the file, and return the lock beside it."""
+        check_path(self._path)
         lock = WriteLock(f"{self._path}.lock")
         try:
             lock.open()
@@ -208,7 +215,7 @@ class SqliteStore:
             if isinstance(error, OSError):
                 raise StoreError(
                     f"{self._path.parent} cannot be written: {error.strerror}",
-                    hint="the database needs files beside it; check who may write there",
+                    hint="the database needs files beside it: check the directory's permissions",
                 ) from error
             raise
         return lock
@@ -217,22 +224,22 @@ class SqliteStore:
         if not lock.acquire_within(self.lock_wait_s):
             raise Unavailable(
                 f"process {lock.holder()} keeps {self._path} locked",
-                hint=f"it may be stopped or hang: look at process {lock.holder()}",
+                hint=f"it may be stopped or hung: check process {lock.holder()}",
             )
         try:
             connection = self._new_connection(str(self._path))
             try:
-                migrate(settled(connection), self._path)
+                migrate(apply_settings(connection), self._path)
             finally:
                 connection.close()
         except Exception as error:
             if is_database_error(error):
-                raise explained(error, self._path) from error
+                raise explain_error(error, self._path) from error
             raise
         finally:
             lock.release()
 
     def _connect(self, *, reader: bool) -> sqlite3.Connection:
-        connection = settled(self._new_connection(str(self._path)), reader=reader)
-        check_ours(connection, self._path, new=False)
+        connection = apply_settings(self._new_connection(str(self._path)), reader=reader)
+        check_database(connection, self._path, new=False)
         return connection

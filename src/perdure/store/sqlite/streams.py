@@ -1,10 +1,10 @@
-"""The SQL of the SQLite store that goes through whole streams, for copies and indexes."""
+"""Read queries of the SQLite backend over all streams and all entries of one, for copies."""
 
 import sqlite3
 from collections.abc import Sequence
 
 from perdure.store.base import Entry, StreamState
-from perdure.store.sqlite.reads import ENTRY, Bounds, TooLong, entry_of
+from perdure.store.sqlite.reads import ENTRY, Bounds, TooLarge, entry_from_row
 
 _OF_STREAM = f"""
     {ENTRY} INDEXED BY entry_stream WHERE sid = (SELECT sid FROM stream WHERE id = ?)
@@ -18,20 +18,20 @@ _STATES = """
 
 
 def entries_of(connection: sqlite3.Connection, bounds: Bounds, stream: str) -> Sequence[Entry]:
-    """Every entry of a stream, by (kind, key)."""
+    """Return every entry of a stream by (kind, key)."""
     rows = connection.execute(_OF_STREAM, (bounds.bytes, stream, bounds.rows + 1)).fetchall()
     if len(rows) > bounds.rows:
-        raise TooLong
-    return [entry_of(row, bounds) for row in rows]
+        raise TooLarge
+    return [entry_from_row(row, bounds) for row in rows]
 
 
 def states(
     connection: sqlite3.Connection, bounds: Bounds, after: str, limit: int
 ) -> Sequence[StreamState]:
-    """Streams by their ids; of one that is gone the head went with its records."""
+    """Return streams by id; the head of a gone stream was deleted with its records."""
     most = max(limit, 0)
     if most > bounds.rows:
-        raise TooLong
+        raise TooLarge
     rows = connection.execute(_STATES, (after, most)).fetchall()
     return [
         StreamState(name, kind, head, epoch, holder, due, gone=bool(gone))

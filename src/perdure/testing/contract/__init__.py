@@ -1,16 +1,16 @@
-"""The contract of a store as a suite that any backend can be held to.
+"""The contract of a store as a test suite for any backend.
 
     async with my_harness() as harness: ...      # see Harness
     report = await run(my_harness)
     print(report.text())
 
-With pytest, parametrise over CONTRACT and play each case. What only some backends can do is an
-optional capability; the required ones cannot be declared away.
+With pytest, parametrize over CONTRACT and play each case. A feature that only some backends have is
+an optional capability; every backend must pass the cases of the required ones.
 """
 
 from dataclasses import dataclass
 
-from perdure.testing.contract import commits, entries, leases, races, sharing, whispers
+from perdure.testing.contract import broadcasts, commits, entries, leases, races, shared_store
 from perdure.testing.contract.harness import (
     OPTIONAL,
     REQUIRED,
@@ -34,21 +34,21 @@ __all__ = [
 
 CONTRACT: tuple[Case, ...] = tuple(
     case
-    for module in (commits, entries, leases, races, sharing, whispers)
+    for module in (commits, entries, leases, races, shared_store, broadcasts)
     for case in module.cases.all
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a backend has, and which promises it broke."""
+    """Capabilities of a backend, with the cases that it passed and failed."""
 
-    capabilities: frozenset[str]  # the optional ones it claims
+    capabilities: frozenset[str]  # the optional ones that it declares
     kept: tuple[Case, ...]
     broken: tuple[tuple[Case, Exception], ...]
 
     def text(self) -> str:
-        """The report as lines for people."""
+        """Return the report as lines of text."""
         lines = [self._line(name, text) for name, text in {**REQUIRED, **OPTIONAL}.items()]
         lines += [f"BROKEN {case.name}: {error!r}" for case, error in self.broken]
         return "\n".join(lines)
@@ -62,7 +62,7 @@ class Report:
 
 
 async def run(make: MakeHarness) -> Report:
-    """Play every case that applies, each on a harness of its own."""
+    """Play every case that applies to the backend, each on a new harness."""
     kept: list[Case] = []
     broken: list[tuple[Case, Exception]] = []
     capabilities: frozenset[str] = frozenset()
@@ -73,7 +73,7 @@ async def run(make: MakeHarness) -> Report:
                 continue
             try:
                 await case.play(harness)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the promise is broken
+            except Exception as error:  # noqa: BLE001 - any error fails the case
                 broken.append((case, error))
             else:
                 kept.append(case)

@@ -1,30 +1,30 @@
-"""Finding entries again, and following the feed."""
+"""Entries, streams, the feed, and hints of changes."""
 
 import anyio
 from anyio.lowlevel import checkpoint
 
 from perdure.store.base import Entry, Release, Store, StreamState, Write
 from perdure.testing.contract.harness import Cases, Harness
-from perdure.testing.contract.steps import drive, make, put, record, refused
+from perdure.testing.contract.steps import drive, expect_error, make, put, record
 
 cases = Cases()
 
 
 async def _all_pages(store: Store, limit: int, **conditions: object) -> list[Entry]:
-    found: list[Entry] = []
+    entries: list[Entry] = []
     after: str | None = None
     while True:
         page = await store.find("pending", after=after, limit=limit, **conditions)  # type: ignore[arg-type]
-        found += page.entries
+        entries += page.entries
         after = page.next
         if after is None:
-            return found
+            return entries
         assert len(page.entries) == limit, "a page that is not the last one is full"
 
 
-@cases.of("entries")
+@cases.case("entries")
 async def pages_by_key_hold_every_entry_once(harness: Harness) -> None:
-    """In the order of the keys, whatever the size of the page."""
+    """In the order of keys, whatever the page size."""
     store = await harness.open()
     await make(store, "s")
     keys = [f"k:{n:02}" for n in range(7)] + ["Z", "é", "😀"]
@@ -33,20 +33,20 @@ async def pages_by_key_hold_every_entry_once(harness: Harness) -> None:
         assert [e.key for e in await _all_pages(store, limit)] == sorted(keys)
 
 
-@cases.of("entries")
-async def pages_by_due_time_go_by_due_then_key(harness: Harness) -> None:
-    """Entries that are due together, and those due exactly now, are not lost between pages."""
+@cases.case("entries")
+async def pages_by_due_time_are_ordered_by_due_then_key(harness: Harness) -> None:
+    """Entries that are due at the same time, or exactly now, are not lost between pages."""
     store = await harness.open()
     await make(store, "s")
     dues = {"d": 5, "a": 5, "c": 5, "b": 2, "later": 9, "never": None, "edge": 8, "old": -3}
     await store.commit([Write("s")], [put(key, due=due) for key, due in dues.items()])
     for limit in (1, 2, 3, 50):
-        found = await _all_pages(store, limit, due_before=8)
-        assert [e.key for e in found] == ["old", "b", "a", "c", "d", "edge"]
+        entries = await _all_pages(store, limit, due_before=8)
+        assert [e.key for e in entries] == ["old", "b", "a", "c", "d", "edge"]
 
 
-@cases.of("entries")
-async def find_narrows_by_kind_state_and_stream(harness: Harness) -> None:
+@cases.case("entries")
+async def find_filters_by_kind_state_and_stream(harness: Harness) -> None:
     """All conditions together; an unknown stream has no entries."""
     store = await harness.open()
     await make(store, "s", "t")
@@ -72,17 +72,17 @@ async def find_narrows_by_kind_state_and_stream(harness: Harness) -> None:
     assert [e.kind for e in (await store.find("mail")).entries] == ["mail"]
 
 
-@cases.of("entries")
-async def a_cursor_that_is_none_is_a_value_error(harness: Harness) -> None:
-    """Cursors come back from outside."""
+@cases.case("entries")
+async def a_malformed_cursor_is_a_value_error(harness: Harness) -> None:
+    """Cursors come from outside."""
     store = await harness.open()
-    await refused(ValueError, store.find("pending", after="rubbish"))
-    await refused(ValueError, store.tail("rubbish"))
+    await expect_error(ValueError, store.find("pending", after="rubbish"))
+    await expect_error(ValueError, store.tail("rubbish"))
 
 
-@cases.of("entries")
-async def a_census_counts_what_there_is_now(harness: Harness) -> None:
-    """Entries by kind and state, what is overdue, who drives, what could be driven."""
+@cases.case("entries")
+async def a_census_counts_what_exists_now(harness: Harness) -> None:
+    """Entries by kind and state, overdue entries, live holders, held and due streams."""
     store = await harness.open()
     lease = await drive(store)
     await make(store, "t", "u", wake=harness.clock.now() + 1)
@@ -95,23 +95,23 @@ async def a_census_counts_what_there_is_now(harness: Harness) -> None:
         put("f", kind="key"),
     ]
     await store.commit([Write("s"), Write("t")], puts)
-    seen = await store.census(["pending", "mail", "nothing"])
-    assert seen.entries == {("pending", "open"): 3, ("pending", "settled"): 1, ("mail", "open"): 1}
-    assert (seen.overdue, seen.held, seen.due) == ({"pending": 1}, 1, 0)
-    assert seen.alive == (lease.holder,)
+    first = await store.census(["pending", "mail", "nothing"])
+    assert first.entries == {("pending", "open"): 3, ("pending", "settled"): 1, ("mail", "open"): 1}
+    assert (first.overdue, first.held, first.due) == ({"pending": 1}, 1, 0)
+    assert first.alive == (lease.holder,)
     harness.clock.advance(1)
     await store.commit([Write("s", fence=lease, head=1, release=Release())])
     await store.commit([Write("t", erase=True)])
     later = await store.census(["pending"])
     assert later.entries == {("pending", "open"): 2, ("pending", "settled"): 1}
     assert (later.overdue, later.held, later.due) == ({"pending": 2}, 0, 1)
-    assert later.records >= seen.records > 0
-    assert later.commits - seen.commits == 2
+    assert later.records >= first.records > 0
+    assert later.commits - first.commits == 2
 
 
-@cases.of("entries")
-async def the_entries_of_a_stream_are_all_there_is_of_it(harness: Harness) -> None:
-    """Of every kind and state, by kind and key; none of another stream's, none of an unknown's."""
+@cases.case("entries")
+async def entries_of_returns_every_entry_of_a_stream(harness: Harness) -> None:
+    """All kinds and states, by kind and key; none of another stream, none for an unknown one."""
     store = await harness.open()
     await make(store, "s", "t")
     puts = [
@@ -121,17 +121,17 @@ async def the_entries_of_a_stream_are_all_there_is_of_it(harness: Harness) -> No
         put("c", stream="t"),
     ]
     await store.commit([Write("s"), Write("t")], puts)
-    found = await store.entries_of("s")
-    assert [(e.kind, e.key) for e in found] == [("mail", "a"), ("pending", "a"), ("pending", "b")]
-    assert found[1] == Entry("pending", "a", "s", 1, "settled", 3, b"x")
+    entries = await store.entries_of("s")
+    assert [(e.kind, e.key) for e in entries] == [("mail", "a"), ("pending", "a"), ("pending", "b")]
+    assert entries[1] == Entry("pending", "a", "s", 1, "settled", 3, b"x")
     assert list(await store.entries_of("none")) == []
     await store.commit([Write("s", erase=True)])
     assert list(await store.entries_of("s")) == []
 
 
-@cases.of("entries")
+@cases.case("entries")
 async def every_stream_can_be_listed(harness: Harness) -> None:
-    """By id, page by page, where each stands; a gone one as gone."""
+    """By id, page by page, with its state; gone streams too."""
     store = await harness.open()
     now = harness.clock.now()
     lease = await drive(store)
@@ -139,10 +139,10 @@ async def every_stream_can_be_listed(harness: Harness) -> None:
     await store.commit([Write("b", create="delivery", epoch=7), Write("a", erase=True)])
     names, after = [], ""
     while page := await store.streams(after, limit=2):
-        names += [one.stream for one in page]
+        names += [state.stream for state in page]
         after = page[-1].stream
     assert names == ["Z", "a", "b", "s", "é", "😀"]
-    states = {one.stream: one for one in await store.streams()}
+    states = {state.stream: state for state in await store.streams()}
     assert states["Z"] == StreamState("Z", "session", 1, 0, None, now, gone=False)
     assert states["b"] == StreamState("b", "delivery", 0, 7, None, None, gone=False)
     assert (states["s"].holder, states["s"].epoch) == ("worker", lease.epoch)
@@ -150,16 +150,16 @@ async def every_stream_can_be_listed(harness: Harness) -> None:
     assert list(await store.streams(limit=0)) == []
 
 
-@cases.of("feed")
-async def the_feed_has_every_record_once_and_goes_on(harness: Harness) -> None:
-    """The cursor of an empty answer is as good as the one before."""
+@cases.case("feed")
+async def the_feed_has_every_record_once_and_continues(harness: Harness) -> None:
+    """The cursor of an empty page is as good as the one before."""
     store = await harness.open()
     await make(store, "a", "b")
     feed = await store.tail("", limit=1)
-    seen = [*feed.records]
+    records = [*feed.records]
     feed = await store.tail(feed.cursor)
-    seen += feed.records
-    assert sorted((r.stream, r.seq) for r in seen) == [("a", 1), ("b", 1)]
+    records += feed.records
+    assert sorted((r.stream, r.seq) for r in records) == [("a", 1), ("b", 1)]
     empty = await store.tail(feed.cursor)
     assert empty.records == ()
     await store.commit([Write("a", [record("new")])])
@@ -167,9 +167,9 @@ async def the_feed_has_every_record_once_and_goes_on(harness: Harness) -> None:
     assert (await store.tail("", limit=0)).records == ()
 
 
-@cases.of("feed")
-async def the_feed_can_be_followed_from_now_on(harness: Harness) -> None:
-    """Also where there is nothing yet, and where the last records were erased."""
+@cases.case("feed")
+async def the_feed_can_be_read_from_now_on(harness: Harness) -> None:
+    """Also if it is empty, or its last records were erased."""
     store = await harness.open()
     empty = await store.tail("$")
     assert empty.records == ()
@@ -183,20 +183,20 @@ async def the_feed_can_be_followed_from_now_on(harness: Harness) -> None:
 
 
 async def _follow(store: Store, written: anyio.Event) -> list[tuple[str, int]]:
-    """What a follower of the feed sees until all is written."""
-    seen: list[tuple[str, int]] = []
+    """Read the feed until everything is written, and return its records by stream and seq."""
+    records: list[tuple[str, int]] = []
     cursor = ""
     while True:
-        is_last_look = written.is_set()
+        is_written = written.is_set()
         feed = await store.tail(cursor, limit=7)
-        seen.extend((r.stream, r.seq) for r in feed.records)
+        records.extend((r.stream, r.seq) for r in feed.records)
         cursor = feed.cursor
-        if is_last_look and not feed.records:
-            return seen
+        if is_written and not feed.records:
+            return records
         await checkpoint()
 
 
-@cases.of("feed")
+@cases.case("feed")
 async def a_reader_beside_many_writers_misses_nothing(harness: Harness) -> None:
     """Each record once, those of one stream in order."""
     store = await harness.open()
@@ -216,15 +216,15 @@ async def a_reader_beside_many_writers_misses_nothing(harness: Harness) -> None:
 
     async with anyio.create_task_group() as group:
         group.start_soon(write_all)
-        seen = await _follow(store, written)
-    assert len(seen) == len(set(seen)) == 8 * 41
+        records = await _follow(store, written)
+    assert len(records) == len(set(records)) == 8 * 41
     for stream in streams:
-        assert [seq for name, seq in seen if name == stream] == list(range(1, 42))
+        assert [seq for name, seq in records if name == stream] == list(range(1, 42))
 
 
-@cases.of("hints")
-async def a_commit_wakes_who_waits_for_a_change(harness: Harness) -> None:
-    """Long before the time is over."""
+@cases.case("hints")
+async def a_commit_wakes_a_task_that_waits_for_a_change(harness: Harness) -> None:
+    """Long before the timeout."""
     store = await harness.open()
     await make(store, "s")
     await store.read("s")
@@ -235,30 +235,30 @@ async def a_commit_wakes_who_waits_for_a_change(harness: Harness) -> None:
             await store.commit([Write("s", [record()])])
 
 
-@cases.of("hints")
-async def a_change_between_looking_and_waiting_ends_the_wait(harness: Harness) -> None:
-    """A follower looks, then waits; what came in between must not cost it the whole time-out."""
+@cases.case("hints")
+async def a_change_between_reading_and_waiting_ends_the_wait(harness: Harness) -> None:
+    """A reader reads, then waits; a change in between must not cost the whole timeout."""
     store = await harness.open()
     await make(store, "s")
-    looked, written = anyio.Event(), anyio.Event()
+    was_read, written = anyio.Event(), anyio.Event()
 
     async def follow() -> None:
         await store.read("s")
-        looked.set()
+        was_read.set()
         await written.wait()
         await store.changed(60.0)
 
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
             group.start_soon(follow)
-            await looked.wait()
+            await was_read.wait()
             await store.commit([Write("s", [record()])])
             written.set()
 
 
-@cases.of("hints")
-async def without_a_change_the_wait_ends_with_its_time(harness: Harness) -> None:
-    """It is a hint, never a promise."""
+@cases.case("hints")
+async def without_a_change_the_wait_ends_with_its_timeout(harness: Harness) -> None:
+    """A hint may be missing."""
     store = await harness.open()
     with anyio.fail_after(5):
         for _ in range(3):

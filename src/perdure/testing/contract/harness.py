@@ -1,4 +1,4 @@
-"""What the contract suite needs of a backend, and the capabilities it asks about."""
+"""Interface between the contract suite and a backend, and the capabilities of backends."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -10,50 +10,50 @@ from perdure.store.base import Store
 REQUIRED = {
     "commit": "records and entries are written together, under conditions, or not at all",
     "entries": "entries are found by key, state, stream and due time, page by page",
-    "leases": "a stream has one driver; dead drivers are reaped and fenced",
-    "erase": "an erased stream takes nothing, and nothing of it is found",
-    "feed": "every record is seen once by whoever follows the feed",
-    "hints": "whoever waits for a change is woken by one",
+    "leases": "a stream has one driver; dead holders are reaped and fenced",
+    "erase": "an erased stream accepts no write, and nothing of it is found",
+    "feed": "a reader of the feed gets every record once",
+    "hints": "a change wakes the tasks that wait for one",
 }
 OPTIONAL = {
-    "durable": "what was acknowledged is there after closing and opening again",
-    "whispers": "what is whispered reaches those who listen then, unless it gets lost",
+    "durable": "acknowledged commits are there after closing and opening again",
+    "broadcasts": "a broadcast reaches the present subscribers, unless it gets lost",
     "shared": "several stores may be open on the same data, as in several processes",
 }
 
 
 class HandClock:
-    """A clock that stands still until it is moved."""
+    """Clock that stands still until `advance` moves it."""
 
     def __init__(self, start: int = 1_700_000_000_000) -> None:
         self._now = start
 
     def now(self) -> int:
-        """The instant it was moved to."""
+        """Return the instant that it was moved to."""
         return self._now
 
     def advance(self, milliseconds: int) -> None:
-        """Move it."""
+        """Move the clock forward."""
         self._now += milliseconds
 
 
 class Harness(Protocol):
-    """One backend with one set of data, empty at first."""
+    """One backend with its own data, which is empty at first."""
 
     @property
     def clock(self) -> HandClock:
-        """The clock that the backend's stores were given."""
+        """The clock of the backend's stores."""
         ...
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """Which of OPTIONAL the backend has; the REQUIRED ones cannot be declared away."""
+        """The OPTIONAL capabilities of the backend; it must have all REQUIRED ones."""
         ...
 
     async def open(self) -> Store:
-        """A store on the data. While one is open, another is asked for only if it is "shared".
+        """Open a store on the data; a second one only if the backend is "shared".
 
-        The harness closes at its end what the case has not closed.
+        At its end the harness closes the stores that the case has not closed.
         """
         ...
 
@@ -63,7 +63,7 @@ MakeHarness = Callable[[], AbstractAsyncContextManager[Harness]]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One promise, as a test that takes a harness."""
+    """One rule of the contract, as a test that takes a harness."""
 
     name: str
     capability: str
@@ -71,11 +71,11 @@ class Case:
 
     @property
     def required(self) -> bool:
-        """Whether every backend must keep it."""
+        """Every backend must pass the case."""
         return self.capability in REQUIRED
 
     def applies_to(self, harness: Harness) -> bool:
-        """Whether this backend must keep it."""
+        """Return whether this backend must pass the case. Raises ValueError."""
         unknown = harness.capabilities - OPTIONAL.keys()
         if unknown:
             raise ValueError(f"there is no optional capability {', '.join(sorted(unknown))}")
@@ -83,15 +83,15 @@ class Case:
 
 
 class Cases:
-    """The cases of one module, in the order they are written."""
+    """Cases of one module, in the order of their definitions."""
 
     def __init__(self) -> None:
         self.all: list[Case] = []
 
-    def of(
+    def case(
         self, capability: str
     ) -> Callable[[Callable[[Harness], Awaitable[None]]], Callable[[Harness], Awaitable[None]]]:
-        """Add the decorated function as a case of this capability."""
+        """Register the decorated function as a case of this capability."""
         if capability not in REQUIRED | OPTIONAL:
             raise ValueError(f"there is no capability {capability}")
 

@@ -1,4 +1,4 @@
-"""Random programs of store operations, played on a backend and on the reference side by side.
+"""Random programs of store operations, played on a backend and on the memory store.
 
 Needs hypothesis: `@given(programs())`, then `anyio.run(play, make_harness, program)`.
 """
@@ -32,26 +32,26 @@ KINDS, ENTRY_KINDS, STATES = ("session", "delivery"), ("pending", "mail"), ("ope
 
 @dataclass(frozen=True, slots=True)
 class WriteStep:
-    """A write whose lease and head are filled in from what the reference knows then."""
+    """Write whose lease and head are filled in from the reference."""
 
     stream: str
     records: int
     create: str | None
     fenced: bool
-    head: int | None  # so far from the real one
-    wake: int | None  # so far from now
+    head: int | None  # relative to the real one
+    wake: int | None  # relative to now
     release: int | None
     erase: bool
 
 
 @dataclass(frozen=True, slots=True)
 class PutStep:
-    """A put or check whose version is filled in."""
+    """Put or check whose version is filled in from the reference."""
 
     kind: str
     key: str
     stream: str
-    off: int  # so far from the real version
+    off: int  # relative to the real version
     state: str
     due: int | None
     data: bytes | None  # None: delete
@@ -76,8 +76,15 @@ class ClaimStep:
 
 
 @dataclass(frozen=True, slots=True)
+class ReapStep:
+    """One reap."""
+
+    offset_ms: int  # relative to now
+
+
+@dataclass(frozen=True, slots=True)
 class RenewStep:
-    """One heartbeat, joining or leaving."""
+    """One heartbeat: an extension, a join or a removal."""
 
     holder: str
     ttl_ms: int
@@ -86,12 +93,12 @@ class RenewStep:
 
 @dataclass(frozen=True, slots=True)
 class WaitStep:
-    """Time passes."""
+    """Advance of the clock."""
 
     milliseconds: int
 
 
-Step = CommitStep | ClaimStep | RenewStep | WaitStep
+Step = CommitStep | ClaimStep | ReapStep | RenewStep | WaitStep
 
 _some_instants = st.sampled_from((-1000, -1, 0, 1, 5000))
 _mostly_right = st.sampled_from((0, 0, 0, 0, -1, 1))
@@ -128,6 +135,7 @@ _claims = st.builds(
     kind=st.sampled_from(KINDS),
     only=st.sampled_from((None, None, *STREAMS)),
 )
+_reaps = st.builds(ReapStep, offset_ms=st.sampled_from((-1000, 0, 0)))
 _renewals = st.builds(
     RenewStep,
     holder=st.sampled_from(HOLDERS),
@@ -138,12 +146,13 @@ _waits = st.builds(WaitStep, milliseconds=st.sampled_from((1, 1000, 60_000)))
 
 
 def programs() -> st.SearchStrategy[list[Step]]:
-    """Programs that create, drive, put, erase, die and wait."""
-    return st.lists(_commits | _commits | _claims | _renewals | _waits, min_size=5, max_size=40)
+    """Generate programs that create, drive, put, erase, reap and wait."""
+    steps = _commits | _commits | _claims | _reaps | _renewals | _waits
+    return st.lists(steps, min_size=5, max_size=40)
 
 
 async def play(make: MakeHarness, program: Sequence[Step]) -> None:
-    """Play the program on a new backend and on the reference; every answer must be the same."""
+    """Play the program on a new backend and on the reference; all results must be equal."""
     async with make() as harness:
         reference = MemoryStore(harness.clock)
         backend = await harness.open()
@@ -165,17 +174,19 @@ async def play(make: MakeHarness, program: Sequence[Step]) -> None:
 class _Call:
     method: str
     args: tuple[Any, ...]
-    more: dict[str, Any]
+    keywords: dict[str, Any]
 
     def on(self, store: Store) -> Awaitable[Any]:
-        answer: Awaitable[Any] = getattr(store, self.method)(*self.args, **self.more)
-        return answer
+        result: Awaitable[Any] = getattr(store, self.method)(*self.args, **self.keywords)
+        return result
 
 
 async def _concrete(step: Step, reference: Store, leases: dict[str, Lease]) -> _Call:
     match step:
         case ClaimStep():
             return _Call("claim", (step.holder, step.kind, 100), {"only": step.only})
+        case ReapStep():
+            return _Call("reap", (reference.now() + step.offset_ms,), {})
         case RenewStep():
             return _Call("renew", (step.holder, step.ttl_ms), {"join": step.join})
         case CommitStep():
@@ -186,7 +197,7 @@ async def _concrete(step: Step, reference: Store, leases: dict[str, Lease]) -> _
             checks = [item for item in items if isinstance(item, Check)]
             return _Call("commit", (writes, puts, checks), {})
         case _:
-            raise TypeError(f"{step} asks nothing of a store")
+            raise TypeError(f"{step} is not a store operation")
 
 
 async def _write(step: WriteStep, reference: Store, leases: dict[str, Lease], now: int) -> Write:
@@ -218,27 +229,25 @@ async def _put(step: PutStep, reference: Store, now: int) -> Put | Check:
 
 
 async def _outcome(attempt: Awaitable[Any]) -> Any:
-    """What came of it, in a form that can be compared."""
+    """Return the result or the error of an operation in a form that can be compared."""
     try:
-        answer = await attempt
+        result = await attempt
     except (StoreError, ValueError) as error:
         head = error.head if isinstance(error, HeadMoved) else None
         entry = error.entry if isinstance(error, VersionMoved) else None
         return type(error), getattr(error, "stream", None), head, entry
-    if isinstance(
-        answer, list
-    ):  # which of several due at the same time comes first is not promised
-        return sorted(answer, key=lambda lease: lease.stream)
-    return answer
+    if isinstance(result, list):  # the order of streams that are due at the same time may differ
+        return sorted(result, key=lambda lease: lease.stream)
+    return result
 
 
 async def _everything(store: Store) -> list[Any]:
-    """All that can be seen of a store; positions differ between backends and are left out."""
-    seen: list[Any] = []
+    """Return everything that a store holds, except positions, which differ between backends."""
+    content: list[Any] = []
     for stream in STREAMS:
         slice_ = await _outcome(store.read(stream))
-        seen.append(slice_ if isinstance(slice_, tuple) else _without_positions(slice_.records))
-        seen.append(await _outcome(store.read(stream, limit=0)))
+        content.append(slice_ if isinstance(slice_, tuple) else _without_positions(slice_.records))
+        content.append(await _outcome(store.read(stream, limit=0)))
     for kind in ENTRY_KINDS:
         pages = [
             await store.find(kind),
@@ -247,13 +256,13 @@ async def _everything(store: Store) -> list[Any]:
             await store.find(kind, due_before=store.now()),
             await store.find(kind, state="open", due_before=store.now(), limit=1),
         ]
-        seen += [page.entries for page in pages]
-    seen += [list(await store.entries_of(stream)) for stream in STREAMS]
-    seen.append(list(await store.streams()))
+        content += [page.entries for page in pages]
+    content += [list(await store.entries_of(stream)) for stream in STREAMS]
+    content.append(list(await store.streams()))
     census = await store.census(ENTRY_KINDS)
-    seen += [census.entries, census.overdue, census.held, census.due, census.alive]
-    seen.append(sorted(_without_positions((await store.tail("")).records)))
-    return seen
+    content += [census.entries, census.overdue, census.held, census.due, census.alive]
+    content.append(sorted(_without_positions((await store.tail("")).records)))
+    return content
 
 
 def _without_positions(records: Sequence[Record]) -> list[tuple[str, int, int, str, bytes]]:

@@ -1,35 +1,36 @@
-"""Anthropic's Messages: what was answered before, and how an answer is sent."""
+"""Anthropic's Messages: earlier responses in a request, and responses complete or streamed."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from perdure.testing.endpoint.exact import same_block
-from perdure.testing.endpoint.play import (
-    Answered,
+from perdure.testing.endpoint.comparison import is_same_block
+from perdure.testing.endpoint.exchange import (
     Body,
     Change,
     Dialect,
-    Event,
-    Play,
-    Private,
+    EarlierResponse,
+    Privacy,
+    ScriptedResponse,
+    StreamEvent,
+    chunks,
     dumps,
-    pieces,
+    split_arguments,
 )
 from perdure.testing.provider_rules.rule import objects
 
-_SHARED: Final = frozenset({"text", "tool_use"})  # what another model can read as well
+_SHARED: Final = frozenset({"text", "tool_use"})  # blocks that another model can read too
 _THOUGHTS: Final = frozenset({"thinking", "redacted_thinking"})
-_TOUCHED: Final = (
+_CHANGED: Final = (
     "blocks of an assistant message cannot be modified. These blocks must remain as they were in "
     "the original response."
 )
 
 
-def answers(body: Body) -> list[Answered]:
-    """The assistant's messages."""
+def earlier_responses(body: Body) -> list[EarlierResponse]:
+    """Return the assistant messages."""
     return [
-        Answered(f"messages.{place}", _blocks(message.get("content")))
-        for place, message in objects(body.get("messages"))
+        EarlierResponse(f"messages.{index}", _blocks(message.get("content")))
+        for index, message in objects(body.get("messages"))
         if message.get("role") == "assistant"
     ]
 
@@ -40,51 +41,52 @@ def _blocks(content: Any) -> list[Any]:
     return content if isinstance(content, list) else []
 
 
-def changes(answered: Answered, sent: list[Body], private: Private) -> Iterator[Change]:
-    """The first block that is not as it was sent."""
-    posted = [_bare(block) for block in answered.blocks]
-    whole = _repeatable(sent)
-    shared = [block for block in whole if block["type"] in _SHARED]
-    if private != "must" and _first_change(posted, shared, may_lack=["citations"]) is None:
+def find_changes(earlier: EarlierResponse, sent: list[Body], privacy: Privacy) -> Iterator[Change]:
+    """Yield the first block that differs from the one sent."""
+    posted = [_without_cache_control(block) for block in earlier.blocks]
+    expected = _repeatable(sent)
+    shared = [block for block in expected if block["type"] in _SHARED]
+    if privacy != "must" and _first_change(posted, shared, optional=["citations"]) is None:
         return
-    found = _first_change(posted, whole)
-    if found is None or not whole:
+    index = _first_change(posted, expected)
+    if index is None or not expected:
         return
-    kind = (whole[found] if found < len(whole) else posted[found]).get("type")
-    named = "`thinking` or `redacted_thinking`" if kind in _THOUGHTS else f"`{kind}`"
-    yield Change(f"{answered.where}.content.{found}", f"{named} {_TOUCHED}")
+    kind = (expected[index] if index < len(expected) else posted[index]).get("type")
+    names = "`thinking` or `redacted_thinking`" if kind in _THOUGHTS else f"`{kind}`"
+    yield Change(f"{earlier.where}.content.{index}", f"{names} {_CHANGED}")
 
 
-def _bare(block: Any) -> Any:
-    """A block without what a client may add to it."""
+def _without_cache_control(block: Any) -> Any:
+    """Return a block without the key that a client may add."""
     if not isinstance(block, Mapping):
         return {}
     return {key: value for key, value in block.items() if key != "cache_control"}
 
 
 def _repeatable(sent: list[Body]) -> list[Body]:
-    """What of an answer can be said again: no blank text, no thought without what it led to."""
-    kept = [one for one in sent if one["type"] != "text" or one["text"].strip()]
-    while kept and kept[-1]["type"] in _THOUGHTS:
-        kept.pop()
-    return kept
+    """Return the blocks a client can send again: no blank text, no thinking at the end."""
+    blocks = [block for block in sent if block["type"] != "text" or block["text"].strip()]
+    while blocks and blocks[-1]["type"] in _THOUGHTS:
+        blocks.pop()
+    return blocks
 
 
 def _first_change(
-    posted: list[Any], sent: list[Body], *, may_lack: Sequence[str] = ()
+    posted: list[Any], sent: list[Body], *, optional: Sequence[str] = ()
 ) -> int | None:
-    for place, (theirs, ours) in enumerate(zip(posted, sent, strict=False)):
-        if isinstance(ours.get("input"), str) and theirs.get("id") == ours["id"]:
-            continue  # half of it is refused itself, so anything may stand for it
-        direct = ours.get("caller") in (None, {"type": "direct"})
-        if not same_block(theirs, ours, may_lack=[*may_lack, *(["caller"] if direct else [])]):
-            return place
+    for index, (block, original) in enumerate(zip(posted, sent, strict=False)):
+        if isinstance(original.get("input"), str) and block.get("id") == original["id"]:
+            continue  # the provider refuses truncated input, so any other may replace it
+        is_direct = original.get("caller") in (None, {"type": "direct"})
+        absent = [*optional, "caller"] if is_direct else optional
+        if not is_same_block(block, original, optional=absent):
+            return index
     return None if len(posted) == len(sent) else min(len(posted), len(sent))
 
 
-def whole(play: Play) -> Body:
-    """The answer in one piece."""
-    read, written = play.tokens()
+def render(response: ScriptedResponse) -> Body:
+    """Return the complete response."""
+    read, written = response.tokens()
     usage = {
         "input_tokens": read,
         "cache_creation_input_tokens": 0,
@@ -92,48 +94,48 @@ def whole(play: Play) -> Body:
         "output_tokens": written,
         "service_tier": "standard",
     }
-    calls = any(block["type"] == "tool_use" for block in play.native)
+    has_calls = any(block["type"] == "tool_use" for block in response.native)
     return {
-        "id": f"msg_{play.number}",
+        "id": f"msg_{response.number}",
         "type": "message",
         "role": "assistant",
-        "model": play.model,
-        "content": play.native,
-        "stop_reason": play.stop or ("tool_use" if calls else "end_turn"),
+        "model": response.model,
+        "content": response.native,
+        "stop_reason": response.stop or ("tool_use" if has_calls else "end_turn"),
         "stop_sequence": None,
-        "usage": {**usage, **play.usage},
+        "usage": {**usage, **response.usage},
     }
 
 
-def events(play: Play) -> Iterator[Event]:
-    """The answer in the order in which it is streamed."""
-    message = whole(play)
+def stream(response: ScriptedResponse) -> Iterator[StreamEvent]:
+    """Yield the events of a streamed response."""
+    message = render(response)
     usage = message["usage"]
-    started = {
+    initial = {
         **message,
         "content": [],
         "stop_reason": None,
         "usage": {**usage, "output_tokens": 1},
     }
-    yield _event("message_start", message=started)
-    for index, block in enumerate(play.native):
-        yield _event("content_block_start", index=index, content_block=_opened(block))
+    yield _event("message_start", message=initial)
+    for index, block in enumerate(response.native):
+        yield _event("content_block_start", index=index, content_block=_empty_block(block))
         if index == 0:
             yield _event("ping")
         for delta in _deltas(block):
             yield _event("content_block_delta", index=index, delta=delta)
         yield _event("content_block_stop", index=index)
-    ended = {key: message[key] for key in ("stop_reason", "stop_sequence")}
-    yield _event("message_delta", delta=ended, usage=usage)
+    stop = {key: message[key] for key in ("stop_reason", "stop_sequence")}
+    yield _event("message_delta", delta=stop, usage=usage)
     yield _event("message_stop")
 
 
-def _event(name: str, **data: Any) -> Event:
-    return Event({"type": name, **data}, name)
+def _event(name: str, **data: Any) -> StreamEvent:
+    return StreamEvent({"type": name, **data}, name)
 
 
-def _opened(block: Body) -> Body:
-    """A block before its deltas; what has none comes whole."""
+def _empty_block(block: Body) -> Body:
+    """Return a block before its deltas; a block without deltas is complete."""
     empty: dict[str, Body] = {
         "text": {"text": ""},
         "thinking": {"thinking": "", "signature": ""},
@@ -141,10 +143,10 @@ def _opened(block: Body) -> Body:
         "server_tool_use": {"input": {}},
         "mcp_tool_use": {"input": {}},
     }
-    opened = {**block, **empty.get(block["type"], {})}
+    initial = {**block, **empty.get(block["type"], {})}
     if block["type"] == "text" and block.get("citations"):
-        opened["citations"] = []
-    return opened
+        initial["citations"] = []
+    return initial
 
 
 def _deltas(block: Body) -> Iterator[Body]:
@@ -152,24 +154,24 @@ def _deltas(block: Body) -> Iterator[Body]:
     if kind == "text":
         for citation in block.get("citations") or ():
             yield {"type": "citations_delta", "citation": citation}
-        yield from ({"type": "text_delta", "text": piece} for piece in pieces(block["text"]))
+        yield from ({"type": "text_delta", "text": text} for text in chunks(block["text"]))
     elif kind == "thinking":
-        for piece in pieces(block["thinking"]):
-            yield {"type": "thinking_delta", "thinking": piece}
+        for text in chunks(block["thinking"]):
+            yield {"type": "thinking_delta", "thinking": text}
         yield {"type": "signature_delta", "signature": block["signature"]}
     elif kind.endswith("tool_use"):
-        # Arguments begin with an empty piece; a call without arguments has no other.
-        given = block["input"]  # text is what was written of it before the answer was cut off
-        text = given if isinstance(given, str) else dumps(given) if given else ""
-        for piece in ["", *(text[at : at + 9] for at in range(0, len(text), 9))]:
-            yield {"type": "input_json_delta", "partial_json": piece}
+        # Arguments begin with an empty delta; a call without arguments has no other.
+        value = block["input"]  # text if the response was cut off within the arguments
+        text = value if isinstance(value, str) else dumps(value) if value else ""
+        for part in ["", *split_arguments(text)]:
+            yield {"type": "input_json_delta", "partial_json": part}
     elif kind != "redacted_thinking" and not kind.endswith("tool_result"):
-        yield {"type": f"{kind}_delta"}  # one day there are more kinds, with pieces of their own
+        yield {"type": f"{kind}_delta"}  # stands for kinds of blocks that do not exist yet
 
 
-def failed(_play: Play, body: Body, _after: int) -> Event:
-    """An error in the middle of a stream."""
-    return Event(body, "error")
+def error_event(_response: ScriptedResponse, body: Body, _after: int) -> StreamEvent:
+    """Return the event that ends a stream with an error."""
+    return StreamEvent(body, "error")
 
 
-ANTHROPIC: Final = Dialect(answers, changes, whole, events, failed)
+ANTHROPIC: Final = Dialect(earlier_responses, find_changes, render, stream, error_event)

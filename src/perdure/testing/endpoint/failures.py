@@ -1,4 +1,4 @@
-"""What goes wrong on demand, and how each provider says it."""
+"""Failures on demand, with the error of each provider."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,13 +6,13 @@ from typing import Any, Final
 
 from perdure.testing.provider_rules import Format
 
-# Failures of the line and not of the provider: the answer is cut off, half there, or does not come.
-BROKEN: Final = ("cut", "half_json", "stall", "drop")
+# Failures of the connection: the response is cut off, incomplete JSON, delayed, or missing.
+CONNECTION_FAILURES: Final = ("cut", "half_json", "stall", "drop")
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """An error as a provider answers it; `type` and `code` are its words."""
+class ProviderError:
+    """Error response of a provider; `type` and `code` are its own words."""
 
     status: int
     type: str
@@ -37,69 +37,71 @@ _FLAGGED: Final = (
     "again with a different prompt."
 )
 
-_ANTHROPIC: Final[Mapping[str, Problem]] = {
-    "rate_limit": Problem(429, "rate_limit_error", _RATE),
-    "server_error": Problem(500, "api_error", "Internal server error"),
-    "overloaded": Problem(529, "overloaded_error", "Overloaded"),
-    "key": Problem(401, "authentication_error", "invalid x-api-key"),
-    "quota": Problem(400, "invalid_request_error", _CREDIT),
-    "context": Problem(
+_ANTHROPIC: Final[Mapping[str, ProviderError]] = {
+    "rate_limit": ProviderError(429, "rate_limit_error", _RATE),
+    "server_error": ProviderError(500, "api_error", "Internal server error"),
+    "overloaded": ProviderError(529, "overloaded_error", "Overloaded"),
+    "key": ProviderError(401, "authentication_error", "invalid x-api-key"),
+    "quota": ProviderError(400, "invalid_request_error", _CREDIT),
+    "context": ProviderError(
         400, "invalid_request_error", "prompt is too long: 208310 tokens > 200000 maximum"
     ),
-    "refused": Problem(400, "invalid_request_error", "Output blocked by content filtering policy"),
-    "unknown_model": Problem(404, "not_found_error", "model: {model}"),
+    "refused": ProviderError(
+        400, "invalid_request_error", "Output blocked by content filtering policy"
+    ),
+    "unknown_model": ProviderError(404, "not_found_error", "model: {model}"),
 }
-_OPENAI: Final[Mapping[str, Problem]] = {
-    "rate_limit": Problem(
+_OPENAI: Final[Mapping[str, ProviderError]] = {
+    "rate_limit": ProviderError(
         429, "requests", "Rate limit reached for {model}. Please try again.", "rate_limit_exceeded"
     ),
-    "server_error": Problem(
+    "server_error": ProviderError(
         500, "server_error", "The server had an error while processing your request. Sorry!"
     ),
-    "overloaded": Problem(
+    "overloaded": ProviderError(
         503, "server_error", "The engine is currently overloaded, please try again later"
     ),
-    "key": Problem(401, "invalid_request_error", _KEY, "invalid_api_key"),
-    "quota": Problem(
+    "key": ProviderError(401, "invalid_request_error", _KEY, "invalid_api_key"),
+    "quota": ProviderError(
         429,
         "insufficient_quota",
         "You exceeded your current quota, please check your plan and billing details.",
         "insufficient_quota",
     ),
-    "context": Problem(
+    "context": ProviderError(
         400, "invalid_request_error", _TOKENS, "context_length_exceeded", "messages"
     ),
-    "refused": Problem(400, "invalid_request_error", _FLAGGED, "invalid_prompt"),
-    "unknown_model": Problem(
+    "refused": ProviderError(400, "invalid_request_error", _FLAGGED, "invalid_prompt"),
+    "unknown_model": ProviderError(
         404,
         "invalid_request_error",
         "The model `{model}` does not exist or you do not have access to it.",
         "model_not_found",
     ),
 }
-REFUSED: Final = tuple(_ANTHROPIC)
+PROVIDER_FAILURES: Final = tuple(_ANTHROPIC)
 
 
-def problem(name: str | int, format: Format, model: str) -> Problem:  # noqa: A002
-    """The failure of that name in the words of the provider; any other status, bare."""
+def provider_error(name: str | int, format: Format, model: str) -> ProviderError:  # noqa: A002
+    """Return the provider's error for a failure; a status has no text of the provider."""
     if isinstance(name, int):
-        return Problem(name, "error", f"HTTP {name}")
-    found = (_ANTHROPIC if format == "anthropic" else _OPENAI)[name]
-    return Problem(
-        found.status, found.type, found.message.format(model=model), found.code, found.param
+        return ProviderError(name, "error", f"HTTP {name}")
+    error = (_ANTHROPIC if format == "anthropic" else _OPENAI)[name]
+    return ProviderError(
+        error.status, error.type, error.message.format(model=model), error.code, error.param
     )
 
 
-def body_of(wrong: Problem, format: Format, number: int) -> dict[str, Any]:  # noqa: A002
-    """The body in which the provider sends an error."""
+def error_body(error: ProviderError, format: Format, number: int) -> dict[str, Any]:  # noqa: A002
+    """Return the body in which the provider sends an error."""
     if format == "anthropic":
-        error = {"type": wrong.type, "message": wrong.message}
-        return {"type": "error", "error": error, "request_id": f"req_{number}"}
+        details = {"type": error.type, "message": error.message}
+        return {"type": "error", "error": details, "request_id": f"req_{number}"}
     return {
         "error": {
-            "message": wrong.message,
-            "type": wrong.type,
-            "param": wrong.param,
-            "code": wrong.code,
+            "message": error.message,
+            "type": error.type,
+            "param": error.param,
+            "code": error.code,
         }
     }

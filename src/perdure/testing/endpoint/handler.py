@@ -1,4 +1,4 @@
-"""The wire: what a verdict is in HTTP, whole, in pieces, or broken off."""
+"""HTTP side of the endpoint: sends a verdict complete, streamed, or broken off."""
 
 import socket
 from collections.abc import Iterator, Mapping
@@ -6,11 +6,10 @@ from http.server import BaseHTTPRequestHandler
 from itertools import islice
 from typing import Any, Final
 
-from perdure.testing.endpoint.failures import body_of
-from perdure.testing.endpoint.judging import DIALECTS
-from perdure.testing.endpoint.play import Event, Play, dumps
+from perdure.testing.endpoint.exchange import ScriptedResponse, StreamEvent, dumps
+from perdure.testing.endpoint.failures import error_body
+from perdure.testing.endpoint.judge import DIALECTS, RequestVerdict
 from perdure.testing.endpoint.script import Failure
-from perdure.testing.endpoint.verdict import Verdict
 from perdure.testing.provider_rules import Format
 
 _PATHS: Final[Mapping[str, Format]] = {
@@ -21,43 +20,43 @@ _PATHS: Final[Mapping[str, Format]] = {
 _END: Final = b"0\r\n\r\n"
 
 
-class Handler(BaseHTTPRequestHandler):
-    """One connection of a client."""
+class EndpointHandler(BaseHTTPRequestHandler):
+    """Connection of a client."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    server: Any  # the Server, which has the endpoint
+    server: Any  # an EndpointServer
 
     def do_POST(self) -> None:
-        """Answer a request for a turn."""
+        """Respond to a request for a turn."""
         raw = self.rfile.read(int(self.headers.get("content-length", 0)))
         path = self.path.partition("?")[0].removeprefix("/v1")
         if path not in _PATHS:
-            self._send(404, b'{"error": {"message": "there is no such path here"}}')
+            self._send(404, b'{"error": {"message": "unknown path"}}')
             return
-        verdict: Verdict = self.server.endpoint.judge(raw, _PATHS[path], self._key())
-        if verdict.play is None:
+        verdict: RequestVerdict = self.server.endpoint.judge(raw, _PATHS[path], self._key())
+        if verdict.response is None:
             self._refuse(verdict)
         elif verdict.is_streamed:
-            self._stream(verdict, verdict.play)
+            self._stream(verdict, verdict.response)
         else:
-            self._whole(verdict, verdict.play)
+            self._send_response(verdict, verdict.response)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as the library calls it
-        """Say nothing: the log is the endpoint's."""
+        """Suppress the library's log; the endpoint has its own."""
 
     def _key(self) -> str:
         bearer = self.headers.get("authorization", "").removeprefix("Bearer ")
         return self.headers.get("x-api-key") or bearer
 
-    def _refuse(self, verdict: Verdict) -> None:
-        wrong = verdict.problem
-        assert wrong is not None
+    def _refuse(self, verdict: RequestVerdict) -> None:
+        error = verdict.error
+        assert error is not None
         if verdict.failure is not None and isinstance(verdict.failure.name, int):
-            self._send(wrong.status, b"<html>no JSON: something in between</html>", wrong.headers)
+            self._send(error.status, b"<html>not JSON, as a proxy responds</html>", error.headers)
             return
-        body = dumps(body_of(wrong, verdict.format, verdict.number)).encode()
-        self._send(wrong.status, body, wrong.headers)
+        body = dumps(error_body(error, verdict.format, verdict.number)).encode()
+        self._send(error.status, body, error.headers)
 
     def _send(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
         self._head(status, {"content-length": str(len(body)), **(headers or {})})
@@ -69,8 +68,8 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
 
-    def _whole(self, verdict: Verdict, play: Play) -> None:
-        body = dumps(DIALECTS[verdict.format].whole(play)).encode()
+    def _send_response(self, verdict: RequestVerdict, response: ScriptedResponse) -> None:
+        body = dumps(DIALECTS[verdict.format].render(response)).encode()
         half = body[: len(body) // 2]
         match verdict.failure and verdict.failure.name:
             case "drop":
@@ -85,53 +84,56 @@ class Handler(BaseHTTPRequestHandler):
                 self.server.endpoint.stall()
                 self._send(200, body)
             case _:
-                self.server.endpoint.sent(verdict)
+                self.server.endpoint.record_sent(verdict)
                 self._send(200, body)
 
-    def _stream(self, verdict: Verdict, play: Play) -> None:
+    def _stream(self, verdict: RequestVerdict, response: ScriptedResponse) -> None:
         if verdict.failure is not None and verdict.failure.name == "drop":
             self._break()
             return
         type_ = "text/event-stream; charset=utf-8"
         self._head(200, {"content-type": type_, "transfer-encoding": "chunked"})
-        events = DIALECTS[verdict.format].events(play)
+        events = DIALECTS[verdict.format].stream(response)
         if verdict.failure is None or self._fail(verdict, verdict.failure, events):
-            rest = [event.encoded() for event in events]
-            for event in rest[:-1]:
-                self._chunk(event)
-            self.server.endpoint.sent(verdict)  # the client may ask again as soon as it has all
-            self._chunk(rest[-1])
+            *chunks, last = [event.encode() for event in events]
+            for chunk in chunks:
+                self._chunk(chunk)
+            # before the last chunk: the client may send its next request as soon as it has it
+            self.server.endpoint.record_sent(verdict)
+            self._chunk(last)
             self.wfile.write(_END)
 
-    def _fail(self, verdict: Verdict, failure: Failure, events: Iterator[Event]) -> bool:
-        """Send what comes before the failure, then fail; true if the rest follows all the same."""
+    def _fail(
+        self, verdict: RequestVerdict, failure: Failure, events: Iterator[StreamEvent]
+    ) -> bool:
+        """Send the events before the failure, then fail; return True if the stream continues."""
         for event in islice(events, failure.after or 0):
-            self._chunk(event.encoded())
+            self._chunk(event.encode())
         match failure.name:
             case "cut":
                 self._break()
             case "half_json":
-                encoded = next(events).encoded()
+                encoded = next(events).encode()
                 self._chunk(encoded[: len(encoded) * 2 // 3] + b"\n\n")
                 self.wfile.write(_END)
             case "stall":
                 self.server.endpoint.stall()
                 return True
             case _:
-                self._say_failed(verdict, failure.after or 0)
+                self._send_error_event(verdict, failure.after or 0)
         return False
 
-    def _say_failed(self, verdict: Verdict, after: int) -> None:
-        assert verdict.problem is not None
-        assert verdict.play is not None
-        body = body_of(verdict.problem, verdict.format, verdict.number)
-        self._chunk(DIALECTS[verdict.format].failed(verdict.play, body, after).encoded())
+    def _send_error_event(self, verdict: RequestVerdict, after: int) -> None:
+        assert verdict.error is not None
+        assert verdict.response is not None
+        body = error_body(verdict.error, verdict.format, verdict.number)
+        self._chunk(DIALECTS[verdict.format].error_event(verdict.response, body, after).encode())
         self.wfile.write(_END)
 
     def _chunk(self, data: bytes) -> None:
         self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
 
     def _break(self) -> None:
-        """Close the line in the middle."""
+        """Close the connection."""
         self.close_connection = True
         self.connection.shutdown(socket.SHUT_RDWR)

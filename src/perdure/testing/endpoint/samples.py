@@ -1,7 +1,7 @@
-"""Answers that are hard to keep as they are, each as its provider sends it.
+"""Responses that are hard to preserve, each as its provider sends it.
 
 Every script is one conversation: three turns that call the tool `look` (`LOOKS` are the arguments),
-and a last one that calls nothing.
+and a last turn without a call.
 """
 
 import json
@@ -103,7 +103,7 @@ ANTHROPIC: Final[list[dict[str, Any]]] = [
 ]
 
 
-# A turn that Anthropic paused in the middle of a search, and then went on with.
+# A turn that Anthropic paused during a search and then continued.
 PAUSED: Final[list[dict[str, Any]]] = [
     {
         "content": [
@@ -118,7 +118,7 @@ PAUSED: Final[list[dict[str, Any]]] = [
 
 
 def _function(number: int) -> dict[str, Any]:
-    # Spaces and escapes as a model happens to write them.
+    # Spaces and escapes as models write them.
     text = json.dumps(LOOKS[number], ensure_ascii=number == 2, indent=1 if number == 0 else None)
     return {"name": "look", "arguments": text}
 
@@ -137,7 +137,7 @@ CHAT: Final[list[dict[str, Any]]] = [
     },
     {"message": {"role": "assistant", "content": LAST, "refusal": None}},
 ]
-# As servers of open models send it; it goes back with the calls that it led to.
+# As servers of open models send it; clients return it with the calls that follow it.
 CHAT_REASONING: Final[list[dict[str, Any]]] = [
     {"message": {**turn["message"], "reasoning_content": f"Thought {n}: Zoë.\n"}}
     for n, turn in enumerate(CHAT)

@@ -1,10 +1,10 @@
-"""What the endpoint plays: turns just as the providers would send them, and failures before them.
+"""Script of the endpoint: turns as the providers send them, and failures before them.
 
-A turn is an object with what the provider sends, in its own words: `content` (Anthropic's blocks),
-`message` (a chat message), `output` (items of a response); or, for all three, `text` and `calls`
-`[{"tool", "args", "id"?}]`. Beside it `stop` (the provider's word for why it ended), `usage` (its
-own keys) and `fail`: a list of failures that are played first, one per request. A turn that is
-null was said by somebody else, and is not compared.
+A turn is an object in the provider's own format: `content` (Anthropic's blocks), `message` (a chat
+message), `output` (items of a response); or, for all three, `text` and `calls`
+`[{"tool", "args", "id"?}]`. It may have `stop` (the provider's stop reason), `usage` (with the
+provider's keys) and `fail`: a list of failures that are played first, one per request. A null turn
+is a response of another provider, which is not compared.
 """
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from perdure.errors import ConfigError
-from perdure.testing.endpoint.failures import BROKEN, REFUSED
+from perdure.testing.endpoint.failures import CONNECTION_FAILURES, PROVIDER_FAILURES
 from perdure.testing.provider_rules import Format
 
 _NATIVE: Final[Mapping[str, Format]] = {
@@ -28,31 +28,33 @@ _FAILURE_KEYS: Final = frozenset({"fail", "after", "retry_after", "times"})
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A request that goes wrong: `name` is one of `failures`, or a bare HTTP status."""
+    """Failure of a request: `name` is one of the failures, or an HTTP status."""
 
     name: str | int
-    after: int | None = None  # so many events of the stream come first
-    retry_after: float | None = None  # seconds, as the provider's header says it
-    times: int = 1  # so many requests in a row
+    after: int | None = None  # number of events before it in a stream
+    retry_after: float | None = None  # seconds, in the provider's header
+    times: int = 1  # number of requests in a row
 
     @classmethod
-    def read(cls, given: Any) -> "Failure":
-        """A name, a status, or an object with `fail`."""
-        told = given if isinstance(given, Mapping) else {"fail": given}
-        name = told.get("fail")
-        known = name in (*REFUSED, *BROKEN) or (type(name) is int and 400 <= name < 600)
-        if not known or set(told) - _FAILURE_KEYS:
+    def read(cls, data: Any) -> "Failure":
+        """Read a name, a status, or an object with `fail`."""
+        fields = data if isinstance(data, Mapping) else {"fail": data}
+        name = fields.get("fail")
+        is_failure = name in (*PROVIDER_FAILURES, *CONNECTION_FAILURES) or (
+            type(name) is int and 400 <= name < 600
+        )
+        if not is_failure or set(fields) - _FAILURE_KEYS:
             raise ConfigError(
-                f"{given!r} is no failure",
+                f"{data!r} is not a failure",
                 code="SCRIPT_INVALID",
-                hint=f"there are {', '.join((*REFUSED, *BROKEN))}, and any HTTP status",
+                hint=f"use an HTTP status, {', '.join((*PROVIDER_FAILURES, *CONNECTION_FAILURES))}",
             )
-        return cls(**{"name" if key == "fail" else key: value for key, value in told.items()})
+        return cls(**{"name" if key == "fail" else key: value for key, value in fields.items()})
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One answer, in as many formats as the script has it."""
+    """Response of the script, in the formats that the script has."""
 
     native: Mapping[Format, Any]
     stop: str | None = None
@@ -62,18 +64,18 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The turns in their order; None for one that somebody else said."""
+    """Turns in order; None for a response of another provider."""
 
     turns: tuple[Turn | None, ...]
 
     @classmethod
     def of(cls, turns: Sequence[Mapping[str, Any] | None]) -> "Script":
-        """The script that a list of turns is. Raises ConfigError."""
+        """Return the script of a list of turns. Raises ConfigError."""
         return cls(tuple(_turn(turn, number) for number, turn in enumerate(turns)))
 
     @classmethod
     def read(cls, path: Path) -> "Script":
-        """The script in a JSON file. Raises ConfigError."""
+        """Read the script of a JSON file. Raises ConfigError."""
         try:
             turns = json.loads(path.read_text("utf-8"))
         except (OSError, ValueError) as error:
@@ -85,45 +87,45 @@ class Script:
         return cls.of(turns)
 
     def turn(self, number: int) -> Turn | None:
-        """The answer to a history with so many answers."""
+        """Return the turn that follows a history with so many responses."""
         if number < len(self.turns):
             return self.turns[number]
         return _turn({"text": "done"}, number)
 
-    def sent(self, number: int, format: Format) -> Any:  # noqa: A002 - as the rules call it
-        """What a turn is in a format; None if the script does not say."""
+    def native_response(self, number: int, format: Format) -> Any:  # noqa: A002
+        """Return a turn in a format; None if the script does not have it."""
         turn = self.turn(number)
         return turn.native.get(format) if turn is not None else None
 
 
-def _turn(given: Any, number: int) -> Turn | None:
-    if given is None:
+def _turn(data: Any, number: int) -> Turn | None:
+    if data is None:
         return None
     where = f"turn {number + 1} of the script"
-    if not isinstance(given, Mapping):
+    if not isinstance(data, Mapping):
         raise ConfigError(f"{where} is not an object", code="SCRIPT_INVALID")
-    if unknown := sorted(set(given) - _KEYS):
+    if unknown := sorted(set(data) - _KEYS):
         raise ConfigError(
             f"{where} has unknown keys: {', '.join(unknown)}",
             code="SCRIPT_INVALID",
             hint=f"a turn has {', '.join(sorted(_KEYS))}",
         )
-    native = _plain(given, number) if {"text", "calls"} & set(given) else {}
-    native |= {_NATIVE[key]: given[key] for key in given if key in _NATIVE}
-    failures = tuple(map(Failure.read, given.get("fail", ())))
-    return Turn(native, given.get("stop"), given.get("usage", {}), failures)
+    native = _all_formats(data, number) if {"text", "calls"} & set(data) else {}
+    native |= {_NATIVE[key]: data[key] for key in data if key in _NATIVE}
+    failures = tuple(map(Failure.read, data.get("fail", ())))
+    return Turn(native, data.get("stop"), data.get("usage", {}), failures)
 
 
-def _plain(given: Mapping[str, Any], number: int) -> dict[Format, Any]:
-    """Text and calls, in the words of each provider."""
-    text = given.get("text", "")
+def _all_formats(data: Mapping[str, Any], number: int) -> dict[Format, Any]:
+    """Return text and calls in the format of each provider."""
+    text = data.get("text", "")
     calls = [
         (call.get("id", f"call_{number}_{n}"), call["tool"], call.get("args", {}))
-        for n, call in enumerate(given.get("calls", ()))
+        for n, call in enumerate(data.get("calls", ()))
     ]
-    said: list[Any] = [{"type": "text", "text": text}] if text else []
+    blocks: list[Any] = [{"type": "text", "text": text}] if text else []
     return {
-        "anthropic": said
+        "anthropic": blocks
         + [{"type": "tool_use", "id": id_, "name": tool, "input": a} for id_, tool, a in calls],
         "openai-chat": _message(text, calls),
         "openai-responses": ([_item(text, number)] if text else [])

@@ -1,78 +1,80 @@
-"""The rules of Anthropic's Messages API about tool calls and their results."""
+"""Rules of Anthropic's Messages API about tool calls and their results."""
 
 import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from perdure.testing.provider_rules.rule import Asked, Book, objects
+from perdure.testing.provider_rules.rule import CheckedRequest, RuleSet, objects
 
-TOOLS: Final = Book()
-_rule: Final = TOOLS.rule
+TOOL_RULES: Final = RuleSet()
+_rule: Final = TOOL_RULES.rule
 
 
 @_rule("A20", "tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'")
-def _id(asked: Asked) -> Iterator[str]:
-    for at, block in asked.of_type("tool_use"):
-        if not _matches(r"[a-zA-Z0-9_-]+", block.get("id")):
-            yield at
+def _id(request: CheckedRequest) -> Iterator[str]:
+    for path, block in request.blocks_of_type("tool_use"):
+        if not _is_match(r"[a-zA-Z0-9_-]+", block.get("id")):
+            yield path
 
 
 @_rule("A21", "tool_use.name: String should match pattern '^[a-zA-Z0-9_-]{1,128}$'")
-def _name(asked: Asked) -> Iterator[str]:
-    longest = 64 if asked.strict else 128
-    for at, block in asked.of_type("tool_use"):
-        if not _matches(rf"[a-zA-Z0-9_-]{{1,{longest}}}", block.get("name")):
-            yield at
+def _name(request: CheckedRequest) -> Iterator[str]:
+    longest = 64 if request.strict else 128
+    for path, block in request.blocks_of_type("tool_use"):
+        if not _is_match(rf"[a-zA-Z0-9_-]{{1,{longest}}}", block.get("name")):
+            yield path
 
 
 @_rule("A22", "tool_use.input: Input should be a valid dictionary")
-def _input(asked: Asked) -> Iterator[str]:
-    for at, block in asked.of_type("tool_use"):
+def _input(request: CheckedRequest) -> Iterator[str]:
+    for path, block in request.blocks_of_type("tool_use"):
         if not isinstance(block.get("input"), dict):
-            yield at
+            yield path
 
 
 @_rule("A23", "`tool_use` ids must be unique")
-def _unique(asked: Asked) -> Iterator[str]:
-    seen: set[str] = set()
-    for at, block in asked.of_type("tool_use"):
-        if str(block.get("id")) in seen:
-            yield at
-        seen.add(str(block.get("id")))
+def _unique(request: CheckedRequest) -> Iterator[str]:
+    ids: set[str] = set()
+    for path, block in request.blocks_of_type("tool_use"):
+        if str(block.get("id")) in ids:
+            yield path
+        ids.add(str(block.get("id")))
 
 
 @_rule("A24", "server_tool_use.id: String should match pattern '^srvtoolu_[a-zA-Z0-9_]+$'")
-def _server_id(asked: Asked) -> Iterator[str]:
-    for at, block in asked.of_type("server_tool_use"):
-        if not _matches(r"srvtoolu_[a-zA-Z0-9_]+", block.get("id")):
-            yield at
+def _server_id(request: CheckedRequest) -> Iterator[str]:
+    for path, block in request.blocks_of_type("server_tool_use"):
+        if not _is_match(r"srvtoolu_[a-zA-Z0-9_]+", block.get("id")):
+            yield path
 
 
 @_rule("A25", "tool_result.tool_use_id: Field required, matching '^[a-zA-Z0-9_-]+$'")
-def _result_id(asked: Asked) -> Iterator[str]:
-    for at, block in asked.of_type("tool_result"):
-        if not _matches(r"[a-zA-Z0-9_-]+", block.get("tool_use_id")):
-            yield at
+def _result_id(request: CheckedRequest) -> Iterator[str]:
+    for path, block in request.blocks_of_type("tool_result"):
+        if not _is_match(r"[a-zA-Z0-9_-]+", block.get("tool_use_id")):
+            yield path
 
 
 @_rule("A26", "tool_result.content: Input should be a string or a list of content blocks")
-def _result_content(asked: Asked) -> Iterator[str]:
-    for at, block in asked.of_type("tool_result"):
+def _result_content(request: CheckedRequest) -> Iterator[str]:
+    for path, block in request.blocks_of_type("tool_result"):
         content = block.get("content", "")
         kinds = ("text", "image", "document", "search_result")
         if isinstance(content, list):
-            good = all(isinstance(one, dict) and one.get("type") in kinds for one in content)
+            is_valid = all(
+                isinstance(block, dict) and block.get("type") in kinds for block in content
+            )
         else:
-            good = isinstance(content, str)
-        if not good:
-            yield at
+            is_valid = isinstance(content, str)
+        if not is_valid:
+            yield path
 
 
 @_rule("A27", "tool_result: content cannot be empty if `is_error` is true")
-def _error_content(asked: Asked) -> Iterator[str]:
-    for at, block in asked.of_type("tool_result"):
+def _error_content(request: CheckedRequest) -> Iterator[str]:
+    for path, block in request.blocks_of_type("tool_result"):
         if block.get("is_error") is True and not block.get("content"):
-            yield at
+            yield path
 
 
 @_rule(
@@ -80,13 +82,13 @@ def _error_content(asked: Asked) -> Iterator[str]:
     "`tool_use` ids were found without `tool_result` blocks immediately after. Each `tool_use` "
     "block must have a corresponding `tool_result` block in the next message.",
 )
-def _answered(asked: Asked) -> Iterator[str]:
-    messages = list(asked.messages())
-    for number, (place, message) in enumerate(messages):
+def _answered(request: CheckedRequest) -> Iterator[str]:
+    messages = list(request.messages())
+    for number, (index, message) in enumerate(messages):
         after = messages[number + 1][1] if number + 1 < len(messages) else {}
         answered = _leading_results(after) if after.get("role") == "user" else set()
         if not _ids(message, "tool_use", "id") <= answered:
-            yield f"messages.{place}"
+            yield f"messages.{index}"
 
 
 @_rule(
@@ -94,38 +96,38 @@ def _answered(asked: Asked) -> Iterator[str]:
     "unexpected `tool_use_id` found in `tool_result` blocks. Each `tool_result` block must have a "
     "corresponding `tool_use` block in the previous message.",
 )
-def _called(asked: Asked) -> Iterator[str]:
+def _called(request: CheckedRequest) -> Iterator[str]:
     before: dict[str, Any] = {}
-    for place, message in asked.messages():
+    for index, message in request.messages():
         called = _ids(before, "tool_use", "id")
         used: set[str] = set()
         for number, block in objects(message.get("content")):
-            kind, at = str(block.get("type")), f"messages.{place}.content.{number}"
+            kind, path = str(block.get("type")), f"messages.{index}.content.{number}"
             if kind == "server_tool_use":
                 used.add(str(block.get("id")))
             elif kind == "tool_result":
                 if str(block.get("tool_use_id")) not in called:
-                    yield at
+                    yield path
             elif kind.endswith("_tool_result") and str(block.get("tool_use_id")) not in used:
-                yield at
+                yield path
         before = message
 
 
 @_rule(
     "A52", "each tool_use must have a single result. Found multiple `tool_result` blocks with id"
 )
-def _once(asked: Asked) -> Iterator[str]:
-    for place, message in asked.messages():
-        seen: set[str] = set()
+def _once(request: CheckedRequest) -> Iterator[str]:
+    for index, message in request.messages():
+        ids: set[str] = set()
         for number, block in objects(message.get("content")):
             if block.get("type") != "tool_result":
                 continue
-            if str(block.get("tool_use_id")) in seen:
-                yield f"messages.{place}.content.{number}"
-            seen.add(str(block.get("tool_use_id")))
+            if str(block.get("tool_use_id")) in ids:
+                yield f"messages.{index}.content.{number}"
+            ids.add(str(block.get("tool_use_id")))
 
 
-def _matches(pattern: str, value: Any) -> bool:
+def _is_match(pattern: str, value: Any) -> bool:
     return isinstance(value, str) and re.fullmatch(pattern, value, re.ASCII) is not None
 
 
@@ -135,10 +137,10 @@ def _ids(message: dict[str, Any], kind: str, key: str) -> set[str]:
 
 
 def _leading_results(message: dict[str, Any]) -> set[str]:
-    """The ids of the results before anything else is said."""
-    found: set[str] = set()
+    """Return the ids of the results at the beginning of a message."""
+    ids: set[str] = set()
     for _, block in objects(message.get("content")):
         if block.get("type") != "tool_result":
             break
-        found.add(str(block.get("tool_use_id")))
-    return found
+        ids.add(str(block.get("tool_use_id")))
+    return ids

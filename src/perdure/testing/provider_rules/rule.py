@@ -1,4 +1,4 @@
-"""What a rule is, and how rules look at a request that may be anything."""
+"""Rules, and access to the parts of a request that may be malformed."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,70 +11,70 @@ Led = Callable[[Mapping[str, Any]], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A request, and what only its sender can know of it."""
+class CheckedRequest:
+    """Request to check, with what only its sender can know about it."""
 
     body: Request
     strict: bool = True
-    signed: Signed | None = None  # whether a thinking block is just as the provider issued it
-    led: Led | None = None  # whether an item was issued together with reasoning that led to it
+    signed: Signed | None = None  # True for a thinking block as the provider issued it
+    led: Led | None = None  # True for an item that the provider issued with reasoning
 
     def messages(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The messages that are objects, with their places."""
+        """Yield the messages that are objects, with their indexes."""
         yield from objects(self.body.get("messages"))
 
     def items(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The input items that are objects, with their places."""
+        """Yield the input items that are objects, with their indexes."""
         yield from objects(self.body.get("input"))
 
     def blocks(self) -> Iterator[tuple[str, str, dict[str, Any]]]:
-        """Where each content block stands, whose message it is in, and the block."""
-        for place, message in self.messages():
+        """Yield each content block with its path and the role of its message."""
+        for index, message in self.messages():
             for number, block in objects(message.get("content")):
-                yield f"messages.{place}.content.{number}", str(message.get("role")), block
+                yield f"messages.{index}.content.{number}", str(message.get("role")), block
 
-    def of_type(self, *kinds: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The content blocks of some types, with where they stand."""
-        return ((at, block) for at, _, block in self.blocks() if block.get("type") in kinds)
+    def blocks_of_type(self, *kinds: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the content blocks of some types with their paths."""
+        return ((path, block) for path, _, block in self.blocks() if block.get("type") in kinds)
 
 
-Check = Callable[[Asked], Iterator[str]]  # where the rule is broken
+RuleCheck = Callable[[CheckedRequest], Iterator[str]]  # paths at which the rule is broken
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule under its id; `says` is the provider's sentence, or what it comes to."""
+    """Rule with its id; `says` is the provider's message, or its substance."""
 
     id: str
     says: str
-    broken_at: Check
-    strict: bool = False  # whether only some generations of models have it
+    find_violations: RuleCheck
+    strict: bool = False  # True if only some generations of models have it
 
 
-class Book:
-    """The rules of one provider, as they are written down."""
+class RuleSet:
+    """Rules of one provider, in the order of their definition."""
 
     def __init__(self) -> None:
         self.rules: list[Rule] = []
 
-    def rule(self, id: str, says: str, *, strict: bool = False) -> Callable[[Check], Check]:  # noqa: A002
-        """Write down a rule."""
+    def rule(self, id: str, says: str, *, strict: bool = False) -> Callable[[RuleCheck], RuleCheck]:  # noqa: A002
+        """Add the decorated check as a rule."""
 
-        def write(check: Check) -> Check:
+        def add(check: RuleCheck) -> RuleCheck:
             self.rules.append(Rule(id, says, check, strict))
             return check
 
-        return write
+        return add
 
 
 def objects(value: Any) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a list, with their places; nothing if it is no list."""
+    """Yield the objects of a list with their indexes; nothing if it is not a list."""
     if isinstance(value, list):
-        yield from ((n, one) for n, one in enumerate(value) if isinstance(one, dict))
+        yield from ((n, item) for n, item in enumerate(value) if isinstance(item, dict))
 
 
 def texts(value: Any) -> Iterator[str]:
-    """Every text in a JSON value, keys too."""
+    """Yield every text in a JSON value, keys included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):

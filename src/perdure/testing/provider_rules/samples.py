@@ -1,4 +1,4 @@
-"""For each rule a request that passes it and one that fails it."""
+"""Samples for each rule: a request that passes it and one that fails it."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,7 +10,7 @@ from perdure.testing.provider_rules.samples_openai import CHAT, RESPONSES
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Two requests in one format."""
+    """Request that passes a rule, and one that fails it."""
 
     format: Format
     passes: dict[str, Any]

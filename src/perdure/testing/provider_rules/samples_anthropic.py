@@ -1,4 +1,4 @@
-"""For each of Anthropic's rules a request that passes it and one that fails it."""
+"""Samples for Anthropic's rules: a request that passes and one that fails each."""
 
 from typing import Any, Final
 
@@ -8,7 +8,7 @@ THINKING: Final = {"type": "enabled", "budget_tokens": 1024}
 THOUGHT: Final = {"type": "thinking", "thinking": "hm", "signature": "signed:hm"}
 
 
-def _ask(*messages: Any, **more: Any) -> Body:
+def _request(*messages: Any, **more: Any) -> Body:
     return {"messages": list(messages), "max_tokens": 2048, **more}
 
 
@@ -32,17 +32,17 @@ def _result(call_id: Any = "a", content: Any = "ok", **more: Any) -> Body:
     return {"type": "tool_result", "tool_use_id": call_id, "content": content, **more}
 
 
-def _tooled(*more: Any, call: Body | None = None, result: Body | None = None) -> Body:
-    asked, told = _answer(call or _call()), _user(result or _result())
-    return _ask(_HI, asked, told, *more, tools=[TOOL])
+def _with_tools(*more: Any, call: Body | None = None, result: Body | None = None) -> Body:
+    response, results = _answer(call or _call()), _user(result or _result())
+    return _request(_HI, response, results, *more, tools=[TOOL])
 
 
 def _thinking(**more: Any) -> Body:
-    return _ask(_HI, **{"thinking": THINKING, **more})
+    return _request(_HI, **{"thinking": THINKING, **more})
 
 
 def _tools(*tools: Any) -> Body:
-    return _ask(_HI, tools=list(tools))
+    return _request(_HI, tools=list(tools))
 
 
 _HI: Final = {"role": "user", "content": "hi"}
@@ -51,63 +51,66 @@ _MARK: Final = {"cache_control": {"type": "ephemeral"}}
 _SEARCH: Final = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
 
 SAMPLES: Final[dict[str, tuple[Body, Body]]] = {
-    "A00": (_ask(_HI), _ask({"role": "user", "content": "half \ud83d"})),
-    "A01": (_ask(_HI), {"messages": "hi", "max_tokens": 1}),
-    "A02": (_ask(_HI), _ask()),
-    "A03": (_ask(_HI, max_tokens=1), _ask(_HI, max_tokens=0)),
-    "A04": (_ask(_HI, system=""), _ask(_HI, system=[_text("be kind"), _text("")])),
-    "A05": (_ask(_HI, system=[_text("be kind")]), _ask(_HI, system=[_text(" ")])),
-    "A06": (_ask(_HI), _ask({**_HI, "id": "m1"})),
-    "A07": (_ask(_HI, system="be kind"), _ask({"role": "system", "content": "be kind"}, _HI)),
-    "A08": (_ask(_HI), _ask({"role": "tool", "content": "hi"})),
-    "A09": (_ask(_HI), _ask({"role": "user", "content": None})),
-    "A10": (_ask(_user(_text("hi"))), _ask(_user("hi"))),
-    "A11": (_ask(_HI), _ask({"role": "user", "content": ""})),
-    "A12": (_ask(_HI, _HELLO, _HI), _ask(_HI, {"role": "assistant", "content": ""}, _HI)),
-    "A13": (_ask(_user(_text("hi"))), _ask(_user(_text("hi"), _text("")))),
-    "A13s": (_tooled(result=_result("a", "")), _tooled(result=_result("a", [_text("")]))),
-    "A14": (_ask(_HI), _ask({"role": "user", "content": " \n"})),
-    "A14s": (_ask(_user(_text("hi"))), _ask(_user(_text("hi"), _text(" ")))),
-    "A15": (_ask(_user(_text("hi"))), _ask(_user({"type": "video", "source": {}}))),
-    "A16": (_ask(_user(_text("hi", **_MARK))), _ask(_user(_text("", **_MARK)))),
-    "A17": (_ask(_HI, _HELLO, _HI), _ask(_HI, _HI)),
-    "A18": (_ask(_HI), _ask(_HELLO, _HI)),
+    "A00": (_request(_HI), _request({"role": "user", "content": "half \ud83d"})),
+    "A01": (_request(_HI), {"messages": "hi", "max_tokens": 1}),
+    "A02": (_request(_HI), _request()),
+    "A03": (_request(_HI, max_tokens=1), _request(_HI, max_tokens=0)),
+    "A04": (_request(_HI, system=""), _request(_HI, system=[_text("be kind"), _text("")])),
+    "A05": (_request(_HI, system=[_text("be kind")]), _request(_HI, system=[_text(" ")])),
+    "A06": (_request(_HI), _request({**_HI, "id": "m1"})),
+    "A07": (
+        _request(_HI, system="be kind"),
+        _request({"role": "system", "content": "be kind"}, _HI),
+    ),
+    "A08": (_request(_HI), _request({"role": "tool", "content": "hi"})),
+    "A09": (_request(_HI), _request({"role": "user", "content": None})),
+    "A10": (_request(_user(_text("hi"))), _request(_user("hi"))),
+    "A11": (_request(_HI), _request({"role": "user", "content": ""})),
+    "A12": (_request(_HI, _HELLO, _HI), _request(_HI, {"role": "assistant", "content": ""}, _HI)),
+    "A13": (_request(_user(_text("hi"))), _request(_user(_text("hi"), _text("")))),
+    "A13s": (_with_tools(result=_result("a", "")), _with_tools(result=_result("a", [_text("")]))),
+    "A14": (_request(_HI), _request({"role": "user", "content": " \n"})),
+    "A14s": (_request(_user(_text("hi"))), _request(_user(_text("hi"), _text(" ")))),
+    "A15": (_request(_user(_text("hi"))), _request(_user({"type": "video", "source": {}}))),
+    "A16": (_request(_user(_text("hi", **_MARK))), _request(_user(_text("", **_MARK)))),
+    "A17": (_request(_HI, _HELLO, _HI), _request(_HI, _HI)),
+    "A18": (_request(_HI), _request(_HELLO, _HI)),
     "A20": (
-        _tooled(),
-        _tooled(call=_call("functions.Bash:0"), result=_result("functions.Bash:0")),
+        _with_tools(),
+        _with_tools(call=_call("functions.Bash:0"), result=_result("functions.Bash:0")),
     ),
-    "A21": (_tooled(), _tooled(call=_call(name="read file"))),
-    "A22": (_tooled(), _tooled(call=_call(input="{}"))),
-    "A23": (_tooled(), _tooled(_answer(_call()), _user(_result()))),
+    "A21": (_with_tools(), _with_tools(call=_call(name="read file"))),
+    "A22": (_with_tools(), _with_tools(call=_call(input="{}"))),
+    "A23": (_with_tools(), _with_tools(_answer(_call()), _user(_result()))),
     "A24": (
-        _ask(_HI, _answer(_SEARCH, _text("found")), _HI),
-        _ask(_HI, _answer({**_SEARCH, "id": "toolu_1"}, _text("found")), _HI),
+        _request(_HI, _answer(_SEARCH, _text("found")), _HI),
+        _request(_HI, _answer({**_SEARCH, "id": "toolu_1"}, _text("found")), _HI),
     ),
-    "A25": (_tooled(), _tooled(result=_result(None))),
-    "A26": (_tooled(), _tooled(result=_result("a", {"ok": True}))),
+    "A25": (_with_tools(), _with_tools(result=_result(None))),
+    "A26": (_with_tools(), _with_tools(result=_result("a", {"ok": True}))),
     "A27": (
-        _tooled(result=_result("a", "no such file", is_error=True)),
-        _tooled(result=_result("a", "", is_error=True)),
+        _with_tools(result=_result("a", "no such file", is_error=True)),
+        _with_tools(result=_result("a", "", is_error=True)),
     ),
     "A30": (
-        _ask(_HI, _answer(THOUGHT, _text("so")), _HI),
-        _ask(_HI, _answer({"type": "thinking", "thinking": "hm"}, _text("so")), _HI),
+        _request(_HI, _answer(THOUGHT, _text("so")), _HI),
+        _request(_HI, _answer({"type": "thinking", "thinking": "hm"}, _text("so")), _HI),
     ),
     "A31": (
-        _ask(_HI, _answer(THOUGHT, _text("so")), _HI),
-        _ask(_HI, _answer({**THOUGHT, "signature": "other"}, _text("so")), _HI),
+        _request(_HI, _answer(THOUGHT, _text("so")), _HI),
+        _request(_HI, _answer({**THOUGHT, "signature": "other"}, _text("so")), _HI),
     ),
     "A32": (
-        _ask(_HI, _answer(THOUGHT, _text("so")), _HI),
-        _ask(_HI, _answer({**THOUGHT, "thinking": ""}, _text("so")), _HI),
+        _request(_HI, _answer(THOUGHT, _text("so")), _HI),
+        _request(_HI, _answer({**THOUGHT, "thinking": ""}, _text("so")), _HI),
     ),
     "A34": (
-        _ask(_HI, _answer(THOUGHT, _text("so")), _HI),
-        _ask(_HI, _answer(_text("so"), THOUGHT), _HI),
+        _request(_HI, _answer(THOUGHT, _text("so")), _HI),
+        _request(_HI, _answer(_text("so"), THOUGHT), _HI),
     ),
     "A35": (
-        _ask(_HI, _answer(THOUGHT, _call()), _user(_result()), thinking=THINKING, tools=[TOOL]),
-        _ask(_HI, _answer(_call()), _user(_result()), thinking=THINKING, tools=[TOOL]),
+        _request(_HI, _answer(THOUGHT, _call()), _user(_result()), thinking=THINKING, tools=[TOOL]),
+        _request(_HI, _answer(_call()), _user(_result()), thinking=THINKING, tools=[TOOL]),
     ),
     "A40": (_thinking(), _thinking(thinking={"type": "enabled", "budget_tokens": 100})),
     "A41": (_thinking(), _thinking(max_tokens=1024)),
@@ -124,20 +127,20 @@ SAMPLES: Final[dict[str, tuple[Body, Body]]] = {
         _tools({"name": "read", "input_schema": {"type": "object", "oneOf": []}}),
     ),
     "A48": (
-        _ask(_user(*[_text(str(n), **_MARK) for n in range(4)])),
-        _ask(_user(*[_text(str(n), **_MARK) for n in range(5)])),
+        _request(_user(*[_text(str(n), **_MARK) for n in range(4)])),
+        _request(_user(*[_text(str(n), **_MARK) for n in range(5)])),
     ),
-    "A50": (_tooled(), _ask(_HI, _answer(_call()), _user(_text("well?")), tools=[TOOL])),
-    "A51": (_tooled(), _ask(_user(_result()), tools=[TOOL])),
+    "A50": (_with_tools(), _request(_HI, _answer(_call()), _user(_text("well?")), tools=[TOOL])),
+    "A51": (_with_tools(), _request(_user(_result()), tools=[TOOL])),
     "A52": (
-        _tooled(),
-        _ask(_HI, _answer(_call()), _user(_result(), _result()), tools=[TOOL]),
+        _with_tools(),
+        _request(_HI, _answer(_call()), _user(_result(), _result()), tools=[TOOL]),
     ),
-    "A54": (_tooled(), _ask(_HI, _answer(_call()), _user(_result()))),
-    "A60": (_ask(_HI, _HELLO, _HI), _ask(_HI, _HELLO)),
-    "A61": (_ask(_HI, _HELLO, _HI), _ask(_HI, {"role": "assistant", "content": "well, "})),
+    "A54": (_with_tools(), _request(_HI, _answer(_call()), _user(_result()))),
+    "A60": (_request(_HI, _HELLO, _HI), _request(_HI, _HELLO)),
+    "A61": (_request(_HI, _HELLO, _HI), _request(_HI, {"role": "assistant", "content": "well, "})),
     "A62": (
-        _ask(_HI, _answer(THOUGHT, _text("so")), _HI),
-        _ask(_HI, _answer(THOUGHT, _text("so"))),
+        _request(_HI, _answer(THOUGHT, _text("so")), _HI),
+        _request(_HI, _answer(THOUGHT, _text("so"))),
     ),
 }

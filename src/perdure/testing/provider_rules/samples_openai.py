@@ -1,4 +1,4 @@
-"""For each of OpenAI's rules a request that passes it and one that fails it."""
+"""Samples for OpenAI's rules: a request that passes and one that fails each."""
 
 from typing import Any, Final
 
@@ -6,7 +6,7 @@ Body = dict[str, Any]
 TOOL: Final = {"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}
 
 
-def _ask(*messages: Any, **more: Any) -> Body:
+def _request(*messages: Any, **more: Any) -> Body:
     return {"messages": list(messages), **more}
 
 
@@ -23,10 +23,10 @@ def _result(call_id: Any = "a", content: Any = "ok") -> Body:
     return {"role": "tool", "tool_call_id": call_id, "content": content}
 
 
-def _tooled(call: Body | None = None, *results: Body) -> Body:
-    asked = call or _call()
-    told = results or (_result(asked.get("id")),)
-    return _ask(_HI, _called(asked), *told, tools=[TOOL])
+def _with_tools(call: Body | None = None, *results: Body) -> Body:
+    call = call or _call()
+    results = results or (_result(call.get("id")),)
+    return _request(_HI, _called(call), *results, tools=[TOOL])
 
 
 _HI: Final = {"role": "user", "content": "hi"}
@@ -35,39 +35,42 @@ _LONG: Final = "x" * 65
 _FUNCTION: Final = {"name": "read", "arguments": "{}"}
 
 CHAT: Final[dict[str, tuple[Body, Body]]] = {
-    "C01": (_ask(_HI), {"messages": "hi"}),
-    "C02": (_ask(_HI), _ask()),
-    "C03": (_ask(_HI), _ask({"role": "human", "content": "hi"})),
-    "C04": (_ask(_HI), _ask({"role": "user", "content": []})),
-    "C05": (_tooled(), _ask(_HI, {"role": "assistant", "content": None})),
-    "C06": (_ask(_HI), _ask({"role": "user", "content": 3})),
+    "C01": (_request(_HI), {"messages": "hi"}),
+    "C02": (_request(_HI), _request()),
+    "C03": (_request(_HI), _request({"role": "human", "content": "hi"})),
+    "C04": (_request(_HI), _request({"role": "user", "content": []})),
+    "C05": (_with_tools(), _request(_HI, {"role": "assistant", "content": None})),
+    "C06": (_request(_HI), _request({"role": "user", "content": 3})),
     "C07": (
-        _ask({"role": "user", "content": [{"type": "text", "text": "hi"}]}),
-        _ask({"role": "user", "content": [{"type": "tool_result", "content": "hi"}]}),
+        _request({"role": "user", "content": [{"type": "text", "text": "hi"}]}),
+        _request({"role": "user", "content": [{"type": "tool_result", "content": "hi"}]}),
     ),
-    "C08": (_tooled(), _ask({**_HI, "tool_calls": [_call()]}, _result(), tools=[TOOL])),
-    "C09": (_ask(_HI, _HELLO), _ask(_HI, {**_HELLO, "tool_calls": []})),
-    "C10": (_tooled(), _tooled({"type": "function", "function": _FUNCTION}, _result())),
-    "C11": (_tooled(_call("x" * 40)), _tooled(_call("x" * 41))),
-    "C12": (_tooled(), _tooled(_call(type="tool"))),
-    "C13": (_tooled(), _tooled(_call(name="read file"))),
-    "C14": (_tooled(_call(name="x" * 64)), _tooled(_call(name=_LONG))),
-    "C15": (_tooled(), _tooled(_call(arguments={}))),
-    "C16": (_tooled(_call(arguments='{"a": 1}')), _tooled(_call(arguments='{"a": '))),
+    "C08": (_with_tools(), _request({**_HI, "tool_calls": [_call()]}, _result(), tools=[TOOL])),
+    "C09": (_request(_HI, _HELLO), _request(_HI, {**_HELLO, "tool_calls": []})),
+    "C10": (_with_tools(), _with_tools({"type": "function", "function": _FUNCTION}, _result())),
+    "C11": (_with_tools(_call("x" * 40)), _with_tools(_call("x" * 41))),
+    "C12": (_with_tools(), _with_tools(_call(type="tool"))),
+    "C13": (_with_tools(), _with_tools(_call(name="read file"))),
+    "C14": (_with_tools(_call(name="x" * 64)), _with_tools(_call(name=_LONG))),
+    "C15": (_with_tools(), _with_tools(_call(arguments={}))),
+    "C16": (_with_tools(_call(arguments='{"a": 1}')), _with_tools(_call(arguments='{"a": '))),
     "C17": (
-        _ask(_HI, _called(_call("a"), _call("b")), _result("a"), _result("b"), tools=[TOOL]),
-        _ask(_HI, _called(_call("a"), _call("a")), _result("a"), tools=[TOOL]),
+        _request(_HI, _called(_call("a"), _call("b")), _result("a"), _result("b"), tools=[TOOL]),
+        _request(_HI, _called(_call("a"), _call("a")), _result("a"), tools=[TOOL]),
     ),
-    "C20": (_tooled(), _ask(_HI, _called(_call()), _HI, tools=[TOOL])),
-    "C21": (_tooled(), _ask(_HI, _called(_call()), _result(), _result(None), tools=[TOOL])),
-    "C22": (_tooled(), _ask(_HI, _result())),
-    "C23": (_tooled(), _tooled(None, _result(), _result())),
-    "C24": (_ask(_HI, tools=[TOOL], parallel_tool_calls=True), _ask(_HI, parallel_tool_calls=True)),
-    "C25": (_ask(_HI, tools=[TOOL]), _ask(_HI, tools=[])),
+    "C20": (_with_tools(), _request(_HI, _called(_call()), _HI, tools=[TOOL])),
+    "C21": (_with_tools(), _request(_HI, _called(_call()), _result(), _result(None), tools=[TOOL])),
+    "C22": (_with_tools(), _request(_HI, _result())),
+    "C23": (_with_tools(), _with_tools(None, _result(), _result())),
+    "C24": (
+        _request(_HI, tools=[TOOL], parallel_tool_calls=True),
+        _request(_HI, parallel_tool_calls=True),
+    ),
+    "C25": (_request(_HI, tools=[TOOL]), _request(_HI, tools=[])),
 }
 
 
-def _send(*items: Any, **more: Any) -> Body:
+def _input(*items: Any, **more: Any) -> Body:
     return {"input": list(items), **more}
 
 
@@ -83,51 +86,72 @@ def _output(call_id: Any = "a", output: Any = "ok") -> Body:
     return _item("function_call_output", call_id, output=output)
 
 
-def _said(role: str, kind: str, **more: Any) -> Body:
+def _message(role: str, kind: str, **more: Any) -> Body:
     return {"type": "message", "role": role, "content": [{"type": kind, "text": "x"}], **more}
 
 
-_ASKED: Final = _said("user", "input_text")
-_ANSWERED: Final = _said("assistant", "output_text")
+_USER: Final = _message("user", "input_text")
+_ASSISTANT: Final = _message("assistant", "output_text")
 _PAIR: Final = (_function(), _output())
 _REASONING: Final = {"type": "reasoning", "summary": [], "encrypted_content": "…"}
 
 RESPONSES: Final[dict[str, tuple[Body, Body]]] = {
-    "R01": (_send(_ASKED), {}),
+    "R01": (_input(_USER), {}),
     "R02": (
-        _send(_ASKED, previous_response_id="resp_1"),
-        _send(_ASKED, previous_response_id="nowhere"),
+        _input(_USER, previous_response_id="resp_1"),
+        _input(_USER, previous_response_id="nowhere"),
     ),
-    "R03": (_send(_ASKED), _send({"type": "tool_use"})),
-    "R04": (_send(_REASONING, {**_ANSWERED, "id": "msg_1"}), _send({**_ASKED, "id": ""})),
-    "R05": (_send({**_ASKED, "id": "msg_1"}), _send({**_ASKED, "id": f"msg_{_LONG}"})),
-    "R06": (_send({**_ASKED, "id": "msg_1"}), _send({**_ASKED, "id": "call_1"})),
+    "R03": (_input(_USER), _input({"type": "tool_use"})),
+    "R04": (
+        _input(_REASONING, {**_ASSISTANT, "id": "msg_1"}),
+        _input({**_USER, "id": ""}),
+    ),
+    "R05": (
+        _input({**_USER, "id": "msg_1"}),
+        _input({**_USER, "id": f"msg_{_LONG}"}),
+    ),
+    "R06": (_input({**_USER, "id": "msg_1"}), _input({**_USER, "id": "call_1"})),
     "R07": (
-        _send({**_ASKED, "id": "msg_1"}, {**_ASKED, "id": "msg_2"}),
-        _send({**_ASKED, "id": "msg_1"}, {**_ASKED, "id": "msg_1"}),
+        _input({**_USER, "id": "msg_1"}, {**_USER, "id": "msg_2"}),
+        _input({**_USER, "id": "msg_1"}, {**_USER, "id": "msg_1"}),
     ),
     "R08": (
-        _send(_REASONING, _ANSWERED, store=False),
-        _send({"type": "reasoning", "summary": [], "id": "rs_1"}, _ANSWERED, store=False),
+        _input(_REASONING, _ASSISTANT, store=False),
+        _input({"type": "reasoning", "summary": [], "id": "rs_1"}, _ASSISTANT, store=False),
     ),
-    "R09": (_send(_ASKED, *_PAIR), _send(_ASKED, _function(None), _output(None))),
-    "R10": (_send(_ASKED, *_PAIR), _send(_ASKED, _function(""), _output(""))),
-    "R11": (_send(_ASKED, *_PAIR), _send(_ASKED, _function(_LONG), _output(_LONG))),
-    "R12": (_send(_ASKED, *_PAIR), _send(_ASKED, _function(name=None), _output())),
-    "R13": (_send(_ASKED, *_PAIR), _send(_ASKED, _function(arguments={}), _output())),
-    "R14": (_send(_ASKED, *_PAIR), _send(_ASKED, _function(), _function(), _output())),
-    "R15": (_send(_ASKED, *_PAIR), _send(_ASKED, _function(), _output("a", {"ok": 1}))),
-    "R20": (_send(_ASKED, *_PAIR), _send(_ASKED, _output())),
-    "R21": (_send(_ASKED, *_PAIR), _send(_ASKED, _function(), _output(), _output())),
-    "R24": (_send(_ASKED, _ANSWERED), _send(_ASKED, _said("assistant", "input_text"))),
+    "R09": (_input(_USER, *_PAIR), _input(_USER, _function(None), _output(None))),
+    "R10": (_input(_USER, *_PAIR), _input(_USER, _function(""), _output(""))),
+    "R11": (_input(_USER, *_PAIR), _input(_USER, _function(_LONG), _output(_LONG))),
+    "R12": (_input(_USER, *_PAIR), _input(_USER, _function(name=None), _output())),
+    "R13": (
+        _input(_USER, *_PAIR),
+        _input(_USER, _function(arguments={}), _output()),
+    ),
+    "R14": (
+        _input(_USER, *_PAIR),
+        _input(_USER, _function(), _function(), _output()),
+    ),
+    "R15": (
+        _input(_USER, *_PAIR),
+        _input(_USER, _function(), _output("a", {"ok": 1})),
+    ),
+    "R20": (_input(_USER, *_PAIR), _input(_USER, _output())),
+    "R21": (
+        _input(_USER, *_PAIR),
+        _input(_USER, _function(), _output(), _output()),
+    ),
+    "R24": (
+        _input(_USER, _ASSISTANT),
+        _input(_USER, _message("assistant", "input_text")),
+    ),
     "R25": (
-        _send(_REASONING, _ANSWERED),
-        _send({"type": "reasoning", "encrypted_content": "…"}, _ANSWERED),
+        _input(_REASONING, _ASSISTANT),
+        _input({"type": "reasoning", "encrypted_content": "…"}, _ASSISTANT),
     ),
-    "R26": (_send(_REASONING, _ANSWERED), _send(_ASKED, _REASONING)),
-    "R27": (_send(_ASKED, *_PAIR), _send(_ASKED, _function())),
+    "R26": (_input(_REASONING, _ASSISTANT), _input(_USER, _REASONING)),
+    "R27": (_input(_USER, *_PAIR), _input(_USER, _function())),
     "R28": (
-        _send(_ASKED, _REASONING, _function(id="fc_1"), _output()),
-        _send(_ASKED, _function(id="fc_1"), _output()),
+        _input(_USER, _REASONING, _function(id="fc_1"), _output()),
+        _input(_USER, _function(id="fc_1"), _output()),
     ),
 }

@@ -1,10 +1,10 @@
-"""Repair of conversations: any list in, a conversation that every provider takes out.
+"""Repair of conversations: turns any list into a conversation that every provider accepts.
 
-`repair` is total and pure: it never raises, never changes what it is given, and what is valid
-comes back equal. No completed pair of call and result is ever dropped; texts keep their order.
+`repair` is total and pure: it never raises, never changes its input, and returns valid messages
+unchanged. It never drops a pair of call and result, and texts keep their order.
 
-Histories may be Anthropic's, OpenAI's (chat messages or Responses items), our own messages, or
-any mixture with anything: a history in one shape keeps it, a mixture becomes Anthropic-shaped.
+A history may have messages of Anthropic, of OpenAI (chat messages or Responses items), of perdure,
+or any mixture: a history in one shape keeps it, a mixture is rewritten in Anthropic's shape.
 """
 
 from perdure.core.conversation.repair.fixes import LOST_START
@@ -14,7 +14,7 @@ from perdure.core.conversation.repair.incremental import (
     IncrementalRepair,
 )
 from perdure.core.conversation.repair.model import Issue
-from perdure.core.conversation.repair.rewrite import Repaired, canonical, errors_of, repair
+from perdure.core.conversation.repair.rewrite import RepairResult, canonical, find_errors, repair
 
 __all__ = [
     "LOST_START",
@@ -22,8 +22,8 @@ __all__ = [
     "IncrementalCanonical",
     "IncrementalRepair",
     "Issue",
-    "Repaired",
+    "RepairResult",
     "canonical",
-    "errors_of",
+    "find_errors",
     "repair",
 ]

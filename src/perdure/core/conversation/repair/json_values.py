@@ -1,37 +1,37 @@
-"""Values as JSON can carry them: whole characters, finite numbers, no cycles, no objects."""
+"""Values that JSON can represent: valid Unicode, finite numbers, no cycles, no objects."""
 
 import json
 from math import isfinite
 from typing import Any, Final
 
-MAX_DEPTH: Final = 100  # deeper than any tool's arguments, shallower than every JSON reader's limit
-MAX_NODES: Final = 1_000_000  # of objects and lists; what has more is a cycle, or as bad as one
-_ROOM: Final = 10  # what is made of something too deep must fit into a message
-_MAX_BITS: Final = 1_024  # an integer of more is no JSON to most readers
+MAX_DEPTH: Final = 100  # more than arguments of tools need, less than the limit of JSON parsers
+MAX_NODES: Final = 1_000_000  # objects and lists; a value with more of them is treated as cyclic
+_DEPTH_RESERVE: Final = 10  # a converted value must still fit into a message
+_MAX_BITS: Final = 1_024  # most parsers do not accept longer integers
 
 
-def is_clean(text: str) -> bool:
-    """Whether the text has only whole characters (no lone surrogates)."""
-    return text.isascii() or _encodes(text)
+def is_valid_text(text: str) -> bool:
+    """Report whether the text is valid Unicode, without lone surrogates."""
+    return text.isascii() or _is_encodable(text)
 
 
-def clean(text: str) -> str:
-    """The text with halves of characters joined, or marked where the other half is missing."""
-    if is_clean(text):
+def valid_text(text: str) -> str:
+    """Return the text with surrogate pairs joined and lone surrogates replaced."""
+    if is_valid_text(text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def is_plain(value: object) -> bool:
-    """Whether the value is JSON already, as it stands."""
+def is_json_value(value: object) -> bool:
+    """Report whether JSON can represent the value as it is."""
     if type(value) is str:
-        return value.isascii() or _encodes(value)
+        return value.isascii() or _is_encodable(value)
     level: list[Any] = [[value]]
     nodes = 0
     for _ in range(MAX_DEPTH + 1):
         deeper: list[Any] = []
         for node in level:
-            if not _is_plain_node(node, deeper):
+            if not _is_json_container(node, deeper):
                 return False
         nodes += len(deeper)
         if not deeper or nodes > MAX_NODES:
@@ -40,23 +40,25 @@ def is_plain(value: object) -> bool:
     return False
 
 
-def plain(value: object) -> Any:
-    """The value as JSON: itself where it is JSON already, else the nearest there is. Never raises.
+def json_value(value: object) -> Any:
+    """Return the value if JSON can represent it, else the nearest value that it can. Never raises.
 
-    Only builtin types and their subclasses are looked into, without calling a method of theirs;
-    of any other object its type is named.
+    Converts builtin types and their subclasses without calling methods of the subclasses; any
+    other object becomes the name of its type.
     """
-    return value if is_plain(value) else _Maker().made(value, MAX_DEPTH - _ROOM)
+    return (
+        value if is_json_value(value) else _Converter().convert(value, MAX_DEPTH - _DEPTH_RESERVE)
+    )
 
 
-def shown(value: object) -> str:
-    """The value as text: text as it is, anything else as JSON."""
+def to_text(value: object) -> str:
+    """Return text as it is, and anything else as JSON text."""
     if issubclass(type(value), str):
-        return clean(str.__str__(value))
-    return json.dumps(plain(value), ensure_ascii=False, separators=(",", ":"))
+        return valid_text(str.__str__(value))
+    return json.dumps(json_value(value), ensure_ascii=False, separators=(",", ":"))
 
 
-def _encodes(text: str) -> bool:
+def _is_encodable(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -64,24 +66,24 @@ def _encodes(text: str) -> bool:
     return True
 
 
-def _is_plain_node(node: Any, deeper: list[Any]) -> bool:
-    """Whether the keys and plain values of one container are JSON; its containers go deeper."""
+def _is_json_container(node: Any, deeper: list[Any]) -> bool:
+    """Check the keys and scalars of one container; containers in it are appended to `deeper`."""
     is_dict = type(node) is dict
-    if is_dict and not all(type(key) is str and is_clean(key) for key in node):
+    if is_dict and not all(type(key) is str and is_valid_text(key) for key in node):
         return False
     for value in node.values() if is_dict else node:
         kind = type(value)
         if kind is str:
-            if not (value.isascii() or _encodes(value)):
+            if not (value.isascii() or _is_encodable(value)):
                 return False
         elif kind is dict or kind is list:
             deeper.append(value)
-        elif not _is_plain_scalar(value):
+        elif not _is_json_scalar(value):
             return False
     return True
 
 
-def _is_plain_scalar(value: Any) -> bool:
+def _is_json_scalar(value: Any) -> bool:
     kind = type(value)
     if kind is int:
         return bool(value.bit_length() <= _MAX_BITS)
@@ -90,33 +92,33 @@ def _is_plain_scalar(value: Any) -> bool:
     return kind is bool or value is None
 
 
-class _Maker:
-    """Makes JSON of one value, until there is too much of it."""
+class _Converter:
+    """Converts one value to JSON, up to a limit of nodes."""
 
     def __init__(self) -> None:
-        self._left = MAX_NODES // 10
+        self._budget = MAX_NODES // 10
 
-    def made(self, value: object, depth: int) -> Any:
+    def convert(self, value: object, depth: int) -> Any:
         kind = type(value)
         if issubclass(kind, dict | list | tuple):
             return self._container(value, depth)
         if issubclass(kind, str):
-            return clean(str.__str__(value))
+            return valid_text(str.__str__(value))
         if issubclass(kind, int | float):
             return _number(value)
         if value is None:
             return None
-        return f"[{clean(kind.__name__)}]"
+        return f"[{valid_text(kind.__name__)}]"
 
     def _container(self, value: Any, depth: int) -> Any:
-        self._left -= 1
-        if depth <= 0 or self._left <= 0:
+        self._budget -= 1
+        if depth <= 0 or self._budget <= 0:
             return "[nested too deeply]"
         if issubclass(type(value), dict):
             items = dict.items(value)
-            return {_key(key): self.made(inner, depth - 1) for key, inner in items}
+            return {_key(key): self.convert(inner, depth - 1) for key, inner in items}
         kind = list if issubclass(type(value), list) else tuple
-        return [self.made(inner, depth - 1) for inner in kind.__iter__(value)]
+        return [self.convert(inner, depth - 1) for inner in kind.__iter__(value)]
 
 
 def _number(value: Any) -> Any:
@@ -126,11 +128,11 @@ def _number(value: Any) -> Any:
         exact = int.__int__(value)
         bits = exact.bit_length()
         return exact if bits <= _MAX_BITS else f"[an integer of {bits} bits]"
-    measured = float.__float__(value)
-    return measured if isfinite(measured) else str(measured)
+    number = float.__float__(value)
+    return number if isfinite(number) else str(number)
 
 
 def _key(key: object) -> str:
     if issubclass(type(key), str):
-        return clean(str.__str__(key))
-    return shown(key)
+        return valid_text(str.__str__(key))
+    return to_text(key)

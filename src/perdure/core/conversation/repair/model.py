@@ -1,6 +1,6 @@
-"""What a history is made of while it is repaired: turns of parts, whatever wrote them.
+"""Turns and parts: the neutral form of a history while it is repaired.
 
-A part's block has the shape of an Anthropic content block, which can say all that the others can.
+The block of a part has the shape of an Anthropic content block, which can express all others.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 Block = dict[str, Any]
-Kind = Literal["text", "media", "private", "call", "result"]
+PartKind = Literal["text", "media", "private", "call", "result"]
 Role = Literal["system", "user", "assistant"]
 Shape = Literal["anthropic", "openai", "responses", "own"]
 Shapes = frozenset[Shape]
@@ -23,15 +23,15 @@ ANTHROPIC: Final[Shapes] = frozenset({"anthropic"})
 OPENAI: Final[Shapes] = frozenset({"openai"})
 RESPONSES: Final[Shapes] = frozenset({"responses"})
 OWN: Final[Shapes] = frozenset({"own"})
-EVERY: Final[Shapes] = ANTHROPIC | OPENAI | RESPONSES  # plain text, which they all write alike
+EVERY: Final[Shapes] = ANTHROPIC | OPENAI | RESPONSES  # plain text is the same in all of them
 
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """One thing that was wrong, and what was done. `ids` are the calls or results it is about."""
+    """A defect of a history and the action taken; `ids` are the calls or results concerned."""
 
     type: IssueType
-    index: int  # of the message it was found in; -1 for the whole
+    index: int  # of the message; -1: the whole history
     action: Action
     details: str
     ids: tuple[str, ...] = ()
@@ -39,32 +39,32 @@ class Issue:
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """A piece of a turn. `given` is its own block, or its message if it is one by itself."""
+    """Part of a turn. `original` is the block it was read from, or the message if it is one."""
 
-    kind: Kind
+    kind: PartKind
     block: Block
-    id: str = ""  # of a call or result, as given
-    same: bool = True  # whether it says just what was given
-    given: object = None
-    item: object = None  # of OpenAI Responses: the item that it is, or in which it stands first
-    answer: "Part | None" = None  # of a call: its result
+    id: str = ""  # of a call or result, as it was in the history
+    unchanged: bool = True  # the same content as the original
+    original: object = None
+    item: object = None  # of OpenAI Responses: the item that begins with this part
+    counterpart: "Part | None" = None  # the result of a call, the call of a result
 
 
 @dataclass(slots=True, eq=False)
-class Turn:
-    """Parts that one side said together. `given` is the message, if the turn is just that.
+class RepairTurn:
+    """Parts of one role that belong together. `original` is the message, if the turn is only that.
 
-    `shapes` are those in which it may stand as it was given.
+    `shapes` are those in which the original is valid.
     """
 
     role: Role
     parts: list[Part]
-    at: int
+    index: int
     shapes: Shapes = EVERY
-    given: object = None
-    more: Mapping[str, Any] = field(
+    original: object = None
+    origin: Mapping[str, Any] = field(
         default_factory=lambda: NO_ORIGIN
-    )  # provider and model, where known
-    changed: bool = False  # whether anything was dropped, renamed, joined or moved
-    native: list[Any] | None = None  # what its provider sent, if it says just what the turn says
-    paused: bool = False  # its provider goes on with it, if nothing comes after it
+    )  # provider and model, if known
+    changed: bool = False  # a part was dropped, renamed, joined or moved
+    native: list[Any] | None = None  # native form, if its content is that of the turn
+    paused: bool = False  # the provider continues it if it is the last turn

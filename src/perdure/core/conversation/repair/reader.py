@@ -1,4 +1,4 @@
-"""Reading histories: messages of Anthropic, of OpenAI (both kinds) and of our own, as turns."""
+"""Reader of histories: messages of Anthropic, OpenAI (both formats) and perdure as turns."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -6,12 +6,12 @@ from typing import Any, Final
 from perdure.core.conversation.repair.blocks import (
     Unreadable,
     function_call,
-    is_made_of,
+    has_only_types,
     read_block,
     result_part,
     text_part,
 )
-from perdure.core.conversation.repair.json_values import is_plain, shown
+from perdure.core.conversation.repair.json_values import is_json_value, to_text
 from perdure.core.conversation.repair.model import (
     ANTHROPIC,
     EVERY,
@@ -22,12 +22,12 @@ from perdure.core.conversation.repair.model import (
     Issue,
     IssueType,
     Part,
+    RepairTurn,
     Role,
     Shapes,
-    Turn,
 )
 from perdure.core.conversation.repair.own_messages import is_own, read_own
-from perdure.core.conversation.repair.response_items import ItemIds, carry, is_said_as_item
+from perdure.core.conversation.repair.response_items import ItemIds, assign_item, has_item_content
 
 ROLES: Final[dict[str, Role]] = {
     "system": "system",
@@ -35,11 +35,11 @@ ROLES: Final[dict[str, Role]] = {
     "user": "user",
     "assistant": "assistant",
 }
-_LOOKED_AT: Final = {"role", "content"}  # what reading has made sure of by itself
+_CHECKED_KEYS: Final = {"role", "content"}  # their values are checked while they are read
 _ITEMS: Final = frozenset({"function_call", "function_call_output", "reasoning"})
-_NOWHERE: Final[Shapes] = frozenset()  # a file as we write it is no message of theirs
+_NO_SHAPE: Final[Shapes] = frozenset()  # a file of perdure is not valid in any of them
 _TEXT: Final[Shapes] = ANTHROPIC | OPENAI
-_TOLD: Final = frozenset({"text"})  # what a tool may say in OpenAI chat
+_TEXT_ONLY: Final = frozenset({"text"})  # content of a result in OpenAI chat
 _SHAPES: Final[dict[str, Shapes]] = {
     "text": _TEXT,
     "image_url": OPENAI,
@@ -52,61 +52,63 @@ _SHAPES: Final[dict[str, Shapes]] = {
 }
 
 
-class Reader:
-    """Takes messages in, one after the other, and says what was wrong with them."""
+class HistoryReader:
+    """Reads messages one after the other as turns, and reports their defects as issues."""
 
     def __init__(self) -> None:
-        self.turns: list[Turn] = []
+        self.turns: list[RepairTurn] = []
         self.issues: list[Issue] = []
-        self._at = 0
+        self._index = 0
         self._items = ItemIds()
 
     def read(self, messages: Iterable[object]) -> None:
-        """Take in a whole history."""
-        for self._at, message in enumerate(messages):
-            self._message(message)
+        """Read a whole history."""
+        for self._index, message in enumerate(messages):
+            self._read_message(message)
 
-    def _message(self, message: object) -> None:
+    def _read_message(self, message: object) -> None:
         if is_own(message):
-            self._keep(read_own(message, self._at))
+            self._add_own(read_own(message, self._index))
         elif not issubclass(type(message), dict):
-            self._report("invalid_message", "removed_message", "Removed what is not a message")
+            self._report(
+                "invalid_message", "removed_message", "Removed an entry that is not a message"
+            )
         else:
-            self._dict(message)
+            self._read_dict(message)
 
-    def _dict(self, given: Any) -> None:
-        message = given if type(given) is dict else dict(dict.items(given))
+    def _read_dict(self, original: Any) -> None:
+        message = original if type(original) is dict else dict(dict.items(original))
         role = message.get("role")
         kind = message.get("type")
         if type(role) is not str and type(kind) is str and kind in _ITEMS:
-            self._item(message)
+            self._read_item(message)
         elif type(role) is str and role in ("tool", "function"):
-            self._tool(message)
+            self._read_tool_message(message)
         elif type(role) is str and role in ROLES:
-            self._said(message, ROLES[role])
+            self._read_role_message(message, ROLES[role])
         else:
-            what = f"role {shown(role)!r}" if type(role) is str else "no role"
-            self._report("invalid_message", "removed_message", f"Removed a message with {what}")
+            problem = f"role {to_text(role)!r}" if type(role) is str else "no role"
+            self._report("invalid_message", "removed_message", f"Removed a message with {problem}")
 
     # --- the kinds of messages ----------------------------------------------------------------
 
-    def _item(self, item: dict[Any, Any]) -> None:
-        """An item of OpenAI Responses that is no message."""
+    def _read_item(self, item: dict[Any, Any]) -> None:
+        """Read an item of OpenAI Responses other than a message."""
         try:
-            part = _needed(read_block(item, "assistant"))
+            part = _require_part(read_block(item, "assistant"))
         except Unreadable as error:
             self._report("invalid_message", "removed_message", f"Removed {error}")
             if error.private:
-                self._items.lose_reasoning()
+                self._items.note_lost_reasoning()
             return
-        stays = self._items.takes(item) and part.same
-        part.item = item if stays else None
-        self._made_whole(stays)
+        may_stay = self._items.may_keep(item) and part.unchanged
+        part.item = item if may_stay else None
+        self._report_change(may_stay)
         role: Role = "user" if part.kind == "result" else "assistant"
-        self._add(Turn(role, [part], self._at, RESPONSES, more=_origin(item)))
+        self._add(RepairTurn(role, [part], self._index, RESPONSES, origin=_origin(item)))
 
-    def _tool(self, message: dict[Any, Any]) -> None:
-        """A tool's answer in OpenAI chat."""
+    def _read_tool_message(self, message: dict[Any, Any]) -> None:
+        """Read the result of a call in OpenAI chat."""
         content = message.get("content")
         try:
             part = result_part(message.get("tool_call_id"), content)
@@ -115,104 +117,108 @@ class Reader:
                 "invalid_message", "removed_message", "Removed a tool message without tool_call_id"
             )
             return
-        part.same = part.same and is_made_of(_TOLD, content)
-        whole = part.same and message["role"] == "tool" and is_plain(message)
-        part.given = message if whole else None
-        self._made_whole(whole)
-        self.turns.append(Turn("user", [part], self._at, OPENAI))
+        part.unchanged = part.unchanged and has_only_types(_TEXT_ONLY, content)
+        is_unchanged = part.unchanged and message["role"] == "tool" and is_json_value(message)
+        part.original = message if is_unchanged else None
+        self._report_change(is_unchanged)
+        self.turns.append(RepairTurn("user", [part], self._index, OPENAI))
 
-    def _said(self, message: dict[Any, Any], role: Role) -> None:
-        heard = _Heard(role)
+    def _read_role_message(self, message: dict[Any, Any], role: Role) -> None:
+        collected = _MessageParts(role)
         if role == "assistant" and type(message.get("raw_content")) is list:
-            alone = not any(map(_is_some, (message.get("content"), message.get("tool_calls"))))
-            heard.raw(message["raw_content"], only_private=not alone)
-        heard.content(message.get("content"))
+            has_content = any(map(_is_filled, (message.get("content"), message.get("tool_calls"))))
+            collected.add_raw(message["raw_content"], only_private=has_content)
+        collected.add_content(message.get("content"))
         if "tool_calls" in message:
-            heard.calls(message["tool_calls"])
-        heard.stands_in(_shapes_of(message))
-        for what in heard.wrong:
-            self._report("invalid_message", "skipped", f"Skipped {what}")
-        runs = _runs(heard.kept(), role)
-        whole = heard.same and len(runs) == 1 and runs[0][0] == role
-        whole = whole and (message.keys() == _LOOKED_AT or is_plain(message))
-        given = message if whole and all(part.same for part in heard.parts) else None
-        given = given if self._may_be_item(message, heard.shapes) else None
-        if not runs and not heard.wrong:
+            collected.add_calls(message["tool_calls"])
+        collected.restrict_shapes(_message_shapes(message))
+        for problem in collected.problems:
+            self._report("invalid_message", "skipped", f"Skipped {problem}")
+        runs = _runs(collected.usable_parts(), role)
+        is_unchanged = collected.unchanged and len(runs) == 1 and runs[0][0] == role
+        is_unchanged = is_unchanged and (message.keys() == _CHECKED_KEYS or is_json_value(message))
+        original = (
+            message if is_unchanged and all(part.unchanged for part in collected.parts) else None
+        )
+        original = original if self._may_be_item(message, collected.shapes) else None
+        if not runs and not collected.problems:
             self._report("empty_message", "removed_message", "Removed an empty message")
-        self._made_whole(given is not None or not runs or bool(heard.wrong))
-        for natural, parts in runs:
-            turn = Turn(natural, parts, self._at, heard.shapes, given, _origin(message))
-            turn.changed = given is None
+        self._report_change(original is not None or not runs or bool(collected.problems))
+        for side, parts in runs:
+            turn = RepairTurn(
+                side, parts, self._index, collected.shapes, original, _origin(message)
+            )
+            turn.changed = original is None
             self._add(turn)
 
     def _may_be_item(self, message: dict[Any, Any], shapes: Shapes) -> bool:
-        """Whether it could stand among items; of what may be none, only ids are looked at."""
+        """Report whether a message may stay as an item; in other shapes only its id is checked."""
         if shapes == RESPONSES:
-            return self._items.takes(message) and is_said_as_item(message)
-        return "responses" not in shapes or not self._items.repeats(message)
+            return self._items.may_keep(message) and has_item_content(message)
+        return "responses" not in shapes or not self._items.is_repeated(message)
 
-    # --- what is told of them -----------------------------------------------------------------
+    # --- turns and issues ---------------------------------------------------------------------
 
-    def _add(self, turn: Turn) -> None:
-        """A turn; the items of one answer of OpenAI Responses are one."""
-        if type(turn.given) is dict and "responses" in turn.shapes:
-            carry(turn.parts, turn.given)
+    def _add(self, turn: RepairTurn) -> None:
+        """Add a turn; items of the same response of OpenAI Responses become one turn."""
+        if type(turn.original) is dict and "responses" in turn.shapes:
+            assign_item(turn.parts, turn.original)
         last = self.turns[-1] if self.turns else turn
-        items = last.shapes == RESPONSES and "responses" in turn.shapes and last is not turn
-        if items and last.role == turn.role == "assistant" and last.more == turn.more:
+        are_items = last.shapes == RESPONSES and "responses" in turn.shapes and last is not turn
+        if are_items and last.role == turn.role == "assistant" and last.origin == turn.origin:
             last.parts += turn.parts
             last.changed = last.changed or turn.changed
         else:
             self.turns.append(turn)
 
-    def _keep(self, turn: Turn) -> None:
-        self._made_whole(not turn.changed and all(part.same for part in turn.parts))
+    def _add_own(self, turn: RepairTurn) -> None:
+        self._report_change(not turn.changed and all(part.unchanged for part in turn.parts))
         self.turns.append(turn)
 
-    def _made_whole(self, whole: bool) -> None:
-        """Tell of a message of which not every part could stay as it was."""
-        if not whole:
-            self._report("invalid_message", "skipped", "Parts that no provider takes: made whole")
+    def _report_change(self, is_unchanged: bool) -> None:
+        """Report a message of which some part had to change."""
+        if not is_unchanged:
+            self._report("invalid_message", "skipped", "Parts that no provider accepts: rewritten")
 
     def _report(self, kind: IssueType, action: Action, details: str) -> None:
-        self.issues.append(Issue(kind, self._at, action, details))
+        self.issues.append(Issue(kind, self._index, action, details))
 
 
-class _Heard:
-    """The parts of one message, and whether they are all that it said."""
+class _MessageParts:
+    """Parts of one message, and whether they are its whole content."""
 
     def __init__(self, role: Role) -> None:
         self.role = role
         self.parts: list[Part] = []
-        self.wrong: list[str] = []
-        self.same = True
+        self.problems: list[str] = []
+        self.unchanged = True
         self.shapes: Shapes = EVERY
-        self._private_lost = False
+        self._is_private_lost = False
 
-    def content(self, content: object) -> None:
-        """Text, or a list of blocks; nothing is nothing."""
+    def add_content(self, content: object) -> None:
+        """Add the content: text, a list of blocks, or nothing."""
         if content is None:
             return
         if type(content) is list:
-            self._blocks(content)
+            self._add_blocks(content)
         elif issubclass(type(content), str):
             part = text_part(content)
             self.parts += [] if part is None else [part]
         else:
-            self._lost("a content that is neither text nor a list")
+            self._skip("a content that is neither text nor a list")
 
-    def raw(self, blocks: list[object], *, only_private: bool) -> None:
-        """The provider's own blocks; beside what was made of them only the private ones count."""
+    def add_raw(self, blocks: list[object], *, only_private: bool) -> None:
+        """Add native blocks; with `only_private`, the content has all others already."""
         for block in blocks:
-            self._block(block, only_private=only_private)
+            self._add_block(block, only_private=only_private)
 
-    def calls(self, calls: object) -> None:
-        """`tool_calls` of OpenAI chat."""
+    def add_calls(self, calls: object) -> None:
+        """Add the `tool_calls` of OpenAI chat."""
         if type(calls) is not list:
-            self.same = self.same and calls is None
-            self.wrong += [] if calls is None else ["tool_calls that are no list"]
+            self.unchanged = self.unchanged and calls is None
+            self.problems += [] if calls is None else ["tool_calls that are not a list"]
             return
-        self.same = self.same and bool(calls)
+        self.unchanged = self.unchanged and bool(calls)
         for call in calls:
             function = call.get("function") if type(call) is dict else None
             try:
@@ -220,60 +226,60 @@ class _Heard:
                     raise Unreadable("a tool call that cannot be read")
                 self.parts.append(function_call(call.get("id"), function))
             except Unreadable as error:
-                self._lost(str(error))
+                self._skip(str(error))
 
-    def _blocks(self, blocks: list[object]) -> None:
+    def _add_blocks(self, blocks: list[object]) -> None:
         if not blocks:
-            self.same = False
+            self.unchanged = False
         for block in blocks:
             if type(block) is dict and type(block.get("type")) is str:
-                self.stands_in(_shapes_of_block(block))
-            self._block(block)
+                self.restrict_shapes(_block_shapes(block))
+            self._add_block(block)
 
-    def _block(self, block: object, *, only_private: bool = False) -> None:
+    def _add_block(self, block: object, *, only_private: bool = False) -> None:
         try:
             part = read_block(block, self.role)
-            if part is not None and part.kind in _NOT_SAID_BY[self.role]:
+            if part is not None and part.kind in _FORBIDDEN_KINDS[self.role]:
                 raise Unreadable(f"a {part.block['type']} block of the {self.role}")
         except Unreadable as error:
             if not only_private or error.private:
-                self._lost(str(error))
-                self._private_lost = self._private_lost or error.private
+                self._skip(str(error))
+                self._is_private_lost = self._is_private_lost or error.private
             return
         if part is None:
-            self.same = False
+            self.unchanged = False
         elif not only_private or part.kind == "private":
             self.parts.append(part)
 
-    def stands_in(self, shapes: Shapes) -> None:
-        """Take note in which shapes all of it may stand; if in none, it is written anew."""
-        both = self.shapes & shapes
-        if not both:
-            self.same = False
+    def restrict_shapes(self, shapes: Shapes) -> None:
+        """Restrict the shapes in which the message is valid; it is rewritten if there is none."""
+        common = self.shapes & shapes
+        if not common:
+            self.unchanged = False
             is_item = {self.shapes, shapes} == {RESPONSES, _TEXT}
-            both = RESPONSES if is_item else ANTHROPIC  # the second can say everything
-        self.shapes = both
+            common = RESPONSES if is_item else ANTHROPIC  # Anthropic's shape can express everything
+        self.shapes = common
 
-    def kept(self) -> list[Part]:
-        """All parts; a damaged private one has taken the others with it."""
-        if not self._private_lost:
+    def usable_parts(self) -> list[Part]:
+        """Return all parts; without private ones if one of them is damaged."""
+        if not self._is_private_lost:
             return self.parts
         return [part for part in self.parts if part.kind != "private"]
 
-    def _lost(self, what: str) -> None:
-        self.same = False
-        self.wrong.append(what)
+    def _skip(self, problem: str) -> None:
+        self.unchanged = False
+        self.problems.append(problem)
 
 
-_NOT_SAID_BY: Final[dict[Role, frozenset[str]]] = {
+_FORBIDDEN_KINDS: Final[dict[Role, frozenset[str]]] = {
     "system": frozenset({"media", "private"}),
     "user": frozenset({"private"}),
     "assistant": frozenset({"media"}),
 }
 
 
-def _shapes_of(message: dict[Any, Any]) -> Shapes:
-    """In which shapes a message may stand, by what it has beside its content."""
+def _message_shapes(message: dict[Any, Any]) -> Shapes:
+    """Return the shapes in which a message is valid, by its keys other than the content."""
     if "tool_calls" in message or "raw_content" in message:
         return OPENAI
     if type(message.get("content")) is str and _is_kind(message, "message"):
@@ -281,29 +287,29 @@ def _shapes_of(message: dict[Any, Any]) -> Shapes:
     return OPENAI | RESPONSES if message["role"] == "developer" else EVERY
 
 
-def _shapes_of_block(block: dict[Any, Any]) -> Shapes:
+def _block_shapes(block: dict[Any, Any]) -> Shapes:
     if block["type"] == "file":
-        return OPENAI if type(block.get("file")) is dict else _NOWHERE
+        return OPENAI if type(block.get("file")) is dict else _NO_SHAPE
     return _SHAPES.get(block["type"], ANTHROPIC)
 
 
 def _is_kind(message: dict[Any, Any], kind: str) -> bool:
-    given = message.get("type")
-    return type(given) is str and given == kind
+    value = message.get("type")
+    return type(value) is str and value == kind
 
 
-def _is_some(value: object) -> bool:
+def _is_filled(value: object) -> bool:
     return type(value) in (str, list) and value not in ("", [])
 
 
-def _needed(part: Part | None) -> Part:
+def _require_part(part: Part | None) -> Part:
     if part is None:
         raise Unreadable("an empty item")
     return part
 
 
 def _runs(parts: list[Part], role: Role) -> list[tuple[Role, list[Part]]]:
-    """Parts that one side can say together: a call is the assistant's, a result the user's."""
+    """Group parts by role: calls belong to the assistant, results to the user."""
     runs: list[tuple[Role, list[Part]]] = []
     for part in parts:
         side: Role = "assistant" if part.kind == "call" else role
@@ -316,10 +322,10 @@ def _runs(parts: list[Part], role: Role) -> list[tuple[Role, list[Part]]]:
 
 
 def _origin(message: dict[Any, Any]) -> Mapping[str, Any]:
-    if message.keys() == _LOOKED_AT:
+    if message.keys() == _CHECKED_KEYS:
         return NO_ORIGIN
     return {
         key: message[key]
         for key in ("provider", "model")
-        if type(message.get(key)) is str and is_plain(message[key])
+        if type(message.get(key)) is str and is_json_value(message[key])
     }

@@ -1,4 +1,4 @@
-"""Repair as one call: look whether anything is wrong, and only then take the history apart."""
+"""Repair of a history: a quick check first; only if that fails, read, fix and write it."""
 
 import json
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from perdure.core.conversation.repair.fixes import Fixes
-from perdure.core.conversation.repair.json_values import shown
+from perdure.core.conversation.repair.json_values import to_text
 from perdure.core.conversation.repair.model import (
     EVERY,
     OWN,
@@ -14,79 +14,81 @@ from perdure.core.conversation.repair.model import (
     Block,
     Issue,
     Part,
+    RepairTurn,
     Shape,
-    Turn,
 )
 from perdure.core.conversation.repair.own_messages import is_withheld, write_own
-from perdure.core.conversation.repair.quick_check import is_sound
-from perdure.core.conversation.repair.reader import Reader
-from perdure.core.conversation.repair.response_items import data_url, source_of, write_items
+from perdure.core.conversation.repair.quick_check import is_certainly_valid
+from perdure.core.conversation.repair.reader import HistoryReader
+from perdure.core.conversation.repair.response_items import data_url, media_source, write_items
 from perdure.core.pending.settlement import INTERRUPTED
 
 
-def write_anthropic(turn: Turn) -> list[dict[str, Any]]:
-    """A turn as one message with blocks, or with text where there is only that."""
-    if _is_whole(turn, "anthropic"):
-        return [turn.given]  # type: ignore[list-item]
+def write_anthropic(turn: RepairTurn) -> list[dict[str, Any]]:
+    """Write a turn as one message with blocks, or with a single text."""
+    if _is_original(turn, "anthropic"):
+        return [turn.original]  # type: ignore[list-item]
     blocks = [part.block for part in turn.parts]
     content: str | list[Block] = blocks
     if len(blocks) == 1 and blocks[0].keys() == {"type", "text"}:
         content = blocks[0]["text"]
-    return [{"role": turn.role, "content": content, **turn.more}]
+    return [{"role": turn.role, "content": content, **turn.origin}]
 
 
-def write_openai(turn: Turn) -> list[dict[str, Any]]:
-    """A turn as chat messages: each result is a message of its own."""
-    if _is_whole(turn, "openai"):
-        return [turn.given]  # type: ignore[list-item]
+def write_openai(turn: RepairTurn) -> list[dict[str, Any]]:
+    """Write a turn as chat messages: each result is a message of its own."""
+    if _is_original(turn, "openai"):
+        return [turn.original]  # type: ignore[list-item]
     if turn.role == "assistant":
         return [_answer(turn)]
-    told = [_tool_message(part) for part in turn.parts if part.kind == "result"]
-    said = [part for part in turn.parts if part.kind != "result"]
-    return [*told, {"role": turn.role, "content": _content(said)}] if said else told
+    results = [_tool_message(part) for part in turn.parts if part.kind == "result"]
+    parts = [part for part in turn.parts if part.kind != "result"]
+    return [*results, {"role": turn.role, "content": _content(parts)}] if parts else results
 
 
-def arguments_of(block: Block) -> str:
-    """A call's arguments as the JSON text that OpenAI wants."""
+def arguments_text(block: Block) -> str:
+    """Return the arguments of a call as JSON text, for OpenAI."""
     return json.dumps(block["input"], ensure_ascii=False, separators=(",", ":"))
 
 
-def _is_whole(turn: Turn, shape: Shape) -> bool:
-    return turn.given is not None and not turn.changed and shape in turn.shapes
+def _is_original(turn: RepairTurn, shape: Shape) -> bool:
+    return turn.original is not None and not turn.changed and shape in turn.shapes
 
 
-def _answer(turn: Turn) -> dict[str, Any]:
-    said = [part for part in turn.parts if part.kind == "text"]
+def _answer(turn: RepairTurn) -> dict[str, Any]:
+    texts = [part for part in turn.parts if part.kind == "text"]
     calls = [part.block for part in turn.parts if part.kind == "call"]
-    message: dict[str, Any] = {"role": "assistant", "content": _content(said) if said else None}
+    message: dict[str, Any] = {"role": "assistant", "content": _content(texts) if texts else None}
     if calls:
         message["tool_calls"] = [
             {
                 "id": call["id"],
                 "type": "function",
-                "function": {"name": call["name"], "arguments": arguments_of(call)},
+                "function": {"name": call["name"], "arguments": arguments_text(call)},
             }
             for call in calls
         ]
     if any(part.kind == "private" for part in turn.parts):
         message["raw_content"] = [part.block for part in turn.parts]
-    return {**message, **turn.more}
+    return {**message, **turn.origin}
 
 
 def _tool_message(part: Part) -> dict[str, Any]:
-    if part.same and isinstance(part.given, dict):
-        return part.given
+    if part.unchanged and isinstance(part.original, dict):
+        return part.original
     content = part.block.get("content", "")
     return {
         "role": "tool",
         "tool_call_id": part.block["tool_use_id"],
-        "content": content if isinstance(content, str) else text_of(content),
+        "content": content if isinstance(content, str) else blocks_text(content),
     }
 
 
-def text_of(blocks: list[Block]) -> str:
-    """The blocks of a result as one text."""
-    return "\n".join(block["text"] if block["type"] == "text" else shown(block) for block in blocks)
+def blocks_text(blocks: list[Block]) -> str:
+    """Return the blocks of a result as one text."""
+    return "\n".join(
+        block["text"] if block["type"] == "text" else to_text(block) for block in blocks
+    )
 
 
 def _content(parts: list[Part]) -> str | list[Block]:
@@ -96,12 +98,12 @@ def _content(parts: list[Part]) -> str | list[Block]:
 
 
 def _chat_block(part: Part) -> Block:
-    block, given = part.block, part.given
+    block, original = part.block, part.original
     if block["type"] == "text":
         return block
-    if isinstance(given, dict) and isinstance(given.get(str(given.get("type"))), dict):
-        return given  # as OpenAI itself writes images, recordings and files
-    source = source_of(block)
+    if isinstance(original, dict) and isinstance(original.get(str(original.get("type"))), dict):
+        return original  # an image, recording or file in the shape of OpenAI already
+    source = media_source(block)
     url = source.get("url") or data_url(source)
     if block["type"] == "image" and url:
         return {"type": "image_url", "image_url": {"url": url}}
@@ -109,14 +111,14 @@ def _chat_block(part: Part) -> Block:
         return {"type": "file", "file": {"file_id": source["file_id"]}}
     if source.get("type") == "base64":
         return {"type": "file", "file": {"filename": _name(block), "file_data": url}}
-    return {"type": "text", "text": shown(block)}
+    return {"type": "text", "text": to_text(block)}
 
 
 def _name(block: Block) -> str:
     return str(block.get("title") or "document")
 
 
-WRITERS: Final[dict[Shape, Callable[[Turn], list[Any]]]] = {
+WRITERS: Final[dict[Shape, Callable[[RepairTurn], list[Any]]]] = {
     "anthropic": write_anthropic,
     "openai": write_openai,
     "responses": write_items,
@@ -129,45 +131,45 @@ _PREFERRED: Final[tuple[Shape, ...]] = ("anthropic", "openai", "responses", "own
 
 
 @dataclass(frozen=True, slots=True)
-class Repaired:
-    """A valid conversation, and what had to be done for it."""
+class RepairResult:
+    """A valid conversation and the issues that were repaired."""
 
     messages: list[Any]
     issues: tuple[Issue, ...] = ()
 
 
-def repair(messages: object, *, unanswered: Unanswered = "drop") -> Repaired:
-    """The conversation that a history holds, valid for every provider.
+def repair(messages: object, *, unanswered: Unanswered = "drop") -> RepairResult:
+    """Return the conversation of a history, valid for every provider.
 
-    A call without a result is dropped; with `unanswered="tell"` it stays, with a result that says
-    that it was cut off. Messages that need no repair are the given objects themselves.
+    A call without a result is dropped; with `unanswered="tell"` it stays and gets a result that
+    reports the interruption. Messages that need no repair stay the same objects.
     """
-    if is_sound(messages):
-        return Repaired(list(messages))
-    turns, issues = mend(messages, unanswered)
-    shape = shape_of(turns)
+    if is_certainly_valid(messages):
+        return RepairResult(list(messages))
+    turns, issues = repair_turns(messages, unanswered)
+    shape = common_shape(turns)
     if any(shape not in turn.shapes for turn in turns):
-        issues.append(_whole("Messages in several shapes: rewrote them in one", "skipped"))
+        issues.append(_history_issue("Messages in several shapes: rewrote them in one", "skipped"))
     if shape != "own":
-        turns = [_readable(turn) for turn in turns]
+        turns = [_without_withheld(turn) for turn in turns]
     write = WRITERS[shape]
-    return Repaired([message for turn in turns for message in write(turn)], tuple(issues))
+    return RepairResult([message for turn in turns for message in write(turn)], tuple(issues))
 
 
-def errors_of(messages: object) -> list[str]:
-    """What a provider would not take, a sentence each; empty for a valid conversation."""
+def find_errors(messages: object) -> list[str]:
+    """Return a sentence for each defect that a provider would refuse; empty if there is none."""
     return [text for issue in repair(messages).issues for text in _sentences(issue)]
 
 
 def canonical(messages: object) -> list[tuple[dict[str, Any], bool]]:
-    """The repaired conversation Anthropic-shaped, each message with whether it is as given.
+    """Repair a conversation in Anthropic's shape; return each message with whether it is unchanged.
 
-    An answer of ours that nothing was changed in has what its provider sent as `native`, and is
-    `paused` if that provider goes on with it.
+    An unchanged response of perdure has its native form as `native`, and is `paused` if its
+    provider continues it.
     """
-    if is_sound(messages):
+    if is_certainly_valid(messages):
         return [(message, True) for message in messages]
-    turns, _ = mend(messages, "drop")
+    turns, _ = repair_turns(messages, "drop")
     return [
         (_with_native(message, turn), not turn.changed)
         for turn in turns
@@ -175,45 +177,49 @@ def canonical(messages: object) -> list[tuple[dict[str, Any], bool]]:
     ]
 
 
-def _with_native(message: dict[str, Any], turn: Turn) -> dict[str, Any]:
+def _with_native(message: dict[str, Any], turn: RepairTurn) -> dict[str, Any]:
     rest = {key: value for key, value in message.items() if key not in ("native", "paused")}
     if turn.native is None or turn.changed:
         return rest
     return {**rest, "native": turn.native, **({"paused": True} if turn.paused else {})}
 
 
-def mend(messages: object, unanswered: Unanswered) -> tuple[list[Turn], list[Issue]]:
-    """The turns of the repaired conversation."""
+def repair_turns(messages: object, unanswered: Unanswered) -> tuple[list[RepairTurn], list[Issue]]:
+    """Return the turns of the repaired conversation and the issues found."""
     if not issubclass(type(messages), list):
-        return [], [_whole("Removed what is not a list of messages")]
-    reader = Reader()
+        return [], [_history_issue("Removed a value that is not a list of messages")]
+    reader = HistoryReader()
     reader.read(messages)  # type: ignore[arg-type]
-    mender = Fixes(reader.turns, INTERRUPTED if unanswered == "tell" else None)
-    turns = mender.mend()
-    return turns, sorted(reader.issues + mender.issues, key=lambda issue: issue.index)
+    fixes = Fixes(reader.turns, INTERRUPTED if unanswered == "tell" else None)
+    turns = fixes.apply()
+    return turns, sorted(reader.issues + fixes.issues, key=lambda issue: issue.index)
 
 
-def shape_of(turns: list[Turn]) -> Shape:
-    """The shape in which a repaired conversation is written."""
+def common_shape(turns: list[RepairTurn]) -> Shape:
+    """Return the shape in which a repaired conversation is written."""
     shapes = (EVERY | OWN).intersection(*(turn.shapes for turn in turns))
     return next((shape for shape in _PREFERRED if shape in shapes), "anthropic")
 
 
-def _readable(turn: Turn) -> Turn:
-    """An answer of ours without what nobody could tell from damage when it is no longer ours."""
+def _without_withheld(turn: RepairTurn) -> RepairTurn:
+    """Drop withheld thinking of a response of perdure: in other shapes it looks damaged."""
     if turn.shapes == OWN and any(is_withheld(part.block) for part in turn.parts):
         turn.parts = [part for part in turn.parts if part.kind != "private"]
     return turn
 
 
-def _whole(details: str, action: Action = "removed_message") -> Issue:
+def _history_issue(details: str, action: Action = "removed_message") -> Issue:
     return Issue("invalid_message", -1, action, details)
 
 
 def _sentences(issue: Issue) -> list[str]:
-    where = f"message {issue.index}: " if issue.index >= 0 else ""
+    prefix = f"message {issue.index}: " if issue.index >= 0 else ""
     if issue.type == "incomplete_tool_call":
-        return [f"{where}tool_call {one} missing matching tool_result" for one in issue.ids]
+        return [
+            f"{prefix}tool_call {call_id} missing matching tool_result" for call_id in issue.ids
+        ]
     if issue.type == "orphaned_tool_result":
-        return [f"{where}tool_result {one} missing matching tool_call" for one in issue.ids]
-    return [f"{where}{issue.details}"]
+        return [
+            f"{prefix}tool_result {call_id} missing matching tool_call" for call_id in issue.ids
+        ]
+    return [f"{prefix}{issue.details}"]

@@ -1,10 +1,10 @@
-"""Sessions that other programs wrote, as messages that can be repaired and gone on with.
+"""Sessions written by other programs, read as messages that can be repaired and continued.
 
-What a file is, its content says. Nothing here judges a history: `repair` does that.
+The content of a file determines its format. Nothing here validates a history: `repair` does that.
 """
 
 from perdure.core.transfer.foreign.convert import ConvertedLog, convert
 from perdure.core.transfer.foreign.detect import FORMATS, parse
-from perdure.core.transfer.foreign.model import Foreign, ForeignMessage
+from perdure.core.transfer.foreign.model import ForeignMessage, ForeignSession
 
-__all__ = ["FORMATS", "ConvertedLog", "Foreign", "ForeignMessage", "convert", "parse"]
+__all__ = ["FORMATS", "ConvertedLog", "ForeignMessage", "ForeignSession", "convert", "parse"]

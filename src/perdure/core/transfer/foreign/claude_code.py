@@ -1,16 +1,16 @@
-"""Transcripts of Claude Code: one line per content block, each naming the line before it.
+"""Transcripts of Claude Code: one line per content block, each naming its parent line.
 
-The conversation is the path from the last line back to its beginning: what was rewound is not on
-it, and a compaction begins a new path. Of parallel calls only one is on the path, so results and
-blocks that belong to an answer on it are taken along.
+The conversation is the path from the last line back to its root: rewound lines are not on it, and
+a compaction starts a new path. Of parallel calls only one is on the path, so the other blocks and
+results of a response on the path are included too.
 """
 
 from collections.abc import Iterator
 from typing import Any, Final
 
 from perdure.core.transfer.foreign.model import (
-    Foreign,
     ForeignMessage,
+    ForeignSession,
     instant,
     kind_in,
     list_in,
@@ -21,33 +21,33 @@ NAME: Final = "claude-code"
 Row = dict[str, Any]
 
 
-def fits(rows: list[Any]) -> bool:
-    """Whether the lines are such a transcript."""
-    return any(_is_told(row) and ("uuid" in row or "sessionId" in row) for row in rows)
+def is_match(rows: list[Any]) -> bool:
+    """Return True if the lines are a transcript."""
+    return any(_is_message(row) and ("uuid" in row or "sessionId" in row) for row in rows)
 
 
-def read(rows: list[Any]) -> Foreign:
-    """The conversation in a transcript."""
-    told = [row for row in rows if _is_told(row)]
-    main = [row for row in told if row.get("isSidechain") is not True]
+def read(rows: list[Any]) -> ForeignSession:
+    """Return the conversation in a transcript."""
+    messages = [row for row in rows if _is_message(row)]
+    main = [row for row in messages if row.get("isSidechain") is not True]
     path = _path([row for row in main if row.get("isApiErrorMessage") is not True], rows)
     session = next((s for row in reversed(main) if (s := text_in(row.get("sessionId")))), None)
     notes = []
-    if aside := len(told) - len(main):
-        notes.append(f"{aside} lines of sub-agents were left out")
-    if off := len(main) - len(path):
-        notes.append(f"{off} lines that were rewound, compacted or errors were left out")
-    return Foreign(NAME, tuple(_said(path)), session, notes=tuple(notes))
+    if sidechain := len(messages) - len(main):
+        notes.append(f"{sidechain} lines of sub-agents were left out")
+    if dropped := len(main) - len(path):
+        notes.append(f"{dropped} lines that were rewound, compacted or errors were left out")
+    return ForeignSession(NAME, tuple(_messages(path)), session, notes=tuple(notes))
 
 
-def _is_told(row: Any) -> bool:
+def _is_message(row: Any) -> bool:
     if not isinstance(row, dict) or kind_in(row) not in ("user", "assistant"):
         return False
     return isinstance(row.get("message"), dict)
 
 
 def _path(main: list[Row], rows: list[Any]) -> list[Row]:
-    """The lines of the conversation, in the order of the file."""
+    """Return the lines of the conversation, in the order of the file."""
     if not main or not any(text_in(row.get("uuid")) for row in main):
         return main
     parents = {
@@ -55,23 +55,23 @@ def _path(main: list[Row], rows: list[Any]) -> list[Row]:
         for row in rows
         if isinstance(row, dict) and isinstance(row.get("uuid"), str)
     }
-    kept: set[str] = set()
-    at = next((row["uuid"] for row in reversed(main) if text_in(row.get("uuid"))), None)
-    while isinstance(at, str) and at not in kept:
-        kept.add(at)
-        at = parents.get(at)
-    answers = {_answer(row) for row in main if _uuid(row) in kept} - {""}
+    on_path: set[str] = set()
+    uuid = next((row["uuid"] for row in reversed(main) if text_in(row.get("uuid"))), None)
+    while isinstance(uuid, str) and uuid not in on_path:
+        on_path.add(uuid)
+        uuid = parents.get(uuid)
+    responses = {_response_id(row) for row in main if _uuid(row) in on_path} - {""}
     calls = {
         block.get("id")
         for row in main
-        if _uuid(row) in kept or _answer(row) in answers
+        if _uuid(row) in on_path or _response_id(row) in responses
         for block in _blocks(row, "tool_use")
     }
-    return [row for row in main if _belongs(row, kept, answers, calls)]
+    return [row for row in main if _belongs(row, on_path, responses, calls)]
 
 
-def _belongs(row: Row, kept: set[str], answers: set[str], calls: set[Any]) -> bool:
-    if _uuid(row) in kept or _answer(row) in answers:
+def _belongs(row: Row, on_path: set[str], responses: set[str], calls: set[Any]) -> bool:
+    if _uuid(row) in on_path or _response_id(row) in responses:
         return True
     results = list(_blocks(row, "tool_result"))
     return bool(results) and all(block.get("tool_use_id") in calls for block in results)
@@ -81,8 +81,8 @@ def _uuid(row: Row) -> str:
     return text_in(row.get("uuid")) or ""
 
 
-def _answer(row: Row) -> str:
-    """The id of the model's answer that a line is a part of."""
+def _response_id(row: Row) -> str:
+    """Return the id of the model response that a line is a part of."""
     if row["type"] != "assistant":
         return ""
     return text_in(row["message"].get("id")) or ""
@@ -96,18 +96,18 @@ def _blocks(row: Row, kind: str) -> Iterator[dict[str, Any]]:
             yield block
 
 
-def _said(path: list[Row]) -> Iterator[ForeignMessage]:
-    """The messages, with the lines of one answer put together again, and those of its results."""
-    whole: dict[str, list[Any]] = {}
-    results: list[Any] | None = None  # of the turn before, as far as they have come
+def _messages(path: list[Row]) -> Iterator[ForeignMessage]:
+    """Yield the messages: the lines of one response are merged, and those of its results."""
+    contents: dict[str, list[Any]] = {}  # by response id
+    results: list[Any] | None = None  # of the previous turn, as far as they were read
     for row in path:
-        message, answer = row["message"], _answer(row)
+        message, response = row["message"], _response_id(row)
         content = message.get("content")
-        if answer in whole:
-            whole[answer] += _as_list(content)
+        if response in contents:
+            contents[response] += _as_list(content)
             continue
-        if answer:
-            content = whole[answer] = _as_list(content)
+        if response:
+            content = contents[response] = _as_list(content)
         if _are_results(content):
             if results is not None:
                 results += content
@@ -130,6 +130,6 @@ def _as_list(content: Any) -> list[Any]:
 
 
 def _message(role: str, message: Row, content: Any) -> Row:
-    said: Row = {"role": role, "content": content}
+    foreign: Row = {"role": role, "content": content}
     model = text_in(message.get("model"))
-    return {**said, "provider": "anthropic", "model": model} if model else said
+    return {**foreign, "provider": "anthropic", "model": model} if model else foreign

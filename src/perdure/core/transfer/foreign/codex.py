@@ -1,11 +1,11 @@
-"""Rollouts of Codex: items of OpenAI Responses, in envelopes or (older ones) as they are."""
+"""Rollouts of Codex: items of OpenAI Responses, in envelopes or (older files) bare."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from perdure.core.transfer.foreign.model import (
-    Foreign,
     ForeignMessage,
+    ForeignSession,
     dict_in,
     instant,
     kind_in,
@@ -17,22 +17,24 @@ PROVIDER: Final = "openai-responses"
 ITEMS: Final = frozenset({"message", "reasoning", "function_call", "function_call_output"})
 
 
-def grouped(items: Iterable[ForeignMessage], model: str | None = None) -> Iterator[ForeignMessage]:
-    """The messages that these items are; `model` is who answered, where that is known."""
-    turn = _Turn(model)
-    for said in items:
-        item = dict_in(said.message)
-        if turn.ends_before(item):
-            yield from turn.flushed()
-        if turn.takes(item, said.at):
+def group_items(
+    items: Iterable[ForeignMessage], model: str | None = None
+) -> Iterator[ForeignMessage]:
+    """Yield these items grouped into messages; `model` is the model that responded, if known."""
+    turn = _CodexTurn(model)
+    for message in items:
+        item = dict_in(message.message)
+        if turn.is_complete_before(item):
+            yield from turn.flush()
+        if turn.add(item, message.at):
             continue
-        yield from turn.flushed()
-        yield said
-    yield from turn.flushed()
+        yield from turn.flush()
+        yield message
+    yield from turn.flush()
 
 
-class _Turn:
-    """What the model said, and what its tools answered."""
+class _CodexTurn:
+    """A response of the model and the results of its calls, while items are read."""
 
     def __init__(self, model: str | None) -> None:
         self._origin: dict[str, Any] = {"provider": PROVIDER, "model": model} if model else {}
@@ -40,12 +42,12 @@ class _Turn:
         self._results: list[Any] = []
         self._at = 0
 
-    def ends_before(self, item: dict[str, Any]) -> bool:
-        """Whether the item begins a new turn: tools have answered, and the model speaks again."""
+    def is_complete_before(self, item: dict[str, Any]) -> bool:
+        """Return True if the item begins a new turn: it follows results and is not one."""
         return bool(self._results) and kind_in(item) != "function_call_output"
 
-    def takes(self, item: dict[str, Any], at: int) -> bool:
-        """Put the item where it belongs; False if it is none of the model's or its tools'."""
+    def add(self, item: dict[str, Any], at: int) -> bool:
+        """Add the item; return False if it is neither the model's nor a result."""
         kind = kind_in(item)
         if kind == "reasoning":
             self._answer.append(item)
@@ -61,8 +63,8 @@ class _Turn:
         self._at = self._at or at
         return True
 
-    def flushed(self) -> Iterator[ForeignMessage]:
-        """The answer and its results, if there are; from here on the next one."""
+    def flush(self) -> Iterator[ForeignMessage]:
+        """Yield the response and its results, if there are any, and start the next turn."""
         if self._answer:
             answer = {"role": "assistant", "content": self._answer, **self._origin}
             yield ForeignMessage(answer, self._at)
@@ -91,8 +93,8 @@ _ENVELOPES: Final = frozenset(
 )
 
 
-def fits(rows: list[Any]) -> bool:
-    """Whether the lines are a rollout."""
+def is_match(rows: list[Any]) -> bool:
+    """Return True if the lines are a rollout."""
     if any(_is_envelope(row) for row in rows):
         return True
     if not rows:
@@ -106,27 +108,27 @@ def _is_envelope(row: Any) -> bool:
     return kind_in(row) in _ENVELOPES and isinstance(row.get("payload"), dict)
 
 
-def read(rows: list[Any]) -> Foreign:
-    """The conversation in a rollout."""
+def read(rows: list[Any]) -> ForeignSession:
+    """Return the conversation in a rollout."""
     rollout = _Rollout()
     for row in rows:
-        rollout.take(dict_in(row))
+        rollout.read_row(dict_in(row))
     notes = tuple(f"{count} {kind} left out" for kind, count in sorted(rollout.left_out.items()))
-    said = tuple(grouped(rollout.said, rollout.model))
-    return Foreign(NAME, said, rollout.session_id, notes=notes)
+    messages = tuple(group_items(rollout.messages, rollout.model))
+    return ForeignSession(NAME, messages, rollout.session_id, notes=notes)
 
 
 class _Rollout:
-    """What has been read of one."""
+    """A rollout while its lines are read."""
 
     def __init__(self) -> None:
-        self.said: list[ForeignMessage] = []
+        self.messages: list[ForeignMessage] = []
         self.session_id: str | None = None
         self.left_out: dict[str, int] = {}
-        self.model: str | None = None  # the last one that was asked
+        self.model: str | None = None  # the last one that was requested
 
-    def take(self, row: dict[str, Any]) -> None:
-        """The next line."""
+    def read_row(self, row: dict[str, Any]) -> None:
+        """Read the next line."""
         kind, payload = kind_in(row), dict_in(row.get("payload"))
         at = instant(row.get("timestamp"))
         if not _is_envelope(row):
@@ -147,26 +149,26 @@ class _Rollout:
             self.session_id = text_in(row.get("id"))
 
     def _item(self, item: dict[str, Any], at: int) -> None:
-        made = _as_function(item)
-        if made is None:
+        message = _as_function(item)
+        if message is None:
             kind = f"{kind_in(item)} item(s)"
             self.left_out[kind] = self.left_out.get(kind, 0) + 1
             return
-        self.said.append(ForeignMessage(made, at))
+        self.messages.append(ForeignMessage(message, at))
 
     def _compacted(self, payload: dict[str, Any], at: int) -> None:
-        """What Codex went on with after it had made the history shorter."""
+        """Replace the history as Codex did at a compaction."""
         history = payload.get("replacement_history")
         if isinstance(history, list):
-            self.said.clear()
+            self.messages.clear()
             for item in history:
                 self._item(dict_in(item), at)
         elif text := text_in(payload.get("message")):
-            self.said.append(ForeignMessage({"role": "user", "content": text}, at))
+            self.messages.append(ForeignMessage({"role": "user", "content": text}, at))
 
 
 def _as_function(item: dict[str, Any]) -> dict[str, Any] | None:
-    """The item as one that repair knows; None for what only Codex itself can use."""
+    """Return the item as one that `repair` knows; None for items that only Codex can use."""
     kind = kind_in(item)
     if kind in ("message", ""):
         return item if "role" in item else None
@@ -185,11 +187,11 @@ def _as_function(item: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _call(call_id: Any, name: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    # Arguments may be an object here: repair writes them as whoever is asked wants them.
+    # Arguments may be an object here: repair renders them in each provider's format.
     return {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}
 
 
 def _output(output: Any) -> Any:
-    """Older ones wrap what a tool said."""
+    """Return the output of a tool, which older files wrap in an object."""
     content = dict_in(output).get("content")
     return content if isinstance(content, str | list) else output

@@ -1,4 +1,4 @@
-"""Foreign messages as events of ours, repaired, so that the session can be gone on with."""
+"""Conversion of foreign messages to events, repaired, so that the session can be continued."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -7,40 +7,42 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from perdure.core.conversation.repair.json_values import plain, shown
-from perdure.core.conversation.repair.model import Block, Issue, Part, Turn
-from perdure.core.conversation.repair.rewrite import mend
+from perdure.core.conversation.repair.json_values import json_value, to_text
+from perdure.core.conversation.repair.model import Block, Issue, Part, RepairTurn
+from perdure.core.conversation.repair.rewrite import repair_turns
 from perdure.core.log import events
 from perdure.core.pending.settlement import INTERRUPTED
-from perdure.core.transfer.foreign.model import Foreign, ForeignMessage
+from perdure.core.transfer.foreign.model import ForeignMessage, ForeignSession
 
 _UNKNOWN_MEDIA: Final = "application/octet-stream"
 
 
 @dataclass(frozen=True, slots=True)
 class ConvertedLog:
-    """The events of a session that was taken over, each with its instant, and what was mended."""
+    """The events of an adopted session, each with its instant, and the repaired issues."""
 
     log: tuple[tuple[int, events.Event], ...]
     issues: tuple[Issue, ...]
 
 
-def convert(foreign: Foreign, agent: str, now: int) -> ConvertedLog:
-    """The session as its log begins here: complete, at rest, with what was wrong as an event."""
-    turns, issues = mend([one.message for one in foreign.said], "tell")
-    writer = _Writer(agent, foreign.said, now)
+def convert(foreign: ForeignSession, agent: str, now: int) -> ConvertedLog:
+    """Return the first events of an adopted session: complete, parked, with issues as an event."""
+    turns, issues = repair_turns(
+        [foreign_message.message for foreign_message in foreign.messages], "tell"
+    )
+    writer = _Writer(agent, foreign.messages, now)
     for turn in turns:
-        writer.take(turn)
+        writer.write_turn(turn)
     at = writer.at or now
     ends: list[tuple[int, events.Event]] = [(at, end) for end in writer.end()]
     if issues or foreign.notes:
-        ends.append((at, events.SessionRecovery(issues=_shown(foreign, issues))))
+        ends.append((at, events.SessionRecovery(issues=_issue_list(foreign, issues))))
     source = f"{foreign.format}:{foreign.session_id or ''}"
-    ends.append((at, events.Forked(source=source, at=len(foreign.said))))
+    ends.append((at, events.Forked(source=source, at=len(foreign.messages))))
     return ConvertedLog((*writer.log, *ends), tuple(issues))
 
 
-def _shown(foreign: Foreign, issues: Sequence[Issue]) -> list[Any]:
+def _issue_list(foreign: ForeignSession, issues: Sequence[Issue]) -> list[Any]:
     notes = [{"type": "left_out", "details": note} for note in foreign.notes]
     return notes + [
         {key: value for key, value in asdict(issue).items() if key != "ids"} for issue in issues
@@ -48,57 +50,58 @@ def _shown(foreign: Foreign, issues: Sequence[Issue]) -> list[Any]:
 
 
 class _Writer:
-    """Writes turns as events; instants never go back."""
+    """Writer of turns as events, with instants that never decrease."""
 
-    def __init__(self, agent: str, said: Sequence[ForeignMessage], now: int) -> None:
+    def __init__(self, agent: str, messages: Sequence[ForeignMessage], now: int) -> None:
         self.log: list[tuple[int, events.Event]] = []
         self.at = 0
         self._agent = agent
-        self._said = said
+        self._messages = messages
         self._by_id: Mapping[str, int] = {}
         self._now = now
         self._turn = 0
 
-    def take(self, turn: Turn) -> None:
-        """The next turn; what a system said is the agent's own business now."""
-        said = self._said[turn.at] if 0 <= turn.at < len(self._said) else ForeignMessage(None)
-        self._by_id = said.by_id
-        self._reach(said.at)
+    def write_turn(self, turn: RepairTurn) -> None:
+        """Write the next turn; system messages are dropped, since the agent has its own."""
+        has_message = 0 <= turn.index < len(self._messages)
+        message = self._messages[turn.index] if has_message else ForeignMessage(None)
+        self._by_id = message.by_id
+        self._advance(message.at)
         if turn.role == "user":
             self._user(turn)
         elif turn.role == "assistant":
             self._assistant(turn)
 
     def end(self) -> list[events.Event]:
-        """The run is over if the last word was an answer that asks for nothing."""
+        """Return the end of the run, if the last event is a response without calls."""
         last = self.log[-1][1] if self.log else None
-        begun = [n for n, (_, e) in enumerate(self.log, 1) if isinstance(e, events.User)]
-        if not isinstance(last, events.Assistant) or not begun:
+        inputs = [n for n, (_, e) in enumerate(self.log, 1) if isinstance(e, events.User)]
+        if not isinstance(last, events.Assistant) or not inputs:
             return []
-        run = f"task_{begun[0]}"  # as the fold calls the run of a message that names none
-        return [events.AgentComplete(run=run, output=events.raw(last.content), duration=0)]
+        run = f"task_{inputs[0]}"  # the id that the fold derives for a message without a task id
+        return [events.AgentComplete(run=run, output=events.raw_json(last.content), duration=0)]
 
-    def _reach(self, at: int) -> None:
+    def _advance(self, at: int) -> None:
         self.at = max(self.at, min(at, self._now))
 
     def _write(self, event: events.Event, part: Part | None = None) -> None:
         if part is not None:
-            self._reach(self._by_id.get(part.id, 0))
+            self._advance(self._by_id.get(part.id, 0))
         self.log.append((self.at or self._now, event))
 
-    def _user(self, turn: Turn) -> None:
+    def _user(self, turn: RepairTurn) -> None:
         for part in turn.parts:
             if part.kind == "result":
                 self._write(_result(part.block), part)
-        said = [part.block for part in turn.parts if part.kind != "result"]
-        if said:
-            self._write(events.User(role="user", content=_content(said)))
+        blocks = [part.block for part in turn.parts if part.kind != "result"]
+        if blocks:
+            self._write(events.User(role="user", content=_content(blocks)))
 
-    def _assistant(self, turn: Turn) -> None:
+    def _assistant(self, turn: RepairTurn) -> None:
         self._turn += 1
         texts = [part.block["text"] for part in turn.parts if part.kind == "text"]
         thoughts = [part.block.get("thinking") for part in turn.parts if part.kind == "private"]
-        provider, model = turn.more.get("provider"), turn.more.get("model")
+        provider, model = turn.origin.get("provider"), turn.origin.get("model")
         self._write(
             events.Assistant(
                 role="assistant",
@@ -116,14 +119,14 @@ class _Writer:
                 self._write(self._call(part.block), part)
 
     def _call(self, block: Block) -> events.ToolCall:
-        params = plain(block["input"])
+        params = json_value(block["input"])
         return events.ToolCall(
             id=block["id"], tool=block["name"], params=params, agent=self._agent, turn=self._turn
         )
 
 
 def _native(parts: Sequence[Part]) -> Raw | UnsetType:
-    """The answer as its provider sent it, where it holds what only that provider can read."""
+    """Return the native response, if it has parts that only its provider can read."""
     if not any(part.kind == "private" for part in parts):
         return UNSET
     return Raw(msgspec.json.encode([part.block for part in parts]))
@@ -131,17 +134,17 @@ def _native(parts: Sequence[Part]) -> Raw | UnsetType:
 
 def _result(block: Block) -> events.ToolResult:
     content = block.get("content", "")
-    cut_off = content == INTERRUPTED
+    is_interrupted = content == INTERRUPTED
     return events.ToolResult(
         tool_call_id=block["tool_use_id"],
         result=content if isinstance(content, str) else _content(content),
-        is_error=cut_off or block.get("is_error") is True,
-        interrupted=cut_off,
+        is_error=is_interrupted or block.get("is_error") is True,
+        interrupted=is_interrupted,
     )
 
 
 def _content(blocks: Sequence[Block]) -> events.Content:
-    """Blocks as text, or as parts where there is more than text."""
+    """Return blocks as text, or as parts if there is more than text."""
     parts = [_part(block) for block in blocks]
     if all(part["type"] == "text" for part in parts):
         return "\n\n".join(str(part["text"]) for part in parts)
@@ -153,13 +156,13 @@ def _part(block: Block) -> events.Part:
         return {"type": "text", "text": block["text"]}
     source = block.get("source")
     if isinstance(source, dict) and source.get("type") in ("base64", "url"):
-        made: events.Part = {"type": "file"}
-        made["mediaType"] = source.get("media_type") or _media_type(block)
+        part: events.Part = {"type": "file"}
+        part["mediaType"] = source.get("media_type") or _media_type(block)
         if isinstance(block.get("title"), str):
-            made["name"] = block["title"]
+            part["name"] = block["title"]
         key = "data" if source["type"] == "base64" else "url"
-        return {**made, key: source.get(key)}
-    return {"type": "text", "text": shown(block)}
+        return {**part, key: source.get(key)}
+    return {"type": "text", "text": to_text(block)}
 
 
 def _media_type(block: Block) -> str:

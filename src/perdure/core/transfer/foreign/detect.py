@@ -1,4 +1,4 @@
-"""Which program wrote a file, told from what is in it."""
+"""Detection of the program that wrote a file, by its content."""
 
 import json
 from dataclasses import replace
@@ -11,7 +11,7 @@ from perdure.core.transfer.foreign import (
     plain_lists,
     session_log,
 )
-from perdure.core.transfer.foreign.model import Foreign
+from perdure.core.transfer.foreign.model import ForeignSession
 from perdure.errors import Refused
 
 FORMATS: Final = (
@@ -21,39 +21,39 @@ FORMATS: Final = (
 _MOST_NOTES: Final = 10
 
 
-def parse(data: bytes, agent: str | None = None) -> Foreign:
-    """The session in a file. Refused if nobody that we know wrote it."""
+def parse(data: bytes, agent: str | None = None) -> ForeignSession:
+    """Return the session in a file. Raises Refused for an unknown format."""
     rows, damaged = _rows(data)
-    found = _read(rows, agent)
-    if found is None:
+    session = _read(rows, agent)
+    if session is None:
         raise Refused(
-            "no session that is known here",
+            "not a session in a known format",
             code="FORMAT_UNKNOWN",
             hint=f"perdure reads its own exports, {FORMATS}",
         )
-    return replace(found, notes=(*damaged, *found.notes))
+    return replace(session, notes=(*damaged, *session.notes))
 
 
-def _read(rows: list[Any], agent: str | None) -> Foreign | None:
-    if claude_code.fits(rows):
+def _read(rows: list[Any], agent: str | None) -> ForeignSession | None:
+    if claude_code.is_match(rows):
         return claude_code.read(rows)
-    if codex.fits(rows):
+    if codex.is_match(rows):
         return codex.read(rows)
-    if session_log.fits(rows):
+    if session_log.is_match(rows):
         return session_log.read(rows, agent)
-    if opencode.fits(rows):
+    if opencode.is_match(rows):
         return opencode.read(rows)
-    return plain_lists.read(rows) if plain_lists.fits(rows) else None
+    return plain_lists.read(rows) if plain_lists.is_match(rows) else None
 
 
 def _rows(data: bytes) -> tuple[list[Any], list[str]]:
-    """The values of a file: of a list its items, of lines theirs; and which could not be read."""
+    """Return the rows of a file, a list or lines of JSON, and notes on unreadable lines."""
     text = data.decode("utf-8-sig", "replace")
     try:
-        whole = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return _lines(text)
-    return (whole if isinstance(whole, list) else [whole]), []
+    return (value if isinstance(value, list) else [value]), []
 
 
 def _lines(text: str) -> tuple[list[Any], list[str]]:

@@ -1,4 +1,4 @@
-"""What a foreign file holds."""
+"""Model of a foreign session: its messages and their instants."""
 
 import re
 from collections.abc import Mapping
@@ -8,9 +8,9 @@ from typing import Any, Final
 
 @dataclass(frozen=True, slots=True)
 class ForeignMessage:
-    """One message, in the shape of whichever provider, and when it was said (0: not known).
+    """One message, in any provider's format, and its instant (0: unknown).
 
-    `by_id` has the instants of its calls or results, where they are known one by one.
+    `by_id` has the instants of its calls or results, if each has its own.
     """
 
     message: Any
@@ -19,34 +19,34 @@ class ForeignMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
+class ForeignSession:
     """One session of another program."""
 
     format: str
-    said: tuple[ForeignMessage, ...]
+    messages: tuple[ForeignMessage, ...]
     session_id: str | None = None
     agent: str | None = None
-    others: tuple[str, ...] = ()  # agents whose conversations are in it too
-    notes: tuple[str, ...] = ()  # what was left out while reading
+    other_agents: tuple[str, ...] = ()  # agents whose conversations the file also contains
+    notes: tuple[str, ...] = ()  # what the reader left out
 
 
 def text_in(value: object) -> str | None:
-    """The value if it is a text with something in it."""
+    """Return the value if it is a text that is not empty."""
     return value if isinstance(value, str) and value else None
 
 
 def dict_in(value: object) -> dict[str, Any]:
-    """The value if it is an object, else an empty one."""
+    """Return the value if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def list_in(value: object) -> list[Any]:
-    """The value if it is a list, else an empty one."""
+    """Return the value if it is a list, else an empty one."""
     return value if isinstance(value, list) else []
 
 
 def kind_in(value: object) -> str:
-    """The `type` of an object; of what has none, an empty one."""
+    """Return the `type` of an object, or an empty text."""
     return text_in(dict_in(value).get("type")) or ""
 
 
@@ -59,7 +59,7 @@ _LATEST: Final = 2**53
 
 
 def instant(value: object) -> int:
-    """Milliseconds since 1970; 0 for what is no instant."""
+    """Return milliseconds since 1970; 0 for a value that is not an instant."""
     if isinstance(value, str):
         return _iso(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -70,13 +70,13 @@ def instant(value: object) -> int:
 
 
 def _iso(text: str) -> int:
-    found = _ISO.fullmatch(text.strip())
-    if found is None:
+    match = _ISO.fullmatch(text.strip())
+    if match is None:
         return 0
-    year, month, day, hour, minute, second = (int(part) for part in found.groups()[:6])
-    fraction = int((found[7] or "0").ljust(3, "0")[:3])
+    year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
+    fraction = int((match[7] or "0").ljust(3, "0")[:3])
     seconds = ((_days(year, month, day) * 24 + hour) * 60 + minute) * 60 + second
-    return max(0, (seconds - _offset(found[8])) * 1000 + fraction)
+    return max(0, (seconds - _offset(match[8])) * 1000 + fraction)
 
 
 def _offset(zone: str | None) -> int:
@@ -88,8 +88,8 @@ def _offset(zone: str | None) -> int:
 
 
 def _days(year: int, month: int, day: int) -> int:
-    """Days since 1970-01-01; years begin in March, so that the leap day is the last one."""
+    """Return days since 1970-01-01; years begin in March, so that the leap day comes last."""
     year -= month <= 2
     months = (month + 9) % 12
-    before = 365 * year + year // 4 - year // 100 + year // 400
-    return before + (153 * months + 2) // 5 + day - 1 - 719_468
+    first_day = 365 * year + year // 4 - year // 100 + year // 400
+    return first_day + (153 * months + 2) // 5 + day - 1 - 719_468

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from perdure.core.transfer.foreign.model import (
-    Foreign,
     ForeignMessage,
+    ForeignSession,
     dict_in,
     instant,
     list_in,
@@ -16,39 +16,39 @@ NAME: Final = "opencode"
 _SIGNATURES: Final = ("signature", "redactedData")
 
 
-def fits(rows: list[Any]) -> bool:
-    """Whether the file is an exported session, or the list of its messages."""
+def is_match(rows: list[Any]) -> bool:
+    """Return True if the file is an exported session or the list of its messages."""
     return bool(_messages(rows))
 
 
-def read(rows: list[Any]) -> Foreign:
-    """The conversation in a session."""
+def read(rows: list[Any]) -> ForeignSession:
+    """Return the conversation in a session."""
     info = dict_in(dict_in(rows[0]).get("info")) if len(rows) == 1 else {}
     messages = _messages(rows)
     session = text_in(info.get("id")) if "role" not in info else None
     if session is None:
         session = text_in(dict_in(messages[0]["info"]).get("sessionID"))
-    said = [one for message in messages for one in _said(message)]
-    return Foreign(NAME, tuple(said), session)
+    converted = [foreign for message in messages for foreign in _convert(message)]
+    return ForeignSession(NAME, tuple(converted), session)
 
 
 def _messages(rows: list[Any]) -> list[dict[str, Any]]:
     listed = list_in(dict_in(rows[0]).get("messages")) if len(rows) == 1 else rows
-    found = [row for row in listed or rows if _is_message(row)]
-    return sorted(found, key=_created) if all(map(_created, found)) else found
+    messages = [row for row in listed or rows if _is_message(row)]
+    return sorted(messages, key=_created_at) if all(map(_created_at, messages)) else messages
 
 
 def _is_message(row: Any) -> bool:
-    found = dict_in(row)
-    return isinstance(found.get("parts"), list) and "role" in dict_in(found.get("info"))
+    message = dict_in(row)
+    return isinstance(message.get("parts"), list) and "role" in dict_in(message.get("info"))
 
 
-def _created(message: dict[str, Any]) -> int:
+def _created_at(message: dict[str, Any]) -> int:
     return instant(dict_in(message["info"].get("time")).get("created"))
 
 
-def _said(message: dict[str, Any]) -> Iterator[ForeignMessage]:
-    info, at = message["info"], _created(message)
+def _convert(message: dict[str, Any]) -> Iterator[ForeignMessage]:
+    info, at = message["info"], _created_at(message)
     parts = [dict_in(part) for part in message["parts"]]
     if info["role"] != "assistant":
         yield ForeignMessage(
@@ -69,7 +69,7 @@ def _said(message: dict[str, Any]) -> Iterator[ForeignMessage]:
 
 
 def _steps(parts: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """The answers of one message: the model was asked again after each step with tools."""
+    """Yield the responses in one message: each step with tools was followed by a new request."""
     step: list[dict[str, Any]] = []
     for part in parts:
         if part.get("type") == "step-start" and step:
@@ -102,19 +102,19 @@ def _answer_block(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if kind == "reasoning":
         yield from _thinking(part)
     elif kind == "tool":
-        given = dict_in(part.get("state")).get("input")
+        arguments = dict_in(part.get("state")).get("input")
         yield {
             "type": "tool_use",
             "id": part.get("callID"),
             "name": part.get("tool"),
-            "input": given if isinstance(given, dict) else {},
+            "input": arguments if isinstance(arguments, dict) else {},
         }
     else:
         yield from _block(part)
 
 
 def _thinking(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Only what the provider signed can be shown to it again."""
+    """Yield signed thinking: the provider accepts only what it signed."""
     signed = dict_in(dict_in(part.get("metadata")).get("anthropic"))
     signature, redacted = (text_in(signed.get(key)) for key in _SIGNATURES)
     if redacted:
@@ -124,14 +124,14 @@ def _thinking(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _result(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What a tool said; of one that was still running when it was saved there is nothing."""
+    """Yield the result of a tool; one that was still running when the file was saved has none."""
     state = dict_in(part.get("state"))
     if part.get("type") != "tool" or state.get("status") not in ("completed", "error"):
         return
-    failed = state["status"] == "error"
-    told: dict[str, Any] = {
+    is_error = state["status"] == "error"
+    result: dict[str, Any] = {
         "type": "tool_result",
         "tool_use_id": part.get("callID"),
-        "content": state.get("error" if failed else "output"),
+        "content": state.get("error" if is_error else "output"),
     }
-    yield {**told, "is_error": True} if failed else told
+    yield {**result, "is_error": True} if is_error else result

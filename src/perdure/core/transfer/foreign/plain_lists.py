@@ -1,11 +1,11 @@
-"""Lists of messages as programs send them to Anthropic or OpenAI, alone or in a request."""
+"""Lists of messages in the format of Anthropic or OpenAI, alone or within a request."""
 
 from typing import Any, Final
 
-from perdure.core.transfer.foreign.codex import grouped
+from perdure.core.transfer.foreign.codex import group_items
 from perdure.core.transfer.foreign.model import (
-    Foreign,
     ForeignMessage,
+    ForeignSession,
     dict_in,
     instant,
     kind_in,
@@ -20,48 +20,48 @@ _ITEMS: Final = frozenset({"function_call", "function_call_output", "reasoning"}
 _ANTHROPIC_BLOCKS: Final = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking"})
 
 
-def fits(rows: list[Any]) -> bool:
-    """Whether there are messages in it."""
+def is_match(rows: list[Any]) -> bool:
+    """Return True if the rows contain messages."""
     return any(_is_message(row) for row in _messages(rows))
 
 
-def read(rows: list[Any]) -> Foreign:
-    """The messages, in whichever shape they are."""
-    whole = dict_in(rows[0]) if len(rows) == 1 else {}
+def read(rows: list[Any]) -> ForeignSession:
+    """Return the messages, in any of the formats."""
+    request = dict_in(rows[0]) if len(rows) == 1 else {}
     messages = _messages(rows)
-    said = tuple(ForeignMessage(one, _at(one)) for one in messages)
-    name = _name(messages)
+    foreign = tuple(ForeignMessage(message, _at(message)) for message in messages)
+    name = _format(messages)
     if name == RESPONSES:
-        said = tuple(grouped(said, text_in(whole.get("model"))))
-    session = text_in(whole.get("session_id")) or text_in(whole.get("sessionID"))
-    return Foreign(name, said, session, text_in(whole.get("agent")))
+        foreign = tuple(group_items(foreign, text_in(request.get("model"))))
+    session = text_in(request.get("session_id")) or text_in(request.get("sessionID"))
+    return ForeignSession(name, foreign, session, text_in(request.get("agent")))
 
 
 def _at(message: Any) -> int:
-    found = dict_in(message)
-    return instant(found.get("timestamp") or found.get("created_at"))
+    data = dict_in(message)
+    return instant(data.get("timestamp") or data.get("created_at"))
 
 
 def _messages(rows: list[Any]) -> list[Any]:
-    whole = dict_in(rows[0]) if len(rows) == 1 else {}
-    return list_in(whole.get("messages")) or list_in(whole.get("input")) or rows
+    request = dict_in(rows[0]) if len(rows) == 1 else {}
+    return list_in(request.get("messages")) or list_in(request.get("input")) or rows
 
 
 def _is_message(row: Any) -> bool:
-    found = dict_in(row)
-    return isinstance(found.get("role"), str) or kind_in(row) in _ITEMS
+    message = dict_in(row)
+    return isinstance(message.get("role"), str) or kind_in(row) in _ITEMS
 
 
-def _name(messages: list[Any]) -> str:
-    found = [dict_in(one) for one in messages]
-    if any(kind_in(one) in _ITEMS for one in found):
+def _format(messages: list[Any]) -> str:
+    items = [dict_in(message) for message in messages]
+    if any(kind_in(item) in _ITEMS for item in items):
         return RESPONSES
-    blocks = [dict_in(block) for one in found for block in list_in(one.get("content"))]
+    blocks = [dict_in(block) for item in items for block in list_in(item.get("content"))]
     if any(kind_in(block) in _ANTHROPIC_BLOCKS for block in blocks):
         return ANTHROPIC
     if any(kind_in(block).startswith(("input_", "output_")) for block in blocks):
         return RESPONSES
     is_chat = any(
-        "tool_calls" in one or str(one.get("role")) in ("tool", "system") for one in found
+        "tool_calls" in item or str(item.get("role")) in ("tool", "system") for item in items
     )
     return CHAT if is_chat else ANTHROPIC

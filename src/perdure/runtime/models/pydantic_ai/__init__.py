@@ -1,1 +1,1 @@
-"""Model requests through pydantic-ai: request, transport, translation, failures."""
+"""Model requests through pydantic-ai and the libraries of providers."""

@@ -1,4 +1,4 @@
-"""A provider's refusals and failures as errors of ours: what may pass, and what must be changed."""
+"""Failures of a provider as errors of perdure: transient ones, and those the user must fix."""
 
 import json
 import os
@@ -11,25 +11,25 @@ import httpx2
 from pydantic_ai import exceptions as theirs
 
 from perdure.core.log.redaction import MASK
-from perdure.core.providers.streams import Broken
+from perdure.core.providers.stream import ProviderStreamError
 from perdure.errors import ModelError, ModelUnavailable, PerdureError
 
-_PASSING: Final = (
+_TRANSIENT: Final = (
     theirs.ModelRateLimitError,
     theirs.ModelUnavailableError,
     theirs.ModelServerError,
     theirs.ModelConnectionError,
     theirs.ModelRequestTimeout,
 )
-_PASSING_STATUS: Final = frozenset({408, 409, 425, 429})
+_TRANSIENT_STATUS: Final = frozenset({408, 409, 425, 429})
 _CUT: Final = (httpx2.TransportError, httpx2.StreamError, json.JSONDecodeError, UnicodeDecodeError)
 _NO_ADDRESS: Final = (httpx2.UnsupportedProtocol, httpx2.InvalidURL)
 _KEY_HEADERS: Final = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
-_CUT_OFF: Final = "the answer was cut off"
-_SECRET: Final = 8  # characters at least: servers of one's own are sent a word instead of a key
+_CUT_OFF: Final = "the response was cut off"
+_MIN_KEY_LENGTH: Final = 8  # shorter: a placeholder for a server that needs no key
 _REFUSED: Final = ("content_policy", "content_filter", "content filter", "invalid_prompt")
 
-# What kind of refusal it is, its code, how it is told, and what to do then.
+# Exception of the library, error code, text and advice.
 _LASTING: Final[tuple[tuple[type[Exception], str, str, str], ...]] = (
     (
         theirs.ModelQuotaExceededError,
@@ -46,20 +46,20 @@ _LASTING: Final[tuple[tuple[type[Exception], str, str, str], ...]] = (
     (
         theirs.ModelNotFoundError,
         "MODEL_UNKNOWN",
-        "the model is not known there",
-        "check its name, and base_url if you gave one",
+        "the provider does not know the model",
+        "check its name, and base_url if you set one",
     ),
     (
         theirs.ModelContextWindowExceededError,
         "MODEL_CONTEXT",
-        "the conversation is longer than the model takes",
-        "summarise it (perdure sessions compact), or name a model with a larger window",
+        "the conversation is too long for the model",
+        "compact it (perdure sessions compact), or use a model with a larger window",
     ),
     (
         theirs.ContentFilterError,
         "MODEL_REFUSED",
-        "the content was refused",
-        "name another model, or fork the session before the message",
+        "the provider refused the content",
+        "use another model, or fork the session before the message",
     ),
 )
 
@@ -74,86 +74,88 @@ _IN_STREAM: Final[Mapping[str, type[theirs.ModelAPIError]]] = {
 }
 
 
-def failure(error: Exception, model: str, then: str) -> PerdureError | None:
-    """The error as ours; None for one that nobody foresaw. `then` is what to type afterwards."""
+def failure(error: Exception, model: str, command: str) -> PerdureError | None:
+    """Return the error of perdure for a failure; None for an unforeseen one.
+
+    `command` is what the user types once the cause is removed.
+    """
     if isinstance(error, PerdureError):
         return error
-    if isinstance(error, Broken):
-        error = _in_stream(error, model)
+    if isinstance(error, ProviderStreamError):
+        error = _library_error(error, model)
     if any(isinstance(cause, _NO_ADDRESS) for cause in _causes(error)):
-        text = f"{model}: the provider's address is not one"
-        advice = "check base_url, or the provider's own variable (as ANTHROPIC_BASE_URL)"
-        return _lasting("MODEL_ERROR", text, advice, then, "")
-    if _may_pass(error):
+        text = f"{model}: the address of the provider is not a valid URL"
+        advice = "check base_url, or the environment variable of the provider (ANTHROPIC_BASE_URL)"
+        return _lasting_error("MODEL_ERROR", text, advice, command, "")
+    if _is_transient(error):
         after = getattr(error, "retry_after", None)
-        return ModelUnavailable(
-            f"{model}: {_told(error)}", retry_after_ms=None if after is None else int(after * 1000)
-        )
+        after_ms = None if after is None else int(after * 1000)
+        return ModelUnavailable(f"{model}: {_transient_text(error)}", retry_after_ms=after_ms)
     if not isinstance(error, (*(kind for kind, *_ in _LASTING), theirs.ModelAPIError)):
-        return _misused(error, model, then)
+        return _settings_error(error, model, command)
     code, text, advice = _lasting_kind(error)
-    return _lasting(code, f"{model}: {text}", advice, then, _said(error, code))
+    return _lasting_error(code, f"{model}: {text}", advice, command, _provider_text(error, code))
 
 
-def _in_stream(error: Broken, model: str) -> theirs.ModelAPIError:
-    """As the library tells what it finds in a stream."""
+def _library_error(error: ProviderStreamError, model: str) -> theirs.ModelAPIError:
+    """Return the exception that the library would raise for an error in a stream."""
     kind = _IN_STREAM.get(error.code, theirs.ModelAPIError)
     body = {"message": error.message}
     return kind(model, str(error), body=body, provider_error_code=error.code or None)
 
 
 def _lasting_kind(error: Exception) -> tuple[str, str, str]:
-    for kind, *told in _LASTING:
+    for kind, code, text, advice in _LASTING:
         if isinstance(error, kind):
-            return told[0], told[1], told[2]
+            return code, text, advice
     if _is_refusal(error):
         return _LASTING[-1][1:]
     status = getattr(error, "status_code", None)
-    text = f"the request was refused with {status}" if status else "the request was refused"
-    if not _said(error, "MODEL_ERROR"):
+    text = "the provider refused the request" + (f" with {status}" if status else "")
+    if not _provider_text(error, "MODEL_ERROR"):
         return "MODEL_ERROR", text, "check base_url and model_settings"
-    return "MODEL_ERROR", text, "change what the provider names"
+    return "MODEL_ERROR", text, "change what the provider complains about"
 
 
-def _misused(error: Exception, model: str, then: str) -> ModelError | None:
+def _settings_error(error: Exception, model: str, command: str) -> ModelError | None:
     if not isinstance(error, theirs.UserError):
         return None
     text = " ".join(str(error).split())
-    return _lasting("MODEL_ERROR", f"{model}: {text}", "change model_settings", then, "")
+    return _lasting_error("MODEL_ERROR", f"{model}: {text}", "change model_settings", command, "")
 
 
-def refused(said: str, model: str, then: str) -> ModelError:
-    """The model answered that it will not answer."""
+def refusal_error(explanation: str, model: str, command: str) -> ModelError:
+    """Return the error for a response in which the model declines to respond."""
     _, code, text, advice = _LASTING[-1]
-    return _lasting(code, f"{model}: {text}", advice, then, said)
+    return _lasting_error(code, f"{model}: {text}", advice, command, explanation)
 
 
-def cut_off(model: str) -> ModelUnavailable:
-    """An answer that ended before it was whole."""
+def cut_off_error(model: str) -> ModelUnavailable:
+    """Return the error for a response that ended before it was complete."""
     return ModelUnavailable(f"{model}: {_CUT_OFF}")
 
 
-def no_answer(model: str) -> ModelUnavailable:
-    """What came is a page for people."""
-    hint = "check base_url; that of most servers ends in /v1"
-    return ModelUnavailable(f"{model}: a web page came instead of an answer", hint=hint)
+def web_page_error(model: str) -> ModelUnavailable:
+    """Return the error for a web page in place of a response."""
+    hint = "check base_url; for most servers it ends in /v1"
+    return ModelUnavailable(f"{model}: the server sent a web page, not a response", hint=hint)
 
 
-def _may_pass(error: Exception) -> bool:
+def _is_transient(error: Exception) -> bool:
     if isinstance(error, theirs.ModelQuotaExceededError):
         return False
     if isinstance(error, theirs.ModelHTTPError):
-        return isinstance(error, _PASSING) or error.status_code in _PASSING_STATUS
+        return isinstance(error, _TRANSIENT) or error.status_code in _TRANSIENT_STATUS
     if isinstance(error, theirs.ModelAPIError):  # from inside a stream, or of the connection
         is_bare = type(error) is theirs.ModelAPIError
-        return isinstance(error, _PASSING) or (is_bare and not _is_lasting(error))
+        return isinstance(error, _TRANSIENT) or (is_bare and not _is_lasting(error))
     if isinstance(error, theirs.ContentFilterError):
         return False
     return isinstance(error, (*_CUT, theirs.UnexpectedModelBehavior))
 
 
 def _is_lasting(error: theirs.ModelAPIError) -> bool:
-    """Whether a stream ended with an error that is the request's own."""
+    """Report whether an error in a stream was caused by the request itself."""
     code = str(error.provider_error_code or "")
     return "image" in code or code.startswith("invalid_") or _is_refusal(error)
 
@@ -162,27 +164,28 @@ def _is_refusal(error: Exception) -> bool:
     return any(word in str(error).lower() for word in _REFUSED)
 
 
-def _told(error: Exception) -> str:
+def _transient_text(error: Exception) -> str:
     if isinstance(error, theirs.ModelHTTPError):
-        return f"the provider answered {error.status_code}: {_said(error, '') or 'no reason given'}"
+        reason = _provider_text(error, "") or "no reason given"
+        return f"the provider responded with {error.status_code}: {reason}"
     if isinstance(error, theirs.ModelConnectionError | httpx2.TransportError):
-        return _unreached(error)
+        return _connection_text(error)
     if isinstance(error, theirs.ModelRequestTimeout):
-        return "the provider did not answer in time"
+        return "the provider did not respond in time"
     if isinstance(error, theirs.ModelAPIError):
-        return _said(error, "") or "the answer could not be read"
+        return _provider_text(error, "") or "the response could not be read"
     return _CUT_OFF
 
 
-def _unreached(error: BaseException) -> str:
-    """Who could not be reached, and why, as far as the causes say it; no path and no query."""
-    place = "the provider"
+def _connection_text(error: BaseException) -> str:
+    """Return the host that could not be reached and the reason; no path and no query."""
+    host = "the provider"
     for cause in _causes(error):
         if isinstance(cause, httpx2.TransportError) and cause._request is not None:  # noqa: SLF001 - .request raises where there is none
-            place = cause.request.url.netloc.rpartition(b"@")[2].decode()
-        if reason := _reason(cause):  # the first: behind it are the steps that led there
-            return f"the connection to {place} failed: {reason}"
-    return f"the connection to {place} failed"
+            host = cause.request.url.netloc.rpartition(b"@")[2].decode()
+        if reason := _reason(cause):  # the first reason is the most specific
+            return f"the connection to {host} failed: {reason}"
+    return f"the connection to {host} failed"
 
 
 def _reason(cause: BaseException) -> str | None:
@@ -199,29 +202,29 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _lasting(code: str, text: str, advice: str, then: str, said: str) -> ModelError:
+def _lasting_error(code: str, text: str, advice: str, command: str, explanation: str) -> ModelError:
     return ModelError(
-        f"{text}: {said}" if said else text,
+        f"{text}: {explanation}" if explanation else text,
         code=code,
-        hint=f"{advice}; then: {then}",
+        hint=f"{advice}; then: {command}",
     )
 
 
-def _said(error: Exception, code: str) -> str:
-    """The provider's own words; not where they are about the key, of which they may show a part."""
+def _provider_text(error: Exception, code: str) -> str:
+    """Return the provider's own text; not if it is about the key, which it may partly show."""
     if code == "MODEL_KEY":
         return ""
     if type(error) is theirs.ModelAPIError and error.body is None:
         text = error.message if error.provider_error_code else ""
     else:
-        text = _words(getattr(error, "body", None))
-    for key in _keys_sent(error):
+        text = _body_text(getattr(error, "body", None))
+    for key in _request_keys(error):
         text = text.replace(key, MASK)
     return " ".join(text.split())[:500]
 
 
-def _words(body: Any) -> str:
-    """What a body says: the providers' own form, those of servers like theirs, or plain text."""
+def _body_text(body: Any) -> str:
+    """Return the message in a body: in the form of a provider or compatible server, or as text."""
     for _ in range(2):
         if isinstance(body, Mapping) and isinstance(body.get("error"), Mapping):
             body = body["error"]
@@ -233,11 +236,11 @@ def _words(body: Any) -> str:
     return body if isinstance(body, str) and not is_page else ""
 
 
-def _keys_sent(error: Exception) -> Iterator[str]:
-    """What the request that failed had as keys: a server may repeat them."""
+def _request_keys(error: Exception) -> Iterator[str]:
+    """Return the keys in the headers of the failed request: a server may repeat them."""
     for cause in _causes(error):
         response = getattr(cause, "response", None)
         if isinstance(response, httpx2.Response):
-            told = map(response.request.headers.get, _KEY_HEADERS)
-            keys = [value.rpartition(" ")[2] for value in told if value]
-            yield from (key for key in keys if len(key) >= _SECRET)
+            values = map(response.request.headers.get, _KEY_HEADERS)
+            keys = [value.rpartition(" ")[2] for value in values if value]
+            yield from (key for key in keys if len(key) >= _MIN_KEY_LENGTH)

@@ -1,13 +1,11 @@
-"""One request to a model of pydantic-ai, streamed: pieces first, then the whole answer."""
+"""One request to a model of pydantic-ai, streamed: deltas first, then the complete response."""
 
-import json
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
-from typing import Any
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-import httpx2
 from pydantic_ai.exceptions import UnexpectedModelBehavior
 from pydantic_ai.messages import ModelMessage, ModelRequest, UserPromptPart
 from pydantic_ai.models import Model, StreamedResponse
@@ -15,42 +13,48 @@ from pydantic_ai.settings import ModelSettings
 
 from perdure.core.conversation.messages import Answer, AssistantMessage
 from perdure.core.conversation.repair import IncrementalCanonical
-from perdure.core.providers import Target, rendered
+from perdure.core.providers import Target, render_canonical, stream_reader
 from perdure.core.providers.catalog import Format, Provider
-from perdure.core.providers.native import DONE, NativeResponse, put_together, sent_in
-from perdure.core.providers.streams import Broken, Chunk, Reader, ReceivedResponse, reader_of
+from perdure.core.providers.stream import (
+    SHAPE_ERRORS,
+    Chunk,
+    MalformedStreamError,
+    ReceivedResponse,
+    ResponseReader,
+    read_native,
+)
 from perdure.runtime.models.base import Delta, Request
-from perdure.runtime.models.pydantic_ai.failures import cut_off, failure, no_answer, refused
+from perdure.runtime.models.pydantic_ai.failures import (
+    cut_off_error,
+    failure,
+    refusal_error,
+    web_page_error,
+)
 from perdure.runtime.models.pydantic_ai.translation import (
     OUTPUT_TOOL,
     OutputRequest,
-    history_of,
-    kept,
-    piece_of,
-    settings_of,
-    shape_of,
-    thinks,
-    told_by,
+    dump_response,
+    is_thinking_enabled,
+    library_messages,
+    library_settings,
+    output_request,
+    read_event,
+    received_response,
 )
-from perdure.runtime.models.pydantic_ai.transport import (
-    RequestTemplates,
-    StreamTap,
-    prefilled,
-    tapped,
-    whole,
-)
+from perdure.runtime.models.pydantic_ai.transport import RequestTemplates, StreamTap
 
 
-async def files_of(request: Request) -> dict[str, bytes]:
-    """The bytes of each stored file, by its digest; without those that are gone."""
+async def _read_files(request: Request) -> dict[str, bytes]:
+    """Return the bytes of each stored file by its digest, without files that are gone."""
     if request.read_file is None:
         return {}
-    found = {digest: await request.read_file(digest) for digest in dict.fromkeys(_digests(request))}
-    return {digest: data for digest, data in found.items() if data is not None}
+    digests = dict.fromkeys(_digests(request))
+    files = {digest: await request.read_file(digest) for digest in digests}
+    return {digest: data for digest, data in files.items() if data is not None}
 
 
-def encoded(files: Mapping[str, bytes]) -> dict[str, str]:
-    """The files as requests carry them."""
+def _encode_files(files: Mapping[str, bytes]) -> dict[str, str]:
+    """Return the files in base64."""
     return {digest: b64encode(data).decode() for digest, data in files.items()}
 
 
@@ -63,138 +67,131 @@ def _digests(request: Request) -> Iterator[str]:
                 yield part["blob"]
 
 
-_ANOTHER_MAKE = "the answer is not in the form of this provider"
-_ODD = (LookupError, TypeError, AttributeError)  # what reading such an answer ends in
-_PLACE = [ModelRequest([UserPromptPart("…")])]  # where the conversation stands in the request
+# Stands for the conversation, which replaces it in the body of the request.
+_PLACEHOLDER: Final = [ModelRequest([UserPromptPart("…")])]
 
 
 @dataclass(frozen=True, slots=True)
 class PydanticAIRequest:
-    """A model that can be asked; with a `format` the log's own bytes go out and come in."""
+    """Requests to one model; with a `format`, conversations and responses keep the log's bytes."""
 
     model: Model[Any]
     provider: Provider
     model_name: str
     format: Format | None
-    reads: bool = True  # whether the stream is just what the format says
-    repeats: RequestTemplates | None = None
+    reads_stream: bool = True  # False: streams may deviate from the format, the library reads them
+    templates: RequestTemplates | None = None
 
     async def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
-        """Ask for one turn; what the provider refuses or fails at is raised as ModelError."""
-        shape = shape_of(request, self.model)
+        """Request one turn. Raises ModelError if the provider refuses it or fails."""
+        output = output_request(request, self.model)
         label = f"{self.provider.name}:{self.model_name}"
-        heard: CompleteResponse | None = None
-        ear = StreamTap()
+        response: ReceivedResponse | None = None
+        tap = StreamTap()
         try:
             async with AsyncExitStack() as stack:
-                async for piece in self._pieces(request, shape, ear, stack):
-                    if isinstance(piece, CompleteResponse):
-                        heard = piece
+                async for chunk in self._chunks(request, output, tap, stack):
+                    if isinstance(chunk, ReceivedResponse):
+                        response = chunk
                     else:
-                        where = (request.session_id, request.turn)
-                        yield Delta(*where, piece.kind, piece.text, piece.call)
+                        ids = (request.session_id, request.turn)
+                        yield Delta(*ids, chunk.kind, chunk.text, chunk.call)
         except Exception as error:
-            is_odd = self.format and ear.chunks and isinstance(error, _ODD)
-            met = Broken("", _ANOTHER_MAKE) if is_odd else error
-            ours = failure(met, label, _command(request))
-            if ours is None:
+            is_malformed = self.format and tap.chunks and isinstance(error, SHAPE_ERRORS)
+            cause = MalformedStreamError() if is_malformed else error
+            translated = failure(cause, label, _retry_command(request))
+            if translated is None:
                 raise
-            raise (no_answer(label) if ear.is_page else ours) from error
-        if heard is None or not heard.whole:
-            raise no_answer(label) if ear.is_page else cut_off(label)
-        if heard.told.refusal is not None:
-            raise refused(heard.told.refusal, label, _command(request))
-        yield self._whole(heard, shape)
+            raise (web_page_error(label) if tap.is_web_page else translated) from error
+        if response is None or not response.is_complete:
+            raise web_page_error(label) if tap.is_web_page else cut_off_error(label)
+        if response.refusal is not None:
+            raise refusal_error(response.refusal, label, _retry_command(request))
+        yield self._answer(response, output)
 
-    async def _pieces(
-        self, request: Request, shape: OutputRequest, ear: StreamTap, stack: AsyncExitStack
-    ) -> AsyncIterator["Chunk | CompleteResponse"]:
-        """The answer as it comes, then the whole of it."""
-        reader = reader_of(self.format) if self.reads else None
-        ear.takes = reader is not None
-        stack.push_async_callback(ear.close)
-        stream = await self._opened(request, shape, ear, stack)
+    async def _chunks(
+        self, request: Request, output: OutputRequest, tap: StreamTap, stack: AsyncExitStack
+    ) -> AsyncIterator[Chunk | ReceivedResponse]:
+        """Yield the response as it arrives, then the whole of it."""
+        reader = self._response_reader()
+        tap.diverts = reader is not None
+        stack.push_async_callback(tap.close)
+        stream = await self._open_stream(request, output, tap, stack)
         if stream is not None:
-            pieces = self._translated(stream, ear)
+            chunks = self._read_by_library(stream, tap)
         elif reader is not None:
-            pieces = _read(reader, ear)
+            chunks = _read_stream(reader, tap)
         else:
             return
-        async for piece in pieces:
-            yield piece
+        async for chunk in chunks:
+            yield chunk
 
-    async def _opened(
-        self, request: Request, shape: OutputRequest, ear: StreamTap, stack: AsyncExitStack
+    def _response_reader(self) -> ResponseReader | None:
+        """Return a reader for the response; None if the library reads it."""
+        if self.format is None or not self.reads_stream:
+            return None
+        reader = stream_reader(self.format)
+        return reader if isinstance(reader, ResponseReader) else None
+
+    async def _open_stream(
+        self, request: Request, output: OutputRequest, tap: StreamTap, stack: AsyncExitStack
     ) -> StreamedResponse | None:
-        """The library's view of the answer; None if it has none, since the ear took it."""
-        messages, settings, conversation = await self._asked(request)
-        with tapped(ear), prefilled(await self._repeated(request, conversation, ear)):
-            if ear.stream is not None:
+        """Send the request; return the stream of the library, None if the tap diverted it."""
+        messages, settings, conversation = await self._library_request(request)
+        with tap.attached():
+            if self.templates is not None and tap.diverts:
+                await self.templates.repeat(request, conversation, tap)
+            if tap.stream is not None:
                 return None
-            asked = self.model.request_stream(messages, settings, shape.parameters)
+            context = self.model.request_stream(messages, settings, output.parameters)
             try:
-                stream = await stack.enter_async_context(asked)
+                stream = await stack.enter_async_context(context)
             except UnexpectedModelBehavior:
-                if ear.stream is None:
+                if tap.stream is None:
                     raise
-                stream = None  # it only says that nothing came
-        if self.repeats is not None and ear.request is not None:
-            self.repeats.keep(request, conversation, ear.request)
-        return stream if ear.stream is None else None
+                stream = None  # the library only reports that the diverted stream was empty
+        if self.templates is not None and tap.request is not None:
+            self.templates.remember(request, conversation, tap.request)
+        return stream if tap.stream is None else None
 
-    async def _repeated(
-        self, request: Request, conversation: Mapping[str, Any], ear: StreamTap
-    ) -> httpx2.Response | Exception | None:
-        """What was answered to a request like one before, for the library to make sense of.
-
-        None if the ear took the answer, or if the library has yet to make such a request.
-        """
-        again = self.repeats.again(request, conversation) if self.repeats and ear.takes else None
-        if again is None or self.repeats is None:
-            return None
-        with tapped(ear):
-            outcome = await self.repeats.sent(again)
-        if ear.stream is not None:
-            return None
-        self.repeats.forget()
-        return await whole(outcome)
-
-    async def _translated(
-        self, stream: StreamedResponse, ear: StreamTap
-    ) -> AsyncIterator["Chunk | CompleteResponse"]:
-        """The answer as the library reads it."""
-        calls: dict[int, str] = {}
+    async def _read_by_library(
+        self, stream: StreamedResponse, tap: StreamTap
+    ) -> AsyncIterator[Chunk | ReceivedResponse]:
+        call_ids: dict[int, str] = {}
         async for event in stream:
-            piece = piece_of(event, calls)
-            if piece is not None:
-                yield piece
+            chunk = read_event(event, call_ids)
+            if chunk is not None:
+                yield chunk
         response = stream.get()
+        native, is_complete = None, True
         if self.format is None:
-            yield CompleteResponse(told_by(response), kept(response))
-            return
-        sent = sent_in(ear.events(), self.format) if ear.chunks else NativeResponse(whole=True)
-        yield CompleteResponse(told_by(response), sent.native, sent.whole)
+            native = dump_response(response)
+        elif tap.chunks:
+            native, is_complete = read_native(stream_reader(self.format), tap.events())
+        yield replace(received_response(response), native=native, is_complete=is_complete)
 
-    async def _asked(
+    async def _library_request(
         self, request: Request
     ) -> tuple[list[ModelMessage], ModelSettings, Mapping[str, Any]]:
-        """What the library is asked with, and the part of the request that is ours."""
-        files = await files_of(request)
-        settings = settings_of(request.settings, self.provider, self.model.settings or {})
+        """Return the messages and settings for the library, and the conversation in its body."""
+        files = await _read_files(request)
+        settings = library_settings(request.settings, self.provider, self.model.settings or {})
         if self.format is None:
-            origin = (self.provider.recorded, self.model_name)
-            told = history_of(request.messages, origin, files, request.instructions)
-            return told, ModelSettings(**settings), {}  # type: ignore[typeddict-item]
-        growing = request.growing or IncrementalCanonical()
-        thinking = self.format == "anthropic" and thinks(settings)
-        target = Target(self.provider.recorded, self.model_name, encoded(files), thinking)
-        body = rendered(growing.canonical(list(request.messages)), self.format, target)
+            origin = (self.provider.log_name, self.model_name)
+            messages = library_messages(request.messages, origin, files, request.instructions)
+            return messages, ModelSettings(**settings), {}  # type: ignore[typeddict-item]
+        history = request.canonical or IncrementalCanonical()
+        thinking = self.format == "anthropic" and is_thinking_enabled(settings)
+        target = Target(self.provider.log_name, self.model_name, _encode_files(files), thinking)
+        body = render_canonical(history.canonical(list(request.messages)), self.format, target)
         if self.format == "openai-chat":
-            body["messages"] = self._chat(request.instructions, body["messages"])
+            body["messages"] = self._chat_messages(request.instructions, body["messages"])
         settings["extra_body"] = {**settings.get("extra_body", {}), **body}
-        return list(_PLACE), ModelSettings(**settings), body  # type: ignore[typeddict-item]
+        return list(_PLACEHOLDER), ModelSettings(**settings), body  # type: ignore[typeddict-item]
 
-    def _chat(self, instructions: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _chat_messages(
+        self, instructions: str, messages: list[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
         profile: Mapping[str, Any] = self.model.profile
         role = profile.get("openai_system_prompt_role") or "system"
         first = [{"role": role, "content": instructions}] if instructions else []
@@ -202,68 +199,42 @@ class PydanticAIRequest:
             messages = [_without_thinking(message) for message in messages]
         return first + messages
 
-    def _whole(self, heard: "CompleteResponse", shape: OutputRequest) -> Answer:
-        told = heard.told
-        asked = tuple(call for call in told.calls if call.tool != OUTPUT_TOOL)
-        last = next((call for call in told.calls if call.tool == OUTPUT_TOOL), None)
+    def _answer(self, response: ReceivedResponse, request: OutputRequest) -> Answer:
+        calls = tuple(call for call in response.calls if call.tool != OUTPUT_TOOL)
+        output_call = next((call for call in response.calls if call.tool == OUTPUT_TOOL), None)
         output = None
-        if last is not None and not asked and isinstance(last.params, dict):
-            output = shape.unwrapped_of(last.params)
-        elif shape.wrapped and not asked:
-            output = shape.unwrapped(told.text)
+        if output_call is not None and not calls and isinstance(output_call.params, dict):
+            output = request.encode_output(output_call.params)
+        elif request.wrapped and not calls:
+            output = request.parse_output(response.text)
         return Answer(
-            text=told.text,
-            calls=asked,
-            thinking=told.thinking,
+            text=response.text,
+            calls=calls,
+            thinking=response.thinking,
             output=output,
-            usage=told.usage,
-            stop=told.stop,
-            provider=self.provider.recorded,
+            usage=response.usage,
+            stop=response.stop,
+            provider=self.provider.log_name,
             model=self.model_name,
-            native=heard.native,
+            native=response.native,
         )
 
 
-@dataclass(frozen=True, slots=True)
-class CompleteResponse:
-    """A whole answer, and what goes back to its provider one day; cut off unless it is whole."""
+async def _read_stream(
+    reader: ResponseReader, tap: StreamTap
+) -> AsyncIterator[Chunk | ReceivedResponse]:
+    async for data in tap.diverted_events():
+        chunk = reader.read(data)
+        if chunk is not None:
+            yield chunk
+    yield reader.response()
 
-    told: ReceivedResponse
-    native: bytes | None
-    whole: bool = True
 
-
-def _command(request: Request) -> str:
-    """What to type once what stopped a request is put right."""
+def _retry_command(request: Request) -> str:
+    """Return the command that repeats a request once its cause of failure is removed."""
     verb = "resume" if request.purpose == "turn" else "compact"
     return f"perdure sessions {verb} {request.session_id}"
 
 
 def _without_thinking(message: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in message.items() if not key.startswith("reasoning")}
-
-
-async def _read(reader: Reader, ear: StreamTap) -> AsyncIterator[Chunk | CompleteResponse]:
-    """The answer as it is read here."""
-    events: list[Any] = []
-    done = False
-    async for data in ear.taken():
-        done = done or data == DONE
-        event = None if done else json.loads(data)
-        events.append(event)
-        with _of_another_make():
-            piece = reader.take(event) if isinstance(event, dict) else None
-        if piece is not None:
-            yield piece
-    sent = put_together(events, reader.format)
-    with _of_another_make():
-        told = reader.told(sent.items)
-    yield CompleteResponse(told, sent.native, sent.ended(done=done))
-
-
-@contextmanager
-def _of_another_make() -> Iterator[None]:
-    try:
-        yield
-    except _ODD as error:
-        raise Broken("", _ANOTHER_MAKE) from error

@@ -1,4 +1,4 @@
-"""Our conversation as pydantic-ai's messages, for providers whose format is not written here."""
+"""Conversations, outputs, settings and responses in the types of pydantic-ai, and back."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -42,48 +42,54 @@ from perdure.core.conversation.messages import (
     UserMessage,
 )
 from perdure.core.log.events import Content
-from perdure.core.log.stop_reasons import early
+from perdure.core.log.stop_reasons import stop_reason
 from perdure.core.providers.catalog import Provider
-from perdure.core.providers.streams import Chunk, ReceivedResponse, asked_call, counted
+from perdure.core.providers.stream import (
+    Chunk,
+    ReceivedResponse,
+    joined_thinking,
+    nonzero_usage,
+    requested_call,
+)
 from perdure.runtime.models.base import Request
 
 Origin = tuple[str, str]  # provider and model
 Files = Mapping[str, bytes]  # by digest
 
 
-def history_of(
+def library_messages(
     messages: Sequence[Message], origin: Origin, files: Files, instructions: str
 ) -> list[ModelMessage]:
-    """The messages; an answer of the same provider and model is just as it came."""
-    told: list[ModelMessage] = []
+    """Return the messages; a response of the same provider and model is just as it was recorded."""
+    history: list[ModelMessage] = []
     for message in messages:
         if isinstance(message, AssistantMessage):
-            told.append(_answer(message, origin))
+            history.append(_response(message, origin))
             continue
         part = _part(message, files)
-        last = told[-1] if told else None
+        last = history[-1] if history else None
         if isinstance(last, ModelRequest):
-            told[-1] = ModelRequest([*last.parts, part], instructions=instructions)
+            history[-1] = ModelRequest([*last.parts, part], instructions=instructions)
         else:
-            told.append(ModelRequest([part], instructions=instructions))
-    return told
+            history.append(ModelRequest([part], instructions=instructions))
+    return history
 
 
-def kept(response: ModelResponse) -> bytes:
-    """An answer as it is kept in the log, for the same provider and model."""
+def dump_response(response: ModelResponse) -> bytes:
+    """Return a response as the log keeps it, for the same provider and model."""
     return ModelMessagesTypeAdapter.dump_json([response])
 
 
-def _answer(message: AssistantMessage, origin: Origin) -> ModelResponse:
+def _response(message: AssistantMessage, origin: Origin) -> ModelResponse:
     if message.native is not None and (message.provider, message.model) == origin:
         try:
-            found = ModelMessagesTypeAdapter.validate_json(message.native)
+            recorded = ModelMessagesTypeAdapter.validate_json(message.native)
         except ValidationError:
-            found = []
-        if len(found) == 1 and isinstance(found[0], ModelResponse):
-            return found[0]
-    said = message.text or (message.output or b"").decode()
-    parts: list[ModelResponsePart] = [TextPart(said)] if said.strip() else []
+            recorded = []
+        if len(recorded) == 1 and isinstance(recorded[0], ModelResponse):
+            return recorded[0]
+    text = message.text or (message.output or b"").decode()
+    parts: list[ModelResponsePart] = [TextPart(text)] if text.strip() else []
     parts += [ToolCallPart(call.tool, dict(call.params), call.id) for call in message.calls]
     return ModelResponse(parts)
 
@@ -93,8 +99,8 @@ def _part(message: UserMessage | ToolMessage, files: Files) -> ModelRequestPart:
     if isinstance(message, UserMessage):
         return UserPromptPart(content)
     outcome: Any = "failed" if message.is_error else "success"
-    told: Any = content if isinstance(content, str) else list(content)
-    return ToolReturnPart(message.tool, told, message.call_id, outcome=outcome)
+    result: Any = content if isinstance(content, str) else list(content)
+    return ToolReturnPart(message.tool, result, message.call_id, outcome=outcome)
 
 
 def _content(content: Content, files: Files) -> str | Sequence[UserContent]:
@@ -118,33 +124,33 @@ def _item(item: Mapping[str, Any], files: Files) -> UserContent:
 
 
 OUTPUT_TOOL: Final = "final_output"
-_SAYS: Final = "Give the final answer with this, once nothing else is left to do."
-_VALUE: Final = "value"  # holds an output that is no object, which providers want
+_OUTPUT_DESCRIPTION: Final = "Give the final answer with this, once nothing else is left to do."
+_VALUE: Final = "value"  # key of an output that is not an object: providers accept objects only
 
 
 @dataclass(frozen=True, slots=True)
 class OutputRequest:
-    """How the output is asked for: as the provider's own structured output, or by a tool."""
+    """Parameters of a request: tools and, if there is an output type, how the model gives it."""
 
     parameters: ModelRequestParameters
     wrapped: bool = False
 
-    def unwrapped(self, text: str) -> bytes | None:
-        """The output in what the model gave as its object; None if it gave no JSON."""
+    def parse_output(self, text: str) -> bytes | None:
+        """Return the output in the text of a response; None if it is not JSON."""
         try:
-            return self.unwrapped_of(json.loads(text))
+            return self.encode_output(json.loads(text))
         except ValueError:
             return None
 
-    def unwrapped_of(self, value: object) -> bytes:
-        """The output in the object itself."""
+    def encode_output(self, value: object) -> bytes:
+        """Return the output in the object of the model, as JSON."""
         if self.wrapped and isinstance(value, dict) and _VALUE in value:
             value = value[_VALUE]
         return json.dumps(value, ensure_ascii=False).encode()
 
 
-def shape_of(request: Request, model: Model[Any]) -> OutputRequest:
-    """The tools and the output type of a request, for this model."""
+def output_request(request: Request, model: Model[Any]) -> OutputRequest:
+    """Return the parameters of a request for this model."""
     tools = [
         ToolDefinition(
             name=tool.name,
@@ -153,31 +159,33 @@ def shape_of(request: Request, model: Model[Any]) -> OutputRequest:
         )
         for tool in request.tools
     ]
-    said = [InstructionPart(request.instructions)] if request.instructions else None
+    parts = [InstructionPart(request.instructions)] if request.instructions else None
     if request.output_schema is None:
-        return OutputRequest(ModelRequestParameters(function_tools=tools, instruction_parts=said))
+        return OutputRequest(ModelRequestParameters(function_tools=tools, instruction_parts=parts))
     schema, wrapped = _as_object(request.output_schema)
     profile = model.profile
     if profile.get("supports_json_schema_output") and not profile.get(
         "native_output_requires_schema_in_instructions"
     ):
-        wanted = OutputObjectDefinition(schema, name=OUTPUT_TOOL)
         parameters = ModelRequestParameters(
             function_tools=tools,
             output_mode="native",
-            output_object=wanted,
-            instruction_parts=said,
+            output_object=OutputObjectDefinition(schema, name=OUTPUT_TOOL),
+            instruction_parts=parts,
         )
         return OutputRequest(parameters, wrapped)
-    last = ToolDefinition(
-        name=OUTPUT_TOOL, description=_SAYS, parameters_json_schema=schema, kind="output"
+    output_tool = ToolDefinition(
+        name=OUTPUT_TOOL,
+        description=_OUTPUT_DESCRIPTION,
+        parameters_json_schema=schema,
+        kind="output",
     )
     parameters = ModelRequestParameters(
         function_tools=tools,
         output_mode="tool",
-        output_tools=[last],
+        output_tools=[output_tool],
         allow_text_output=False,
-        instruction_parts=said,
+        instruction_parts=parts,
     )
     return OutputRequest(parameters, wrapped)
 
@@ -186,12 +194,12 @@ def _as_object(schema: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     if schema.get("type") == "object" or "$ref" in schema:
         return dict(schema), False
     inner = {key: value for key, value in schema.items() if key != "$defs"}
-    made = {"type": "object", "properties": {_VALUE: inner}, "required": [_VALUE]}
-    return ({**made, "$defs": schema["$defs"]} if "$defs" in schema else made), True
+    wrapped = {"type": "object", "properties": {_VALUE: inner}, "required": [_VALUE]}
+    return ({**wrapped, "$defs": schema["$defs"]} if "$defs" in schema else wrapped), True
 
 
-def piece_of(event: ModelResponseStreamEvent, calls: dict[int, str]) -> Chunk | None:
-    """The piece in an event; `calls` are the ids of those that began, by their place."""
+def read_event(event: ModelResponseStreamEvent, call_ids: dict[int, str]) -> Chunk | None:
+    """Return the chunk in an event; `call_ids` has the ids of started calls by their index."""
     match event:
         case (
             PartStartEvent(part=TextPart(content=text))
@@ -203,100 +211,98 @@ def piece_of(event: ModelResponseStreamEvent, calls: dict[int, str]) -> Chunk | 
             | PartDeltaEvent(delta=ThinkingPartDelta(content_delta=text))
         ):
             return Chunk("thinking", text) if text else None
-        case PartStartEvent(index=place, part=ToolCallPart() as call):
-            calls[place] = call.tool_call_id
-            return _args(call.args, call.tool_call_id)
-        case PartDeltaEvent(index=place, delta=ToolCallPartDelta(args_delta=args)):
-            # What a provider's own tool is called with is no call of ours.
-            return _args(args, calls[place]) if place in calls else None
+        case PartStartEvent(index=index, part=ToolCallPart() as call):
+            call_ids[index] = call.tool_call_id
+            return _args_chunk(call.args, call.tool_call_id)
+        case PartDeltaEvent(index=index, delta=ToolCallPartDelta(args_delta=args)):
+            # The provider runs its own tools itself: their arguments are not of our calls.
+            return _args_chunk(args, call_ids[index]) if index in call_ids else None
         case _:
             return None
 
 
-def _args(args: str | dict[str, object] | None, call: str) -> Chunk | None:
+def _args_chunk(args: str | dict[str, object] | None, call_id: str) -> Chunk | None:
     text = json.dumps(args) if isinstance(args, dict) else args
-    return Chunk("args", text, call) if text and text != "{}" else None
+    return Chunk("args", text, call_id) if text and text != "{}" else None
 
 
-def told_by(response: ModelResponse) -> ReceivedResponse:
-    """What a whole answer says."""
+def received_response(response: ModelResponse) -> ReceivedResponse:
+    """Return the complete response that the library has read, without native form."""
     parts, details = response.parts, response.provider_details or {}
-    refused = response.finish_reason == "content_filter"
-    thoughts = [part.content for part in parts if isinstance(part, ThinkingPart)]
+    is_refused = response.finish_reason == "content_filter"
     return ReceivedResponse(
-        # A block of a kind that the library does not know comes as text without any.
+        # The library returns a block of an unknown kind as a text part without content.
         text="".join(part.content or "" for part in parts if isinstance(part, TextPart)),
         calls=tuple(
-            asked_call(part.tool_call_id, part.tool_name, part.args)
+            requested_call(part.tool_call_id, part.tool_name, part.args)
             for part in parts
             if isinstance(part, ToolCallPart)
         ),
-        thinking="\n\n".join(filter(None, thoughts)) or None,
+        thinking=joined_thinking(part.content for part in parts if isinstance(part, ThinkingPart)),
         usage=_usage(response),
         stop=_stop(response),
-        refusal=str(details.get("refusal") or "") if refused else None,
+        refusal=str(details.get("refusal") or "") if is_refused else None,
     )
 
 
 def _stop(response: ModelResponse) -> str | None:
-    """Why it ended, in the provider's word where that is known here, else in the library's."""
-    theirs = str((response.provider_details or {}).get("finish_reason") or "")
-    if response.finish_reason == "length" and early(theirs) is None:
+    """Return the stop reason of the provider if perdure knows it, else that of the library."""
+    reason = str((response.provider_details or {}).get("finish_reason") or "")
+    if response.finish_reason == "length" and stop_reason(reason) is None:
         return response.finish_reason
-    return theirs or response.finish_reason
+    return reason or response.finish_reason
 
 
 def _usage(response: ModelResponse) -> dict[str, float]:
-    """What was counted; the input includes what was read from a cache or written to it."""
-    used = response.usage
-    return counted(
+    """Return the token counts; input includes tokens read from and written to a cache."""
+    usage = response.usage
+    return nonzero_usage(
         {
-            "inputTokens": used.input_tokens,
-            "outputTokens": used.output_tokens,
-            "cacheReadTokens": used.cache_read_tokens,
-            "cacheWriteTokens": used.cache_write_tokens,
-            "reasoningTokens": used.details.get("reasoning_tokens", 0),
+            "inputTokens": usage.input_tokens,
+            "outputTokens": usage.output_tokens,
+            "cacheReadTokens": usage.cache_read_tokens,
+            "cacheWriteTokens": usage.cache_write_tokens,
+            "reasoningTokens": usage.details.get("reasoning_tokens", 0),
         }
     )
 
 
 _UNIFIED: Final = frozenset(ModelSettings.__annotations__)
 _DEFAULTS: Final[Mapping[str | None, Mapping[str, Any]]] = {
-    # Instructions, tools and the conversation so far are read from the provider's cache.
+    # The provider reads instructions, tools and the conversation so far from its cache.
     "anthropic": {"cache": True},
-    # Nothing is left at the provider, so that a session goes on when it has long forgotten it.
+    # The provider stores nothing: a session must continue after the provider has deleted it.
     "openai-responses": {"openai_store": False},
 }
 
 
-def settings_of(
-    given: Mapping[str, Any], provider: Provider, known: Mapping[str, Any]
+def library_settings(
+    settings: Mapping[str, Any], provider: Provider, model_settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The settings: names of pydantic-ai as such, any other as a key of the provider's own request.
+    """Return settings of pydantic-ai; any other setting is a key in the body of the request.
 
-    What a model object has as `known` settings stands unless it is `given` otherwise.
-
-    `thinking` is both: `true` or a level for every provider, an object for Anthropic's own.
+    `settings` override `model_settings`, those of a model object. `thinking` is both: `true` or a
+    level for every provider, an object for Anthropic only.
     """
     family = provider.name.partition("-")[0]
     prefixes = ("openai_", f"{family}_")
-    usual = _DEFAULTS.get(provider.format, {})
-    made = {key: value for key, value in usual.items() if key not in known}
-    body = dict(given.get("extra_body") or known.get("extra_body") or {})
-    for key, value in given.items():
-        own = key.startswith(prefixes) or key in _UNIFIED
-        if own and not (key == "thinking" and isinstance(value, Mapping)):
-            made[key] = value
+    defaults = _DEFAULTS.get(provider.format, {})
+    merged = {key: value for key, value in defaults.items() if key not in model_settings}
+    body = dict(settings.get("extra_body") or model_settings.get("extra_body") or {})
+    for key, value in settings.items():
+        is_library = key.startswith(prefixes) or key in _UNIFIED
+        if is_library and not (key == "thinking" and isinstance(value, Mapping)):
+            merged[key] = value
         else:
             body[key] = value
-    made.pop("extra_body", None)
-    return {**made, "extra_body": body} if body else made
+    merged.pop("extra_body", None)
+    return {**merged, "extra_body": body} if body else merged
 
 
-def thinks(settings: Mapping[str, Any]) -> bool:
-    """Whether the model is told to think, so that an open tool loop must have begun with it."""
+def is_thinking_enabled(settings: Mapping[str, Any]) -> bool:
+    """Report whether thinking is enabled: an open tool loop must then have begun with thinking."""
     body = settings.get("extra_body") or {}
-    for said in (body.get("thinking"), settings.get("anthropic_thinking")):
-        if isinstance(said, Mapping):
-            return said.get("type") == "enabled"
+    for thinking in (body.get("thinking"), settings.get("anthropic_thinking")):
+        if isinstance(thinking, Mapping):
+            return thinking.get("type") == "enabled"
     return bool(settings.get("thinking"))

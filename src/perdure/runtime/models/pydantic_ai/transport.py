@@ -1,7 +1,7 @@
-"""A request that its library made once, made again with another conversation in it.
+"""HTTP transport below pydantic-ai: streams diverted from the library, and the request cache.
 
-The library is shown one message that stands for the conversation: of the same instructions, tools
-and settings it makes the same request every time, which takes longer than to send it.
+A `StreamTap` sees the response to one request. It either records the stream or diverts it, so that
+perdure reads it and the library does not. `RequestTemplates` is the request cache.
 """
 
 import json
@@ -16,98 +16,253 @@ import httpx2
 
 from perdure.runtime.models.base import Request
 
-_MOST: Final = 4  # kinds of requests that are known at one time: turns, summaries
-# A request that has one of these is meant once.
-_MEANT_ONCE: Final = ("idempotency-key", "traceparent", "tracestate", "baggage")
-_OF_THE_BODY: Final = ("content-length", "transfer-encoding")
-Key = tuple[Any, ...]
+Outcome = httpx2.Response | Exception
+_TIMEOUT: Final = httpx2.Timeout(600, connect=10)
+_LINE_ENDS: Final = (b"\n", b"\r")
+_MAX_TEMPLATES: Final = 4  # kinds of requests in the cache at one time, such as turns and summaries
+# The value of such a header is valid for one request only.
+_SINGLE_USE_HEADERS: Final = ("idempotency-key", "traceparent", "tracestate", "baggage")
+_BODY_HEADERS: Final = ("content-length", "transfer-encoding")
 
-_answered: ContextVar[httpx2.Response | Exception | None] = ContextVar(
-    "perdure_answered", default=None
-)
+
+# --- the tap ------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class StreamTap:
+    """Access to the response of one request, below the library that makes the request.
+
+    With `diverts`, an event stream goes to `diverted_events`, and the library gets an empty one.
+    Otherwise the library reads the stream, and `events` has a copy of it.
+    """
+
+    diverts: bool = False
+    outcome: Outcome | None = None  # given to the library in place of sending its next request
+    is_web_page: bool = False
+    stream: httpx2.AsyncByteStream | None = None  # the diverted stream
+    request: httpx2.Request | None = None  # the request that the diverted stream responds to
+    chunks: list[bytes] = field(default_factory=list)
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """Tap the requests that are made inside."""
+        token = _current_tap.set(self)
+        try:
+            yield
+        finally:
+            _current_tap.reset(token)
+
+    def events(self) -> Iterator[bytes]:
+        """Return the data of each recorded event."""
+        yield from _event_data(b"".join(self.chunks).splitlines())
+
+    async def diverted_events(self) -> AsyncIterator[bytes]:
+        """Yield the data of each event of the diverted stream as it arrives."""
+        rest = b""
+        async for chunk in self.stream or _EmptyStream():
+            lines = (rest + chunk).splitlines(keepends=True)
+            rest = lines.pop() if lines and not lines[-1].endswith(_LINE_ENDS) else b""
+            for data in _event_data(lines):
+                yield data
+        for data in _event_data([rest]):
+            yield data
+
+    async def close(self) -> None:
+        """Release the connection of the diverted stream."""
+        if self.stream is not None:
+            await self.stream.aclose()
+
+
+_current_tap: ContextVar[StreamTap | None] = ContextVar("perdure_stream_tap", default=None)
+
+
+def _event_data(lines: Iterable[bytes]) -> Iterator[bytes]:
+    for line in lines:
+        if line.startswith(b"data:"):
+            yield line[5:].strip()
+
+
+# --- the HTTP client ----------------------------------------------------------------------------
+
+
+class _TapClient(httpx2.AsyncClient):
+    """An HTTP client that returns the outcome of the current tap, if there is one, unsent."""
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """Return the response to a request."""
+        tap = _current_tap.get()
+        if tap is None or tap.outcome is None:
+            return await super().send(request, **options)
+        outcome, tap.outcome = tap.outcome, None
+        if isinstance(outcome, Exception):
+            raise outcome
+        outcome.request = request
+        return outcome
+
+
+def open_client() -> httpx2.AsyncClient:
+    """Open an HTTP client with taps."""
+    client = _TapClient(timeout=_TIMEOUT, follow_redirects=True)
+    install_tap(client)
+    return client
+
+
+def install_tap(client: httpx2.AsyncClient) -> None:
+    """Let taps see the responses of a client; changes nothing else, and a second call nothing."""
+    hooks = client.event_hooks
+    if _tap_response not in hooks["response"]:
+        client.event_hooks = {
+            "request": [*hooks["request"], _refuse_compression],
+            "response": [*hooks["response"], _tap_response],
+        }
+
+
+async def _refuse_compression(request: httpx2.Request) -> None:
+    if _current_tap.get() is not None:
+        request.headers["accept-encoding"] = "identity"  # a tap sees the bytes before decoding
+
+
+async def _tap_response(response: httpx2.Response) -> None:
+    tap = _current_tap.get()
+    if tap is None or not isinstance(response.stream, httpx2.AsyncByteStream):
+        return
+    tap.chunks.clear()
+    if response.headers.get("content-encoding", "identity") != "identity":
+        return  # compressed all the same: the tap could not read it
+    media_type = response.headers.get("content-type", "")
+    is_stream = media_type.startswith("text/event-stream")
+    tap.is_web_page = response.is_success and media_type.startswith("text/html")
+    if tap.diverts and response.is_success and is_stream:
+        tap.stream, response.stream = response.stream, _EmptyStream()
+        tap.request = response.request
+    else:
+        response.stream = _RecordedStream(response.stream, tap.chunks)
+
+
+class _EmptyStream(httpx2.AsyncByteStream):
+    """A stream that has ended."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for chunk in tuple[bytes, ...]():
+            yield chunk
+
+
+class _RecordedStream(httpx2.AsyncByteStream):
+    """A stream that appends a copy of each chunk to a list."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, chunks: list[bytes]) -> None:
+        self._stream = stream
+        self._chunks = chunks
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self._stream:
+            self._chunks.append(chunk)
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+# --- the request cache --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
-    """A request without its conversation, which stood under `place`."""
+class _Template:
+    """A request without its conversation, which belongs under `key` in its body."""
 
-    made: httpx2.Request
+    request: httpx2.Request
     body: Mapping[str, Any]
-    place: str
+    key: str
 
-    def filled(self, conversation: Any) -> httpx2.Request:
-        """The request with a conversation in it."""
-        body = {**self.body, self.place: conversation}
+    def fill(self, conversation: Any) -> httpx2.Request:
+        body = {**self.body, self.key: conversation}
         text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-        made = self.made
-        headers = [(k, v) for k, v in made.headers.multi_items() if k not in _OF_THE_BODY]
+        headers = self.request.headers.multi_items()
         return httpx2.Request(
-            made.method,
-            made.url,
-            headers=headers,
+            self.request.method,
+            self.request.url,
+            headers=[(name, value) for name, value in headers if name not in _BODY_HEADERS],
             content=text.encode(),
-            extensions=dict(made.extensions),
+            extensions=dict(self.request.extensions),
         )
 
 
 class RequestTemplates:
-    """The requests that were made over one client, by what they were made of."""
+    """Cache of the HTTP requests that the library made over one client, without conversations.
+
+    The library sees one message that stands for the conversation: from the same instructions,
+    tools and settings it builds the same request every time. A cached request is filled with the
+    new conversation and sent without the library, which saves a third of the Python calls that
+    were left in a turn of a real model after the other savings (16,600 before all of them, 6,300
+    after; the overhead over the bare SDK fell from 10.7 to 2.2-2.6 ms). A response that is not an
+    event stream goes to the library as the outcome of its own request, so that it reports failures
+    as always and nothing is requested twice; the cache is then emptied.
+    """
 
     def __init__(self, client: httpx2.AsyncClient) -> None:
         self._client = client
-        self._known: list[tuple[Key, Template]] = []
+        self._templates: list[tuple[tuple[Any, ...], _Template]] = []
 
-    def keep(self, request: Request, conversation: Mapping[str, Any], made: httpx2.Request) -> None:
-        """Remember what the library made, if nothing in it is meant for just one request."""
-        if len(conversation) != 1 or any(name in made.headers for name in _MEANT_ONCE):
+    async def repeat(
+        self, request: Request, conversation: Mapping[str, Any], tap: StreamTap
+    ) -> None:
+        """Send a cached request under a diverting tap, which must be attached.
+
+        Afterwards the tap has the stream, or the outcome for the library, or neither of them if
+        the library has yet to make such a request.
+        """
+        filled = self.fill(request, conversation)
+        if filled is None:
             return
-        (place,) = conversation
-        body = {key: value for key, value in json.loads(made.content).items() if key != place}
-        # Without its content: what a session said is not kept until the next one speaks.
-        bare = httpx2.Request(
-            made.method, made.url, headers=made.headers, extensions=dict(made.extensions)
-        )
-        known = (deepcopy(_key(request)), Template(bare, body, place))
-        self._known = [known, *self._known[: _MOST - 1]]
+        try:
+            outcome: Outcome = await self._client.send(filled, stream=True)
+        except httpx2.HTTPError as error:
+            outcome = error
+        if tap.stream is None:
+            self.forget()
+            tap.outcome = await _read_fully(outcome)
 
-    def forget(self) -> None:
-        """Let the library make the next request, of whatever has changed."""
-        self._known = []
-
-    def again(self, request: Request, conversation: Mapping[str, Any]) -> httpx2.Request | None:
-        """The request that the library would make; None if it has not made one like it."""
-        key = _key(request)
-        for known, template in self._known:
-            if known == key and conversation.keys() == {template.place}:
-                return template.filled(conversation[template.place])
+    def fill(self, request: Request, conversation: Mapping[str, Any]) -> httpx2.Request | None:
+        """Return the HTTP request that the library would make; None if none like it is cached."""
+        inputs = _library_inputs(request)
+        for cached_inputs, template in self._templates:
+            if cached_inputs == inputs and conversation.keys() == {template.key}:
+                return template.fill(conversation[template.key])
         return None
 
-    async def sent(self, request: httpx2.Request) -> httpx2.Response | Exception:
-        """What comes back, its head only."""
-        try:
-            return await self._client.send(request, stream=True)
-        except httpx2.HTTPError as error:
-            return error
+    def remember(
+        self, request: Request, conversation: Mapping[str, Any], http_request: httpx2.Request
+    ) -> None:
+        """Cache a request of the library, unless a part of it is valid for one request only."""
+        is_single_use = any(name in http_request.headers for name in _SINGLE_USE_HEADERS)
+        if len(conversation) != 1 or is_single_use:
+            return
+        (key,) = conversation
+        body = json.loads(http_request.content)
+        body.pop(key, None)
+        # Without its content: a conversation does not stay in memory after its request.
+        bare = httpx2.Request(
+            http_request.method,
+            http_request.url,
+            headers=http_request.headers,
+            extensions=dict(http_request.extensions),
+        )
+        entry = (deepcopy(_library_inputs(request)), _Template(bare, body, key))
+        self._templates = [entry, *self._templates[: _MAX_TEMPLATES - 1]]
+
+    def forget(self) -> None:
+        """Empty the cache, so that the library makes the next request."""
+        self._templates = []
 
 
-def _key(request: Request) -> Key:
-    """All that the library makes a request of, beside the model."""
+def _library_inputs(request: Request) -> tuple[Any, ...]:
+    """Return everything that the library builds a request from, besides the model."""
     tools = tuple((tool.name, tool.description, tool.parameters) for tool in request.tools)
     return (request.instructions, tools, dict(request.settings), request.output_schema)
 
 
-@contextmanager
-def prefilled(outcome: httpx2.Response | Exception | None) -> Iterator[None]:
-    """Let the next request inside find that it was answered already, and with what."""
-    token = _answered.set(outcome)
-    try:
-        yield
-    finally:
-        _answered.reset(token)
-
-
-async def whole(outcome: httpx2.Response | Exception) -> httpx2.Response | Exception:
-    """An answer that can be read a second time."""
+async def _read_fully(outcome: Outcome) -> Outcome:
+    """Return a response with its whole content, so that the library can read it again."""
     if isinstance(outcome, Exception):
         return outcome
     try:
@@ -116,141 +271,6 @@ async def whole(outcome: httpx2.Response | Exception) -> httpx2.Response | Excep
         return error
     finally:
         await outcome.aclose()
-    packed = (*_OF_THE_BODY, "content-encoding")
-    headers = [(k, v) for k, v in outcome.headers.multi_items() if k not in packed]
+    dropped = (*_BODY_HEADERS, "content-encoding")
+    headers = [item for item in outcome.headers.multi_items() if item[0] not in dropped]
     return httpx2.Response(outcome.status_code, headers=headers, content=content)
-
-
-class Client(httpx2.AsyncClient):
-    """A client of which one can say what was answered, instead of asking."""
-
-    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """The response to a request."""
-        given = _answered.get()
-        if given is None:
-            return await super().send(request, **options)
-        _answered.set(None)
-        if isinstance(given, Exception):
-            raise given
-        given.request = request
-        return given
-
-
-_TIMEOUT = httpx2.Timeout(600, connect=10)
-_ENDS = (b"\n", b"\r")
-
-
-@dataclass(slots=True)
-class StreamTap:
-    """What one request was answered with: the bytes of its last stream.
-
-    One that takes the stream keeps it to itself: the library is told that nothing came.
-    """
-
-    takes: bool = False
-    is_page: bool = False  # what was answered is for people
-    stream: httpx2.AsyncByteStream | None = None  # that was taken
-    request: httpx2.Request | None = None  # to which it was the answer
-    chunks: list[bytes] = field(default_factory=list)
-
-    def events(self) -> Iterator[bytes]:
-        """The data of each event that was heard."""
-        yield from _data(b"".join(self.chunks).splitlines())
-
-    async def taken(self) -> AsyncIterator[bytes]:
-        """The data of each event of the stream that was taken, as it comes."""
-        rest = b""
-        async for chunk in self.stream or _Nothing():
-            lines = (rest + chunk).splitlines(keepends=True)
-            rest = lines.pop() if lines and not lines[-1].endswith(_ENDS) else b""
-            for data in _data(lines):
-                yield data
-        for data in _data([rest]):
-            yield data
-
-    async def close(self) -> None:
-        """Give the connection back."""
-        if self.stream is not None:
-            await self.stream.aclose()
-
-
-def _data(lines: Iterable[bytes]) -> Iterator[bytes]:
-    for line in lines:
-        if line.startswith(b"data:"):
-            yield line[5:].strip()
-
-
-_ear: ContextVar[StreamTap | None] = ContextVar("perdure_ear", default=None)
-
-
-@contextmanager
-def tapped(ear: StreamTap) -> Iterator[None]:
-    """Let the ear hear what is answered to the request that is made inside."""
-    token = _ear.set(ear)
-    try:
-        yield
-    finally:
-        _ear.reset(token)
-
-
-def open_client() -> httpx2.AsyncClient:
-    """A client whose streamed answers can be heard."""
-    client = Client(timeout=_TIMEOUT, follow_redirects=True)
-    listen_to(client)
-    return client
-
-
-def listen_to(client: httpx2.AsyncClient) -> None:
-    """Let the streamed answers of a client be heard; once is enough, and changes nothing else."""
-    hooks = client.event_hooks
-    if _hear not in hooks["response"]:
-        client.event_hooks = {
-            "request": [*hooks["request"], _ask_plainly],
-            "response": [*hooks["response"], _hear],
-        }
-
-
-async def _ask_plainly(request: httpx2.Request) -> None:
-    if _ear.get() is not None:
-        request.headers["accept-encoding"] = "identity"  # what is heard is before any decoding
-
-
-async def _hear(response: httpx2.Response) -> None:
-    ear = _ear.get()
-    if ear is None or not isinstance(response.stream, httpx2.AsyncByteStream):
-        return
-    ear.chunks.clear()
-    if response.headers.get("content-encoding", "identity") != "identity":
-        return  # what is packed all the same is not heard
-    kind = response.headers.get("content-type", "")
-    is_stream = kind.startswith("text/event-stream")
-    ear.is_page = response.is_success and kind.startswith("text/html")
-    if ear.takes and response.is_success and is_stream:
-        ear.stream, response.stream = response.stream, _Nothing()
-        ear.request = response.request
-    else:
-        response.stream = _Heard(response.stream, ear)
-
-
-class _Nothing(httpx2.AsyncByteStream):
-    """A stream that has ended."""
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for chunk in tuple[bytes, ...]():
-            yield chunk
-
-
-class _Heard(httpx2.AsyncByteStream):
-    """A stream of which each piece is kept."""
-
-    def __init__(self, stream: httpx2.AsyncByteStream, ear: StreamTap) -> None:
-        self._stream = stream
-        self._ear = ear
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for chunk in self._stream:
-            self._ear.chunks.append(chunk)
-            yield chunk
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()

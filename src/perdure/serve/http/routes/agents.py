@@ -1,4 +1,4 @@
-"""The agents that are known here."""
+"""Routes of agents."""
 
 from typing import Any, Final
 
@@ -6,27 +6,27 @@ from fastapi import APIRouter, Response
 
 from perdure.runtime.agents.agents import ReadyAgent
 from perdure.serve.http.dependencies import Reads
-from perdure.serve.http.responses import Schema, answers, reply, shape
+from perdure.serve.http.responses import json_response, object_schema, responses
+from perdure.serve.http.schemas import TEXT
 
 router = APIRouter(tags=["agents"])
 
-_TEXT: Final[Schema] = {"type": "string"}
-_TOOL: Final = shape(("name", "description"), name=_TEXT, description=_TEXT)
-_AGENT: Final = shape(
+_TOOL: Final = object_schema(("name", "description"), name=TEXT, description=TEXT)
+_AGENT: Final = object_schema(
     ("name", "description", "tools"),
-    name=_TEXT,
-    description=_TEXT,
+    name=TEXT,
+    description=TEXT,
     tools={"type": "array", "items": _TOOL},
 )
-_AGENTS: Final = shape(("agents",), agents={"type": "array", "items": _AGENT})
+_AGENTS: Final = object_schema(("agents",), agents={"type": "array", "items": _AGENT})
 
 
-@router.get("/agents", responses=answers({200: _AGENTS}))
-async def agents(door: Reads) -> Response:
-    """The agents that this server knows, with their tools."""
-    return reply({"agents": [_shown(one) for one in door.service.agents.all()]})
+@router.get("/agents", responses=responses({200: _AGENTS}))
+async def list_agents(scope: Reads) -> Response:
+    """List the agents of this server with their tools."""
+    return json_response({"agents": [_agent_json(agent) for agent in scope.service.agents.all()]})
 
 
-def _shown(agent: ReadyAgent) -> dict[str, Any]:
-    tools = [{"name": one.name, "description": one.description} for one in agent.tools.values()]
+def _agent_json(agent: ReadyAgent) -> dict[str, Any]:
+    tools = [{"name": tool.name, "description": tool.description} for tool in agent.tools.values()]
     return {"name": agent.name, "description": agent.agent.description, "tools": tools}

@@ -1,4 +1,4 @@
-"""Events: of one session, of all, and of the calls that wait; as JSON or as they come."""
+"""Routes of events: of one session, of all, and of pending calls; as pages or as streams."""
 
 import logging
 from dataclasses import dataclass
@@ -7,59 +7,62 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends, Header, Query, Response
 
 from perdure.core.access import Permit
-from perdure.core.session.naming import check_id, names_in
+from perdure.core.session.naming import check_id, parse_session_stream
 from perdure.errors import Corrupt
-from perdure.runtime.records.entries import erased_as_not_found
-from perdure.runtime.views import event_of
+from perdure.runtime.views import public_event
 from perdure.serve.http.dependencies import Id, Reads, ReadsToolCalls, RequestScope
 from perdure.serve.http.event_streams import (
     EventFilter,
     FeedPosition,
-    TellingCalls,
-    of_all,
-    of_session,
+    PendingNoticeFilter,
+    feed_frames,
+    session_frames,
 )
-from perdure.serve.http.responses import answers, reply
-from perdure.serve.http.routes.sessions import known_to
+from perdure.serve.http.responses import json_response, responses
+from perdure.serve.http.routes.sessions import find_entry
 from perdure.serve.http.schemas import EVENTS
-from perdure.serve.http.sse import MEDIA_TYPE, Stream, feed_json, wants_stream
+from perdure.serve.http.sse import MEDIA_TYPE, EventStreamResponse, feed_json, is_stream_requested
 from perdure.store.base import Record
-from perdure.store.shared.paging import END
 
 logger = logging.getLogger("perdure")
 
 router = APIRouter(tags=["events"])
 
-MOST: Final = 2**53  # what every client can count to
-PAGES: Final = 20  # of the feed that one request reads; with a tenant, most may be others'
+MAX_POSITION: Final = 2**53  # the largest integer that every JSON client represents exactly
+MAX_PAGES: Final = 20  # of the feed per request: with a tenant, most records may be invisible
 
-After = Annotated[int | None, Query(ge=0, le=MOST, description="Only what comes after it.")]
+After = Annotated[
+    int | None,
+    Query(ge=0, le=MAX_POSITION, description="Only events after this seq or pos."),
+]
 Last = Annotated[
     str | None,
     Header(
         alias="Last-Event-ID",
         pattern=r"^(\d{1,16}(\.\d)?)?$",
-        description="The id of the last event that came; it counts more than `after`.",
+        description="The id of the last event received; it takes precedence over `after`.",
     ),
 ]
-Accept = Annotated[str | None, Header(description=f"{MEDIA_TYPE}: as they come.")]
+Accept = Annotated[
+    str | None, Header(description=f"{MEDIA_TYPE} for a stream; anything else for JSON.")
+]
 
 
-def _both(*errors: int) -> dict[int | str, dict[str, Any]]:
-    told = answers({200: EVENTS}, *errors)
-    told[200]["content"][MEDIA_TYPE] = {"schema": {"type": "string"}}
-    return told
+def _page_or_stream(*errors: int) -> dict[int | str, dict[str, Any]]:
+    by_status = responses({200: EVENTS}, *errors)
+    by_status[200]["content"][MEDIA_TYPE] = {"schema": {"type": "string"}}
+    return by_status
 
 
 _STREAM: Final[dict[int | str, dict[str, Any]]] = {
-    **answers({}, 404),
+    **responses({}, 404),
     200: {"description": "OK", "content": {MEDIA_TYPE: {"schema": {"type": "string"}}}},
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """From where on, how many, and in which form."""
+class EventQuery:
+    """Position after which to read events, their number, and their form."""
 
     after: After = None
     limit: Annotated[int, Query(ge=1, le=1000)] = 1000
@@ -67,92 +70,100 @@ class Asked:
     last: Last = None
 
     @property
-    def as_stream(self) -> bool:
-        """Whether they are wanted as they come."""
-        return wants_stream(self.accept)
+    def is_stream(self) -> bool:
+        """True if the client asks for a stream."""
+        return is_stream_requested(self.accept)
+
+    @property
+    def start(self) -> int:
+        """The seq or pos after which to read; 0 is the beginning."""
+        return _parse_position(self.last).pos if self.last else self.after or 0
 
 
-From = Annotated[Asked, Depends()]
+Range = Annotated[EventQuery, Depends()]
 
 
-@router.get("/sessions/{session_id}/events", responses=_both(404))
-async def session_events(
-    door: Reads,
+@router.get("/sessions/{session_id}/events", responses=_page_or_stream(404))
+async def get_session_events(
+    scope: Reads,
     session_id: Id,
-    asked: From,
-    deltas: Annotated[bool, Query(description="Also pieces of answers, as they come.")] = False,
+    query: Range,
+    deltas: Annotated[bool, Query(description="Also stream deltas of model responses.")] = False,
 ) -> Response:
-    """The log of a session, oldest first, or as it is written; places are `seq`."""
-    known = await known_to(door, session_id)
-    place = _place(asked.last).pos if asked.last else asked.after or 0
-    if asked.as_stream:
-        return Stream(of_session(door, known, place, deltas=deltas), door.shared.closing)
-    with erased_as_not_found(session_id):
-        read = await door.service.desk.store.read(known.stream, place, asked.limit)
-    names = (known.record.tenant, known.record.id)
-    found = [event_of(names, record) for record in read.records]
-    following = str(found[-1].seq) if found and found[-1].seq < read.head else None
-    return reply({"events": [one.to_json() for one in found], "next": following})
+    """Return the log of a session, oldest first, or stream it; positions are `seq`."""
+    entry = await find_entry(scope, session_id)
+    if query.is_stream:
+        frames = session_frames(scope, entry, query.start, deltas=deltas)
+        return EventStreamResponse(frames, scope.app_state.closing)
+    page = await scope.service.feed.read(entry.stream, query.start, query.limit)
+    names = (entry.record.tenant, entry.record.id)
+    events = [public_event(names, record) for record in page.records]
+    next_cursor = str(events[-1].seq) if events and events[-1].seq < page.head else None
+    return json_response({"events": [event.to_json() for event in events], "next": next_cursor})
 
 
-@router.get("/events", responses=_both())
-async def all_events(door: Reads, asked: From) -> Response:
-    """The logs of all sessions; places are `pos`. Streams without a place begin now."""
-    if asked.as_stream:
-        place = await _start(door, asked.after, asked.last)
-        return Stream(of_all(door, place, EventFilter(door.tenant)), door.shared.closing)
-    store, more = door.service.desk.store, True
-    cursor = str(_place(asked.last).pos if asked.last else asked.after or 0)
-    found: list[dict[str, Any]] = []
-    for _ in range(PAGES):
-        feed = await store.tail(cursor, asked.limit - len(found))
-        more, cursor = bool(feed.records), feed.cursor
-        found += [one for record in feed.records if (one := _seen(door, record)) is not None]
-        if not more or len(found) >= asked.limit:
+@router.get("/events", responses=_page_or_stream())
+async def get_events(scope: Reads, query: Range) -> Response:
+    """Return or stream the logs of all sessions; positions are `pos`.
+
+    A stream without a position starts with the next event.
+    """
+    if query.is_stream:
+        position = await _start_position(scope, query.after, query.last)
+        frames = feed_frames(scope, position, EventFilter(scope.tenant))
+        return EventStreamResponse(frames, scope.app_state.closing)
+    has_more, cursor = True, str(query.start)
+    events: list[dict[str, Any]] = []
+    for _ in range(MAX_PAGES):
+        feed = await scope.service.feed.tail(cursor, query.limit - len(events))
+        has_more, cursor = bool(feed.records), feed.cursor
+        page = [_visible_event(scope, record) for record in feed.records]
+        events += [event for event in page if event is not None]
+        if not has_more or len(events) >= query.limit:
             break
-    return reply({"events": found, "next": cursor if more else None})
+    return json_response({"events": events, "next": cursor if has_more else None})
 
 
-def _seen(door: RequestScope, record: Record) -> dict[str, Any] | None:
-    """The record as an event, if it is one that can be seen and read."""
-    names = names_in(record.stream)
-    if names is None or door.tenant not in (None, names[0]):
+def _visible_event(scope: RequestScope, record: Record) -> dict[str, Any] | None:
+    """Return the event of a record; None if it is not visible to the caller or not readable."""
+    names = parse_session_stream(record.stream)
+    if names is None or scope.tenant not in (None, names[0]):
         return None
     try:
-        return feed_json(event_of(names, record))
-    except Corrupt as error:  # of one session; the others go on
+        return feed_json(public_event(names, record))
+    except Corrupt as error:  # one session is damaged; the events of the others follow
         logger.warning("%s", error.message)
         return None
 
 
 @router.get("/async-tool/events", responses=_STREAM)
-async def call_events(
-    door: ReadsToolCalls,
+async def stream_call_events(
+    scope: ReadsToolCalls,
     sessionID: Annotated[str | None, Query(max_length=200)] = None,  # noqa: N803 - as on the wire
     after: After = None,
     last: Last = None,
 ) -> Response:
-    """What becomes of calls that wait, and of their sessions; without a place it begins now.
+    """Stream notices about pending calls and their sessions; without a position from now on.
 
-    created, completed, failed, expired, cancelled; session-resuming, session-resumed.
+    Their types: created, completed, failed, expired, cancelled; session-resuming, session-resumed.
     """
     if sessionID is not None:
         check_id(sessionID)
-    only_tools = not door.may(Permit.READ)
-    telling = TellingCalls(door.service, door.tenant, sessionID, only_tools=only_tools)
-    place = await _start(door, after, last)
-    return Stream(of_all(door, place, telling), door.shared.closing)
+    only_tools = not scope.has_permit(Permit.READ)
+    notices = PendingNoticeFilter(scope.service, scope.tenant, sessionID, only_tools=only_tools)
+    position = await _start_position(scope, after, last)
+    return EventStreamResponse(feed_frames(scope, position, notices), scope.app_state.closing)
 
 
-async def _start(door: RequestScope, after: int | None, last: str | None) -> FeedPosition:
-    """Where to begin: after what was seen last, else now."""
+async def _start_position(scope: RequestScope, after: int | None, last: str | None) -> FeedPosition:
+    """Return the position of the last event received, else `after`, else the end of the feed."""
     if last:
-        return _place(last)
+        return _parse_position(last)
     if after is not None:
         return FeedPosition(after)
-    return FeedPosition(int((await door.service.desk.store.tail(END, 0)).cursor))
+    return FeedPosition(int(await scope.service.feed.end()))
 
 
-def _place(last: str) -> FeedPosition:
-    pos, _, sent = last.partition(".")
-    return FeedPosition(int(pos), int(sent or 0))
+def _parse_position(event_id: str) -> FeedPosition:
+    pos, _, frames_sent = event_id.partition(".")
+    return FeedPosition(int(pos), int(frames_sent or 0))

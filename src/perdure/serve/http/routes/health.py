@@ -1,4 +1,4 @@
-"""Whether the server is alive, whether it can work, and how much there is: for machines."""
+"""Routes for monitoring: liveness, readiness and metrics."""
 
 import logging
 import time
@@ -7,62 +7,61 @@ from typing import Any, Final
 import anyio
 from fastapi import APIRouter, Request, Response
 
+from perdure.app import store_of
 from perdure.errors import NotAllowed, PerdureError, StoreError
 from perdure.runtime.sessions.service import Service
-from perdure.serve.http.dependencies import AppState, Reads, shared_of
-from perdure.serve.http.metrics import CONTENT_TYPE, Numbers
-from perdure.serve.http.responses import answers, reply, shape
-from perdure.store.shared.paging import END
+from perdure.serve.http.dependencies import AppState, Reads, get_app_state
+from perdure.serve.http.metrics import CONTENT_TYPE, StoreMetrics
+from perdure.serve.http.responses import json_response, object_schema, responses
 
 logger = logging.getLogger("perdure")
 
-READ_S: Final = 2.0  # a store that answers later cannot be worked with
-ROUND_S: Final = 30.0  # a worker makes a round every second; one this late is dead or stuck
+READ_S: Final = 2.0  # a store that takes longer to answer is not usable
+ROUND_S: Final = 30.0  # a worker loops every second; one this late is dead or stuck
 
 router = APIRouter(tags=["about"])
 
-_STATUS: Final = shape(("status",), status={"type": "string"})
-_TEXT: Final[dict[str, Any]] = {
-    "description": "Numbers in the text format of Prometheus.",
+_STATUS: Final = object_schema(("status",), status={"type": "string"})
+_METRICS: Final[dict[str, Any]] = {
+    "description": "Metrics in the text format of Prometheus.",
     "content": {"text/plain": {"schema": {"type": "string"}}},
 }
 
 
-@router.get("/healthz", responses=answers({200: _STATUS}))
+@router.get("/healthz", responses=responses({200: _STATUS}))
 async def healthz() -> Response:
-    """The process is alive; it asks nobody else."""
-    return reply({"status": "alive"})
+    """Report that the process is alive; checks nothing else."""
+    return json_response({"status": "alive"})
 
 
-@router.get("/readyz", responses=answers({200: _STATUS}))
+@router.get("/readyz", responses=responses({200: _STATUS}))
 async def readyz(request: Request) -> Response:
-    """The store can be read and the worker, if there is one here, works; else 503."""
-    checks = await _checks(shared_of(request))
-    wrong = {name: told for name, told in checks.items() if told != "ok"}
-    if not wrong:
-        return reply({"status": "ready", **checks})
-    said = "; ".join(f"{name}: {told}" for name, told in wrong.items())
+    """Report whether the store can be read and the worker here, if any, runs; 503 if not."""
+    checks = await _check(get_app_state(request))
+    failures = "; ".join(f"{name}: {status}" for name, status in checks.items() if status != "ok")
+    if not failures:
+        return json_response({"status": "ready", **checks})
     error = PerdureError(
-        f"not ready: {said}", code="NOT_READY", hint="the server's log says more", details=checks
+        f"not ready: {failures}", code="NOT_READY", hint="see the server's log", details=checks
     )
-    return reply(error.to_json(), 503, {"Retry-After": "1"})
+    return json_response(error.to_json(), 503, {"Retry-After": "1"})
 
 
-async def _checks(shared: AppState) -> dict[str, str]:
-    if shared.closing.is_set():
-        return {"server": "is told to stop"}
+async def _check(app_state: AppState) -> dict[str, str]:
+    if app_state.closing.is_set():
+        return {"server": "is shutting down"}
     try:
-        service = shared.service
+        service = app_state.service
     except PerdureError as error:
         return {"server": error.message}
-    return {"store": await _store(service), "worker": _worker(service)}
+    return {"store": await _check_store(service), "worker": _check_worker(service)}
 
 
-async def _store(service: Service) -> str:
-    """What the store says to a small question; where it is, and why, is for the log."""
+async def _check_store(service: Service) -> str:
+    """Return "ok" if the store answers a small read; its address and error go to the log only."""
     try:
         with anyio.fail_after(READ_S):
-            await service.desk.store.tail(END)
+            await service.feed.end()
     except TimeoutError:
         return f"does not answer within {READ_S:g} s"
     except StoreError as error:
@@ -71,22 +70,22 @@ async def _store(service: Service) -> str:
     return "ok"
 
 
-def _worker(service: Service) -> str:
+def _check_worker(service: Service) -> str:
     if service.worked_at is None:
-        return "ok"  # none was started here: others drive
-    late = time.monotonic() - service.worked_at
-    return "ok" if late < ROUND_S else f"made no round for {late:.0f} s"
+        return "ok"  # no worker was started here: other processes drive
+    age = time.monotonic() - service.worked_at
+    return "ok" if age < ROUND_S else f"has not looped for {age:.0f} s"
 
 
-@router.get("/metrics", responses={**answers({}), 200: _TEXT})
-async def metrics(door: Reads) -> Response:
-    """Numbers of the whole store, for principals that see all of it."""
-    if door.is_scoped:
+@router.get("/metrics", responses={**responses({}), 200: _METRICS})
+async def metrics(scope: Reads) -> Response:
+    """Return metrics of the whole store; only for principals that see all tenants."""
+    if scope.is_scoped:
         raise NotAllowed(
-            "metrics are about all tenants",
+            "metrics cover all tenants, and this principal sees only one",
             hint="use a token without a tenant",
         )
-    state = door.request.app.state
-    if not hasattr(state, "numbers"):
-        state.numbers = Numbers(door.service.desk.store)
-    return Response(await state.numbers.text(), headers={"Content-Type": CONTENT_TYPE})
+    state = scope.request.app.state
+    if not hasattr(state, "metrics"):
+        state.metrics = StoreMetrics(store_of(scope.app_state.runtime))
+    return Response(await state.metrics.text(), headers={"Content-Type": CONTENT_TYPE})

@@ -1,35 +1,37 @@
-"""What is said in a session: messages, the answers among them, and the conversation in parts."""
+"""Routes of messages: send one, which may be a reply to a waiting run, and list them."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Response
 from msgspec import Meta, Struct, field
 
 from perdure.core.access import Permit
-from perdure.core.conversation.display import shown_messages
-from perdure.core.session.naming import check_id
+from perdure.core.conversation.display import display_messages
+from perdure.core.literals import DecisionKind
+from perdure.core.pending.commands import ReplyWord
 from perdure.errors import NotFound, Refused
-from perdure.runtime.inbox.sessions import NewMessage
-from perdure.runtime.records.entries import SessionEntry, SessionRef, erased_as_not_found
-from perdure.runtime.records.log import Log
+from perdure.runtime.records.entries import SessionEntry, SessionRef
 from perdure.runtime.sessions.replies import Reply, ReplyDecision, check_context, settle_by_reply
-from perdure.serve.http.content import ContentIn, stored, text_of
+from perdure.serve.http.content import ContentIn, plain_text, store_content
 from perdure.serve.http.dependencies import Decides, Id, Reads, RequestScope
-from perdure.serve.http.responses import answers, reply, taking
-from perdure.serve.http.routes.sessions import MOVED, Key, known_to, moved
-from perdure.serve.http.schemas import MESSAGES, By, IdText
-from perdure.serve.http.wait import Wait, seconds_of
+from perdure.serve.http.responses import json_response, request_body, responses
+from perdure.serve.http.routes.sessions import (
+    DRIVEN_RESPONSES,
+    Key,
+    driven_response,
+    find_entry,
+    new_message,
+)
+from perdure.serve.http.schemas import MESSAGES, By, IdText, Wait, wait_seconds
 
 router = APIRouter(tags=["sessions"])
 
-Word = Literal["approve", "deny"]
-
 
 class DecisionIn(Struct, forbid_unknown_fields=True):
-    """A decision that needs no words; which call is meant must be said if several wait."""
+    """A decision as an object; it must name its call if several calls of the run are open."""
 
-    kind: Literal["approve", "edit", "deny", "respond"]
+    kind: DecisionKind
     pending_id: IdText | None = field(default=None, name="pendingID")
     call_id: Annotated[str, Meta(min_length=1)] | None = field(default=None, name="callID")
     args: dict[str, Any] | None = None
@@ -40,35 +42,40 @@ class DecisionIn(Struct, forbid_unknown_fields=True):
 
 
 class MessageBody(Struct, forbid_unknown_fields=True):
-    """A message; with the task id of a run that waits for a person it is the answer."""
+    """A message; with the task id of a run that waits for an approver it is a reply."""
 
     content: ContentIn | None = None
     task_id: IdText | None = field(default=None, name="taskID")
     context_id: IdText | None = field(default=None, name="contextID")
-    decision: Word | DecisionIn | None = None
+    decision: ReplyWord | DecisionIn | None = None
     by: By | None = None
     wait: Wait = None
 
 
-@router.post("/sessions/{session_id}/messages", responses=MOVED, openapi_extra=taking(MessageBody))
-async def send(door: Decides, session_id: Id, key: Key = None) -> Response:
-    """Say something. It never is a decision unless `taskID` names the run that waits for one."""
-    body = await door.body(MessageBody)
+@router.post(
+    "/sessions/{session_id}/messages",
+    responses=DRIVEN_RESPONSES,
+    openapi_extra=request_body(MessageBody),
+)
+async def send_message(scope: Decides, session_id: Id, key: Key = None) -> Response:
+    """Send a message. It is a decision only if `taskID` names the run that waits for one."""
+    body = await scope.read_body(MessageBody)
     _check(body)
     if body.task_id is None:
-        door.require(Permit.OPERATE)
-    door.shared.count(door.named(session_id))
-    seconds = seconds_of(body.wait)
-    known = await _known(door, session_id, body)
-    check_context(known, body.context_id)
-    if body.task_id is not None and await _answered(door, known, body, body.task_id):
-        return await moved(door, known, seconds)
-    door.require(Permit.OPERATE)
-    content = await stored(door.service, known, "" if body.content is None else body.content)
-    said = NewMessage(content, None if key is None else check_id(key, "key"), door.by(body.by))
-    address = await door.service.at_home(SessionRef(door.home, session_id))
-    sent = await door.service.desk.outside.send(address, said)
-    return await moved(door, sent.known, seconds)
+        scope.require(Permit.OPERATE)
+    scope.app_state.count_submission(scope.rate_key(session_id))
+    seconds = wait_seconds(body.wait)
+    entry = await _find_entry(scope, session_id, body.task_id)
+    check_context(entry, body.context_id)
+    if body.task_id is not None and await _settle(scope, entry, body, body.task_id):
+        return await driven_response(scope, entry, seconds)
+    scope.require(Permit.OPERATE)
+    content = await store_content(
+        scope.service, entry, "" if body.content is None else body.content
+    )
+    message = new_message(scope, content, key, body.by)
+    receipt = await scope.service.send(SessionRef(scope.home_tenant, session_id), message)
+    return await driven_response(scope, receipt.entry, seconds)
 
 
 def _check(body: MessageBody) -> None:
@@ -76,56 +83,58 @@ def _check(body: MessageBody) -> None:
         raise Refused(
             "a decision needs the task id of the run that waits for it",
             code="TASK_NEEDED",
-            hint="name it as taskID, or POST /pending/{id}/approve",
+            hint="pass it as taskID, or POST /pending/{id}/approve",
         )
     if body.content is None and body.decision is None:
-        raise Refused("there is neither content nor a decision", code="CONTENT_INVALID")
+        raise Refused(
+            "the body has neither content nor a decision",
+            code="CONTENT_INVALID",
+            hint='send a message as {"content": …}',
+        )
 
 
-async def _known(door: RequestScope, session_id: str, body: MessageBody) -> SessionEntry:
+async def _find_entry(scope: RequestScope, session_id: str, task_id: str | None) -> SessionEntry:
     try:
-        return await known_to(door, session_id)
+        return await find_entry(scope, session_id)
     except NotFound as error:
-        if body.task_id is None:
+        if task_id is None:
             raise
         raise NotFound(
             "failed to load execution state: execution state not found for task "
-            f"{body.task_id}: {error.message}",
+            f"{task_id}: {error.message}",
             code=error.code,
             hint=error.hint,
         ) from error
 
 
-async def _answered(
-    door: RequestScope, known: SessionEntry, body: MessageBody, task_id: str
+async def _settle(
+    scope: RequestScope, entry: SessionEntry, body: MessageBody, task_id: str
 ) -> bool:
-    """Whether it was the answer that a run waits for."""
-    text, decision = text_of(body.content), body.decision
+    """Settle the call that a run waits for, if the message is a reply to it; report whether."""
+    decision = None if body.decision is None else _reply_decision(body.decision)
+    reply = Reply(task_id, plain_text(body.content), decision, scope.actor(body.by), scope.via)
+    return await settle_by_reply(scope.service, entry, reply) is not None
+
+
+def _reply_decision(decision: ReplyWord | DecisionIn) -> ReplyDecision:
     if isinstance(decision, str):
-        decided: ReplyDecision | None = ReplyDecision(decision)
-    elif decision is None:
-        decided = None
-    else:
-        decided = ReplyDecision(
-            decision.kind,
-            decision.pending_id,
-            decision.call_id,
-            decision.args,
-            decision.reason,
-            decision.note,
-            decision.output,
-            decision.remember,
-        )
-    said = Reply(task_id, text, decided, door.by(body.by), door.via)
-    return await settle_by_reply(door.service, known, said) is not None
+        return ReplyDecision(decision)
+    return ReplyDecision(
+        decision.kind,
+        decision.pending_id,
+        decision.call_id,
+        decision.args,
+        decision.reason,
+        decision.note,
+        decision.output,
+        decision.remember,
+    )
 
 
-@router.get("/sessions/{session_id}/messages", responses=answers({200: MESSAGES}, 404))
-async def messages(door: Reads, session_id: Id) -> Response:
-    """The conversation in parts, each call with where it stands."""
-    known = await known_to(door, session_id)
-    log = Log(door.service.desk.store, known.stream)
-    with erased_as_not_found(known.record.id):
-        await log.catch_up()
-    shown = msgspec.to_builtins(shown_messages(log.events))
-    return reply({"sessionID": known.record.id, "messages": shown})
+@router.get("/sessions/{session_id}/messages", responses=responses({200: MESSAGES}, 404))
+async def get_messages(scope: Reads, session_id: Id) -> Response:
+    """Return the conversation in parts, each call with its status."""
+    entry = await find_entry(scope, session_id)
+    log = await scope.service.log(entry)
+    items = msgspec.to_builtins(display_messages(log.events))
+    return json_response({"sessionID": entry.record.id, "messages": items})

@@ -1,4 +1,4 @@
-"""The calls that wait: shown, decided and given up."""
+"""Routes of pending calls: list, show, decide, cancel."""
 
 import heapq
 from dataclasses import dataclass
@@ -7,28 +7,33 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import APIRouter, Depends, Query, Response
 from msgspec import Struct
 
+from perdure.core.literals import CallKind, PendingStatus
 from perdure.core.pending.commands import Approve, CancelCall, Command, Deny, Respond
 from perdure.core.pending.record import PendingRecord
-from perdure.serve.http.cursors import Cursor, cursor_of, place_of
+from perdure.serve.http.cursors import Cursor, PagePosition, decode_cursor, encode_cursor
 from perdure.serve.http.dependencies import Decides, Id, Operates, ReadsToolCalls, RequestScope
-from perdure.serve.http.responses import answers, listing, reply, taking
-from perdure.serve.http.schemas import DECIDED, PENDING, By
-from perdure.serve.http.settlement import is_seen, seen, settled, shown, waited
-from perdure.serve.http.wait import Wait
+from perdure.serve.http.responses import json_response, page_schema, request_body, responses
+from perdure.serve.http.schemas import DECIDED, PENDING, By, Wait
+from perdure.serve.http.settlement import (
+    call_json,
+    may_read,
+    readable_call,
+    settle_call,
+    wait_for_session,
+)
 
 router = APIRouter(tags=["pending calls"])
 
-Status = Literal["waiting", "processing", "completed", "failed", "expired", "cancelled", "all"]
-Kind = Literal["tool", "approval", "question", "child", "timer"]
+Status = Literal[PendingStatus, "all"]
 Name = Annotated[str, Query(max_length=200)]
 
-_LISTED: Final = answers({200: listing("pending", PENDING, "count")}, 404)
-_ONE: Final = answers({200: PENDING}, 404)
-_DECIDED: Final = answers({200: DECIDED, 202: DECIDED}, 404, 409)
+_LIST_RESPONSES: Final = responses({200: page_schema("pending", PENDING, "count")}, 404)
+_GET_RESPONSES: Final = responses({200: PENDING}, 404)
+_DECISION_RESPONSES: Final = responses({200: DECIDED, 202: DECIDED}, 404, 409)
 
 
 class ApproveBody(Struct, forbid_unknown_fields=True):
-    """Changes of the arguments, laid over the stored ones, a note, and what to allow from now on.
+    """Arguments that replace stored ones, a note, and a permission to remember.
 
     `remember` is true for exactly this call, or a rule such as `shell:cmd=ls*`.
     """
@@ -41,7 +46,7 @@ class ApproveBody(Struct, forbid_unknown_fields=True):
 
 
 class DenyBody(Struct, forbid_unknown_fields=True):
-    """Why not."""
+    """The reason of a denial."""
 
     reason: str | None = None
     by: By | None = None
@@ -49,7 +54,7 @@ class DenyBody(Struct, forbid_unknown_fields=True):
 
 
 class RespondBody(Struct, forbid_unknown_fields=True):
-    """The answer, or what to take instead of running the call."""
+    """The answer to a question, or an output instead of running the call."""
 
     output: str
     by: By | None = None
@@ -57,16 +62,16 @@ class RespondBody(Struct, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which calls a list is about; without a status the open ones."""
+class PendingQuery:
+    """Filter of a list of calls; without a status it lists the open ones."""
 
     status: Status | None = None
-    kind: Kind | None = None
+    kind: CallKind | None = None
     tool: Name | None = None
     sessionID: Name | None = None  # noqa: N815 - as on the wire
 
-    def takes(self, record: PendingRecord) -> bool:
-        """Whether a record of the right status is meant."""
+    def is_match(self, record: PendingRecord) -> bool:
+        """Return whether a record matches the filter, apart from its status."""
         return (
             self.kind in (None, record.kind)
             and self.tool in (None, record.tool)
@@ -74,79 +79,91 @@ class Wanted:
         )
 
 
-@router.get("/async-tool/pending", responses=_LISTED, name="list async-tool calls")
-@router.get("/pending", responses=_LISTED, name="list pending calls")
-async def listed(
-    door: ReadsToolCalls,
-    wanted: Annotated[Wanted, Depends()],
+@router.get("/async-tool/pending", responses=_LIST_RESPONSES, name="list async-tool calls")
+@router.get("/pending", responses=_LIST_RESPONSES, name="list pending calls")
+async def list_pending(
+    scope: ReadsToolCalls,
+    query: Annotated[PendingQuery, Depends()],
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Cursor = None,
 ) -> Response:
-    """Calls that wait, oldest first; `count` is the number of all that match."""
-    after, count = place_of(cursor), 0
-    kept: list[PendingRecord] = []
-    async for record in door.service.pending(door.tenant, status=wanted.status):
-        if is_seen(door, record) and wanted.takes(record):
+    """List pending calls, oldest first; `count` is the number of all calls that match."""
+    after, count = decode_cursor(cursor), 0
+    remaining: list[PendingRecord] = []
+    async for record in scope.service.calls.list(scope.tenant, status=query.status):
+        if may_read(scope, record) and query.is_match(record):
             count += 1
-            if after is None or _place(record) > after:
-                kept.append(record)
-    page = heapq.nsmallest(limit + 1, kept, key=_place)
-    following = cursor_of(_place(page[limit - 1])) if len(page) > limit else None
-    found = [shown(door, one) for one in page[:limit]]
-    return reply({"pending": found, "count": count, "next": following})
+            if after is None or _position(record) > after:
+                remaining.append(record)
+    page = heapq.nsmallest(limit + 1, remaining, key=_position)
+    next_cursor = encode_cursor(_position(page[limit - 1])) if len(page) > limit else None
+    calls = [call_json(scope, record) for record in page[:limit]]
+    return json_response({"pending": calls, "count": count, "next": next_cursor})
 
 
-def _place(record: PendingRecord) -> tuple[int, str, str]:
+def _position(record: PendingRecord) -> PagePosition:
     return record.time.created, record.part_id, record.id
 
 
-@router.get("/async-tool/pending/{pending_id}", responses=_ONE, name="one async-tool call")
-@router.get("/pending/{pending_id}", responses=_ONE, name="one pending call")
-async def one(door: ReadsToolCalls, pending_id: Id) -> Response:
-    """One call, also after it was settled."""
-    return reply(shown(door, await seen(door, pending_id)))
+@router.get(
+    "/async-tool/pending/{pending_id}", responses=_GET_RESPONSES, name="get an async-tool call"
+)
+@router.get("/pending/{pending_id}", responses=_GET_RESPONSES, name="get a pending call")
+async def get_pending(scope: ReadsToolCalls, pending_id: Id) -> Response:
+    """Return one call, open or settled."""
+    return json_response(call_json(scope, await readable_call(scope, pending_id)))
 
 
-@router.delete("/async-tool/pending/{pending_id}", responses=_DECIDED, name="cancel a tool's call")
-@router.delete("/pending/{pending_id}", responses=_DECIDED, name="cancel a call")
-async def cancel(door: Operates, pending_id: Id, by: Name | None = None) -> Response:
-    """Give a call up; the session goes on, and its model is told."""
-    return await _decided(door, pending_id, CancelCall(door.by(by), door.via), None)
+@router.delete(
+    "/async-tool/pending/{pending_id}",
+    responses=_DECISION_RESPONSES,
+    name="cancel an async-tool call",
+)
+@router.delete("/pending/{pending_id}", responses=_DECISION_RESPONSES, name="cancel a pending call")
+async def cancel_call(scope: Operates, pending_id: Id, by: Name | None = None) -> Response:
+    """Cancel a call; the session continues, and its model is informed."""
+    return await _decide(scope, pending_id, CancelCall(scope.actor(by), scope.via), None)
 
 
 @router.post(
     "/pending/{pending_id}/approve",
-    responses=_DECIDED,
-    openapi_extra=taking(ApproveBody, optional=True),
+    responses=_DECISION_RESPONSES,
+    openapi_extra=request_body(ApproveBody, optional=True),
 )
-async def approve(door: Decides, pending_id: Id) -> Response:
-    """Let exactly the stored call run, with `args` laid over its arguments."""
-    body = await door.body(ApproveBody, empty=ApproveBody())
-    command = Approve(door.by(body.by), door.via, body.args, body.note, body.remember)
-    return await _decided(door, pending_id, command, body.wait)
+async def approve_call(scope: Decides, pending_id: Id) -> Response:
+    """Approve a call: exactly the stored call runs, with `args` merged over its arguments."""
+    body = await scope.read_body(ApproveBody, empty=ApproveBody())
+    command = Approve(scope.actor(body.by), scope.via, body.args, body.note, body.remember)
+    return await _decide(scope, pending_id, command, body.wait)
 
 
 @router.post(
-    "/pending/{pending_id}/deny", responses=_DECIDED, openapi_extra=taking(DenyBody, optional=True)
+    "/pending/{pending_id}/deny",
+    responses=_DECISION_RESPONSES,
+    openapi_extra=request_body(DenyBody, optional=True),
 )
-async def deny(door: Decides, pending_id: Id) -> Response:
-    """Do not run the call, or decline to answer; the model is told the reason."""
-    body = await door.body(DenyBody, empty=DenyBody())
-    command = Deny(door.by(body.by), door.via, body.reason)
-    return await _decided(door, pending_id, command, body.wait)
+async def deny_call(scope: Decides, pending_id: Id) -> Response:
+    """Deny a call, or decline to answer a question; the model gets the reason."""
+    body = await scope.read_body(DenyBody, empty=DenyBody())
+    command = Deny(scope.actor(body.by), scope.via, body.reason)
+    return await _decide(scope, pending_id, command, body.wait)
 
 
-@router.post("/pending/{pending_id}/respond", responses=_DECIDED, openapi_extra=taking(RespondBody))
-async def respond(door: Decides, pending_id: Id) -> Response:
+@router.post(
+    "/pending/{pending_id}/respond",
+    responses=_DECISION_RESPONSES,
+    openapi_extra=request_body(RespondBody),
+)
+async def respond_to_call(scope: Decides, pending_id: Id) -> Response:
     """Answer a question, or give an output instead of running the call."""
-    body = await door.body(RespondBody)
-    command = Respond(door.by(body.by), door.via, body.output)
-    return await _decided(door, pending_id, command, body.wait)
+    body = await scope.read_body(RespondBody)
+    command = Respond(scope.actor(body.by), scope.via, body.output)
+    return await _decide(scope, pending_id, command, body.wait)
 
 
-async def _decided(door: RequestScope, pending_id: str, command: Command, wait: Wait) -> Response:
-    outcome = await settled(door, pending_id, command)
-    status, more = await waited(door, outcome.record, wait)
-    if outcome.duplicate:
-        more["duplicate"] = True
-    return reply({"success": True, **shown(door, outcome.record), **more}, status)
+async def _decide(scope: RequestScope, pending_id: str, command: Command, wait: Wait) -> Response:
+    settlement = await settle_call(scope, pending_id, command)
+    status, extra = await wait_for_session(scope, settlement.record, wait)
+    if settlement.duplicate:
+        extra["duplicate"] = True
+    return json_response({"success": True, **call_json(scope, settlement.record), **extra}, status)

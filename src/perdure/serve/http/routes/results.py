@@ -1,29 +1,26 @@
-"""Other systems bring what became of a deferred call: a result, an error, or how far they are."""
+"""Routes for submitters of deferred calls: result, error, and callback with progress."""
 
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Response
 from msgspec import UNSET, Meta, Struct, UnsetType, field
-from msgspec.structs import replace
 
-from perdure.core.log import events
-from perdure.core.pending import settlement as decide
 from perdure.core.pending.commands import Command, SubmitError, SubmitResult
 from perdure.core.pending.record import PendingRecord, Verb
+from perdure.core.pending.settlement import check_verb
 from perdure.errors import Refused
-from perdure.serve.http.dependencies import CallsBack, Id, RequestScope, Sends
-from perdure.serve.http.responses import answers, reply, schema_of, taking
-from perdure.serve.http.schemas import ACCEPTED, By, IdText
-from perdure.serve.http.settlement import settled, unseen_is_not_there, waited
-from perdure.serve.http.wait import Wait
+from perdure.serve.http.dependencies import CallsBack, Id, RequestScope, Submits
+from perdure.serve.http.responses import json_response, json_schema, request_body, responses
+from perdure.serve.http.schemas import ACCEPTED, By, IdText, Wait
+from perdure.serve.http.settlement import hide_unreadable, settle_call, wait_for_session
 
 router = APIRouter(tags=["async tools"])
 
-_ANSWERS: Final = answers({200: ACCEPTED, 202: ACCEPTED}, 404, 409)
+_SUBMIT_RESPONSES: Final = responses({200: ACCEPTED, 202: ACCEPTED}, 404, 409)
 
 
-class Outcome(Struct, forbid_unknown_fields=True):
-    """What a deferred tool came to; without a title it is called after its tool."""
+class ResultIn(Struct, forbid_unknown_fields=True):
+    """The result of a deferred tool; its default title is the name of the tool."""
 
     output: str
     title: str | None = None
@@ -34,7 +31,7 @@ class ResultBody(Struct, forbid_unknown_fields=True):
     """The result of one call."""
 
     pending_id: IdText = field(name="pendingID")
-    result: Outcome
+    result: ResultIn
     by: By | None = None
     wait: Wait = None
 
@@ -48,140 +45,151 @@ class ErrorBody(Struct, forbid_unknown_fields=True):
     wait: Wait = None
 
 
-class Callback(Struct, forbid_unknown_fields=True):
-    """Exactly one of a result, an error, and news of the progress."""
+class CallbackBody(Struct, forbid_unknown_fields=True):
+    """Exactly one of a result, an error, and a progress report."""
 
     pending_id: IdText | None = field(name="pendingID", default=None)
     type: Literal["result", "error", "progress"] | None = None
-    result: Outcome | UnsetType = UNSET
+    result: ResultIn | UnsetType = UNSET
     error: str | UnsetType = UNSET
     percent: Annotated[float, Meta(ge=0, le=100)] | None = None
     message: str | None = None
 
 
-def _bringing(*always: str) -> dict[str, Any]:
-    """The `openapi_extra=` of a callback: it has one of three shapes, each with these keys."""
-    known = {**schema_of(Callback)["properties"], **schema_of(ResultBody)["properties"]}
-    brought: dict[str, dict[str, Any]] = {
-        "result": {"result": known["result"]},
-        "error": {"error": schema_of(ErrorBody)["properties"]["error"]},
-        "type": {"type": {"const": "progress"}} | {k: known[k] for k in ("percent", "message")},
+def _callback_body(*required: str) -> dict[str, Any]:
+    """Return the `openapi_extra=` of a callback: one of three schemas, each with these keys."""
+    fields = {**json_schema(CallbackBody)["properties"], **json_schema(ResultBody)["properties"]}
+    variants: dict[str, dict[str, Any]] = {
+        "result": {"result": fields["result"]},
+        "error": {"error": json_schema(ErrorBody)["properties"]["error"]},
+        "type": {"type": {"const": "progress"}} | {k: fields[k] for k in ("percent", "message")},
     }
-    shapes = [
+    schemas = [
         {
             "type": "object",
-            "properties": {**properties, **{name: known[name] for name in always}},
-            "required": [key, *always],
+            "properties": {**properties, **{name: fields[name] for name in required}},
+            "required": [key, *required],
             "additionalProperties": False,
         }
-        for key, properties in brought.items()
+        for key, properties in variants.items()
     ]
-    content = {"application/json": {"schema": {"oneOf": shapes}}}
+    content = {"application/json": {"schema": {"oneOf": schemas}}}
     return {"requestBody": {"content": content, "required": True}}
 
 
-@router.post("/async-tool/result", responses=_ANSWERS, openapi_extra=taking(ResultBody))
-async def result(door: Sends) -> Response:
-    """Complete a call; the session goes on by itself. The same result again changes nothing."""
-    body = await door.body(ResultBody)
-    command = _result(door, body.result, body.by)
-    return await _submitted(door, body.pending_id, command, body.wait)
+@router.post(
+    "/async-tool/result", responses=_SUBMIT_RESPONSES, openapi_extra=request_body(ResultBody)
+)
+async def submit_result(scope: Submits) -> Response:
+    """Submit the result of a call; the session then continues. Repeating it changes nothing."""
+    body = await scope.read_body(ResultBody)
+    command = _result_command(scope, body.result, body.by)
+    return await _submit(scope, body.pending_id, command, body.wait)
 
 
-@router.post("/async-tool/error", responses=_ANSWERS, openapi_extra=taking(ErrorBody))
-async def error(door: Sends) -> Response:
-    """Say that a call has failed; the session goes on with the error."""
-    body = await door.body(ErrorBody)
-    command = SubmitError(body.error, door.by(body.by), door.via)
-    return await _submitted(door, body.pending_id, command, body.wait)
+@router.post(
+    "/async-tool/error", responses=_SUBMIT_RESPONSES, openapi_extra=request_body(ErrorBody)
+)
+async def submit_error(scope: Submits) -> Response:
+    """Submit the error of a failed call; the session then continues with it."""
+    body = await scope.read_body(ErrorBody)
+    command = SubmitError(body.error, scope.actor(body.by), scope.via)
+    return await _submit(scope, body.pending_id, command, body.wait)
 
 
-@router.post("/async-tool/webhook", responses=_ANSWERS, openapi_extra=_bringing("pendingID"))
-async def webhook(door: CallsBack) -> Response:
-    """Bring a result, an error or progress for the call that the body names."""
-    body = await door.body(Callback)
+@router.post(
+    "/async-tool/webhook", responses=_SUBMIT_RESPONSES, openapi_extra=_callback_body("pendingID")
+)
+async def receive_callback(scope: CallsBack) -> Response:
+    """Submit a result, an error or progress of the call that the body names."""
+    body = await scope.read_body(CallbackBody)
     if body.pending_id is None:
-        raise Refused("pendingID is missing", code="BODY_INVALID")
-    return await _called_back(door, body.pending_id, body)
+        raise Refused(
+            "pendingID is missing",
+            code="BODY_INVALID",
+            hint="name the call as pendingID, or POST to its callbackURL",
+        )
+    return await _receive(scope, body.pending_id, body)
 
 
-@router.post("/async-tool/webhook/{pending_id}", responses=_ANSWERS, openapi_extra=_bringing())
-async def webhook_of(door: CallsBack, pending_id: Id) -> Response:
-    """Bring a result, an error or progress: the address that a tool gives away as callbackURL."""
-    body = await door.body(Callback)
+@router.post(
+    "/async-tool/webhook/{pending_id}", responses=_SUBMIT_RESPONSES, openapi_extra=_callback_body()
+)
+async def receive_call_callback(scope: CallsBack, pending_id: Id) -> Response:
+    """Submit a result, an error or progress; the URL is the callbackURL of the call."""
+    body = await scope.read_body(CallbackBody)
     if body.pending_id not in (None, pending_id):
-        raise Refused("pendingID is another one than in the address", code="BODY_INVALID")
-    return await _called_back(door, pending_id, body)
+        raise Refused(
+            "the pendingID of the body differs from that of the URL",
+            code="BODY_INVALID",
+            hint="leave pendingID out of the body",
+        )
+    return await _receive(scope, pending_id, body)
 
 
-async def _called_back(door: RequestScope, pending_id: str, body: Callback) -> Response:
-    match _brought(body):
-        case "result", Outcome() as outcome:
-            return await _submitted(door, pending_id, _result(door, outcome, None))
+async def _receive(scope: RequestScope, pending_id: str, body: CallbackBody) -> Response:
+    match _payload(body):
+        case "result", ResultIn() as result:
+            return await _submit(scope, pending_id, _result_command(scope, result, None))
         case "error", str(text):
-            return await _submitted(door, pending_id, SubmitError(text, door.by(), door.via))
+            return await _submit(scope, pending_id, SubmitError(text, scope.actor(), scope.via))
         case _:
-            return await _progressed(door, pending_id, body)
+            return await _report_progress(scope, pending_id, body)
 
 
-def _brought(body: Callback) -> tuple[str, object]:
-    """The one thing that a callback brings. Raises Refused."""
-    news = body.percent is not None or body.message is not None
-    brought: list[tuple[str, object]] = [
+def _payload(body: CallbackBody) -> tuple[str, object]:
+    """Return the type and value of the one payload of a callback. Raises Refused."""
+    has_progress = body.percent is not None or body.message is not None
+    payloads: list[tuple[str, object]] = [
         (name, value)
         for name, value in (("result", body.result), ("error", body.error))
         if value is not UNSET
     ]
-    if body.type == "progress" or news:
-        brought.append(("progress", None))
-    if len(brought) != 1 or body.type not in (None, brought[0][0]):
+    if body.type == "progress" or has_progress:
+        payloads.append(("progress", None))
+    if len(payloads) != 1 or body.type not in (None, payloads[0][0]):
         raise Refused(
-            "a callback brings exactly one of result, error and progress",
+            "a callback needs exactly one of result, error and progress",
             code="BODY_INVALID",
             hint='{"result": {"output": …}}, {"error": …} or {"type": "progress", "percent": …}',
         )
-    if news and body.type != "progress":
-        raise Refused('progress needs "type": "progress"', code="BODY_INVALID")
-    return brought[0]
-
-
-def _result(door: RequestScope, outcome: Outcome, by: str | None) -> SubmitResult:
-    return SubmitResult(outcome.output, outcome.title, outcome.metadata, door.by(by), door.via)
-
-
-async def _submitted(
-    door: RequestScope, pending_id: str, command: Command, wait: Wait = None
-) -> Response:
-    outcome = await settled(door, pending_id, command)
-    status, more = await waited(door, outcome.record, wait)
-    if outcome.duplicate:
-        more["duplicate"] = True
-    return reply({"success": True, "sessionID": outcome.record.session_id, **more}, status)
-
-
-async def _progressed(door: RequestScope, pending_id: str, body: Callback) -> Response:
-    """Keep the news, unless they are what is known already; a settled call takes none."""
-    door.shared.count(door.named(pending_id))
-    settling = door.service.desk.settling
-    record = await settling.pending(pending_id, door.tenant)
-    with unseen_is_not_there(door, pending_id):
-        decide.check_takes(record, Verb.RESULT)
-    if not _is_known(record, body):
-        at = door.service.desk.store.now()
-        told = {"percent": body.percent, "message": body.message, "at": at}
-        fact = events.Progress(
-            pending_id=record.id,
-            call_id=record.call_id,
-            task_id=record.task_id,
-            percent=body.percent,
-            message=body.message,
+    if has_progress and body.type != "progress":
+        raise Refused(
+            'a progress report needs "type": "progress"',
+            code="BODY_INVALID",
+            hint='{"type": "progress", "percent": …, "message": …}',
         )
-        await settling.update(pending_id, lambda now: replace(now, progress=told), lambda _: fact)
-    return reply({"success": True, "sessionID": record.session_id})
+    return payloads[0]
 
 
-def _is_known(record: PendingRecord, news: Callback) -> bool:
+def _result_command(scope: RequestScope, result: ResultIn, by: str | None) -> SubmitResult:
+    return SubmitResult(result.output, result.title, result.metadata, scope.actor(by), scope.via)
+
+
+async def _submit(
+    scope: RequestScope, pending_id: str, command: Command, wait: Wait = None
+) -> Response:
+    settlement = await settle_call(scope, pending_id, command)
+    status, extra = await wait_for_session(scope, settlement.record, wait)
+    if settlement.duplicate:
+        extra["duplicate"] = True
+    body = {"success": True, "sessionID": settlement.record.session_id, **extra}
+    return json_response(body, status)
+
+
+async def _report_progress(scope: RequestScope, pending_id: str, body: CallbackBody) -> Response:
+    """Record progress unless it repeats the last report. Raises Conflict for a settled call."""
+    scope.app_state.count_submission(scope.rate_key(pending_id))
+    record = await scope.service.calls.get(pending_id, scope.tenant)
+    with hide_unreadable(scope, pending_id):
+        check_verb(record, Verb.RESULT)
+    if not _is_repeated(record, body):
+        await scope.service.calls.report_progress(record, body.percent, body.message)
+    return json_response({"success": True, "sessionID": record.session_id})
+
+
+def _is_repeated(record: PendingRecord, body: CallbackBody) -> bool:
     last = record.progress
     if last is None:
         return False
-    return (last.get("percent"), last.get("message")) == (news.percent, news.message)
+    return (last.get("percent"), last.get("message")) == (body.percent, body.message)

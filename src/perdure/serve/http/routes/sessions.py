@@ -1,55 +1,60 @@
-"""Sessions: made, listed, shown, resumed, cancelled, forked, deleted."""
+"""Routes of sessions: create, list, show, resume, cancel, fork, compact, change, delete."""
 
 import hashlib
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Response
 from msgspec import Meta, Struct, field
 
-from perdure.core.log.events import CompactionRequested
+from perdure.core.literals import RunState
+from perdure.core.log.events import CompactionRequested, Content
 from perdure.core.session.naming import check_id
 from perdure.core.session.queues import check_queue
 from perdure.core.webhooks.deliveries import Hook
 from perdure.errors import Refused
 from perdure.runtime.ids import new_id
 from perdure.runtime.inbox.sessions import NewMessage
-from perdure.runtime.records.content import read_bytes
 from perdure.runtime.records.entries import SessionEntry, SessionRef, session_not_found
-from perdure.runtime.sessions.listing import SessionFilter, page_of
-from perdure.runtime.sessions.summary import ask_for_summary
-from perdure.runtime.transfer.create import fork
-from perdure.serve.http.content import ContentIn, file_of, header_of, no_file, stored
-from perdure.serve.http.cursors import Cursor, cursor_of, place_of
+from perdure.runtime.sessions.listing import SessionFilter, session_page
+from perdure.runtime.sessions.summary import request_summary
+from perdure.serve.http.content import (
+    ContentIn,
+    content_type,
+    file_not_found,
+    find_file,
+    store_content,
+)
+from perdure.serve.http.cursors import Cursor, decode_cursor, encode_cursor
 from perdure.serve.http.dependencies import Administers, Id, Operates, Reads, RequestScope
-from perdure.serve.http.responses import answers, reply, taking
-from perdure.serve.http.schemas import DELETED, SESSION, SESSIONS, By, IdText
-from perdure.serve.http.wait import Wait, rested, seconds_of
-from perdure.store.base import NoStream
+from perdure.serve.http.responses import json_response, request_body, responses
+from perdure.serve.http.schemas import DELETED, SESSION, SESSIONS, By, IdText, Wait, wait_seconds
 
 router = APIRouter(tags=["sessions"])
 
-State = Literal["pending", "running", "waiting", "completed", "failed", "cancelled"]
 Name = Annotated[str, Query(max_length=200)]
 Key = Annotated[
     str | None,
-    Header(alias="Idempotency-Key", description="The same message again is sent once."),
+    Header(
+        alias="Idempotency-Key",
+        description="The message key: a message with the same key is recorded once.",
+    ),
 ]
 Digest = Annotated[str, Path(pattern="^sha256:[0-9a-f]{64}$")]
 
 _METADATA: Final = "metadata."
-_ONE: Final = answers({200: SESSION}, 404)
-_CHANGED: Final = answers({200: SESSION}, 404, 409)
-MOVED: Final = answers({200: SESSION, 202: SESSION}, 404, 409)
+_GET_RESPONSES: Final = responses({200: SESSION}, 404)
+_CHANGE_RESPONSES: Final = responses({200: SESSION}, 404, 409)
+DRIVEN_RESPONSES: Final = responses({200: SESSION, 202: SESSION}, 404, 409)
 _FILE: Final[dict[int | str, dict[str, Any]]] = {
-    **answers({}, 404),
+    **responses({}, 404),
     200: {"description": "The file.", "content": {"*/*": {}}},
 }
 
 
-class NewSession(Struct, forbid_unknown_fields=True):
-    """An agent, and what it is told; the id is made here unless it is given."""
+class NewSessionBody(Struct, forbid_unknown_fields=True):
+    """A session with its agent and perhaps a first message; without an id it gets a new one."""
 
     agent: IdText
     session_id: IdText | None = field(default=None, name="sessionID")
@@ -62,27 +67,27 @@ class NewSession(Struct, forbid_unknown_fields=True):
 
 
 class WaitBody(Struct, forbid_unknown_fields=True):
-    """Whether to wait until the session rests."""
+    """Request to wait until the session is parked."""
 
     wait: Wait = None
 
 
 class CancelBody(Struct, forbid_unknown_fields=True):
-    """Why."""
+    """The reason of a cancellation."""
 
     reason: str | None = None
     by: By | None = None
 
 
 class ForkBody(Struct, forbid_unknown_fields=True):
-    """Up to which event, and what the fork is called."""
+    """The last event that the fork copies, and the id of the fork."""
 
     at: Annotated[int, Meta(ge=1)] | None = None
     session_id: IdText | None = field(default=None, name="sessionID")
 
 
 class CompactBody(Struct, forbid_unknown_fields=True):
-    """How many of the last turns stay, and what the model is told besides."""
+    """The number of last turns to keep, and additional instructions for the model."""
 
     keep: Annotated[int, Meta(ge=0)] | None = None
     instructions: Annotated[str, Meta(min_length=1)] | None = None
@@ -91,192 +96,204 @@ class CompactBody(Struct, forbid_unknown_fields=True):
 
 
 class MetadataBody(Struct, forbid_unknown_fields=True):
-    """Changes; null removes a key."""
+    """Changes of metadata; null removes a key."""
 
     metadata: dict[str, Any]
 
 
-# --- making and listing ---------------------------------------------------------------------------
+# --- all sessions ---------------------------------------------------------------------------------
 
 
 @router.post(
     "/sessions",
     status_code=201,
-    responses=answers({200: SESSION, 201: SESSION}, 404, 409),
-    openapi_extra=taking(NewSession),
+    responses=responses({200: SESSION, 201: SESSION}, 404, 409),
+    openapi_extra=request_body(NewSessionBody),
 )
-async def create(door: Operates, key: Key = None) -> Response:
-    """Make a session (201), or go on with the one that has this id (200)."""
-    body = await door.body(NewSession)
-    agents, service = door.service.agents, door.service
-    if agents.names():  # a mistyped name must not become a session that nobody ever drives
+async def create_session(scope: Operates, key: Key = None) -> Response:
+    """Create a session (201), or continue the session that has this id (200)."""
+    body = await scope.read_body(NewSessionBody)
+    agents, service = scope.service.agents, scope.service
+    if agents.names():  # a mistyped name must not create a session that no worker ever drives
         agents.get(body.agent)
-    name = _name(door, body, key)
+    session_id = _session_id(scope, body, key)
     ready = agents.find(body.agent)
     names = [body.agent] if ready is None else [ready.name, *ready.agent.aliases]
     mode = "queue" if ready is None else ready.agent.while_waiting
-    queue = agents.queue_of(body.agent) if body.queue is None else check_queue(body.queue)
-    address = SessionRef(door.home, name, tuple(names), mode, body.metadata, _hook(body), queue)
+    queue = agents.queue_for(body.agent) if body.queue is None else check_queue(body.queue)
+    ref = SessionRef(
+        scope.home_tenant, session_id, tuple(names), mode, body.metadata, _hook(body), queue
+    )
     if body.message is None:
-        made = await service.desk.outside.create(address)
+        receipt = await service.create(ref)
     else:
-        door.shared.count(door.named(name))
-        known = await service.desk.outside.find(address)
-        content = await stored(service, known, body.message)
-        said = NewMessage(content, None if key is None else check_id(key, "key"), door.by(body.by))
-        made = await service.desk.outside.send(address, said)
-    return reply(await _session(door, made.known), 201 if made.is_new else 200)
+        scope.app_state.count_submission(scope.rate_key(session_id))
+        content = await store_content(service, await service.find(ref), body.message)
+        receipt = await service.send(ref, new_message(scope, content, key, body.by))
+    return json_response(await _session_json(scope, receipt.entry), 201 if receipt.is_new else 200)
 
 
-def _name(door: RequestScope, body: NewSession, key: str | None) -> str:
-    """The id: as given, or the same again for the same key, else a new one."""
+def _session_id(scope: RequestScope, body: NewSessionBody, key: str | None) -> str:
+    """Return the id of the body, else one derived from the message key, else a new one."""
     if body.session_id is not None:
         return check_id(body.session_id)
     if key is None:
         return new_id("s")
-    whose = f"{door.home}\n{door.principal.name}\n{check_id(key, 'key')}"
-    return f"s_{hashlib.sha256(whose.encode()).hexdigest()[:32]}"
+    source = f"{scope.home_tenant}\n{scope.principal.name}\n{check_id(key, 'key')}"
+    return f"s_{hashlib.sha256(source.encode()).hexdigest()[:32]}"
 
 
-def _hook(body: NewSession) -> Hook | None:
-    """Who is told of it. Raises Refused for a secret that would sign nothing."""
+def _hook(body: NewSessionBody) -> Hook | None:
+    """Return the receiver of the session's webhooks. Raises Refused for a secret without URL."""
     if body.notify_url is not None:
         return Hook(body.notify_url, body.notify_secret)
     if body.notify_secret is not None:
-        raise Refused("notify_secret needs notify_url", code="BODY_INVALID")
+        raise Refused(
+            "notify_secret needs notify_url",
+            code="BODY_INVALID",
+            hint="add notify_url, or leave out notify_secret",
+        )
     return None
 
 
 @dataclass(frozen=True, slots=True)
-class Filters:
-    """Which sessions a list is about."""
+class SessionQuery:
+    """Filter of a list of sessions."""
 
-    state: State | None = None
+    state: RunState | None = None
     agent: Name | None = None
     parent: Name | None = None
-    q: Annotated[str | None, Query(max_length=200, description="In ids and messages.")] = None
+    q: Annotated[
+        str | None, Query(max_length=200, description="Text to find in ids and messages.")
+    ] = None
 
 
-@router.get("/sessions", responses=answers({200: SESSIONS}))
-async def listed(
-    door: Reads,
-    filters: Annotated[Filters, Depends()],
+@router.get("/sessions", responses=responses({200: SESSIONS}))
+async def list_sessions(
+    scope: Reads,
+    query: Annotated[SessionQuery, Depends()],
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     cursor: Cursor = None,
 ) -> Response:
-    """Sessions by id, each as it stands; `metadata.KEY=value` narrows to those that have that."""
-    given = door.request.query_params.items()
+    """List sessions by id, each with its current state; `metadata.KEY=value` filters by metadata.
+
+    Several such parameters must all match.
+    """
     metadata = {
-        name.removeprefix(_METADATA): value for name, value in given if name.startswith(_METADATA)
+        name.removeprefix(_METADATA): value
+        for name, value in scope.request.query_params.items()
+        if name.startswith(_METADATA)
     }
-    wanted = SessionFilter(
-        door.tenant, filters.state, filters.agent, filters.parent, metadata, filters.q
+    session_filter = SessionFilter(
+        scope.tenant, query.state, query.agent, query.parent, metadata, query.q
     )
-    place = place_of(cursor)
-    found, last = await page_of(door.service, wanted, None if place is None else place[1], limit)
-    following = None if last is None else cursor_of((0, last, ""))
-    return reply({"sessions": [one.to_json() for one in found], "next": following})
+    position = decode_cursor(cursor)
+    after = None if position is None else position[1]
+    results, last = await session_page(scope.service, session_filter, after, limit)
+    next_cursor = None if last is None else encode_cursor((0, last, ""))
+    return json_response(
+        {"sessions": [result.to_json() for result in results], "next": next_cursor}
+    )
 
 
-# --- one ------------------------------------------------------------------------------------------
+# --- one session ----------------------------------------------------------------------------------
 
 
-@router.get("/sessions/{session_id}", responses=_ONE)
-async def one(door: Reads, session_id: Id) -> Response:
-    """A session as it stands: state, problem, what waits, todos, usage, who drives it."""
-    return reply(await _session(door, await known_to(door, session_id)))
+@router.get("/sessions/{session_id}", responses=_GET_RESPONSES)
+async def get_session(scope: Reads, session_id: Id) -> Response:
+    """Return a session: state, problem, pending calls, todos, usage, driver."""
+    return json_response(await _session_json(scope, await find_entry(scope, session_id)))
 
 
 @router.post(
-    "/sessions/{session_id}/resume", responses=MOVED, openapi_extra=taking(WaitBody, optional=True)
+    "/sessions/{session_id}/resume",
+    responses=DRIVEN_RESPONSES,
+    openapi_extra=request_body(WaitBody, optional=True),
 )
-async def resume(door: Operates, session_id: Id) -> Response:
-    """Let it go on, also after it failed."""
-    body = await door.body(WaitBody, empty=WaitBody())
-    known = await known_to(door, session_id)
-    seconds = seconds_of(body.wait)
-    await door.service.prepare(known)
-    return await moved(door, await door.service.resume(known), seconds)
+async def resume_session(scope: Operates, session_id: Id) -> Response:
+    """Resume a session, also after its run failed."""
+    body = await scope.read_body(WaitBody, empty=WaitBody())
+    entry = await find_entry(scope, session_id)
+    seconds = wait_seconds(body.wait)
+    await scope.service.runs.prepare(entry)
+    return await driven_response(scope, await scope.service.runs.resume(entry), seconds)
 
 
 @router.post(
     "/sessions/{session_id}/cancel",
-    responses=_CHANGED,
-    openapi_extra=taking(CancelBody, optional=True),
+    responses=_CHANGE_RESPONSES,
+    openapi_extra=request_body(CancelBody, optional=True),
 )
-async def cancel(door: Operates, session_id: Id) -> Response:
-    """End the run: once this answers, nothing of it is begun any more."""
-    body = await door.body(CancelBody, empty=CancelBody())
-    address = address_of(door, session_id)
-    await door.service.desk.outside.cancel(address, door.by(body.by), body.reason)
-    return reply(await _session(door, await known_to(door, session_id)))
+async def cancel_session(scope: Operates, session_id: Id) -> Response:
+    """Cancel the run: after the response, nothing of it starts any more."""
+    body = await scope.read_body(CancelBody, empty=CancelBody())
+    ref = session_ref(scope, session_id)
+    await scope.service.cancel(ref, scope.actor(body.by), body.reason)
+    return json_response(await _session_json(scope, await find_entry(scope, session_id)))
 
 
 @router.post(
     "/sessions/{session_id}/fork",
     status_code=201,
-    responses=answers({201: SESSION}, 404, 409),
-    openapi_extra=taking(ForkBody, optional=True),
+    responses=responses({201: SESSION}, 404, 409),
+    openapi_extra=request_body(ForkBody, optional=True),
 )
-async def forked(door: Operates, session_id: Id) -> Response:
-    """A copy up to the last point, not after `at`, where every call was settled."""
-    body = await door.body(ForkBody, empty=ForkBody())
-    known = await known_to(door, session_id)
-    store = door.service.desk.store
-    made = await fork(store, known, at=body.at, session_id=body.session_id)
-    return reply(await _session(door, made), 201)
+async def fork_session(scope: Operates, session_id: Id) -> Response:
+    """Copy a session up to the last event, not after `at`, at which every call was settled."""
+    body = await scope.read_body(ForkBody, empty=ForkBody())
+    entry = await find_entry(scope, session_id)
+    copy = await scope.service.fork(entry, at=body.at, session_id=body.session_id)
+    return json_response(await _session_json(scope, copy), 201)
 
 
 @router.post(
     "/sessions/{session_id}/compact",
-    responses=MOVED,
-    openapi_extra=taking(CompactBody, optional=True),
+    responses=DRIVEN_RESPONSES,
+    openapi_extra=request_body(CompactBody, optional=True),
 )
-async def compact(door: Operates, session_id: Id) -> Response:
-    """Let the model summarise what was said so far; `compaction` is null once it has."""
-    body = await door.body(CompactBody, empty=CompactBody())
-    known = await known_to(door, session_id)
-    seconds = seconds_of(body.wait)
-    wanted = CompactionRequested(
-        keep=body.keep, instructions=body.instructions, by=door.by(body.by)
+async def compact_session(scope: Operates, session_id: Id) -> Response:
+    """Let the model summarize the conversation so far; `compaction` is null once it has."""
+    body = await scope.read_body(CompactBody, empty=CompactBody())
+    entry = await find_entry(scope, session_id)
+    seconds = wait_seconds(body.wait)
+    request = CompactionRequested(
+        keep=body.keep, instructions=body.instructions, by=scope.actor(body.by)
     )
-    await ask_for_summary(door.service, known, wanted)
-    return await moved(door, known, seconds)
+    await request_summary(scope.service, entry, request)
+    return await driven_response(scope, entry, seconds)
 
 
-@router.patch("/sessions/{session_id}", responses=_CHANGED, openapi_extra=taking(MetadataBody))
-async def change(door: Operates, session_id: Id) -> Response:
-    """Change metadata."""
-    body = await door.body(MetadataBody)
-    address = address_of(door, session_id)
-    await door.service.desk.outside.set_metadata(address, body.metadata)
-    return reply(await _session(door, await known_to(door, session_id)))
+@router.patch(
+    "/sessions/{session_id}", responses=_CHANGE_RESPONSES, openapi_extra=request_body(MetadataBody)
+)
+async def change_metadata(scope: Operates, session_id: Id) -> Response:
+    """Change the metadata of a session."""
+    body = await scope.read_body(MetadataBody)
+    await scope.service.set_metadata(session_ref(scope, session_id), body.metadata)
+    return json_response(await _session_json(scope, await find_entry(scope, session_id)))
 
 
-@router.delete("/sessions/{session_id}", responses=answers({200: DELETED}, 404))
-async def delete(door: Administers, session_id: Id) -> Response:
-    """Delete it with its log and its calls."""
-    await door.service.desk.outside.erase(address_of(door, session_id))
-    return reply({"sessionID": session_id, "deleted": True})
+@router.delete("/sessions/{session_id}", responses=responses({200: DELETED}, 404))
+async def delete_session(scope: Administers, session_id: Id) -> Response:
+    """Delete a session with its log and its calls."""
+    await scope.service.erase(session_ref(scope, session_id))
+    return json_response({"sessionID": session_id, "deleted": True})
 
 
 @router.get("/sessions/{session_id}/files/{digest}", responses=_FILE)
-async def file(door: Reads, session_id: Id, digest: Digest) -> Response:
-    """A file that the session names."""
-    known = await known_to(door, session_id)
-    part = await file_of(door.service, known, digest)
-    if part is None:
-        raise no_file(digest)
-    try:
-        data = await read_bytes(door.service.desk.store, digest)
-    except NoStream as error:
-        raise no_file(digest) from error
+async def get_file(scope: Reads, session_id: Id, digest: Digest) -> Response:
+    """Return a file of the session."""
+    entry = await find_entry(scope, session_id)
+    part = await find_file(scope.service, entry, digest)
+    data = None if part is None else await scope.service.read_file(digest)
+    if part is None or data is None:
+        raise file_not_found(digest)
     name = quote(str(part.get("name") or digest.removeprefix("sha256:")), safe="")
     return Response(
         data,
         media_type=None,
         headers={
-            "Content-Type": header_of(str(part["mediaType"])),
+            "Content-Type": content_type(str(part["mediaType"])),
             "Content-Disposition": f"attachment; filename*=UTF-8''{name}",
             "Content-Security-Policy": "sandbox",
             "ETag": f'"{digest}"',
@@ -284,30 +301,39 @@ async def file(door: Reads, session_id: Id, digest: Digest) -> Response:
     )
 
 
-# --- what the routes of a session share -----------------------------------------------------------
+# --- shared by the routes of a session ------------------------------------------------------------
 
 
-def address_of(door: RequestScope, session_id: str) -> SessionRef:
-    """Which session is meant; what cannot be an id is the id of none. Raises NotFound."""
+def session_ref(scope: RequestScope, session_id: str) -> SessionRef:
+    """Return the key of a session. Raises NotFound, also for a text that cannot be an id."""
     try:
-        return SessionRef(door.home, check_id(session_id))
+        return SessionRef(scope.home_tenant, check_id(session_id))
     except Refused as error:
         raise session_not_found(session_id) from error
 
 
-async def known_to(door: RequestScope, session_id: str) -> SessionEntry:
-    """The session, if it is there for who asks. Raises NotFound."""
-    return await door.service.desk.outside.known(address_of(door, session_id))
+async def find_entry(scope: RequestScope, session_id: str) -> SessionEntry:
+    """Return the entry of a session if the caller may see it. Raises NotFound."""
+    return await scope.service.get(session_ref(scope, session_id))
 
 
-async def _session(door: RequestScope, known: SessionEntry) -> dict[str, Any]:
-    return (await door.service.listed(known)).to_json()
+def new_message(
+    scope: RequestScope, content: Content, key: str | None, by: str | None
+) -> NewMessage:
+    """Return a message of the caller. Raises Refused, NotAllowed."""
+    return NewMessage(content, None if key is None else check_id(key, "key"), scope.actor(by))
 
 
-async def moved(door: RequestScope, known: SessionEntry, seconds: float) -> Response:
-    """The session, once it rests (200), or as it is when the time is over (202)."""
-    rests = bool(seconds) and await rested(door.service, known, seconds, door.shared.closing)
-    found = await door.service.desk.outside.find(SessionRef(known.record.tenant, known.record.id))
-    if found is None:
-        raise session_not_found(known.record.id)  # deleted meanwhile
-    return reply(await _session(door, found), 200 if rests else 202)
+async def _session_json(scope: RequestScope, entry: SessionEntry) -> dict[str, Any]:
+    return (await scope.service.listed_result(entry)).to_json()
+
+
+async def driven_response(scope: RequestScope, entry: SessionEntry, seconds: float) -> Response:
+    """Return the session once it is parked (200), or as it is when the time is over (202)."""
+    is_parked = bool(seconds) and await scope.service.runs.wait_until_parked(
+        entry, seconds, scope.app_state.closing.is_set
+    )
+    newest = await scope.service.find(SessionRef(entry.record.tenant, entry.record.id))
+    if newest is None:
+        raise session_not_found(entry.record.id)  # deleted meanwhile
+    return json_response(await _session_json(scope, newest), 200 if is_parked else 202)

@@ -1,5 +1,5 @@
--- The statements of the PostgreSQL store, each under its name. Lock and look are never one statement:
--- what has waited for a row's lock sees that row anew, and everything else as it was before.
+-- Statements of the PostgreSQL backend by name. Locking and reading are never one statement: one that
+-- has waited for a row lock sees the new version of that row, but all other rows as they were before.
 
 -- now --
 SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint;
@@ -9,25 +9,25 @@ SELECT current_setting('server_version_num')::integer, current_setting('server_e
        current_setting('search_path');
 
 -- lock_streams --
--- In the order of ids, so that no two batches wait for each other.
+-- In the order of ids, so that two batches cannot deadlock.
 SELECT sid, id, kind, head, epoch, holder, due, tries, gone
 FROM stream WHERE id = ANY ($1::text[]) ORDER BY id FOR NO KEY UPDATE;
 
--- look_at_entries --
+-- load_entries --
 SELECT e.kind, e.key, s.id, e.version, e.state, e.due, e.data
-FROM unnest($1::text[], $2::text[]) AS wanted (kind, key)
-JOIN entry e ON e.kind = wanted.kind AND e.key = wanted.key
+FROM unnest($1::text[], $2::text[]) AS item (kind, key)
+JOIN entry e ON e.kind = item.kind AND e.key = item.key
 JOIN stream s ON s.sid = e.sid;
 
--- end_stopped --
+-- terminate_stopped --
 -- A client that was stopped inside a statement keeps its row locks, and no timeout of the server ends
--- that. Ours never stand still in a transaction, so one that has for this long is ended.
+-- it. Our clients never pause inside a transaction, so one that has paused for this long is terminated.
 SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a
 WHERE a.datname = current_database() AND a.usename = current_user AND a.pid <> pg_backend_pid()
   AND a.wait_event_type = 'Client' AND a.xact_start < clock_timestamp() - interval '4 seconds'
   AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.relation = 'stream'::regclass);
 
--- take_sids --
+-- next_sids --
 SELECT nextval('stream_sid') FROM generate_series(1, $1::integer);
 
 -- drop_streams --
@@ -39,11 +39,10 @@ DELETE FROM entry e USING unnest($1::text[], $2::text[]) AS dropped (kind, key)
 WHERE e.kind = dropped.kind AND e.key = dropped.key;
 
 -- write --
--- All that a batch changes. How much of it could be written is answered: where somebody else has
--- made a stream or an entry of the same name meanwhile, it is less, and nothing is committed.
--- Arrays come as text, and data joined, with the places and sizes of the pieces: that costs the client
--- much less than arrays.
-WITH made AS (
+-- All changes of a batch. Returns the number of rows written: fewer if another process has created the
+-- same stream or entry meanwhile, and then the batch is rolled back. Arrays come as text, and data
+-- joined with offsets and sizes, which costs the client much less than arrays.
+WITH created AS (
     INSERT INTO stream (sid, id, kind, head, epoch, holder, due, tries, gone)
     SELECT * FROM unnest($1::text::bigint[], $2::text::text[], $3::text::text[],
                          $4::text::bigint[], $5::text::bigint[], $6::text::text[],
@@ -51,7 +50,7 @@ WITH made AS (
         AS new (sid, id, kind, head, epoch, holder, due, tries, gone)
     ORDER BY new.id
     ON CONFLICT (id) DO NOTHING RETURNING 1
-), moved AS (
+), changed AS (
     UPDATE stream s
     SET head = n.head, epoch = n.epoch, holder = n.holder, due = n.due, tries = n.tries,
         gone = n.gone
@@ -80,11 +79,11 @@ WITH made AS (
         data = excluded.data
     WHERE entry.sid = excluded.sid RETURNING 1
 )
-SELECT (SELECT count(*) FROM made) + (SELECT count(*) FROM moved)
+SELECT (SELECT count(*) FROM created) + (SELECT count(*) FROM changed)
      + (SELECT count(*) FROM appended) + (SELECT count(*) FROM put);
 
--- look_for_work --
--- Whether the holder is alive, whether somebody is dead, whether something is due, and the time.
+-- check_for_work --
+-- Whether the holder is alive, any holder has expired, any stream is due; and the time.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($3::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now
 )
@@ -95,55 +94,55 @@ SELECT EXISTS (SELECT 1 FROM holder WHERE name = $1 AND until > (SELECT now FROM
        (SELECT now FROM clock);
 
 -- claim --
--- The holder's own row is kept from being reaped, else its claims could never be.
+-- Locks the holder's own row against a reap: claims of a removed holder could never be reaped.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($4::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now
 ), alive AS MATERIALIZED (
     SELECT name FROM holder WHERE name = $1 AND until > (SELECT now FROM clock) FOR KEY SHARE
-), found AS MATERIALIZED (
+), free AS MATERIALIZED (
     SELECT sid, due FROM stream
     WHERE kind = $2 AND holder IS NULL AND due <= (SELECT now FROM clock)
       AND EXISTS (SELECT 1 FROM alive)
     ORDER BY due LIMIT $3::bigint FOR NO KEY UPDATE SKIP LOCKED
-), taken AS (
+), claimed AS (
     UPDATE stream s
     SET holder = $1, epoch = s.epoch + 1, due = NULL, tries = s.tries + 1
-    FROM found WHERE s.sid = found.sid
-    RETURNING s.id, s.epoch, s.head, s.tries, found.due
+    FROM free WHERE s.sid = free.sid
+    RETURNING s.id, s.epoch, s.head, s.tries, free.due
 )
 SELECT a.name, (SELECT now FROM clock), t.id, t.epoch, t.head, t.tries
-FROM alive a LEFT JOIN taken t ON true ORDER BY t.due;
+FROM alive a LEFT JOIN claimed t ON true ORDER BY t.due;
 
 -- claim_these --
--- Those of the named streams that are due and free; locked in the order of ids, as batches lock
--- them. Answers as claim does, and whether somebody is dead.
+-- Claims those of the named streams that are due and free, locked in the order of ids, as batches
+-- lock them. Returns the columns of claim, and whether any holder has expired.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($4::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now
 ), alive AS MATERIALIZED (
     SELECT name FROM holder WHERE name = $1 AND until > (SELECT now FROM clock) FOR KEY SHARE
-), found AS MATERIALIZED (
+), free AS MATERIALIZED (
     SELECT sid FROM stream
     WHERE id = ANY ($3::text[]) AND kind = $2 AND holder IS NULL
       AND due <= (SELECT now FROM clock) AND EXISTS (SELECT 1 FROM alive)
     ORDER BY id FOR NO KEY UPDATE
-), taken AS (
+), claimed AS (
     UPDATE stream s
     SET holder = $1, epoch = s.epoch + 1, due = NULL, tries = s.tries + 1
-    FROM found WHERE s.sid = found.sid
+    FROM free WHERE s.sid = free.sid
     RETURNING s.id, s.epoch, s.head, s.tries
 )
 SELECT a.name, c.now, t.id, t.epoch, t.head, t.tries,
        EXISTS (SELECT 1 FROM holder WHERE until <= c.now)
-FROM clock c LEFT JOIN alive a ON true LEFT JOIN taken t ON true;
+FROM clock c LEFT JOIN alive a ON true LEFT JOIN claimed t ON true;
 
--- keep_schema --
--- Until the transaction ends no step is taken that takes something away; others are not held up.
+-- lock_schema --
+-- Until the transaction ends no step can be applied that removes something; other steps can.
 SELECT number FROM schema_step WHERE number = 1 FOR KEY SHARE;
 
--- keep_programs --
+-- lock_programs --
 SELECT number FROM schema_step WHERE number = 1 FOR UPDATE;
 
--- newer --
+-- newer_schema --
 SELECT number, oldest FROM schema_step WHERE oldest > $1::integer ORDER BY number DESC LIMIT 1;
 
 -- join --
@@ -166,12 +165,12 @@ RETURNING until;
 SELECT name FROM holder WHERE until <= $1::bigint OR name = ANY ($2::text[])
 FOR UPDATE SKIP LOCKED;
 
--- lock_leaving --
+-- lock_holder --
 SELECT name FROM holder WHERE name = $1 FOR UPDATE;
 
--- give_back --
--- Due at once, but later and later once drivers keep dying on the stream. What somebody is just
--- writing to is left for the next round.
+-- free_streams --
+-- Due now, with a back-off once drivers keep dying on the stream. Streams that are being written are
+-- left for the next reap.
 WITH held AS MATERIALIZED (
     SELECT sid FROM stream WHERE holder = ANY ($1::text[])
     ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
@@ -182,7 +181,7 @@ SET holder = NULL, epoch = s.epoch + 1,
                             ELSE least((1000 << least(s.tries, 20)::integer), $4::bigint) END
 FROM held WHERE s.sid = held.sid;
 
--- give_back_all --
+-- free_all_streams --
 WITH held AS MATERIALIZED (
     SELECT sid FROM stream WHERE holder = ANY ($1::text[]) ORDER BY id FOR NO KEY UPDATE
 )
@@ -192,8 +191,8 @@ SET holder = NULL, epoch = s.epoch + 1,
                             ELSE least((1000 << least(s.tries, 20)::integer), $4::bigint) END
 FROM held WHERE s.sid = held.sid;
 
--- give_back_unseen --
--- What a holder has that cannot know what it was given: due at once, and no driver has died on it.
+-- free_unknown_claims --
+-- Streams of a holder whose claim got no reply: due now, and not counted as a try.
 WITH held AS MATERIALIZED (
     SELECT sid FROM stream WHERE holder = $1 ORDER BY id FOR NO KEY UPDATE
 )
@@ -205,8 +204,8 @@ FROM held WHERE s.sid = held.sid;
 DELETE FROM holder h WHERE name = ANY ($1::text[])
 AND NOT EXISTS (SELECT 1 FROM stream s WHERE s.holder = h.name);
 
--- without_pulse --
--- Holders whose connection has ended; a frozen process keeps its connection.
+-- holders_without_lock --
+-- Holders whose connection has ended; a frozen process still has its connection.
 SELECT name FROM holder
 WHERE pulse IS NOT NULL AND NOT EXISTS (
     SELECT 1 FROM pg_locks
@@ -221,7 +220,7 @@ FROM stream s LEFT JOIN record r ON r.sid = s.sid AND r.seq > $2 AND r.seq <= $3
 WHERE s.id = $1 ORDER BY r.seq;
 
 -- feed --
--- Rows and snapshot of one statement, so that they belong together.
+-- Rows and snapshot in one statement, so that they are of the same moment.
 SELECT pg_snapshot_xmin(snapshot)::text::bigint, pg_snapshot_xmax(snapshot)::text::bigint,
        r.type, r.data, r.at, r.seq, r.pos, s.id
 FROM pg_current_snapshot() AS snapshot
@@ -237,7 +236,7 @@ SELECT pg_snapshot_xmin(snapshot)::text::bigint, pg_snapshot_xmax(snapshot)::tex
 FROM pg_current_snapshot() AS snapshot;
 
 -- appending --
--- Transactions that may have taken positions: they have this lock before, and until they have ended.
+-- Transactions that may have taken positions: they take this lock before, and keep it to their end.
 SELECT virtualtransaction FROM pg_locks
 WHERE relation = 'record'::regclass AND mode = 'RowExclusiveLock' AND granted
   AND database = (SELECT oid FROM pg_database WHERE datname = current_database());
@@ -258,12 +257,12 @@ SELECT (SELECT count(*) FROM stream WHERE holder IS NOT NULL),
 SELECT pg_current_snapshot()::text;
 
 -- notify --
-SELECT pg_notify($1, said) FROM unnest($2::text[]) AS said;
+SELECT pg_notify($1, payload) FROM unnest($2::text[]) AS payload;
 
--- keep_pulse --
+-- take_liveness_lock --
 SELECT pg_try_advisory_lock($1::bigint);
 
--- end_pulse --
+-- release_liveness_lock --
 SELECT pg_advisory_unlock($1::bigint);
 
 -- entries_of --
@@ -271,6 +270,6 @@ SELECT e.kind, e.key, s.id, e.version, e.state, e.due, e.data
 FROM stream s JOIN entry e ON e.sid = s.sid WHERE s.id = $1 ORDER BY e.kind, e.key;
 
 -- streams --
--- Of one that is gone the head went with its records.
+-- The head of a gone stream was deleted with its records.
 SELECT id, kind, CASE WHEN gone THEN 0 ELSE head END, epoch, holder, due, gone
 FROM stream WHERE id > $1 ORDER BY id LIMIT $2::bigint;

@@ -1,0 +1,70 @@
+"""Assembly of a runtime's resources, and checks of its agents against them."""
+
+from typing import Any
+
+from perdure.app.options import RuntimeOptions
+from perdure.app.stores import is_in_memory
+from perdure.errors import ConfigError
+from perdure.runtime.agents.agents import Agent, ReadyAgent
+from perdure.runtime.inbox.pending import PendingInbox
+from perdure.runtime.inbox.sessions import SessionInbox
+from perdure.runtime.records.cache import SessionCache
+from perdure.runtime.resources import Deps, Resources
+from perdure.runtime.streaming import Bus
+from perdure.runtime.webhooks.outbox import Outbox
+from perdure.store.base import Store
+
+
+def assemble_resources(store: Store, options: RuntimeOptions) -> Resources:
+    """Return the objects that all drives of a runtime share."""
+    outbox = Outbox(
+        store,
+        options.address,
+        options.address_filter,
+        options.targets or (),
+        is_configured=options.targets is not None,
+        warning_share=options.warning_share,
+    )
+    cache = SessionCache()
+    return Resources(
+        store,
+        SessionInbox(store, outbox, cache),
+        PendingInbox(store, outbox, cache),
+        Bus(store),
+        outbox,
+        cache,
+        options.address,
+        Deps(options.deps),
+        options.telemetry,
+        options.prices,
+        options.is_tracked,
+    )
+
+
+def check_mode(agent: Agent[Any], store: str | Store) -> None:
+    """Raise ConfigError if the agent waits for approvers on a store that the process loses."""
+    if agent.hitl == "async" and is_in_memory(store):
+        raise ConfigError(
+            f"agent {agent.name!r}: async HITL requires a durable session_store "
+            "('memory:' is memory)",
+            hint="use sqlite:///perdure.db, or leave hitl out",
+        )
+
+
+def check_deps(agent: ReadyAgent, deps: Any) -> None:
+    """Raise ConfigError if the deps do not have the type that a tool of the agent declares."""
+    for tool in agent.tools.values():
+        deps_type = tool.deps_type
+        if isinstance(deps_type, type) and not _is_instance(deps, deps_type):
+            raise ConfigError(
+                f"tool {tool.name!r} needs deps of type {deps_type.__name__}, "
+                f"and Runtime(deps=) is {type(deps).__name__}",
+                code="DEPS_INVALID",
+            )
+
+
+def _is_instance(deps: Any, deps_type: type) -> bool:
+    try:
+        return deps_type is Any or isinstance(deps, deps_type)
+    except TypeError:  # a protocol that cannot be checked at run time
+        return True

@@ -1,0 +1,191 @@
+"""Execution states in session metadata, under `pending_executions`.
+
+The state of a run that is paused here is computed from its log. A state that `save` stored counts
+until it is cleared or its run has ended.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from perdure.app import Runtime
+from perdure.core.log.events import PENDING_EXECUTIONS, ToolCall
+from perdure.errors import NotFound, Refused
+from perdure.hitl.access import open_service, session_ref
+from perdure.hitl.state import (
+    ExecutionState,
+    SecretNames,
+    parse_state,
+    redact_state,
+    serialize_execution_state,
+)
+from perdure.hitl.state_view import RunSettings, paused_state
+from perdure.runtime.records.content import check_size
+from perdure.runtime.records.entries import SessionEntry
+from perdure.runtime.records.log import Log
+from perdure.runtime.sessions.service import Service
+
+Metadata = dict[str, Any]
+
+_CORRUPT: Final = "STATE_CORRUPT"
+
+
+async def save_execution_state_to_session(
+    rt: Runtime, session_id: str, task_id: str, state: ExecutionState
+) -> None:
+    """Store a state in its session's metadata, without secret arguments.
+
+    States of other tasks are kept. Raises NotFound.
+    """
+    check_size(serialize_execution_state(state), "the execution state")
+    service, entry = await _session(rt, session_id)
+    secret_names = _secret_names(
+        service, await service.log(entry), state.reasoning_state.agent_name
+    )
+    stored = stored_state(redact_state(state, secret_names))
+
+    def add(metadata: Metadata) -> Metadata:
+        return {PENDING_EXECUTIONS: {**_stored_states(metadata), task_id: stored}}
+
+    await _change(rt, session_id, add)
+
+
+async def load_execution_state_from_session(
+    rt: Runtime, session_id: str, task_id: str, *, secrets: bool = False
+) -> ExecutionState:
+    """Return the state of a task that is paused in a session. NotFound says what is missing.
+
+    With `secrets` it contains the secret arguments, which are needed to restore the run in
+    another store; a state that was saved has none.
+    """
+    metadata = await session_metadata(*await _session(rt, session_id), secrets=secrets)
+    if not metadata:
+        raise _not_found(f"no execution state found for task {task_id}")
+    if PENDING_EXECUTIONS not in metadata:
+        raise _not_found("no pending executions in session")
+    states = _stored_states(metadata)
+    if task_id not in states:
+        raise _not_found(f"execution state not found for task {task_id}")
+    return parse_stored_state(states[task_id])
+
+
+async def clear_execution_state_from_session(rt: Runtime, session_id: str, task_id: str) -> None:
+    """Remove a stored state; it is not an error if there is none."""
+
+    def remove(metadata: Metadata) -> Metadata:
+        try:
+            states = _stored_states(metadata)
+        except Refused:
+            return {}  # not in our format: left unchanged
+        if states.pop(task_id, None) is None:
+            return {}
+        return {PENDING_EXECUTIONS: states or None}
+
+    await _change(rt, session_id, remove)
+
+
+async def update_session_metadata(
+    rt: Runtime, session_id: str, metadata: Mapping[str, Any]
+) -> None:
+    """Change the metadata of a session; None removes a key. Raises NotFound."""
+    await _change(rt, session_id, lambda _: dict(metadata))
+
+
+async def get_session_metadata(rt: Runtime, session_id: str) -> Metadata:
+    """Return the metadata of a session, with the state of the run that is paused in it."""
+    return await session_metadata(*await _session(rt, session_id))
+
+
+async def session_metadata(
+    service: Service, entry: SessionEntry, *, secrets: bool = False
+) -> Metadata:
+    """Return the same for a session entry."""
+    log = await service.log(entry)
+    metadata = dict(log.state.metadata)
+    state = _computed_state(service, log, entry.record.id)
+    if state is None:
+        return metadata
+    state = state if secrets else redact_state(state)
+    computed = stored_state(state, seq=log.state.head, at=log.state.updated_at)
+    states = {state.task_id: computed, **_stored_states(metadata)}
+    return {**metadata, PENDING_EXECUTIONS: states}
+
+
+async def pause_json(service: Service, entry: SessionEntry) -> dict[str, Any]:
+    """Return a session's open calls and the states of its paused runs.
+
+    `age` is how long it has been waiting, in ms.
+    """
+    session = (await service.result(entry)).to_json()
+    metadata = await session_metadata(service, entry)
+    now = service.now()
+    since = min((call["time"]["created"] for call in session["pending"]), default=now)
+    return {
+        **{name: session[name] for name in ("sessionID", "state", "pending")},
+        PENDING_EXECUTIONS: metadata.get(PENDING_EXECUTIONS, {}),
+        "age": now - since,
+    }
+
+
+def _computed_state(service: Service, log: Log, session_id: str) -> ExecutionState | None:
+    """Return the state of the run that is paused in a log, with its secrets."""
+    agent = service.agents.find(log.state.agent)
+    settings = None
+    if agent is not None:
+        names = tuple(getattr(sub, "name", sub) for sub in agent.agent.sub_agents)
+        settings = RunSettings(names, agent.agent.show_thinking)
+    return paused_state(log.events, log.state, session_id, settings)
+
+
+def _secret_names(service: Service, log: Log, agent_name: str) -> SecretNames:
+    """Return the secret arguments of calls: as the session recorded them, and as tools say."""
+    calls = [item.event for item in log.events if isinstance(item.event, ToolCall)]
+    recorded = {call.id: call.redact for call in calls}
+    agent = service.agents.find(agent_name or log.state.agent)
+
+    def secret_names(call_id: str, tool_name: str) -> Collection[str]:
+        tool = None if agent is None else agent.tool(tool_name)
+        return {*recorded.get(call_id, ()), *(() if tool is None else tool.hidden_arguments)}
+
+    return secret_names
+
+
+def stored_state(state: ExecutionState, **checkpoint: Any) -> Metadata:
+    """Return a state as session metadata holds it."""
+    data = msgspec.json.decode(serialize_execution_state(state))
+    return {
+        "execution_state": data,
+        "pending_tool_call": data["pending_tool_call"],
+        "checkpoint_data": {"version": data["version"], **checkpoint},
+    }
+
+
+def parse_stored_state(value: Any) -> ExecutionState:
+    """Return the state of a value of `pending_executions`, which may be the state itself."""
+    if isinstance(value, Mapping) and "execution_state" in value:
+        inner = value["execution_state"]
+        if isinstance(inner, Mapping):
+            call = value.get("pending_tool_call")
+            return parse_state({"pending_tool_call": call, **inner})
+    return parse_state(value)
+
+
+def _stored_states(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    states = metadata.get(PENDING_EXECUTIONS, {})
+    if not isinstance(states, Mapping):
+        raise Refused("invalid pending_executions format", code=_CORRUPT)
+    return dict(states)
+
+
+def _not_found(text: str) -> NotFound:
+    return NotFound(text, code="STATE_NOT_FOUND", hint="the task is not paused, or has ended")
+
+
+async def _session(rt: Runtime, session_id: str) -> tuple[Service, SessionEntry]:
+    service = open_service(rt)
+    return service, await service.get(session_ref(rt, session_id))
+
+
+async def _change(rt: Runtime, session_id: str, change: Callable[[Metadata], Metadata]) -> None:
+    await open_service(rt).change_metadata(session_ref(rt, session_id), change)

@@ -1,0 +1,77 @@
+"""Checks of a command before it settles a pending call: its values, and the code at hand."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import msgspec
+
+from perdure.core.pending.commands import Approve, Command, SubmitResult
+from perdure.core.pending.record import PendingRecord
+from perdure.errors import Refused
+from perdure.runtime.agents.agents import Agents, ReadyAgent
+from perdure.runtime.records.content import check_text
+from perdure.runtime.tools.invoke import is_valid_result
+from perdure.runtime.tools.tool import Tool
+
+
+def check_command(command: Command) -> None:
+    """Raise Refused for a value that is not text, or not JSON, where that is required."""
+    for field in fields(command):
+        name, value = field.name, getattr(command, field.name)
+        if value is None and field.default is None:
+            continue
+        if name in ("args", "metadata"):
+            _check_object(name, value)
+        elif name == "remember" and isinstance(value, bool):
+            continue
+        else:
+            check_text(name, value)
+
+
+def _check_object(name: str, value: Any) -> None:
+    if not isinstance(value, Mapping):
+        raise Refused(f"{name} must be an object, not {value!r}", code="VALUE_INVALID")
+    try:
+        msgspec.json.encode(value)
+    except (TypeError, ValueError, msgspec.MsgspecError) as error:
+        raise Refused(f"{name} is not JSON: {error}", code="VALUE_INVALID") from error
+
+
+async def check_acceptable(agents: Agents, record: PendingRecord, command: Command) -> None:
+    """Raise Refused for a command that could not take effect with the code of this process.
+
+    Where the agent is not known, every command is accepted: the worker that has it decides.
+    """
+    agent = agents.find(record.agent)
+    if agent is None:
+        return
+    if isinstance(command, Approve):
+        agent = await agents.refresh_tools(agent)
+    tool = agent.tool(record.tool)
+    if tool is None and agent.problem is not None:
+        return
+    match command:
+        case Approve() if tool is None:
+            raise Refused(
+                f"agent {agent.name!r} has no tool {record.tool!r} any more",
+                code="TOOL_MISSING",
+                hint="deploy the tool again, or deny or respond instead",
+            )
+        case Approve() if tool is not None:
+            _check_approved(agent, tool, {**record.input, **(command.args or {})})
+        case SubmitResult() if tool is not None and not is_valid_result(tool, command.output):
+            raise Refused("Result validation failed", code="RESULT_INVALID")
+        case _:
+            pass
+
+
+def _check_approved(agent: ReadyAgent, tool: Tool[..., Any], args: dict[str, Any]) -> None:
+    """Raise Refused if the agent's rules deny the approved call: they outrank an approver."""
+    rule = agent.permissions.denying_rule((tool.name,), tool.validate(args))
+    if rule is not None:
+        raise Refused(
+            f"the permissions of agent {agent.name!r} deny this call to {tool.name} ({rule.text})",
+            code="DENIED",
+            hint="approve it with other arguments, or deny it",
+        )

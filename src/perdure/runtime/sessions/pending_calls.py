@@ -1,0 +1,203 @@
+"""Pending calls as every entry point uses them: found, listed, settled."""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from perdure.core.log import events
+from perdure.core.pending import record as pending
+from perdure.core.pending.commands import Command
+from perdure.core.pending.record import PendingRecord
+from perdure.core.pending.settlement import Settlement, lost_at_restart
+from perdure.core.webhooks import signatures
+from perdure.core.webhooks.deliveries import Hook
+from perdure.errors import Conflict
+from perdure.runtime.agents.agents import Agents
+from perdure.runtime.records.entries import (
+    SessionEntry,
+    SessionRef,
+    all_entries,
+    all_readable,
+    open_calls,
+    pending_put,
+    session_not_found,
+)
+from perdure.runtime.records.log import as_record
+from perdure.runtime.resources import Resources
+from perdure.runtime.sessions.command_checks import check_acceptable, check_command
+from perdure.runtime.sessions.runs import Runs
+from perdure.runtime.values import PendingCall
+from perdure.runtime.views import pending_json
+from perdure.store.base import Entry, Gone, NoStream, Put, VersionMoved, Write
+
+# The state of the index entries that have a status; None is every state.
+_STATES: Final = {None: "open", "all": None, "waiting": "open", "processing": "open"}
+_OPEN_STATUSES: Final = ("waiting", "processing")
+
+
+class PendingCalls:
+    """The pending calls of all sessions of a runtime."""
+
+    def __init__(self, resources: Resources, agents: Agents, runs: Runs) -> None:
+        self._resources = resources
+        self._agents = agents
+        self._runs = runs
+
+    # --- reading ------------------------------------------------------------------------------
+
+    async def get(self, pending_id: str, tenant: str | None = None) -> PendingRecord:
+        """Return one pending call. Raises NotFound."""
+        return await self._resources.pending_inbox.pending_record(pending_id, tenant)
+
+    async def list(
+        self, tenant: str | None, *, status: str | None = None, stream: str | None = None
+    ) -> AsyncIterator[PendingRecord]:
+        """Yield pending calls: the open ones, those of a status, or with "all" every one."""
+        state = _STATES.get(status, status)
+        store = self._resources.store
+        async for record in all_readable(store, "pending", _decode, state=state, stream=stream):
+            if status in _OPEN_STATUSES and record.status != status:
+                continue
+            if tenant is None or record.tenant == tenant:
+                yield record
+
+    def entries(
+        self, state: str | None = "open", stream: str | None = None
+    ) -> AsyncIterator[Entry]:
+        """Yield the index entries of pending calls, without decoding them."""
+        return all_entries(self._resources.store, "pending", state=state, stream=stream)
+
+    async def of_session(self, entry: SessionEntry) -> tuple[PendingRecord, ...]:
+        """Return the open calls of one session."""
+        calls = open_calls(self._resources.store, entry.stream)
+        return tuple([_decode(call) async for call in calls])
+
+    async def find_in(self, stream: str, pending_id: str) -> PendingRecord | None:
+        """Return a call of one session's stream, open or settled; None if it is not there."""
+        entry = await self._resources.store.get("pending", pending_id)
+        return None if entry is None or entry.stream != stream else _decode(entry)
+
+    def view(self, record: PendingRecord) -> PendingCall:
+        """Return a record as users hold it."""
+        return self._resources.pending_call(record)
+
+    def to_json(self, record: PendingRecord) -> dict[str, Any]:
+        """Return a record as JSON, with its callback URL."""
+        return pending_json(record, self.view(record).callback_url)
+
+    # --- writing ------------------------------------------------------------------------------
+
+    async def settle(
+        self, pending_id: str, command: Command, tenant: str | None = None
+    ) -> Settlement:
+        """Give a call its outcome. Raises NotFound, Refused, or Conflict with the winner."""
+        check_command(command)
+
+        async def inspect(record: PendingRecord) -> None:
+            if record.epoch is not None and record.is_open:
+                await self._check_held(record)
+            await check_acceptable(self._agents, record, command)
+
+        inbox = self._resources.pending_inbox
+        return await inbox.settle(pending_id, command, tenant=tenant, inspect=inspect)
+
+    async def _check_held(self, record: PendingRecord) -> None:
+        """Raise Conflict if the driver that waited in place for this call has died."""
+        ref = SessionRef(record.tenant, record.session_id)
+        entry = await self._resources.session_inbox.session_entry(ref)
+        if not await self._runs.check_driver(entry):
+            raise lost_at_restart(record)
+
+    async def expire_due(self) -> tuple[PendingRecord, ...]:
+        """Settle every overdue call of the store; returns those that this settled."""
+        return tuple(await self._resources.pending_inbox.expire_due())
+
+    async def report_progress(
+        self, record: PendingRecord, percent: float | None, message: str | None
+    ) -> None:
+        """Record the progress of an open call; its driver is not woken."""
+        progress = {"percent": percent, "message": message, "at": self._resources.store.now()}
+        event = events.Progress(
+            pending_id=record.id,
+            call_id=record.call_id,
+            task_id=record.task_id,
+            percent=percent,
+            message=message,
+        )
+
+        def change(current: PendingRecord) -> PendingRecord:
+            return replace(current, progress=progress)
+
+        await self._resources.pending_inbox.update(record.id, change, lambda _: event)
+
+    async def create(
+        self, entry: SessionEntry, record: PendingRecord, hook: Hook | None = None
+    ) -> PendingRecord:
+        """Record a call that was started elsewhere for a session; `hook` receives its outcome.
+
+        Raises NotFound if the session was deleted, Conflict if the id is taken.
+        """
+        hook_puts: list[Put] = []
+        if hook is not None:
+            # Named after the call: calls of one session may have different secrets.
+            name, put = await self._resources.outbox.hook_put(f"{entry.stream}|{record.id}", hook)
+            hook_puts = [replace(put, stream=entry.stream)]
+            record = replace(record, hooks=(*record.hooks, name))
+        records = [as_record(event, record.time.created) for event in _opening_events(record)]
+        puts = [pending_put(record, 0, entry.stream), *hook_puts]
+        write = Write(entry.stream, records)
+        try:
+            await self._resources.store.commit(
+                *self._resources.outbox.with_deliveries([write], puts)
+            )
+        except VersionMoved as error:
+            raise Conflict(f"there is a pending call {record.id!r}", code="ID_TAKEN") from error
+        except (NoStream, Gone) as error:
+            raise session_not_found(record.session_id) from error
+        return record
+
+    # --- signatures ---------------------------------------------------------------------------
+
+    async def has_secret(self, pending_id: str) -> bool:
+        """Report whether a callback for this call can be signed: the server or it has a secret."""
+        resources = self._resources
+        return bool(resources.address.webhook_secrets or await resources.own_secrets(pending_id))
+
+    async def verify_callback(
+        self, headers: Mapping[str, str], body: bytes, pending_id: str
+    ) -> signatures.SignatureCheck:
+        """Check the signature of a callback against the server's secrets, then the call's own."""
+        resources, now = self._resources, self._resources.store.now()
+        verdict = signatures.verify(
+            headers, body, resources.address.accepted_secrets(pending_id), now
+        )
+        if not verdict.ok and (own := await resources.own_secrets(pending_id)):
+            verdict = signatures.verify(headers, body, own, now)
+        return verdict
+
+
+def _decode(entry: Entry) -> PendingRecord:
+    return pending.decode(entry.data)
+
+
+def _opening_events(record: PendingRecord) -> tuple[events.Event, ...]:
+    opened = events.Pending(
+        pending_id=record.id,
+        kind=record.kind,
+        call_id=record.call_id,
+        tool=record.tool,
+        input=record.input,
+        effect_id=record.effect_id,
+        expires_at=record.timeout,
+        task_id=record.task_id,
+        redact=record.redact,
+    )
+    started = events.Progress(
+        pending_id=record.id,
+        call_id=record.call_id,
+        returned=True,
+        external_ref=record.external_ref,
+        task_id=record.task_id,
+    )
+    return opened, started

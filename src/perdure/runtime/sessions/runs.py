@@ -1,0 +1,212 @@
+"""Runs of sessions: woken, driven in this process, or followed while another process drives."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from perdure.core.pending import record as pending
+from perdure.core.pending.commands import Expire
+from perdure.core.pending.settlement import is_overdue
+from perdure.errors import PerdureError
+from perdure.runtime.agents.agents import Agents
+from perdure.runtime.engine.drives import Drive, Drives
+from perdure.runtime.records.entries import (
+    SessionEntry,
+    SessionRef,
+    erased_as_not_found,
+    open_calls,
+)
+from perdure.runtime.records.log import read_log
+from perdure.runtime.resources import Resources
+from perdure.store.base import Slice
+
+FOLLOW_S: Final = 0.25  # how often a session that another process drives is read
+
+
+class Runs:
+    """Drives sessions in this process, and follows those that other processes drive."""
+
+    def __init__(self, resources: Resources, agents: Agents, drives: Drives) -> None:
+        self._resources = resources
+        self._agents = agents
+        self._drives = drives
+
+    # --- waking -------------------------------------------------------------------------------
+
+    async def wake(self, entry: SessionEntry) -> None:
+        """Make a session due that is not over, even if a failure has postponed it."""
+        if entry.record.state in ("pending", "running"):
+            await self._resources.session_inbox.wake(entry)
+
+    async def restart_or_wake(self, entry: SessionEntry) -> SessionEntry:
+        """Start a new run if the last one failed or was cut off; otherwise wake the session."""
+        if entry.record.may_start_again:
+            await self._resources.session_inbox.start_new_run(entry)
+            return await self._current(entry)
+        await self.wake(entry)
+        return entry
+
+    async def resume(self, entry: SessionEntry) -> SessionEntry:
+        """Do the same at a caller's request: a model request that backs off is sent at once."""
+        if not entry.record.is_over and await self.is_backing_off(entry):
+            log = await read_log(self._resources.store, entry)
+            if log.state.retry is not None:
+                await self._resources.session_inbox.retry_now(entry)
+                return entry
+        return await self.restart_or_wake(entry)
+
+    async def prepare(self, entry: SessionEntry) -> None:
+        """Do what a worker would have done: expire overdue calls, wake a stuck session."""
+        if entry.record.state in ("waiting", "running"):
+            await self.expire(entry)
+        if entry.record.problem is not None:
+            await self._resources.session_inbox.wake(entry)
+
+    async def expire(self, entry: SessionEntry) -> None:
+        """Settle the overdue calls of one session."""
+        now, cached = self._resources.store.now(), self._resources.cache.get(entry.stream)
+        # An entry that was just read may be newer than the cached session, and so may its calls.
+        waits = None if cached is None or cached.entry is not entry else cached.pending_entries
+        if waits is not None and not any(is_overdue(call.record, now) for call in waits.values()):
+            return
+        async for call in open_calls(self._resources.store, entry.stream):
+            if is_overdue(pending.decode(call.data), now):
+                with suppress(PerdureError):  # another process has settled it
+                    await self._resources.pending_inbox.settle(call.key, Expire())
+
+    # --- driving ------------------------------------------------------------------------------
+
+    async def start(self, entry: SessionEntry) -> Drive | None:
+        """Start to drive a session here if it is due and free; returns before the drive ends."""
+        return await self._drives.start_drive(entry)
+
+    async def drive(self, entry: SessionEntry) -> Drive | None:
+        """Drive a session here, if it is due and free, until it parks."""
+        await self.prepare(entry)
+        return await self._drive(entry)
+
+    async def _drive(self, entry: SessionEntry) -> Drive | None:
+        """Return the drive that parked the session here after this call; None if none did."""
+        # A drive that was under way may have parked before the caller's event was recorded.
+        is_old = entry.stream in self._drives.running
+        drive = await self._drives.drive_until_parked(entry)
+        if drive is None:
+            return None
+        if drive.error is not None:
+            raise drive.error
+        return drive if drive.is_parked and not is_old else None
+
+    async def check_driver(self, entry: SessionEntry) -> bool:
+        """Report whether a live process drives the session; a dead driver's call is recorded."""
+        if entry.stream in self._drives.running or await self._is_driven(entry):
+            return True
+        await self._drives.drive_until_parked(entry)  # records the lost call, if the agent is here
+        return False
+
+    async def _is_driven(self, entry: SessionEntry) -> bool:
+        if (await self._position(entry)).holder is None:
+            return False
+        await self.reap()
+        return (await self._position(entry)).holder is not None
+
+    async def reap(self) -> None:
+        """Free the leases of workers whose heartbeat has stopped."""
+        await self._resources.store.reap(self._resources.store.now())
+
+    # --- following ----------------------------------------------------------------------------
+
+    async def follow(self, entry: SessionEntry) -> Drive | None:
+        """Drive the session here if it is free, else watch its driver, until it parks.
+
+        Returns the drive that parked it, if that ran in this process.
+        """
+        drive = await self.drive(entry)
+        if drive is not None and not drive.is_backing_off:
+            return drive
+        changed = asyncio.Event()
+
+        def on_change(_: int) -> None:
+            changed.set()
+
+        with self._drives.background.feed.subscribe(entry.stream, on_change):
+            while True:
+                changed.clear()
+                drive = await self._drive(entry)
+                if drive is not None and not drive.is_backing_off:
+                    return drive
+                while await self._wait_for_retry(entry, changed):
+                    pass
+                if await self._is_parked_here(entry):
+                    return None
+                await _wait_briefly(changed)
+
+    async def _wait_for_retry(self, entry: SessionEntry, changed: asyncio.Event) -> bool:
+        """Wait a moment if the session backs off and could then be driven here."""
+        if self._agents.find(entry.record.agent) is None or not await self.is_backing_off(entry):
+            return False
+        await _wait_briefly(changed)
+        changed.clear()
+        return True
+
+    async def wait_until_parked(
+        self, entry: SessionEntry, seconds: float, is_closing: Callable[[], bool]
+    ) -> bool:
+        """Wait, without driving, until the session parks; False if the time was over before.
+
+        Returns early when `is_closing` turns true.
+        """
+        self._drives.background.start()
+        changed = asyncio.Event()
+
+        def on_change(_: int) -> None:
+            changed.set()
+
+        watching = self._drives.background.feed.subscribe(entry.stream, on_change)
+        with watching, suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not is_closing():
+                    if await self.is_parked(entry):
+                        return True
+                    await _wait_briefly(changed)
+                    changed.clear()
+        return await self.is_parked(entry)
+
+    async def is_parked(self, entry: SessionEntry) -> bool:
+        """Report whether nothing drives the session, or will once a model's back-off is over."""
+        position = await self._position(entry)
+        if position.holder is not None or self._is_due(position):
+            return False
+        return position.due is None or not await self.is_backing_off(entry)
+
+    async def _is_parked_here(self, entry: SessionEntry) -> bool:
+        """Report whether the session is parked, or due for an agent that is not known here."""
+        position = await self._position(entry)
+        if position.holder is not None:
+            return False
+        return not self._is_due(position) or self._agents.find(entry.record.agent) is None
+
+    async def is_backing_off(self, entry: SessionEntry) -> bool:
+        """Report whether the session is only due later, to repeat a model request."""
+        position = await self._position(entry)
+        if position.holder is not None or position.due is None or self._is_due(position):
+            return False
+        # A run that is over is due later only to repeat the request for a summary.
+        return (await self._current(entry)).record.state != "waiting"
+
+    async def _position(self, entry: SessionEntry) -> Slice:
+        with erased_as_not_found(entry.record.id):
+            return await self._resources.store.read(entry.stream, limit=0)
+
+    def _is_due(self, position: Slice) -> bool:
+        return position.due is not None and position.due <= self._resources.store.now()
+
+    async def _current(self, entry: SessionEntry) -> SessionEntry:
+        ref = SessionRef(entry.record.tenant, entry.record.id)
+        return await self._resources.session_inbox.session_entry(ref)
+
+
+async def _wait_briefly(changed: asyncio.Event) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(FOLLOW_S):
+            await changed.wait()

@@ -1,0 +1,291 @@
+"""Import of sessions from the lines of an export.
+
+All lines are checked before anything is written. The log counts: entries of open calls are
+created from it, and the entries in the lines only add what the log does not contain.
+"""
+
+import base64
+import binascii
+import dataclasses
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+from msgspec.structs import replace
+
+from perdure.core.log import codec, events
+from perdure.core.log.events import StampedEvent
+from perdure.core.pending.record import PendingRecord
+from perdure.core.session import queues
+from perdure.core.session.naming import check_id, check_tenant
+from perdure.errors import Conflict, PerdureError, Refused
+from perdure.runtime.records.content import content_digest, store_bytes
+from perdure.runtime.records.entries import SessionRef
+from perdure.runtime.transfer.create import SessionNames, create_session, session_from_log
+from perdure.runtime.transfer.exports import FORMAT, event_blobs
+from perdure.store.base import HeadMoved, Record, Store, VersionMoved
+
+
+class _ArchiveLine(msgspec.Struct, forbid_unknown_fields=True):
+    """Any line of an export; its fields say which kind it is."""
+
+    perdure: int | None = None
+    session_id: str | None = msgspec.field(default=None, name="sessionID")
+    tenant: str = ""
+    agent: str | None = None
+    queue: str = queues.DEFAULT
+    parent: str | None = None
+    seq: int | None = None
+    type: str | None = None
+    timestamp: int | None = None
+    data: msgspec.Raw = msgspec.Raw(b"")
+    pending: PendingRecord | None = None
+    blob: str | None = None
+    end: str | None = None
+    events: int = 0
+    redacted: int = 0
+
+
+@dataclass(slots=True)
+class _ArchivedSession:
+    """One session of an export."""
+
+    session_id: str
+    tenant: str
+    agent: str
+    queue: str
+    parent: str | None
+    log: list[StampedEvent] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    is_complete: bool = False
+    redacted: int = 0  # events without their secrets
+
+    @property
+    def ref(self) -> SessionRef:
+        return SessionRef(self.tenant, self.session_id)
+
+
+@dataclass(slots=True)
+class _Archive:
+    """The content of an export."""
+
+    sessions: dict[tuple[str, str], _ArchivedSession] = field(default_factory=dict)
+    pending: dict[str, PendingRecord] = field(default_factory=dict)
+    blobs: dict[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedSession:
+    """One session that was created."""
+
+    session_id: str
+    tenant: str
+    events: int
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """Sessions that an import created. Orphans are calls without their session: cancelled."""
+
+    sessions: tuple[ImportedSession, ...]
+    orphans: tuple[PendingRecord, ...]
+
+
+async def read_lines(
+    lines: str | bytes | Iterable[str | bytes] | AsyncIterable[str | bytes],
+) -> list[bytes]:
+    """Return the lines of an export, given as text, as lines or as an async iterator of lines."""
+    if isinstance(lines, str | bytes):
+        data = lines.encode() if isinstance(lines, str) else lines
+        return data.split(b"\n")
+    if isinstance(lines, AsyncIterable):
+        lines = [line async for line in lines]
+    return [line.encode() if isinstance(line, str) else line for line in lines]
+
+
+async def import_lines(
+    store: Store, lines: Iterable[bytes], tenant: str | None = None
+) -> ImportReport:
+    """Create the sessions of an export.
+
+    Raises Refused, which names the line, or Conflict if one of the sessions exists.
+    """
+    archive = _read(lines)
+    for bundle in archive.sessions.values():
+        if tenant is not None and bundle.tenant != tenant:
+            raise Refused(
+                f"session {bundle.session_id!r} belongs to tenant {bundle.tenant!r}",
+                code="IMPORT_INVALID",
+                hint="import it into that tenant, or without a tenant",
+            )
+        if await store.get("session", bundle.ref.key) is not None:
+            raise _exists(bundle)
+    for data in archive.blobs.values():
+        await store_bytes(store, data)
+    sessions = [await _create(store, item, archive.pending) for item in archive.sessions.values()]
+    return ImportReport(tuple(sessions), tuple(_orphans(archive)))
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def _read(lines: Iterable[bytes]) -> _Archive:
+    archive = _Archive()
+    bundle: _ArchivedSession | None = None
+    for number, text in enumerate(lines, 1):
+        if not text.strip():
+            continue
+        try:
+            line = msgspec.json.decode(text, type=_ArchiveLine)
+            bundle = _add_line(archive, bundle, line)
+        except (msgspec.MsgspecError, UnicodeDecodeError, PerdureError, ValueError) as error:
+            raise Refused(f"line {number}: {error}", code="IMPORT_INVALID") from error
+    _check_complete(archive)
+    _check_blobs(archive)
+    return archive
+
+
+def _check_complete(archive: _Archive) -> None:
+    if not archive.sessions and not archive.pending:
+        raise Refused("there is no session in the file", code="IMPORT_INVALID")
+    for bundle in archive.sessions.values():
+        if not bundle.is_complete:
+            raise Refused(
+                f"the file ends in the middle of session {bundle.session_id!r}, "
+                f"after event {len(bundle.log)}",
+                code="IMPORT_INVALID",
+                hint="export it again; an incomplete session would repeat its effects",
+            )
+        if bundle.redacted:
+            raise Refused(
+                f"{bundle.redacted} events of session {bundle.session_id!r} were exported without "
+                "their secrets, and their calls could not run",
+                code="IMPORT_REDACTED",
+                hint="export it with secrets=True (--secrets)",
+            )
+
+
+def _add_line(
+    archive: _Archive, bundle: _ArchivedSession | None, line: _ArchiveLine
+) -> _ArchivedSession | None:
+    if line.perdure is not None:
+        return _add_session(archive, line)
+    if line.pending is not None:
+        archive.pending[line.pending.id] = line.pending
+    elif line.blob is not None:
+        archive.blobs[line.blob] = _bytes(line.blob, line.data)
+    elif bundle is None:
+        raise Refused("it comes before the first session; an export begins with one")
+    elif line.end is not None:
+        _end_session(bundle, line)
+    else:
+        _add_event(bundle, line)
+    return bundle
+
+
+def _end_session(bundle: _ArchivedSession, line: _ArchiveLine) -> None:
+    if line.end != bundle.session_id or line.events != len(bundle.log):
+        raise Refused(
+            f"{line.events} events of session {line.end!r} end here, and there are "
+            f"{len(bundle.log)} of {bundle.session_id!r}"
+        )
+    bundle.is_complete, bundle.redacted = True, line.redacted
+
+
+def _add_session(archive: _Archive, line: _ArchiveLine) -> _ArchivedSession:
+    if line.perdure != FORMAT:
+        raise Refused(f"format {line.perdure} is unknown: a newer perdure wrote it")
+    names = (check_tenant(line.tenant), check_id(line.session_id))
+    if names in archive.sessions:
+        raise Refused(f"session {names[1]!r} is in the file twice")
+    agent = check_id(line.agent, "agent name")
+    queue = queues.check_queue(line.queue)
+    bundle = archive.sessions[names] = _ArchivedSession(
+        names[1], names[0], agent, queue, line.parent
+    )
+    return bundle
+
+
+def _add_event(bundle: _ArchivedSession, line: _ArchiveLine) -> None:
+    if line.type is None or line.timestamp is None or line.seq is None:
+        raise Refused("neither a session nor an event")
+    if line.seq != len(bundle.log) + 1:
+        raise Refused(f"event {line.seq} instead of event {len(bundle.log) + 1}")
+    data = bytes(line.data)
+    msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    event = codec.decode(line.type, data)
+    bundle.log.append(StampedEvent(line.seq, line.timestamp, event))
+    bundle.records.append(Record(line.type, data, line.timestamp))
+
+
+def _bytes(name: str, text: msgspec.Raw) -> bytes:
+    try:
+        data = base64.b64decode(msgspec.json.decode(text, type=str), validate=True)
+    except binascii.Error as error:
+        raise Refused(f"not base64: {error}") from error
+    if content_digest(data) != name:
+        raise Refused(f"these are not the bytes of {name}")
+    return data
+
+
+def _check_blobs(archive: _Archive) -> None:
+    for bundle in archive.sessions.values():
+        for stamped in bundle.log:
+            for digest in event_blobs(stamped.event):
+                if digest not in archive.blobs:
+                    raise Refused(
+                        f"event {stamped.seq} of session {bundle.session_id!r} has a file "
+                        f"{digest} that is missing",
+                        code="IMPORT_INVALID",
+                    )
+
+
+def _orphans(archive: _Archive) -> Iterator[PendingRecord]:
+    for record in archive.pending.values():
+        bundle = archive.sessions.get((record.tenant, record.session_id))
+        opened = () if bundle is None else (stamped.event for stamped in bundle.log)
+        if not any(isinstance(e, events.Pending) and e.pending_id == record.id for e in opened):
+            yield record
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+async def _create(
+    store: Store, bundle: _ArchivedSession, entries: Mapping[str, PendingRecord]
+) -> ImportedSession:
+    if not bundle.log:
+        raise Refused(f"session {bundle.session_id!r} has no events", code="IMPORT_INVALID")
+    names = SessionNames(bundle.tenant, bundle.session_id, bundle.agent, bundle.queue)
+    session = session_from_log(names, bundle.log, store.now())
+    calls = [_complete_record(record, entries.get(record.id)) for record in session.calls]
+    record = replace(session.record, parent=bundle.parent)
+    session = dataclasses.replace(session, record=record, records=bundle.records, calls=calls)
+    try:
+        await create_session(store, session)
+    except (HeadMoved, VersionMoved) as error:
+        raise _exists(bundle) from error
+    return ImportedSession(bundle.session_id, bundle.tenant, len(bundle.log), len(calls))
+
+
+def _complete_record(record: PendingRecord, entry: PendingRecord | None) -> PendingRecord:
+    """Add the fields that only the entry of a call has."""
+    if entry is None:
+        return record
+    return replace(
+        record,
+        on_expire=entry.on_expire,
+        late=entry.late,
+        progress=entry.progress,
+        ancestry=entry.ancestry,
+    )
+
+
+def _exists(bundle: _ArchivedSession) -> Conflict:
+    return Conflict(
+        f"session {bundle.session_id!r} exists, or one of its calls does",
+        code="SESSION_EXISTS",
+        hint="an import never changes a session; nothing of this session was written",
+        details={"sessionID": bundle.session_id, "tenant": bundle.tenant},
+    )

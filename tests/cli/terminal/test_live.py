@@ -1,0 +1,56 @@
+"""What is printed while an answer comes."""
+
+from typing import Any
+
+import pytest
+
+from perdure.cli.settings import Settings
+from perdure.cli.terminal import live as module
+from perdure.cli.terminal.live import LivePrinter
+from perdure.cli.terminal.terminal import Terminal
+
+ANSWER = {"type": "assistant", "timestamp": 1, "data": {"content": "I pay."}}
+
+
+def delta(kind: str, text: str, call_id: str | None = None) -> dict[str, Any]:
+    return {"type": "delta", "data": {"kind": kind, "text": text, "callID": call_id}}
+
+
+@pytest.fixture
+def live(monkeypatch: pytest.MonkeyPatch) -> LivePrinter:
+    """Somebody watches."""
+    monkeypatch.setattr(Terminal, "is_live", property(lambda _: True))
+    return LivePrinter(Terminal(Settings()))
+
+
+def test_the_arguments_of_each_call_are_seen_as_they_come(
+    live: LivePrinter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for item in (
+        delta("text", "I "),
+        delta("text", "pay."),
+        delta("args", '{"order": ', "c1"),
+        delta("args", "991}", "c1"),
+        delta("args", '{"order": 992}', "c2"),
+        ANSWER,
+    ):
+        live.print_item(item)
+    told = capsys.readouterr().out
+    assert told == 'I pay.\n  → {"order": 991}\n  → {"order": 992}\n'
+
+
+def test_long_arguments_are_cut(
+    live: LivePrinter, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LONGEST_ARGS", 7)
+    for text in ('{"text"', ": ", '"long"}'):
+        live.print_item(delta("args", text, "c1"))
+    live.print_item(ANSWER)
+    assert capsys.readouterr().out == '  → {"text"…\nI pay.\n'
+
+
+def test_where_nobody_watches_only_events_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    quiet = LivePrinter(Terminal(Settings()))
+    quiet.print_item(delta("args", '{"order": 991}', "c1"))
+    quiet.print_item(ANSWER)
+    assert capsys.readouterr().out == "I pay.\n"

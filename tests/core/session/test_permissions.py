@@ -1,0 +1,90 @@
+"""Rules about calls: what they say, in which order, and what can be remembered."""
+
+import pytest
+
+from perdure.core.session.permissions import (
+    Permissions,
+    RememberedApproval,
+    check_remembered_rule,
+    parse_rule,
+    permission_denial_text,
+)
+from perdure.errors import Refused
+
+LS, RM = {"cmd": "ls -l"}, {"cmd": "rm -rf /"}
+
+
+def permissions(**rules: list[str]) -> Permissions:
+    return Permissions(
+        {effect: [parse_rule(text) for text in texts] for effect, texts in rules.items()}  # type: ignore[misc]
+    )
+
+
+@pytest.mark.parametrize(
+    "rule, tool, params, covers",
+    [
+        ("shell", "shell", RM, True),
+        ("shell", "shells", RM, False),
+        ("shell:*", "shell", {}, True),
+        ("gh_*", "gh_search", {}, True),
+        ("*", "anything", {}, True),
+        ("shell:cmd=rm*", "shell", RM, True),
+        ("shell:cmd=rm*", "shell", LS, False),
+        ("shell:cmd=rm*", "shell", {"cmd": "echo\nrm"}, False),
+        ("shell:cmd=*rm*", "shell", {"cmd": "echo\nrm"}, True),
+        ("shell:cmd=RM*", "shell", RM, False),
+        ("shell:cmd=*", "shell", {}, False),
+        ("refund:cents=4200", "refund", {"cents": 4200}, True),
+        ("refund:cents=4200", "refund", {"cents": 42000}, False),
+        ("refund:urgent=true", "refund", {"urgent": True}, True),
+        ("refund:urgent=true", "refund", {"urgent": 1}, False),
+        ('post:to=*"ana"*', "post", {"to": ["ana", "ben"]}, True),
+        ("fetch:url=https://a.example/*", "fetch", {"url": "https://a.example/x=1"}, True),
+    ],
+)
+def test_a_rule_covers_a_call(
+    rule: str, tool: str, params: dict[str, object], covers: object
+) -> None:
+    assert parse_rule(rule).is_match((tool,), params) is covers
+
+
+def test_deny_counts_before_allow_and_allow_before_ask() -> None:
+    rules = permissions(deny=["shell:cmd=rm*"], allow=["shell:cmd=*"], ask=["shell", "refund"])
+
+    def said(tool: str, params: dict[str, str]) -> str | None:
+        found = rules.judge((tool,), params)
+        return None if found is None else found[0]
+
+    assert said("shell", RM) == "deny"
+    assert said("shell", LS) == "allow"
+    assert said("shell", {}) == "ask"
+    assert said("look", {}) is None
+
+
+def test_a_denied_call_is_told_with_its_rule() -> None:
+    assert permission_denial_text("shell", parse_rule("shell:cmd=rm*")) == (
+        "Not allowed: the permissions of this agent deny this call to shell (shell:cmd=rm*). "
+        "It was not run. Do not try to reach the same by another way."
+    )
+
+
+@pytest.mark.parametrize("text", ["", " ", "a b", "a:b", ":cmd=x", "a:=x", "a=b"])
+def test_what_is_no_rule_is_refused(text: str) -> None:
+    with pytest.raises(Refused) as caught:
+        parse_rule(text)
+    assert caught.value.code == "PERMISSION_INVALID"
+
+
+def test_what_is_remembered_without_a_rule_is_exactly_that_call() -> None:
+    one = RememberedApproval(number=1, tool="refund", params={"cents": 1})
+    assert one.is_match(("refund",), {"cents": 1}, {"cents": 1, "note": ""})
+    assert not one.is_match(("refund",), {"cents": True}, {"cents": True})
+    assert not one.is_match(("refund",), {"cents": 1, "note": "x"}, {"cents": 1, "note": "x"})
+    assert not one.is_match(("pay",), {"cents": 1}, {"cents": 1})
+
+
+def test_a_remembered_rule_must_be_about_the_call() -> None:
+    check_remembered_rule("shell:cmd=ls*", "shell", LS)
+    for rule in ("shell:cmd=rm*", "refund", "no rule"):
+        with pytest.raises(Refused):
+            check_remembered_rule(rule, "shell", LS)

@@ -1,0 +1,256 @@
+"""Leases that nobody would drive: each way to one, and the session goes on all the same."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+from tests.support.endless_tool import endless_tool
+
+from perdure import Agent, Delta, Runtime, tool
+from perdure.core.conversation.messages import Answer
+from perdure.errors import Corrupt
+from perdure.runtime.engine import leases as holder
+from perdure.runtime.models.base import Request
+from perdure.runtime.records.entries import SessionRef
+from perdure.store.base import Check, Lease, Put, Record, Unknown, Write
+from perdure.store.memory import MemoryStore
+from perdure.testing import ManualClock, ScriptedModel
+
+MakeRuntime = Callable[..., Runtime]
+
+
+def agent(*turns: dict[str, Any], **options: Any) -> Agent[str]:
+    return Agent("helper", model=ScriptedModel(turns), **options)
+
+
+class Slow(MemoryStore):
+    """Claims at once, and takes a while to say so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claimed, self.may_answer = anyio.Event(), anyio.Event()
+
+    async def claim(
+        self, holder: str, kind: str, limit: int, *, only: str | None = None
+    ) -> list[Lease]:
+        leases = await super().claim(holder, kind, limit, only=only)
+        self.claimed.set()
+        await self.may_answer.wait()
+        return leases
+
+
+@pytest.mark.parametrize("how", ["run", "stream", "work"])
+async def test_a_caller_who_leaves_while_a_claim_is_answered_leaves_no_session_held(
+    how: str,
+) -> None:
+    """Cancelling does not withdraw the claim, and our heartbeat would keep it for ever."""
+    store, one = Slow(), agent({"text": "Hello."})
+    async with Runtime(store, agents=[one]) as rt:
+        session = rt.session("s", agent=one)
+        await session.send("Hi")
+
+        async def streamed() -> None:
+            async for _ in session.stream():
+                pass
+
+        async def leave() -> None:
+            begun: dict[str, Any] = {"run": session.run, "stream": streamed, "work": rt.work}
+            task = asyncio.ensure_future(begun[how]())
+            await store.claimed.wait()
+            task.cancel()
+            await asyncio.wait([task])
+
+        with anyio.fail_after(5):
+            await leave()
+            store.may_answer.set()
+            assert (await session.run()).output == "Hello."
+
+
+async def test_a_claim_whose_answer_was_lost_leaves_no_session_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """E8: whatever was claimed under that name, only letting the name end frees it."""
+    monkeypatch.setenv("PERDURE_LEASE", "0.3s")
+
+    class Forgetful(MemoryStore):
+        forgets = True
+
+        async def claim(
+            self, holder: str, kind: str, limit: int, *, only: str | None = None
+        ) -> list[Lease]:
+            leases = await super().claim(holder, kind, limit, only=only)
+            if leases and self.forgets:
+                self.forgets = False
+                raise Unknown("the answer was lost")
+            return leases
+
+    one = agent({"text": "Hello."})
+    async with Runtime(Forgetful(), agents=[one]) as rt:
+        session = rt.session("s", agent=one)
+        with pytest.raises(Unknown):
+            await session.run("Hi")
+        with anyio.fail_after(5):
+            assert (await session.run()).output == "Hello."
+
+
+class Stopped:
+    """The local clock, as a process sees it that did not run for a while."""
+
+    ahead = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead
+
+
+async def test_a_lease_that_ran_out_before_an_effect_is_not_kept_alive_undriven(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody else was there to take it, so the heartbeat of the same name comes through again."""
+    local, ran = Stopped(), []
+    monkeypatch.setattr(holder, "time", local)
+    monkeypatch.setenv("PERDURE_LEASE", "0.3s")
+
+    class Blocked(MemoryStore):
+        async def commit(
+            self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
+        ) -> dict[str, int]:
+            heads = await super().commit(writes, puts, checks)
+            if any(one.type == "tool_started" for write in writes for one in write.records):
+                local.ahead += 60
+            return heads
+
+    @tool
+    def act() -> str:
+        ran.append("act")
+        return "acted"
+
+    one = agent({"calls": [{"tool": "act"}]}, {"text": "Done."}, tools=[act])
+    async with Runtime(Blocked(), agents=[one]) as rt:
+        session = rt.session("s", agent=one)
+        with anyio.fail_after(5):
+            result = await session.run("Go")
+        assert (result.output, ran) == ("Done.", [])
+        (told,) = [e.data for e in await session.events() if e.type == "tool_result"]
+        assert told["interrupted"]
+
+
+async def test_what_runs_under_a_lost_name_is_called_off_and_the_session_goes_on(
+    in_memory: MakeRuntime, clock: ManualClock
+) -> None:
+    """E9"""
+    endless, begun, stopped = endless_tool()
+    one = agent({"calls": [{"tool": "endless"}]}, {"text": "Done."}, tools=[endless])
+    async with in_memory(one) as rt, anyio.create_task_group() as tasks:
+        with anyio.fail_after(10):
+            tasks.start_soon(rt.session("s", agent=one).run, "Go")
+            await begun.wait()
+            clock.advance("1m")  # the heartbeat did not come through in time
+            await rt.session("other", agent=one).send("Go")
+            with anyio.move_on_after(0.1):
+                await rt.session("other", agent=one).run()  # its claim meets that we are lost
+            await stopped.wait()
+            assert (await rt.session("s", agent=one).run()).output == "Done."
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_drive_that_ends_late_does_not_hide_the_one_that_took_its_place(
+    in_memory: MakeRuntime, clock: ManualClock
+) -> None:
+    begun, may_end = anyio.Event(), anyio.Event()
+    attempts: list[int] = []
+
+    @tool(idempotent=True)
+    async def stubborn() -> str:
+        attempts.append(1)
+        begun.set()
+        with anyio.CancelScope(shield=True):
+            await may_end.wait()
+        return "ok"
+
+    one = agent({"calls": [{"tool": "stubborn"}]}, {"text": "Done."}, tools=[stubborn])
+    async with in_memory(one) as rt, anyio.create_task_group() as tasks:
+        with anyio.fail_after(10):
+            tasks.start_soon(rt.session("s", agent=one).run, "Go")
+            await begun.wait()
+            clock.advance("1m")
+            worker = asyncio.ensure_future(rt.work())
+            while len(attempts) < 2:
+                await checkpoint()
+            drives = rt._service.drives.running
+            (new,) = drives.values()
+            may_end.set()
+            await new.done.wait()
+            assert new.is_parked
+            assert (await rt.session("s").get()).output == "Done."
+        worker.cancel()
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_drive_that_fails_at_once_is_told_to_who_asked_for_it(
+    in_memory: MakeRuntime, memory: MemoryStore
+) -> None:
+    one = agent({"text": "Hello."})
+    async with in_memory(one) as rt:
+        await rt.session("other", agent=one).run("Hi")  # what is only begun once has begun
+        await rt.session("s", agent=one).send("Hi")
+        await memory.commit([Write("s//s", [Record("assistant", b"{")])])
+        with anyio.fail_after(5), pytest.raises(Corrupt):
+            await rt._service.runs.follow(
+                await rt._resources.session_inbox.session_entry(SessionRef("", "s"))
+            )
+
+
+class Crashed(MemoryStore):
+    """As a server that was killed before a claim, which is not synced, had reached its disk."""
+
+    def forget_claim(self) -> None:
+        """The stream is as it was before; the holder's row, which is older, is there."""
+        for stream, row in tuple(self._tables.streams.items()):
+            if row.holder is not None:
+                before = row._replace(epoch=row.epoch - 1, holder=None, due=0, tries=0)
+                self._tables.set_stream(stream, before)
+        self._signal.notify()
+
+
+async def test_a_claim_that_the_store_has_forgotten_is_not_driven_twice_in_one_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """G5: the second claim has the epoch and the holder of the first, so no fence parts them."""
+    monkeypatch.setenv("PERDURE_LEASE", "0.3s")
+    store, ran, asked = Crashed(), list[str](), list[anyio.Event]()
+
+    class Slow(ScriptedModel):
+        async def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
+            if request.turn == 1:
+                asked.append(anyio.Event())
+                await asked[-1].wait()
+            async for piece in super().answer(request):
+                yield piece
+
+    @tool
+    async def act() -> str:
+        ran.append("act")
+        await anyio.sleep(0.1)
+        return "acted"
+
+    model = Slow([{"calls": [{"tool": "act"}]}, {"text": "Done."}])
+    one = Agent("helper", model=model, tools=[act])
+    async with Runtime(store, agents=[one], worker=True) as rt:
+        session = rt.session("s", agent=one)
+        with anyio.fail_after(10):
+            await session.send("Go")
+            while not asked:
+                await checkpoint()
+            store.forget_claim()
+            while len(asked) < 2:
+                await checkpoint()
+            for event in asked:
+                event.set()
+            assert (await session.run()).output == "Done."
+        log = await session.events()
+    assert ran == ["act"]
+    assert [e.type for e in log].count("tool_started") == 1

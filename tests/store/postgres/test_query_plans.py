@@ -1,0 +1,96 @@
+"""G8: what a statement reads does not grow with the number of sessions that wait."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from perdure.store.postgres import reads
+from perdure.store.postgres.sql import statement
+from perdure.store.postgres.store import PostgresStore
+from perdure.testing.contract.steps import join, make
+
+FEW, MANY = 100, 50_000
+NOW = 1_700_000_000_000
+
+# Sessions that wait for an approval, every second one until tomorrow.
+PARKED = """
+    INSERT INTO stream (sid, id, kind, head)
+    SELECT n, 'parked-' || n, 'session', 3 FROM generate_series(1000, $1) n;
+"""
+CALLS = """
+    INSERT INTO entry (kind, key, sid, version, state, due, data)
+    SELECT 'pending', 'p-' || n, n, 1, 'open', CASE WHEN n % 2 = 0 THEN $2::bigint END, '{}'
+    FROM generate_series(1000, $1) n;
+"""
+RECORDS = """
+    INSERT INTO record (sid, seq, type, at, data)
+    SELECT n, seq, 'user', 0, '{}' FROM generate_series(1000, $1) n, generate_series(1, 3) seq;
+"""
+
+QUESTIONS: Mapping[str, tuple[str, tuple[Any, ...]]] = {
+    "look for work": (statement("check_for_work"), ("worker", "session", NOW)),
+    "claim": (statement("claim"), ("worker", "session", 5, NOW)),
+    "claim these": (statement("claim_these"), ("worker", "session", ["s1", "s2"], NOW)),
+    "lock": (statement("lock_streams"), (["s1", "s2"],)),
+    "read": (statement("read"), ("s1", 0, 100)),
+    "get": (statement("load_entries"), (["pending"], ["p-1042"])),
+    "expire": (
+        reads._find(("kind", "state", "due_before"), is_first=True),
+        ("pending", "open", NOW, 100),
+    ),
+    "of a session": (
+        reads._find(("kind", "state", "stream"), is_first=True),
+        ("pending", "open", "parked-1042", 100),
+    ),
+    "list": (reads._find(("kind", "state"), is_first=True), ("pending", "open", 100)),
+    "reap": (statement("free_streams"), (["nobody"], NOW, 3, 300_000)),
+    "feed": (statement("feed"), (0, 100)),
+    "end of the feed": (statement("feed_end"), ()),
+}
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """All parts of a plan."""
+    yield plan
+    for part in plan.get("Plans", ()):
+        yield from nodes(part)
+
+
+async def pages(url: str, parked: int) -> dict[str, int]:
+    """How many pages each statement touches, and in no case by walking over a table."""
+    store = PostgresStore(url)
+    await store.open()
+    await make(store, "s1", "s2", "s3")
+    await join(store, "worker")
+    line = await store._connector.connect()
+    execute = line.raw.execute
+    await execute(PARKED, 1000 + parked)
+    await execute(CALLS, 1000 + parked, NOW + 86_400_000)
+    await execute(RECORDS, 1000 + parked)
+    touched = {}
+    for name, (sql, values) in QUESTIONS.items():
+        await execute("BEGIN")
+        said = await line.raw.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}", *values)
+        await execute("ROLLBACK")
+        plan = json.loads(said)[0]["Plan"]
+        walked = [node for node in nodes(plan) if node["Node Type"] == "Seq Scan"]
+        assert {node["Relation Name"] for node in walked} <= {"holder"}, name  # one per worker
+        touched[name] = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+    await line.close()
+    await store.close()
+    return touched
+
+
+@pytest.fixture
+async def two_databases(postgres_url: str) -> list[str]:
+    return [f"{postgres_url}?schema=few", f"{postgres_url}?schema=many"]
+
+
+async def test_no_statement_reads_more_among_many_parked_sessions(two_databases: list[str]) -> None:
+    few = await pages(two_databases[0], FEW)
+    many = await pages(two_databases[1], MANY)
+    for name in QUESTIONS:
+        # An index over more has more levels, for each row that is looked up, and that is all.
+        assert many[name] <= 2 * few[name] + 20, (name, few[name], many[name])

@@ -1,0 +1,242 @@
+"""What the writer of the SQLite store keeps in memory is never other than what is in the file."""
+
+import random
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from perdure.errors import StoreError
+from perdure.store.base import (
+    DELETE,
+    Fenced,
+    HeadMoved,
+    Lease,
+    Put,
+    Record,
+    Release,
+    Store,
+    VersionMoved,
+    Write,
+)
+from perdure.store.memory import MemoryStore
+from perdure.store.shared.file_lock import WriteLock
+from perdure.store.sqlite import row_cache as sqlite_ledger
+from perdure.store.sqlite.store import SqliteStore
+from perdure.testing.contract import HandClock
+
+Ask = Callable[[Store], Any]
+LINE = [Record("t", b"")]
+
+
+async def outcome(ask: Any) -> object:
+    """What it answers, or what it is refused with."""
+    try:
+        answer = await ask
+        # Those that are due at the same time come in no order.
+        return sorted(answer, key=str) if isinstance(answer, list) else answer
+    except StoreError as error:
+        return type(error), getattr(error, "head", None), getattr(error, "entry", None)
+
+
+async def in_one_batch(store: SqliteStore, database: Path, asks: list[Ask]) -> list[object]:
+    """What all of these are answered when they share a transaction."""
+    outcomes: list[object] = [None] * len(asks)
+
+    async def note(place: int, ask: Ask) -> None:
+        outcomes[place] = await outcome(ask(store))
+
+    lock = WriteLock(f"{database}.lock")
+    lock.open()
+    lock.acquire()
+    async with anyio.create_task_group() as group:
+        for place, ask in enumerate(asks):
+            group.start_soon(note, place, ask)
+        await checkpoint()
+        await checkpoint()
+        lock.release()
+    lock.close()
+    return outcomes
+
+
+class Chance:
+    """Commits, claims and heartbeats that often fit the rows, and often do not."""
+
+    def __init__(self, seed: int) -> None:
+        self._chance = random.Random(seed)  # noqa: S311 - it decides nothing secret
+        self.leases: list[Lease] = []
+        self.heads = dict.fromkeys("abc", 0)
+
+    def asks(self) -> list[Ask]:
+        return [self._ask() for _ in range(self._chance.randint(1, 12))]
+
+    def _ask(self) -> Ask:
+        pick = self._chance.random()
+        if pick < 0.12:
+            return lambda store: store.claim("w", "session", 9)
+        if pick < 0.16:
+            ttl, join = self._chance.choice([(0, False), (9, False), (9, True), (9, True)])
+            return lambda store: store.renew("w", ttl, join=join)
+        names = self._chance.sample("abc", self._chance.choice([1, 1, 1, 2]))
+        writes = [self._write(name) for name in names]
+        keys = self._chance.sample("xyz", self._chance.choice([0, 0, 1, 2]))
+        taking = [write.stream for write in writes if not write.erase]
+        puts = [self._put(key, self._chance.choice(taking)) for key in keys if taking]
+        return lambda store: store.commit(writes, puts)
+
+    def _write(self, name: str) -> Write:
+        chance = self._chance
+        if chance.random() < 0.04:
+            return Write(name, erase=True)
+        lines = LINE * chance.choice([0, 1, 1, 3])
+        leases = [lease for lease in self.leases if lease.stream == name]
+        if leases and chance.random() < 0.6:
+            head = chance.choice([None, 0, self.heads[name], self.heads[name] + 1])
+            release = Release(0) if head is not None and chance.random() < 0.3 else None
+            create = chance.choice([None, None, "session"])
+            return Write(name, lines, leases[-1], head, create, release=release)
+        wake = chance.choice([None, 0])
+        return Write(name, lines, create=chance.choice([None, "session"]), wake=wake)
+
+    def _put(self, key: str, stream: str) -> Put:
+        chance = self._chance
+        data = DELETE if chance.random() < 0.2 else bytes([chance.randrange(256)])
+        state, due = chance.choice(["open", "shut"]), chance.choice([None, 3])
+        return Put("k", key, chance.choice([0, 0, 1, 2]), stream, state, due, data)
+
+
+async def everything(store: Store) -> list[object]:
+    """All that can be read."""
+    slices = [await outcome(store.read(name)) for name in "abc"]
+    return [slices, await store.find("k"), (await store.tail("")).records]
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_batches_of_two_stores_on_one_file_answer_as_memory_does_one_by_one(
+    database: Path, seed: int
+) -> None:
+    clock, chance = HandClock(), Chance(seed)
+    reference = MemoryStore(clock)
+    stores = [SqliteStore(database, clock=clock) for _ in range(2)]
+    for store in stores:
+        await store.open()
+    for turn in range(12):
+        clock.advance(1)
+        asks = chance.asks()
+        answers = await in_one_batch(stores[turn // 3 % 2], database, asks)
+        assert answers == [await outcome(ask(reference)) for ask in asks]
+        for answer in answers:
+            if isinstance(answer, list):
+                chance.leases += answer
+            if isinstance(answer, dict):
+                chance.heads.update(answer)
+        for store in stores:
+            assert await everything(store) == await everything(reference)
+    for store in stores:
+        await store.close()
+
+
+async def test_a_key_deleted_and_put_again_in_one_batch_belongs_to_its_new_stream(
+    store: SqliteStore, database: Path
+) -> None:
+    await store.commit(
+        [Write("s", create="session"), Write("t", create="session")],
+        [Put("k", "x", 0, "s", "open", None, b"")],
+    )
+    gone, again = Put("k", "x", 1, "s", "", None, DELETE), Put("k", "x", 0, "t", "open", None, b"")
+    asks: list[Ask] = [
+        lambda store: store.commit([Write("s")], [gone]),
+        lambda store: store.commit([Write("t")], [again]),
+    ]
+    assert await in_one_batch(store, database, asks) == [{"s": 0}, {"t": 0}]
+    entry = await store.get("k", "x")
+    assert entry is not None
+    assert (entry.stream, entry.version) == ("t", 1)
+
+
+@pytest.fixture
+async def other(database: Path, store: SqliteStore) -> AsyncIterator[SqliteStore]:
+    other = SqliteStore(database)
+    await other.open()
+    yield other
+    await other.close()
+
+
+async def drive(store: SqliteStore) -> Lease:
+    """A lease on `s`, under which two commits were made, so that the writer knows it well."""
+    await store.commit([Write("s", create="session", wake=0)])
+    await store.renew("w", 60_000, join=True)
+    (lease,) = await store.claim("w", "session", 1)
+    for head in range(2):
+        await store.commit([Write("s", LINE, fence=lease, head=head)])
+    return lease
+
+
+async def test_the_first_record_of_a_driver_ends_the_count_of_tries(store: SqliteStore) -> None:
+    await store.commit([Write("s", create="session", wake=0)])
+    for name in ("one", "two"):
+        await store.renew(name, 60_000, join=True)
+        (lease,) = await store.claim(name, "session", 1)
+        assert lease.tries == 1
+        await store.commit([Write("s", LINE, fence=lease, head=lease.head)])
+        await store.renew(name, 0)
+
+
+async def test_a_driver_cannot_make_its_stream_anew(store: SqliteStore) -> None:
+    await store.commit([Write("s", create="session", wake=0)])
+    await store.renew("w", 60_000, join=True)
+    (lease,) = await store.claim("w", "session", 1)
+    await store.commit([Write("s", fence=lease, head=0)])
+    with pytest.raises(HeadMoved):
+        await store.commit([Write("s", LINE, fence=lease, head=0, create="session")])
+
+
+async def test_a_record_that_another_process_wrote_moves_the_head(
+    store: SqliteStore, other: SqliteStore
+) -> None:
+    lease = await drive(store)
+    await other.commit([Write("s", LINE)])
+    with pytest.raises(HeadMoved) as moved:
+        await store.commit([Write("s", LINE, fence=lease, head=2)])
+    assert moved.value.head == 3
+
+
+async def test_a_driver_whose_stream_another_process_gave_away_is_fenced(
+    store: SqliteStore, other: SqliteStore
+) -> None:
+    lease = await drive(store)
+    await other.renew("w", 0)
+    with pytest.raises(Fenced):
+        await store.commit([Write("s", LINE, fence=lease, head=2)])
+
+
+async def test_an_entry_that_another_process_put_is_answered_with_its_data(
+    store: SqliteStore, other: SqliteStore
+) -> None:
+    await store.commit(
+        [Write("s", create="session")], [Put("k", "x", 0, "s", "open", None, b"old")]
+    )
+    await other.commit([Write("s")], [Put("k", "x", 1, "s", "shut", None, b"new")])
+    with pytest.raises(VersionMoved) as moved:
+        await store.commit([Write("s")], [Put("k", "x", 1, "s", "shut", None, b"late")])
+    assert moved.value.entry is not None
+    assert (moved.value.entry.version, moved.value.entry.data) == (2, b"new")
+
+
+async def test_what_is_kept_in_memory_has_a_bound(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_ledger, "_MOST_ROWS", 10)
+    monkeypatch.setattr(sqlite_ledger, "_MOST_BYTES", 1000)
+    await store.commit([Write("s", create="session")])
+    for n in range(30):
+        data = bytes(n * 10)
+        await store.commit([Write("s", LINE)], [Put("k", f"{n}", 0, "s", "open", None, data)])
+        assert store._connections is not None
+        rows = store._connections._writer._commands
+        assert rows is not None
+        assert len(rows._row_cache.entries) + len(rows._row_cache.streams) <= 12
+    assert len((await store.find("k")).entries) == 30

@@ -1,0 +1,82 @@
+"""What a worker does at its start with what waits, what was running, and what had expired."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from tests.stories.test_hitl_modes import STORE, Project
+
+TOOLS = '''
+import os, time
+from pathlib import Path
+from perdure import tool
+
+@tool
+def slow() -> str:
+    """Take time, the first time."""
+    began = Path("began")
+    if not began.exists():
+        began.touch()
+        print("slow needs approval", flush=True)  # the line that the test waits for
+        time.sleep(60)
+    return "done"
+
+@tool(requires_approval=True, approval_timeout=0.001)
+def refund(cents: int) -> str:
+    """Refund."""
+    return "refunded"
+'''
+
+
+def project(folder: Path, recovery: str, tool: str) -> Project:
+    args = "{}" if tool == "slow" else '{"cents": 5}'
+    (folder / "turns.json").write_text(
+        f'[{{"calls": [{{"tool": "{tool}", "args": {args}}}]}}, {{"text": "All done."}}]', "utf-8"
+    )
+    (folder / "shop.py").write_text(TOOLS, "utf-8")
+    agent = f'{{llm: "scripted:turns.json", session_store: main-db, tools: [shop:{tool}]}}'
+    text = f"{STORE}\nagents: {{shop: {agent}}}\n{recovery}\n"
+    (folder / "perdure.yaml").write_text(text, "utf-8")
+    return Project(folder)
+
+
+@pytest.mark.parametrize(
+    "recovery, state",
+    [
+        ("", "completed"),
+        ("recovery: {running: resume}", "completed"),
+        ("recovery: {running: fail}", "failed"),
+    ],
+)
+def test_what_was_running_is_gone_on_with_or_failed(
+    tmp_path: Path, recovery: str, state: str
+) -> None:
+    """S4.32 S4.50"""
+    made = project(tmp_path, recovery, "slow")
+    running = made.start("run", "shop", "Go", "-s", "s")
+    assert running.stdout is not None
+    assert any("slow needs approval" in text for text in running.stdout)
+    os.kill(running.pid, signal.SIGKILL)
+    running.communicate()
+    worker = made.start("worker")  # it begins before the lease of the dead one has run out
+    try:
+        session = made.seen(state=state)
+    finally:
+        worker.terminate()
+        worker.communicate()
+    if state == "failed":
+        assert session["error"]["code"] == "INTERRUPTED_RUN"
+        assert session["error"]["error"].startswith("it was running when its process stopped")
+        code, told = made.run("sessions", "resume", "s")  # a person may still go on with it
+        assert code == 0, told
+
+
+def test_what_had_expired_is_settled_by_its_policy(tmp_path: Path) -> None:
+    """S4.49 S4.50"""
+    made = project(tmp_path, "", "refund")
+    assert made.run("run", "shop", "Go", "-s", "s")[0] == 8
+    code, told = made.run("worker", "--once")
+    assert code == 0
+    assert "1 call had expired" in told
+    assert made.json("sessions", "show", "s")["state"] == "completed"

@@ -1,0 +1,259 @@
+"""The rules of the source tree: sizes, names, docstrings, import cycles and public import paths."""
+
+import ast
+import importlib
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import Final
+
+import pytest
+from tests.support.paths import ROOT
+
+SRC: Final = ROOT / "src"
+MOST_MODULES: Final = 16
+
+# Classes that may share a name, each with its reason.
+SHARED_CLASS_NAMES: Final = {
+    "Decision": "the event of that type, and the public value in `perdure`",
+    "ToolCall": "the event of that type, and the public value in `perdure.hitl`",
+    "Unknown": "the event of a type that is not known, and the error of the store contract",
+}
+MOST_SHARED_NAMES: Final = 4
+
+GERUNDS: Final = {
+    *("streaming", "naming", "listing", "paging", "binding", "pending"),  # nouns of the field
+    "testing",  # a public import path
+}
+BANNED_NAMES: Final = {
+    *("one", "found", "said", "told", "asked", "known", "given", "made", "wanted", "heard", "seen"),
+    *("taken", "brought", "meant", "who", "whom", "what", "whose", "why", "how"),
+}
+DOCSTRING_START: Final = re.compile(r"(What|How|Which|Who|Where|Whether|Why)\b")
+
+PUBLIC: Final = {
+    "perdure": "Agent Conflict Context Decision Delta Event File NotFound PendingCall PerdureError "
+    "Principal Refused Result Runtime Session Tool ToolError asgi tool",
+    "perdure.errors": "PerdureError Conflict NotFound Refused ToolError ModelError ConfigError",
+    "perdure.app": "Runtime",
+    "perdure.sessions": "AgentSystem AgentSystemBuilder EventLogger FilesystemStorage "
+    "InMemoryStorage NoOpStorage SessionStorage SimpleSessionManager TodoManager "
+    "sanitize_recovered_messages validate_message_structure",
+    "perdure.pending": "AsyncTool AsyncToolRegistry PendingToolCall SessionResumer "
+    "recover_pending_sessions",
+    "perdure.hitl": "ExecutionState ReasoningStateSnapshot capture_execution_state "
+    "serialize_execution_state deserialize_execution_state restore_reasoning_state "
+    "save_execution_state_to_session load_execution_state_from_session",
+    "perdure.mcp": "MCPServer MCPTools",
+    "perdure.client": "Client",
+    "perdure.testing": "Crashed ManualClock ScriptedModel Survived crash_after make_context "
+    "survives",
+    "perdure.testing.endpoint": "Endpoint Failure Script Turn fake_endpoint",
+    "perdure.testing.endpoint.samples": "HARD",
+    "perdure.testing.endpoint.__main__": "",
+    "perdure.testing.provider_rules": "RULES SAMPLES Finding check",
+    "perdure.testing.contract": "CONTRACT Harness run",
+    "perdure.runtime.models": "Model",
+    "perdure.store.base": "Store",
+    "perdure.store.memory": "MemoryStore",
+    "perdure.store.sqlite": "SqliteStore",
+    "perdure.store.postgres": "PostgresStore",
+    "perdure.store.files": "FilesStore",
+    "perdure.store.redis": "IndexedStore",
+    "perdure.serve.http": "asgi",
+    "perdure.cli": "main",
+    "perdure.cli.__main__": "",
+}
+
+Rule = Callable[[Path], list[str]]
+_Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def modules(tree: Path) -> Iterator[tuple[Path, ast.Module]]:
+    """Yield every module below `tree`, parsed, under its path relative to `tree`."""
+    for path in sorted(tree.rglob("*.py")):
+        yield path.relative_to(tree), ast.parse(path.read_text("utf-8"))
+
+
+def full_folders(tree: Path) -> list[str]:
+    """Report folders with more modules than fit on a screen."""
+    sizes: dict[Path, int] = defaultdict(int)
+    for path, _ in modules(tree):
+        sizes[path.parent] += path.name != "__init__.py"
+    return [f"{folder}: {size} modules" for folder, size in sizes.items() if size > MOST_MODULES]
+
+
+def gerund_modules(tree: Path) -> list[str]:
+    """Report modules and packages that are named after an activity."""
+    return [
+        str(path)
+        for path, _ in modules(tree)
+        for name in [path.parent.name if path.name == "__init__.py" else path.stem]
+        if name.endswith("ing") and name not in GERUNDS
+    ]
+
+
+def undescribed_packages(tree: Path) -> list[str]:
+    """Report packages whose `__init__.py` does not say what belongs in them."""
+    return [
+        str(path)
+        for path, module in modules(tree)
+        if path.name == "__init__.py" and not ast.get_docstring(module)
+    ]
+
+
+def question_docstrings(tree: Path) -> list[str]:
+    """Report docstrings that begin with a question word instead of a noun or an imperative."""
+    return [
+        f"{path}:{getattr(node, 'lineno', 1)}: {text.splitlines()[0]}"
+        for path, module in modules(tree)
+        for node in ast.walk(module)
+        if isinstance(node, _Documented)
+        and (text := ast.get_docstring(node))
+        and DOCSTRING_START.match(text)
+    ]
+
+
+def banned_names(tree: Path) -> list[str]:
+    """Report variables, parameters, fields and functions named after nothing."""
+    return [
+        f"{path}:{line}: {name}"
+        for path, module in modules(tree)
+        for line, name in bound_names(module)
+        if name.strip("_") in BANNED_NAMES
+    ]
+
+
+def bound_names(module: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the names that a module binds, with their lines."""
+    for node in ast.walk(module):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield node.lineno, name
+            case ast.arg(arg=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield node.lineno, name
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                yield node.lineno, name
+            case ast.ExceptHandler(name=str(name)) | ast.alias(asname=str(name)):
+                yield node.lineno, name
+            case _:
+                pass
+
+
+def shared_class_names(tree: Path) -> list[str]:
+    """Report class names that are defined in several places."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for path, module in modules(tree):
+        for node in ast.walk(module):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(f"{path}:{node.lineno}")
+    return [
+        f"{name}: {', '.join(lines)}"
+        for name, lines in sorted(places.items())
+        if len(lines) > 1 and name not in SHARED_CLASS_NAMES
+    ]
+
+
+def import_cycles(tree: Path) -> list[str]:
+    """Report modules that import each other, also within functions and under TYPE_CHECKING."""
+    parsed = {module_name(path): module for path, module in modules(tree)}
+    imports = {name: imported_modules(module, set(parsed)) for name, module in parsed.items()}
+    return [" -> ".join(cycle) for cycle in cycles(imports)]
+
+
+def module_name(path: Path) -> str:
+    parts = path.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_modules(module: ast.Module, names: set[str]) -> set[str]:
+    """Return which of the modules in `names` a module imports anywhere."""
+    imported: set[str] = set()
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            paths = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            imported |= {path if path in names else node.module for path in paths.values()}
+    return imported & names
+
+
+def cycles(imports: dict[str, set[str]]) -> list[list[str]]:
+    """Return one cycle for every import that closes one in a depth-first walk."""
+    closed: list[list[str]] = []
+    finished: set[str] = set()
+
+    def visit(name: str, path: list[str]) -> None:
+        if name in path:
+            closed.append([*path[path.index(name) :], name])
+        elif name not in finished:
+            for target in sorted(imports[name]):
+                visit(target, [*path, name])
+            finished.add(name)
+
+    for name in sorted(imports):
+        visit(name, [])
+    return closed
+
+
+# Every rule with a tree that breaks it.
+RULES: Final[dict[Rule, dict[str, str]]] = {
+    full_folders: {f"m{n}.py": "" for n in range(MOST_MODULES + 1)},
+    gerund_modules: {"p/waiting.py": ""},
+    undescribed_packages: {"p/__init__.py": "X = 1"},
+    question_docstrings: {"a.py": 'def f():\n    """Whether it is so."""'},
+    banned_names: {"a.py": "def f(self, known): self._told = 1"},
+    shared_class_names: {"a.py": "class A: ...", "b.py": "class B:\n    class A: ..."},
+    import_cycles: {
+        "p/__init__.py": "",
+        "p/a.py": "from p import b",
+        "p/b.py": """
+            from typing import TYPE_CHECKING
+            if TYPE_CHECKING:
+                from p.c import C
+        """,
+        "p/c.py": "def f():\n    import p.a",
+    },
+}
+SOUND: Final = {
+    "p/__init__.py": '"""Parts of the whole."""\nfrom p.a import A',
+    "p/a.py": 'class A:\n    """A part."""\n    def is_known(self): return True',
+    "p/pending.py": "from p.a import A\none_of = A",
+}
+
+
+def plant(tree: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(dedent(text))
+    return tree
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_source_follows_the_rule(rule: Rule) -> None:
+    violations = rule(SRC)
+    assert not violations, "\n".join(["", *violations])
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_a_rule_reports_a_tree_that_breaks_it_and_no_other(rule: Rule, tmp_path: Path) -> None:
+    assert len(rule(plant(tmp_path / "broken", RULES[rule]))) == 1 + (rule is banned_names)
+    assert rule(plant(tmp_path / "sound", SOUND)) == []
+
+
+def test_few_classes_share_a_name_and_each_for_a_reason() -> None:
+    assert len(SHARED_CLASS_NAMES) <= MOST_SHARED_NAMES
+    assert all(SHARED_CLASS_NAMES.values())
+
+
+@pytest.mark.parametrize("path", PUBLIC)
+def test_a_public_import_path_stays(path: str) -> None:
+    module = importlib.import_module(path)
+    missing = [name for name in PUBLIC[path].split() if not hasattr(module, name)]
+    assert not missing
+
+
+def test_the_root_exports_its_documented_names() -> None:
+    assert sorted(importlib.import_module("perdure").__all__) == sorted(PUBLIC["perdure"].split())
