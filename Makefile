@@ -10,7 +10,7 @@ TESTS_AT_ONCE ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 # The tests start Python hundreds of times, so compiled modules are kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint bench soak venv clean
+.PHONY: demo test lint docs bench soak venv clean
 .DEFAULT_GOAL := test
 
 demo: $(INSTALLED)   # plays the demo without waiting for Enter
@@ -24,6 +24,9 @@ lint: $(READY)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+docs: $(READY)       # writes docs/reference/ and docs/promises.md
+	$(BIN)/python -m scripts.docs
 
 bench: $(READY)      # measures perdure and others in turns, in separate environments; writes docs/benchmarks.md
 	$(BIN)/python -m bench
