@@ -1,5 +1,6 @@
 """Fixtures and hooks of all tests."""
 
+import signal
 from collections.abc import Generator
 from typing import Any
 
@@ -30,6 +31,11 @@ __all__ = [
     "redis_url",
     "start_postgres",
 ]
+
+
+# A shell starts background jobs with SIGINT ignored, and processes that tests start inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

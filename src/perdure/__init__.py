@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from perdure.app import Runtime
-    from perdure.core.access import Principal
+    from perdure.core.roles import Principal
     from perdure.errors import Conflict, NotFound, PerdureError, Refused, ToolError
     from perdure.runtime.agents.agents import Agent
     from perdure.runtime.models.base import Delta
@@ -29,7 +29,7 @@ _HOMES = {
     "PerdureError": "perdure.errors",
     "NotFound": "perdure.errors",
     "PendingCall": "perdure.runtime.values",
-    "Principal": "perdure.core.access",
+    "Principal": "perdure.core.roles",
     "Refused": "perdure.errors",
     "Result": "perdure.runtime.views",
     "Runtime": "perdure.app",

@@ -12,7 +12,7 @@ import anyio
 
 from perdure import Agent, Runtime, tool
 from perdure.core.webhooks.deliveries import DeliveryResponse
-from perdure.runtime.webhooks.addresses import AddressFilter
+from perdure.runtime.webhooks.address_filter import AddressFilter
 from perdure.runtime.webhooks.outbox import WebhookTarget
 from perdure.runtime.webhooks.post import Post
 from perdure.runtime.worker.sender import DeliverySender

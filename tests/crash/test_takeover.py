@@ -8,7 +8,7 @@ from anyio import to_thread
 from tests.crash.agents import Place
 from tests.crash.harness import Child, StartChild, successor
 
-from perdure.runtime.engine.leases import LEASE_MS
+from perdure.runtime.engine.heartbeat import LEASE_MS
 
 TURNS = "hold look"
 

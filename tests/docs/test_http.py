@@ -17,7 +17,7 @@ from tests.support.paths import ROOT
 from tests.support.server import Server, run, shop_server
 
 from perdure.config.load import parse
-from perdure.core.access import ROLES
+from perdure.core.roles import ROLES
 from perdure.serve.http.app import ROUTERS
 
 PAGE = (ROOT / "docs" / "http.md").read_text()

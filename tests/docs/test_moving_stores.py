@@ -12,7 +12,8 @@ PAGE = (ROOT / "docs" / "moving-stores.md").read_text()
 
 def test_a_copy_says_what_it_compared(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(SHOP.replace("shop.db", "perdure.db"))
-    shell(tmp_path, "perdure run support Refund -s s1 --app shop:rt", code=8)
+    for session in ("s1", "s2"):
+        shell(tmp_path, f"perdure run support Refund -s {session} --app shop:rt", code=8)
     command = PAGE.split("```sh\n")[1].splitlines()[0]
     said = shell(tmp_path, command)
     shown = re.search(r"```\n(✓ .*?)\n```", PAGE)

@@ -19,9 +19,9 @@ from perdure.runtime.models.scripted import ScriptedModel
 from perdure.runtime.telemetry import Telemetry
 from perdure.runtime.tools.tool import Tool, as_tool
 from perdure.runtime.values import parse_duration
-from perdure.runtime.webhooks.addresses import AddressFilter
+from perdure.runtime.webhooks.address_filter import AddressFilter
+from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.runtime.webhooks.outbox import WebhookTarget
-from perdure.runtime.webhooks.public_address import PublicAddress
 
 
 def agents_from(config: Config) -> list[Agent[Any]]:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from perdure.runtime.agents.prices import Prices
-from perdure.runtime.engine.leases import LEASE_MS
+from perdure.runtime.engine.heartbeat import LEASE_MS
 from perdure.runtime.records.retention import KEEP_MS
 from perdure.runtime.telemetry import Telemetry
-from perdure.runtime.webhooks.addresses import AddressFilter
+from perdure.runtime.webhooks.address_filter import AddressFilter
+from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.runtime.webhooks.outbox import WARNING_SHARE, WebhookTarget
-from perdure.runtime.webhooks.public_address import PublicAddress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

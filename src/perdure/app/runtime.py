@@ -38,7 +38,7 @@ from perdure.errors import Refused
 from perdure.runtime.agents.agents import Agent, Agents, ReadyAgent
 from perdure.runtime.agents.prices import Prices
 from perdure.runtime.engine.drives import Drives
-from perdure.runtime.engine.leases import BLIND_LEASE_MS, LEASE_MS
+from perdure.runtime.engine.heartbeat import BLIND_LEASE_MS, LEASE_MS
 from perdure.runtime.ids import new_id
 from perdure.runtime.mcp.pool import ServerPool
 from perdure.runtime.mcp.servers import MCPServer
@@ -49,7 +49,7 @@ from perdure.runtime.telemetry import Telemetry
 from perdure.runtime.transfer.imports import read_lines
 from perdure.runtime.values import PendingCall, parse_duration
 from perdure.runtime.views import Event, Result
-from perdure.runtime.webhooks.public_address import PublicAddress
+from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.runtime.worker.worker import Kind, StartReport, Worker, WorkerScope
 from perdure.store.base import Clock, Store
 
@@ -104,6 +104,7 @@ class Runtime:
             lease_ms = parse_duration(os.environ[LEASE])
         self._tenant: str | None = None
         self._stack: AsyncExitStack | None = None
+        self._opened: list[Runtime] = []  # which of the runtimes on this store is open
         address = complete_address(options.address)
         self._assemble(
             around_store.get()(indexed(primary, index)),
@@ -164,7 +165,7 @@ class Runtime:
         return self
 
     async def _open(self, *, worker: bool) -> None:
-        if self._stack is not None:
+        if self._opened:
             raise Refused("the runtime is open already", code="ALREADY_OPEN")
         stack = AsyncExitStack()
         resources = self._resources
@@ -185,6 +186,7 @@ class Runtime:
             await stack.aclose()
             raise
         self._stack = stack
+        self._opened.append(self)
 
     async def __aexit__(
         self,
@@ -195,6 +197,7 @@ class Runtime:
         """Let running calls finish for a moment, release the leases, close the store."""
         stack, self._stack = self._stack, None
         if stack is not None:
+            self._opened.clear()
             with anyio.CancelScope(shield=True):
                 await stack.aclose()
 
@@ -210,6 +213,7 @@ class Runtime:
     def _with_options(self, options: RuntimeOptions) -> "Runtime":
         derived = object.__new__(Runtime)
         derived.__dict__ = dict(self.__dict__)
+        derived._stack = None
         derived._assemble(self._resources.store, self._service.agents, options)
         return derived
 

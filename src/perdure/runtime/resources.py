@@ -15,8 +15,8 @@ from perdure.runtime.streaming import Bus
 from perdure.runtime.telemetry import Telemetry
 from perdure.runtime.values import PendingCall
 from perdure.runtime.views import instant, public_decision, stored_problem
+from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.runtime.webhooks.outbox import Outbox
-from perdure.runtime.webhooks.public_address import PublicAddress
 from perdure.store.base import Store
 
 

@@ -11,7 +11,7 @@ from tests.support.shop import agent, clerk, paused, refund
 from perdure import PendingCall, Refused, Runtime, tool
 from perdure.core.webhooks import deliveries
 from perdure.core.webhooks.deliveries import Delivery
-from perdure.runtime.webhooks.addresses import AddressFilter
+from perdure.runtime.webhooks.address_filter import AddressFilter
 from perdure.runtime.webhooks.outbox import Outbox, WebhookTarget
 from perdure.store.memory import MemoryStore
 from perdure.testing import ManualClock

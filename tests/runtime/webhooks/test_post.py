@@ -11,7 +11,7 @@ import pytest
 from tests.support.receiver import receiving
 
 from perdure.core.webhooks.deliveries import FORBIDDEN, DeliveryResponse
-from perdure.runtime.webhooks.addresses import AddressFilter
+from perdure.runtime.webhooks.address_filter import AddressFilter
 from perdure.runtime.webhooks.post import Post
 
 LOOPBACK = ["127.0.0.0/8"]

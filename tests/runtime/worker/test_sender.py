@@ -22,9 +22,9 @@ from perdure.core.webhooks.deliveries import (
 )
 from perdure.core.webhooks.signatures import verify
 from perdure.runtime.records.retention import Retention
+from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.runtime.webhooks.deliveries import Deliveries
 from perdure.runtime.webhooks.outbox import WebhookTarget
-from perdure.runtime.webhooks.public_address import PublicAddress
 from perdure.runtime.worker.sender import DeliverySender
 from perdure.store.base import Lease
 from perdure.store.memory import MemoryStore

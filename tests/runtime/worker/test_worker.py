@@ -11,10 +11,13 @@ from anyio.lowlevel import checkpoint
 from tests.support.endless_tool import endless_tool
 
 from perdure import Agent, Runtime, tool
+from perdure.app import service_of
+from perdure.core.log.events import AgentStart
 from perdure.errors import ConfigError
 from perdure.runtime.engine import drives
 from perdure.runtime.engine.feed import FeedReader
 from perdure.runtime.records.cache import SessionCache
+from perdure.runtime.records.entries import SessionRef
 from perdure.runtime.worker import worker
 from perdure.store.base import (
     Check,
@@ -321,3 +324,29 @@ async def test_an_outcome_that_comes_after_the_lease_is_told_to_the_operator(
     assert "slow" in late
     assert "not recorded" in late
     assert "secret" not in caplog.text
+
+
+async def test_a_session_that_is_deleted_while_a_start_fails_it_is_passed_over(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = agent({"text": "never"})
+    async with Runtime(MemoryStore(clock), agents=[one]) as rt:
+        session, service = rt.session("s", agent=one), service_of(rt)
+        await session.send("Hi")
+        entry = await service.get(SessionRef("", "s"))
+        service.running_before[entry.stream] = entry
+        resources = rt._resources  # as a worker gets them
+        get = resources.store.get
+
+        async def get_then_delete(kind: str, key: str) -> Entry | None:
+            found = await get(kind, key)
+            monkeypatch.undo()
+            await session.delete()
+            return found
+
+        start = AgentStart(run=entry.record.task_id or "", agent="helper", worker="dead")
+        await service.append(entry, [start])
+        assert (await service.log(entry)).state.status == "running"
+        monkeypatch.setattr(resources.store, "get", get_then_delete)
+        assert await worker.fail_abandoned_runs(service, resources) == []
+        assert service.running_before == {}

@@ -8,7 +8,7 @@ from tests.support.http_client import Client, MakeClient
 from tests.support.http_shop import TOKENS, parked
 
 from perdure import PerdureError, Principal, Refused, Runtime, asgi
-from perdure.core.access import ROLES, Permit, has_permit
+from perdure.core.roles import ROLES, Permit, has_permit
 from perdure.core.webhooks import signatures as webhooks
 from perdure.serve.http import app as http
 from perdure.serve.http.auth import token_authenticator

@@ -6,7 +6,7 @@ from tests.support.http_client import MakeClient
 from perdure import Runtime
 from perdure.config import ServerConfig
 from perdure.config.settings import TokenConfig
-from perdure.core.access import Principal
+from perdure.core.roles import Principal
 from perdure.errors import ConfigError
 from perdure.serve.http.app import application
 from perdure.serve.http.middleware import Rate

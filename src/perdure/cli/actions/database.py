@@ -22,6 +22,7 @@ from perdure.store.files import inspect as files_care
 from perdure.store.inspect import StoreInspector
 from perdure.store.postgres import inspect as postgres_care
 from perdure.store.postgres.store import PostgresStore
+from perdure.store.sqlite import backup as sqlite_backup
 from perdure.store.sqlite import inspect as sqlite_care
 
 
@@ -105,7 +106,7 @@ def backup(settings: Settings, file: str) -> int:
     """Back up a SQLite database while it is in use."""
     inspector, _ = _sqlite_inspection(settings)
     target = Path(file).absolute()
-    size = sqlite_care.backup(inspector.path, target)
+    size = sqlite_backup.backup(inspector.path, target)
     terminal = Terminal(settings)
     text = f"✓ backed up to {line(file)}: {_size(size)}, checked and flushed to disk"
     terminal.print_either({"file": str(target), "bytes": size}, lambda: terminal.print(text))

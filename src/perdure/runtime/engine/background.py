@@ -81,19 +81,20 @@ class BackgroundTask:
             return
         await asyncio.wait([main])
         self._main = None
-        error = None if main.cancelled() else main.exception()
+        self.is_running = False  # a task that is cancelled before its first step cannot reset it
+        error = self._failure or (None if main.cancelled() else main.exception())
         if isinstance(error, Exception):
             logger.error("the runtime's background task had failed", exc_info=error)
 
     async def _run(self) -> None:
         try:
             await self._stop.wait()
-            if self._failure is not None:
-                raise self._failure
-            await self._drain()
+            # `close` logs a failure. Raised here, a SystemExit would stop the event loop again.
+            if self._failure is None:
+                await self._drain()
         finally:
-            self.is_running = False
             await self._end_loops()
+            self.is_running = False  # not before: a loop that is still running may start another
             await self._cancel()
 
     async def _end_loops(self) -> None:

@@ -25,7 +25,7 @@ from perdure.runtime.engine.in_flight import (
     Summarized,
     ToolReturned,
 )
-from perdure.runtime.engine.model_calls import Summaries
+from perdure.runtime.engine.summaries import Summaries
 from perdure.runtime.engine.tool_calls import Verdicts
 from perdure.runtime.engine.writer import LeasedWriter
 from perdure.runtime.records.log import Log

@@ -23,7 +23,8 @@ from perdure.errors import PerdureError
 from perdure.runtime.agents.agents import ReadyAgent
 from perdure.runtime.engine.drafts import FACT_OUTCOMES, Drafts, WrittenEffect
 from perdure.runtime.engine.in_flight import InFlight, Outcome, ToolReturned
-from perdure.runtime.engine.model_calls import NOTHING_TO_COMPACT, ModelCalls, Summaries
+from perdure.runtime.engine.model_calls import ModelCalls
+from perdure.runtime.engine.summaries import NOTHING_TO_COMPACT, Summaries
 from perdure.runtime.engine.tool_calls import CallContext, ToolCalls, Verdicts
 from perdure.runtime.engine.writer import LeasedWriter, ParkAfter
 from perdure.runtime.records.cache import CachedSession

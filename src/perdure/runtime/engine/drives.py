@@ -18,9 +18,8 @@ from perdure.errors import Corrupt, PerdureError
 from perdure.runtime.agents.agents import Agents, ReadyAgent
 from perdure.runtime.engine.background import BackgroundTask
 from perdure.runtime.engine.driver import Driver
+from perdure.runtime.engine.heartbeat import LEASE_MS, LeaseHolder
 from perdure.runtime.engine.leases import (
-    LEASE_MS,
-    LeaseHolder,
     UnreturnedLease,
     UnreturnedLeases,
     leased_session,
@@ -132,10 +131,10 @@ class Drives:
 
     async def claim(self, kind: str, limit: int, only: str | None = None) -> list[Lease]:
         """Claim due streams; none while the runtime closes."""
-        if not self.background.is_running:
-            self.background.start()
         if self.background.is_closing:
             return []
+        if not self.background.is_running:
+            self.background.start()
         if self._holder.has_stale_name and not self.running:
             await self._holder.leave()
         return await self._holder.claim(kind, limit, only)

@@ -1,19 +1,11 @@
-"""Leases of this process: claims, the heartbeat of the holder, and the release of leases."""
+"""Leases to release: those that could not be released yet are tried again."""
 
-import asyncio
 import logging
-import os
-import socket
-import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from perdure.core.log import events
 from perdure.core.session import naming as index
-from perdure.core.session.queues import DEFAULT, worker_name
 from perdure.errors import Corrupt, PerdureError, StoreError
-from perdure.runtime.ids import secret_id
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.records.log import as_record
 from perdure.runtime.webhooks.outbox import Outbox
@@ -26,7 +18,6 @@ from perdure.store.base import (
     Put,
     Release,
     Store,
-    Unknown,
     Write,
 )
 
@@ -110,127 +101,3 @@ async def leased_session(store: Store, lease: Lease) -> SessionEntry:
     if entry is None or entry.stream != lease.stream:
         raise Gone(f"{lease.stream} has no entry", stream=lease.stream)
     return SessionEntry.decode(entry)
-
-
-LEASE_MS: Final = 10_000
-BLIND_LEASE_MS: Final = 2_000  # for stores that notice a dead process only by its lease
-
-OnLost = Callable[[str], None]
-IsDriven = Callable[[Sequence[Lease]], bool]
-
-
-class LeaseHolder:
-    """Claims streams under one name at a time, since the heartbeat renews one name.
-
-    `on_lost` is called when all leases under a name are lost. `is_driven` says whether one of the
-    claimed leases has a drive here already.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        unreturned: UnreturnedLeases,
-        lease_ms: int,
-        on_lost: OnLost,
-        is_driven: IsDriven,
-    ) -> None:
-        self._store = store
-        self._unreturned = unreturned
-        self._lease_ms = lease_ms
-        self._on_lost = on_lost
-        self._is_driven = is_driven
-        self._name = ""
-        self._deadline = 0.0  # of our row, by the local monotonic clock
-        self._joining = asyncio.Lock()
-        self._worker_queues: dict[object, frozenset[str]] = {}  # by worker in this process
-        self._queues = self._name_queues = frozenset({DEFAULT})  # served now; as the name says
-
-    def reset(self) -> None:
-        """Forget leases and locks of the time before a close."""
-        self._unreturned.clear()
-        self._joining = asyncio.Lock()  # a new one: a lock belongs to one event loop
-
-    @property
-    def has_stale_name(self) -> bool:
-        """Return whether the name has other queues than those that are served now."""
-        return bool(self._name) and self._name_queues != self._queues
-
-    def serve(self, worker: object, queues: frozenset[str]) -> None:
-        """Put the queues of a worker into the next name; none: the worker has ended."""
-        self._worker_queues[worker] = queues
-        if not queues:
-            del self._worker_queues[worker]
-        self._queues = frozenset[str]().union(*self._worker_queues.values()) or frozenset({DEFAULT})
-
-    def is_valid(self, lease: Lease) -> bool:
-        """Return whether a lease is still valid by our own clock."""
-        return self._name == lease.holder and time.monotonic() < self._deadline
-
-    async def claim(self, kind: str, limit: int, only: str | None = None) -> list[Lease]:
-        """Claim due streams, after releasing the leases that are still to be released."""
-        if self._unreturned:
-            await self._unreturned.release_all(only)
-        for _ in range(2):
-            name = self._name or await self._join()
-            try:
-                leases = await self._store.claim(name, kind, limit, only=only)
-                if not self._is_driven(leases):
-                    return leases
-                # The database lost the first claim in a crash, and no fence separates the two.
-                # Only under another name can one of them continue.
-                self.lose(name)
-                await self._store.renew(name, 0)
-            except Lost:
-                self.lose(name)
-            except Unknown:
-                self.lose(name)  # it may hold leases that we do not know of
-                raise
-        return []
-
-    async def heartbeat(self) -> None:
-        """Renew the holder's row for ever."""
-        while True:
-            await asyncio.sleep(self._lease_ms / 3000)
-            if not self._name:
-                continue
-            renewed_at, name = time.monotonic(), self._name
-            try:
-                await self._store.renew(name, self._lease_ms)
-                self._deadline = renewed_at + self._lease_ms / 1000
-                await self._unreturned.release_all()
-            except Lost:
-                self.lose(name)
-            except StoreError as error:
-                logger.warning("the heartbeat failed: %s", error.message)
-
-    def lose(self, name: str) -> None:
-        """Give up a name whose row is gone, or may be; its leases end without a renewal."""
-        if self._name == name:
-            logger.warning("%s lost its leases; other workers may claim its sessions", name)
-            self._name = ""
-            self._unreturned.clear()
-        self._on_lost(name)
-
-    async def leave(self) -> None:
-        """Release all leases by removing the holder's row."""
-        if not self._name:
-            return
-        name, self._name = self._name, ""
-        try:
-            await self._store.renew(name, 0)
-        except StoreError:
-            logger.debug("the lease of %s had ended", name)
-
-    async def _join(self) -> str:
-        if self._name:
-            return self._name
-        async with self._joining:
-            if not self._name:
-                machine = socket.gethostname().split(".")[0][:40] or "host"
-                process = f"{machine}-{os.getpid()}-{secret_id('w')[2:12]}"
-                self._name_queues = self._queues
-                name = worker_name(process, self._name_queues)
-                deadline = time.monotonic() + self._lease_ms / 1000
-                await self._store.renew(name, self._lease_ms, join=True)
-                self._name, self._deadline = name, deadline
-            return self._name

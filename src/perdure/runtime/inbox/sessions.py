@@ -3,7 +3,6 @@
 Each is one conditional commit that also wakes the session; none reads its log.
 """
 
-import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,9 +18,10 @@ from perdure.core.pending import record as pending
 from perdure.core.pending import settlement as decide
 from perdure.core.pending.commands import CancelCall
 from perdure.core.session import naming as index
-from perdure.core.session.naming import KeyRecord, SessionRecord
+from perdure.core.session.naming import SessionRecord
 from perdure.errors import Conflict, PerdureError, Refused
 from perdure.runtime.ids import new_id
+from perdure.runtime.inbox.message_keys import check_same, entry_key, message_key_puts
 from perdure.runtime.records.cache import CachedSession, SessionCache
 from perdure.runtime.records.entries import (
     SessionEntry,
@@ -99,9 +99,9 @@ class SessionInbox:
         while True:
             entry = guess or await self.find(ref)
             if guess is None and entry is not None and message.key is not None:
-                key_entry = await self._store.get("key", _entry_key(entry.stream, message.key))
+                key_entry = await self._store.get("key", entry_key(entry.stream, message.key))
                 if key_entry is not None:
-                    _check_same(key_entry, message)
+                    check_same(key_entry, message.key, message.content)
                     return Receipt(entry)
             try:
                 if entry is None:
@@ -140,7 +140,7 @@ class SessionInbox:
             stream = index.session_stream(ref.tenant, ref.session_id, generation)
             hook_puts = await self._hook_puts(ref, stream)
             entry = SessionEntry.new(replace(record, hooks=tuple(hook_puts)), stream)
-            keys = [] if message is None else message_key_puts(message, stream)
+            keys = [] if message is None else message_key_puts(message.key, message.content, stream)
             kind = index.stream_kind(record.agent, record.queue)
             write = Write(stream, records, create=kind, head=0, wake=wake)
             try:
@@ -183,7 +183,7 @@ class SessionInbox:
         write = Write(entry.stream, records, head=head, wake=now)
         heads = await self._store.commit(
             *self._outbox.with_deliveries(
-                [write], [*puts, *message_key_puts(message, entry.stream)]
+                [write], [*puts, *message_key_puts(message.key, message.content, entry.stream)]
             )
         )
         settled = dict.fromkeys(put.key for put in closed)
@@ -368,31 +368,6 @@ def message_title(content: events.Content) -> str:
         names = ("text", "name", "mediaType")
         content = " ".join(next((part[n] for n in names if part.get(n)), "") for part in content)
     return " ".join(content.split())[:80]
-
-
-def _entry_key(stream: str, key: str) -> str:
-    return f"{stream}|{key}"
-
-
-def message_key_puts(message: NewMessage, stream: str) -> list[Put]:
-    """Return the put that remembers a message by its key, if it has one."""
-    if message.key is None:
-        return []
-    data = index.encode_key(KeyRecord(_digest(message.content)))
-    return [Put("key", _entry_key(stream, message.key), 0, stream, "sent", None, data)]
-
-
-def _check_same(key_entry: Entry, message: NewMessage) -> None:
-    if index.decode_key(key_entry.data).digest != _digest(message.content):
-        raise Conflict(
-            f"another message was sent under the key {message.key!r}",
-            code="KEY_REUSED",
-            hint="use a new key for a new message",
-        )
-
-
-def _digest(content: events.Content) -> str:
-    return hashlib.sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()[:32]
 
 
 def _check_json(value: Any, label: str) -> None:

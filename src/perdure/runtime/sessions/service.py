@@ -31,8 +31,9 @@ from perdure.runtime.sessions.pending_calls import PendingCalls
 from perdure.runtime.sessions.runs import Runs
 from perdure.runtime.sessions.snapshot import Snapshots
 from perdure.runtime.transfer.adopt import Adopted, adopt
-from perdure.runtime.transfer.create import NewSession, SessionNames, create_session, fork
+from perdure.runtime.transfer.create import NewSession, SessionNames, create_session
 from perdure.runtime.transfer.exports import export_lines
+from perdure.runtime.transfer.fork import fork
 from perdure.runtime.transfer.imports import ImportReport, import_lines
 from perdure.runtime.values import Content
 from perdure.runtime.views import Event, Result, Snapshot, public_event

@@ -7,7 +7,7 @@ from perdure.core.conversation.compaction import CompactionPolicy
 from perdure.core.log.events import CompactionRequested
 from perdure.core.session.state import State
 from perdure.errors import Conflict, ModelError, PerdureError, Refused
-from perdure.runtime.engine.model_calls import NOTHING_TO_COMPACT
+from perdure.runtime.engine.summaries import NOTHING_TO_COMPACT
 from perdure.runtime.records.content import check_text
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.sessions.service import Service

@@ -1,4 +1,4 @@
-"""Creation of sessions from an existing log, in one commit; and forks."""
+"""Creation of sessions from an existing log, in one commit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,20 +11,18 @@ from perdure.core.log.events import StampedEvent
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session import naming as index
 from perdure.core.session import queues
-from perdure.core.session.naming import SessionRecord, check_id
+from perdure.core.session.naming import SessionRecord
 from perdure.core.session.state import State, fold
-from perdure.core.transfer.forks import copy_events, settled_point
 from perdure.core.transfer.open_calls import open_records
-from perdure.errors import Conflict
-from perdure.runtime.ids import new_id
-from perdure.runtime.inbox.sessions import NewMessage, message_key_puts
+from perdure.runtime.inbox.message_keys import message_key_puts
+from perdure.runtime.inbox.sessions import NewMessage
 from perdure.runtime.records.entries import (
     SessionEntry,
     pending_put,
     session_put,
 )
-from perdure.runtime.records.log import as_record, read_log
-from perdure.store.base import Gone, HeadMoved, Put, Record, Store, VersionMoved, Write
+from perdure.runtime.records.log import as_record
+from perdure.store.base import Gone, Put, Record, Store, Write
 
 
 class SessionNames(NamedTuple):
@@ -129,42 +127,5 @@ def _keys(log: Sequence[StampedEvent], stream: str) -> list[Put]:
     return [
         put
         for key, message in keyed.items()
-        for put in message_key_puts(NewMessage(message.content, key), stream)
+        for put in message_key_puts(key, message.content, stream)
     ]
-
-
-async def fork(
-    store: Store, entry: SessionEntry, *, at: int | None = None, session_id: str | None = None
-) -> SessionEntry:
-    """Copy a session up to the last point, not after `at`, where every call had its result.
-
-    One commit. Nothing of the fork runs by itself; the original is only read. Raises Refused
-    AT_INVALID, Conflict SESSION_EXISTS.
-    """
-    source = entry.record
-    name = new_id("s") if session_id is None else check_id(session_id)
-    log = await read_log(store, entry)
-    cut = settled_point(log.events, at)
-    log_copy = copy_events(log.events, cut, _TaskIds())
-    log_copy.append(
-        StampedEvent(len(log_copy) + 1, store.now(), events.Forked(source=source.id, at=cut))
-    )
-    names = SessionNames(source.tenant, name, source.agent, source.queue)
-    record = session_record(names, log_copy, fold(log_copy))
-    records = [as_record(item.event, item.at) for item in log_copy]
-    try:
-        return await create_session(store, NewSession(record, log_copy, records))
-    except (HeadMoved, VersionMoved) as error:
-        raise Conflict(
-            f"there is a session {name!r} already",
-            code="SESSION_EXISTS",
-            hint="pass another id for the fork, or none",
-            details={"sessionID": name},
-        ) from error
-
-
-class _TaskIds(dict[str, str]):
-    """A new task id for each run, the same each time."""
-
-    def __call__(self, task: str) -> str:
-        return self.setdefault(task, new_id("task"))

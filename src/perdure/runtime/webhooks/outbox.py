@@ -29,8 +29,8 @@ from perdure.core.webhooks.deliveries import (
 )
 from perdure.runtime.ids import secret_id
 from perdure.runtime.views import pending_json
-from perdure.runtime.webhooks.addresses import AddressFilter
-from perdure.runtime.webhooks.public_address import PublicAddress
+from perdure.runtime.webhooks.address_filter import AddressFilter
+from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.store.base import Put, Record, Store, VersionMoved, Write
 
 WARNING_SHARE: Final = 0.8  # of a call's time, after which receivers are warned that it will expire

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from perdure.core.webhooks.deliveries import FORBIDDEN, DeliveryResponse
 from perdure.errors import Refused
-from perdure.runtime.webhooks.addresses import AddressFilter, ParsedURL, parse_url
+from perdure.runtime.webhooks.address_filter import AddressFilter, ParsedURL, parse_url
 
 TIMEOUT_S: Final = 15.0
 MAX_ADDRESSES: Final = 3  # of one name, tried in turn

@@ -21,6 +21,7 @@ from perdure.runtime.resources import Resources
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.webhooks.post import Post
 from perdure.runtime.worker.sender import DeliverySender
+from perdure.store.base import Gone, NoStream
 
 logger = logging.getLogger("perdure")
 
@@ -115,7 +116,7 @@ async def fail_abandoned_runs(service: Service, resources: Resources) -> list[st
             del service.running_before[stream]
             if await _fail_run(resources, entry, log):
                 failed.append(entry.record.id)
-        except NotFound:
+        except (NoStream, Gone, NotFound):  # deleted meanwhile
             service.running_before.pop(stream, None)
     return failed
 

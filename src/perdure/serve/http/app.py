@@ -7,7 +7,7 @@ import anyio
 from fastapi import APIRouter, FastAPI
 
 from perdure.app import Runtime, service_of
-from perdure.core.access import Principal
+from perdure.core.roles import Principal
 from perdure.serve.http import errors, openapi
 from perdure.serve.http.auth import Authenticate, token_authenticator
 from perdure.serve.http.dependencies import AppState

@@ -7,7 +7,7 @@ from typing import Final
 
 from fastapi import Request
 
-from perdure.core.access import Principal
+from perdure.core.roles import Principal
 from perdure.errors import ConfigError
 from perdure.serve.http.middleware import host_name
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 from pydantic import AfterValidator
 
 from perdure.app import Runtime, is_open, service_of, tenant_of
-from perdure.core.access import Permit, Principal, has_permit, may_see
+from perdure.core.roles import Permit, Principal, has_permit, may_see
 from perdure.core.session.naming import MAX_ID, check_id, check_tenant
 from perdure.core.webhooks import signatures as webhooks
 from perdure.errors import NotAllowed, NotFound, PerdureError

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from perdure.core.access import Permit
 from perdure.core.pending.commands import Command
 from perdure.core.pending.record import PendingRecord
 from perdure.core.pending.settlement import Settlement
+from perdure.core.roles import Permit
 from perdure.errors import Conflict
 from perdure.runtime.records.entries import SessionRef, pending_not_found
 from perdure.serve.http.dependencies import RequestScope

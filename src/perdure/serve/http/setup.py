@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from perdure.config import ServerConfig
-from perdure.core.access import Principal
+from perdure.core.roles import Principal
 from perdure.errors import ConfigError
 from perdure.serve.http.auth import Authenticate, local_authenticator, token_authenticator
 from perdure.serve.http.middleware import LOOPBACK, PER_ID, PER_SOURCE, Rate, Rules, parse_networks

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Header, Query, Response
 
-from perdure.core.access import Permit
+from perdure.core.roles import Permit
 from perdure.core.session.naming import check_id, parse_session_stream
 from perdure.errors import Corrupt
 from perdure.runtime.views import public_event

@@ -6,10 +6,10 @@ import msgspec
 from fastapi import APIRouter, Response
 from msgspec import Meta, Struct, field
 
-from perdure.core.access import Permit
 from perdure.core.conversation.display import display_messages
 from perdure.core.literals import DecisionKind
 from perdure.core.pending.commands import ReplyWord
+from perdure.core.roles import Permit
 from perdure.errors import NotFound, Refused
 from perdure.runtime.records.entries import SessionEntry, SessionRef
 from perdure.runtime.sessions.replies import Reply, ReplyDecision, check_context, settle_by_reply

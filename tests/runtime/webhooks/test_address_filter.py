@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from perdure.errors import Refused
-from perdure.runtime.webhooks.addresses import AddressFilter, ParsedURL, parse_url
+from perdure.runtime.webhooks.address_filter import AddressFilter, ParsedURL, parse_url
 
 PUBLIC = "93.184.215.14"
 

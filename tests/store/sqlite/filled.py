@@ -1,0 +1,33 @@
+"""SQLite files with sessions in them."""
+
+import sqlite3
+from pathlib import Path
+
+from perdure.store.base import Put, Record, Write
+from perdure.store.sqlite.store import SqliteStore
+
+
+async def fill(store: SqliteStore, streams: int = 3) -> None:
+    """Create sessions with two records each."""
+    for number in range(streams):
+        stream = f"s//s{number}"
+        await store.commit(
+            [Write(stream, [Record("user", b"{}")] * 2, create="session:a", head=0, wake=1)],
+            [Put("session", f"/s{number}", 0, stream, "waiting", None, b"{}")],
+        )
+
+
+async def fill_file(database: Path) -> None:
+    """Create a database with three sessions."""
+    store = SqliteStore(database)
+    await store.open()
+    await fill(store)
+    await store.close()
+
+
+def edit(database: Path, *statements: str) -> None:
+    """Execute statements on a database."""
+    raw = sqlite3.connect(database, isolation_level=None)
+    for statement in statements:
+        raw.execute(statement)
+    raw.close()
