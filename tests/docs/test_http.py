@@ -58,8 +58,9 @@ def shell(server: Server, command: str, **env: str) -> Any:
 def test_the_commands_of_the_page_work(server: Server) -> None:
     ids, ci = parked(server, "one"), parked(server, "two")
     names = {"CALL": ids["tool"], "APPROVAL": ids["approval"], "QUESTION": ids["question"]}
-    start, complete, from_ci, decide = blocks(PAGE, "sh")
+    start, ready, complete, from_ci, decide = blocks(PAGE, "sh")
     assert start == "perdure serve --app shop:rt\n"
+    assert ready == f"{start.strip()} &\n{start.strip()} --wait-ready\n"
     for command in (complete + decide).splitlines():
         told = json.loads(shell(server, command, **names))
         assert "error" not in told or told["error"] is None, (command, told)

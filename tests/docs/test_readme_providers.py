@@ -1,7 +1,6 @@
 """The README's program with a real provider: nothing is changed but the model."""
 
 import importlib
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +21,10 @@ async def test_the_program_runs_when_only_the_model_is_another(
     monkeypatch.chdir(EXAMPLES)
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.delitem(sys.modules, "refund", raising=False)
-    agent = importlib.import_module("refund").agent
+    program = importlib.import_module("refund")
+    agent = program.agent
     store = f"sqlite:///{tmp_path}/s.db"
-    with fake_endpoint(json.loads((EXAMPLES / "refund.json").read_text())) as endpoint:
+    with fake_endpoint(program.TURNS) as endpoint:
 
         async def run() -> str:
             """One process's part of the work."""
@@ -38,8 +38,8 @@ async def test_the_program_runs_when_only_the_model_is_another(
                         await rt.submit_result(call.id, "collected")
                 return result.output or result.state
 
-        assert await run() == "waiting"
+        assert [await run(), await run()] == ["waiting", "waiting"]
         assert await run() == "Done: the money is on its way and the parcel was collected."
         assert endpoint.refused == []
-        assert [one.turn for one in endpoint.requests] == [0, 1, 2]
+        assert [one.turn for one in endpoint.requests] == [0, 1, 2, 3]
     monkeypatch.delitem(sys.modules, "refund")

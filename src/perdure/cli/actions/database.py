@@ -18,12 +18,12 @@ from perdure.errors import ConfigError, Refused, StoreError
 from perdure.runtime.doctor.statistics import statistics
 from perdure.store.base import Store
 from perdure.store.copy import CopyResult, copy
-from perdure.store.files import inspect as files_care
+from perdure.store.files import inspect as files_inspect
 from perdure.store.inspect import StoreInspector
-from perdure.store.postgres import inspect as postgres_care
+from perdure.store.postgres import inspect as postgres_inspect
 from perdure.store.postgres.store import PostgresStore
 from perdure.store.sqlite import backup as sqlite_backup
-from perdure.store.sqlite import inspect as sqlite_care
+from perdure.store.sqlite import inspect as sqlite_inspect
 
 
 def stats(settings: Settings) -> int:
@@ -140,7 +140,7 @@ async def _do_nothing(_: Runtime) -> None:
 
 
 def _migrate_postgres(store: PostgresStore) -> tuple[int, int]:
-    inspector = postgres_care.PostgresInspector(store.address)
+    inspector = postgres_inspect.PostgresInspector(store.address)
     try:
         before = inspector.vitals(0).schema
     except StoreError as error:
@@ -157,10 +157,10 @@ def inspection(settings: Settings) -> tuple[StoreInspector, int]:
     The store is not opened.
     """
     store = _load_store(settings)
-    inspector = postgres_care.postgres_inspector(store)
+    inspector = postgres_inspect.postgres_inspector(store)
     if inspector is not None:
         return inspector, inspector.clock()
-    folder = files_care.files_folder(store)
+    folder = files_inspect.files_folder(store)
     if folder is None:
         return _sqlite_inspection(settings)
     if not folder.is_dir():
@@ -169,16 +169,16 @@ def inspection(settings: Settings) -> tuple[StoreInspector, int]:
             code="STORE_NOT_FOUND",
             hint="check the path; perdure run and perdure worker create the folder",
         )
-    return files_care.FilesInspector(folder, SessionFiles()), store.now()
+    return files_inspect.FilesInspector(folder, SessionFiles()), store.now()
 
 
 def _load_store(settings: Settings) -> Store:
     return without_index(store_of(load_runtime(settings, "existing")))
 
 
-def _sqlite_inspection(settings: Settings) -> tuple[sqlite_care.SqliteInspector, int]:
+def _sqlite_inspection(settings: Settings) -> tuple[sqlite_inspect.SqliteInspector, int]:
     store = _load_store(settings)
-    path = sqlite_care.sqlite_path(store)
+    path = sqlite_inspect.sqlite_path(store)
     if path is None:
         raise Refused(
             "this command needs a SQLite database, and the store is of another kind",
@@ -191,7 +191,7 @@ def _sqlite_inspection(settings: Settings) -> tuple[sqlite_care.SqliteInspector,
             code="STORE_NOT_FOUND",
             hint="check the path; perdure run and perdure worker create the database",
         )
-    return sqlite_care.SqliteInspector(path), store.now()
+    return sqlite_inspect.SqliteInspector(path), store.now()
 
 
 _PROGRESS_EVERY = 500  # streams
@@ -199,7 +199,7 @@ _PROGRESS_EVERY = 500  # streams
 
 def _check_postgres_exists(source: Store) -> None:
     """Raise StoreError if the source has no schema yet: opening it would create an empty one."""
-    inspector = postgres_care.postgres_inspector(source)
+    inspector = postgres_inspect.postgres_inspector(source)
     if inspector is not None:
         inspector.vitals(0)
 
