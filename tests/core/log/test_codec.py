@@ -53,7 +53,7 @@ PUBLIC = {
     "todo_update": set(),
 }
 
-SEED_LINES = [
+SPECIFIED_LINES = [
     '{"type":"user","timestamp":1701234567890,"data":{"role":"user","content":"Hello"}}',
     (
         '{"type":"assistant","timestamp":1701234568123,'
@@ -145,7 +145,7 @@ def test_every_event_survives_the_log(event: Event) -> None:
     assert codec.encode(codec.decode(kind, data)) == (kind, data)
 
 
-@pytest.mark.parametrize("line", SEED_LINES)
+@pytest.mark.parametrize("line", SPECIFIED_LINES)
 def test_the_four_sample_lines_are_read_and_written_as_they_are(line: str) -> None:
     """S2.18 S2.20 SX.5"""
     sample = json.loads(line)
@@ -157,7 +157,7 @@ def test_the_four_sample_lines_are_read_and_written_as_they_are(line: str) -> No
 
 def foreign_log() -> list[StampedEvent]:
     log = []
-    for seq, line in enumerate(SEED_LINES, 1):
+    for seq, line in enumerate(SPECIFIED_LINES, 1):
         sample = json.loads(line)
         data = json.dumps(sample["data"]).encode()
         log.append(StampedEvent(seq, sample["timestamp"], codec.decode(sample["type"], data)))

@@ -38,7 +38,7 @@ def record(**fields: object) -> PendingRecord:
     return PendingRecord(**{**given, **fields})  # type: ignore[arg-type]
 
 
-def test_the_statuses_are_those_of_the_seed_and_cancelled() -> None:
+def test_the_statuses_are_those_of_the_specification_and_cancelled() -> None:
     """S0.3"""
     statuses = {"waiting", "processing", "completed", "failed", "expired", "cancelled"}
     assert set(get_args(PendingStatus)) == statuses
