@@ -137,7 +137,7 @@ def test_what_a_provider_needs_is_told_when_the_agent_is_made(
     elif name != "google-cloud":  # whose credentials may be anywhere
         assert error is None
     del error
-    gc.collect()  # here: an incomplete client of Google's raises if it is collected in an event loop
+    gc.collect()  # here, because an incomplete Google client raises if an event loop runs
 
 
 @pytest.mark.parametrize("name", IS_HERE)
