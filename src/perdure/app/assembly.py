@@ -9,6 +9,7 @@ from perdure.runtime.agents.agents import Agent, ReadyAgent
 from perdure.runtime.inbox.pending import PendingInbox
 from perdure.runtime.inbox.sessions import SessionInbox
 from perdure.runtime.records.cache import SessionCache
+from perdure.runtime.records.verification import LogVerifier
 from perdure.runtime.resources import Deps, Resources
 from perdure.runtime.streaming import Bus
 from perdure.runtime.webhooks.outbox import Outbox
@@ -26,13 +27,15 @@ def assemble_resources(store: Store, options: RuntimeOptions) -> Resources:
         warning_share=options.warning_share,
     )
     cache = SessionCache()
+    verifier = LogVerifier(store, cache)
     return Resources(
         store,
-        SessionInbox(store, outbox, cache),
-        PendingInbox(store, outbox, cache),
+        SessionInbox(store, outbox, cache, verifier),
+        PendingInbox(store, outbox, cache, verifier),
         Bus(store),
         outbox,
         cache,
+        verifier,
         options.address,
         Deps(options.deps),
         options.telemetry,

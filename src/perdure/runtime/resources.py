@@ -11,6 +11,7 @@ from perdure.runtime.agents.prices import Prices
 from perdure.runtime.inbox.pending import PendingInbox
 from perdure.runtime.inbox.sessions import SessionInbox
 from perdure.runtime.records.cache import SessionCache
+from perdure.runtime.records.verification import LogVerifier
 from perdure.runtime.streaming import Bus
 from perdure.runtime.telemetry import Telemetry
 from perdure.runtime.values import PendingCall
@@ -53,6 +54,7 @@ class Resources:
     bus: Bus
     outbox: Outbox
     cache: SessionCache
+    verifier: LogVerifier
     address: PublicAddress
     deps: Deps
     telemetry: Telemetry

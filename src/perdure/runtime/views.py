@@ -168,8 +168,8 @@ class Snapshot:
     def state(self) -> RunState:
         """The canonical state; a session that no code here can continue is waiting."""
         run_state = self.log_state.status
-        if self.log_state.head == 0:
-            return self.record.state  # its log cannot be read
+        if self.log_state.head == 0:  # its log cannot be read: no code can continue it
+            return self.record.state if self.record.is_over else "failed"
         if run_state == "pending" and self.holder is not None:
             return "running"  # its driver has nothing to record yet
         if run_state == "running" and self._is_stuck and self.log_state.open_calls:
@@ -177,14 +177,16 @@ class Snapshot:
         return run_state
 
     @property
+    def error(self) -> PerdureError | None:
+        """The error of a failed run, or the damage because of which its session failed."""
+        if self.log_state.head == 0 and self.state == "failed":
+            return self.problem
+        return _as_error(None if self.log_state.run is None else self.log_state.run.error)
+
+    @property
     def _is_stuck(self) -> bool:
         """Return whether the code here cannot continue it; a worker may still come for it."""
         return self.problem is not None and self.problem.code != "NO_WORKER"
-
-
-def run_error(log_state: SessionState) -> PerdureError | None:
-    """Return the error of a failed run."""
-    return None if log_state.run is None else _as_error(log_state.run.error)
 
 
 def early_stop(log_state: SessionState) -> StopReason | None:
@@ -215,7 +217,7 @@ def session_json(snapshot: Snapshot) -> dict[str, Any]:
     """Return a session as the CLI and HTTP API show it."""
     record, log_state = snapshot.record, snapshot.log_state
     run = log_state.run
-    error, problem = run_error(log_state), snapshot.problem
+    error, problem = snapshot.error, snapshot.problem
     urls = {call.id: call.callback_url for call in snapshot.calls}
     driver = {"worker": snapshot.holder, "since": log_state.updated_at} if snapshot.holder else None
     return {

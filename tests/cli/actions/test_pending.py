@@ -1,6 +1,8 @@
 """`perdure pending …`: decisions and results, once, from here or beside a worker."""
 
 import json
+import sqlite3
+from contextlib import closing
 
 import pytest
 from tests.support.cli_project import Shop
@@ -214,3 +216,25 @@ def test_an_approval_is_remembered_listed_and_revoked(shop: Shop) -> None:
     assert left["permissions"] == []
     again = shop.run("sessions", "permissions", "order-991", "--revoke", number)
     assert again.exit_code == 3
+
+
+def test_a_damaged_session_refuses_decisions_until_doctor_has_repaired_it(waiting: Shop) -> None:
+    """S4.22"""
+    call = waiting.pending("refund")
+    with closing(sqlite3.connect(waiting.folder / "shop.db")) as database, database:
+        database.execute("update record set data = x'7b' where type = 'agent_start'")
+    assert waiting.run("run", "two", "more", "-s", "s1").exit_code == 7
+    for words in (("approve", call), ("deny", call), ("sessions", "resume", "s1")):
+        refused = waiting.run(*words)
+        assert refused.exit_code == 7, refused.output
+        assert "failed to load execution state: event" in refused.stderr
+        assert "perdure doctor s1 --fix" in refused.stderr
+    shown = waiting.run("sessions", "show", "s1")
+    assert shown.stdout.startswith("Session s1 failed: event")
+    assert "perdure doctor s1 --fix" in shown.stdout
+    assert "approve" not in shown.stdout
+    assert waiting.json("sessions", "show", "s1")["error"]["code"] == "STORE_CORRUPT"
+    assert waiting.effects() == []
+    assert waiting.run("doctor", "s1", "--fix").exit_code == 0
+    assert waiting.run("approve", waiting.pending("refund")).exit_code == 0
+    assert waiting.effects() == ["refund 4200"]

@@ -57,7 +57,7 @@ class Counting(MemoryStore):
         return await super().commit(writes, puts, checks)
 
 
-async def test_a_pause_and_resume_reads_only_whether_the_session_is_new() -> None:
+async def test_a_pause_and_resume_reads_only_whether_the_session_is_new_and_intact() -> None:
     store, one = Counting(), agent()
     async with Runtime(store, agents=[one]) as rt:
         store.asked.clear()
@@ -65,7 +65,7 @@ async def test_a_pause_and_resume_reads_only_whether_the_session_is_new() -> Non
         (call,) = (await session.run("Go", key="k")).pending
         await rt.submit_result(call.id, "ok")
         assert (await session.run()).output == "Done."
-    assert store.asked == {"get": 1}
+    assert store.asked == {"get": 1, "read": 1}
 
 
 @pytest.mark.parametrize("call, commits", [("ask_user", 4), ("start", 5)])

@@ -9,7 +9,7 @@ from perdure.cli.backend.base import Backend, Json, Options, session_handle
 from perdure.cli.backend.find import find_session
 from perdure.cli.open import with_backend
 from perdure.cli.settings import Settings
-from perdure.cli.terminal.diagnosis import SessionSnapshot, diagnose
+from perdure.cli.terminal.diagnosis import SessionSnapshot, diagnose, is_damaged
 from perdure.cli.terminal.terminal import (
     Terminal,
     age,
@@ -90,7 +90,7 @@ def show_session(settings: Settings, typed_id: str) -> int:
         if settings.as_json:
             terminal.print_json(session)
             return
-        events = await handle.events()
+        events = [] if is_damaged(session) else await handle.events()
         snapshot = SessionSnapshot.from_events(session, events, backend.now())
         terminal.print_lines(diagnose(snapshot, settings))
         _print_conversation(terminal, events)

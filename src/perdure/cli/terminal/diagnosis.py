@@ -7,6 +7,7 @@ from typing import Any, Final
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.live import pending_line
 from perdure.cli.terminal.terminal import age, line, plural
+from perdure.errors import Corrupt
 
 Lines = list[str]
 Json = Mapping[str, Any]
@@ -42,6 +43,11 @@ class SessionSnapshot:
     @property
     def name(self) -> str:
         return f"Session {line(self.session['sessionID'])}"
+
+
+def is_damaged(session: Json) -> bool:
+    """Return whether the log of a session cannot be read."""
+    return (session["problem"] or {}).get("code") == Corrupt.code
 
 
 def diagnose(snapshot: SessionSnapshot, settings: Settings) -> Lines:
@@ -124,8 +130,12 @@ def _failure_lines(snapshot: SessionSnapshot, settings: Settings) -> Lines:
     lines = [f"{snapshot.name} failed{reason}"]
     if error is not None and error["hint"]:
         lines.append(f"  hint: {line(error['hint'], 300)}")
-    command = settings.command("sessions", "resume", snapshot.session["sessionID"])
-    return [*lines, *_command_lines(("retry", command))]
+    session_id = snapshot.session["sessionID"]
+    if is_damaged(snapshot.session):
+        repair = ("repair", settings.command("doctor", session_id, "--fix"))
+        export = ("export", settings.command("sessions", "export", session_id))
+        return [*lines, *_command_lines(repair, export)]
+    return [*lines, *_command_lines(("retry", settings.command("sessions", "resume", session_id)))]
 
 
 def _problem_lines(snapshot: SessionSnapshot, settings: Settings) -> Lines:

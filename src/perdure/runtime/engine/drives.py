@@ -275,6 +275,8 @@ class Drives:
             await self.release(lease, None)  # perhaps only its entry is gone, and the lease is ours
         except PerdureError as error:
             drive.error = error
+            if isinstance(error, Corrupt):
+                drive.error = await self._resources.verifier.fail_session(lease.stream, error)
             await self._release_failed(lease, error)
         except Exception as error:
             logger.exception("%s could not be driven", lease.stream)

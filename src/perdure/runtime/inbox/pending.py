@@ -1,7 +1,7 @@
 """Commits that settle or update a pending call, by callers without a lease.
 
-Each is one conditional commit that also wakes the session; none reads its log. Of any number of
-callers that settle one call, exactly one wins.
+Each is one conditional commit that also wakes the session, after a check that its log can be read.
+Of any number of callers that settle one call, exactly one wins.
 """
 
 import logging
@@ -24,6 +24,7 @@ from perdure.runtime.records.entries import (
     pending_put,
 )
 from perdure.runtime.records.log import as_record
+from perdure.runtime.records.verification import LogVerifier
 from perdure.runtime.webhooks.outbox import Outbox
 from perdure.store.base import Gone, NoStream, Put, Store, VersionMoved, Write
 
@@ -35,10 +36,13 @@ Inspect = Callable[[PendingRecord], Awaitable[None]]
 class PendingInbox:
     """Commits of decisions, results, expiries and progress of pending calls."""
 
-    def __init__(self, store: Store, outbox: Outbox, cache: SessionCache) -> None:
+    def __init__(
+        self, store: Store, outbox: Outbox, cache: SessionCache, verifier: LogVerifier
+    ) -> None:
         self._store = store
         self._outbox = outbox
         self._cache = cache
+        self._verifier = verifier
 
     async def pending_record(self, pending_id: str, tenant: str | None = None) -> PendingRecord:
         """Return the record of a pending call. Raises NotFound."""
@@ -68,7 +72,7 @@ class PendingInbox:
         """Settle a pending call: of any number of callers, exactly one wins.
 
         `inspect` gets the open record first, and raises to refuse without settling the call.
-        Raises NotFound, or Conflict with the winner.
+        Raises NotFound, Corrupt if the session cannot be read, or Conflict with the winner.
         """
         guess = self._cached_entry(pending_id, tenant)
         while True:
@@ -77,6 +81,8 @@ class PendingInbox:
             outcome = decide.settle(record, command, now)
             if outcome.duplicate:
                 return outcome
+            if not isinstance(command, Expire):
+                await self._verifier.verify(entry.stream)
             if inspect is not None and not outcome.record.is_open and not outcome.expired:
                 await inspect(record)
             if not await self._commit_settlement(entry, outcome, now):

@@ -1,6 +1,7 @@
 """Commits to a session by callers without a lease: messages, cancellations, metadata.
 
-Each is one conditional commit that also wakes the session; none reads its log.
+Each is one conditional commit that also wakes the session. Those that need a driver are refused
+if the log of the session cannot be read.
 """
 
 import logging
@@ -33,6 +34,7 @@ from perdure.runtime.records.entries import (
     session_not_found,
 )
 from perdure.runtime.records.log import Log, as_record
+from perdure.runtime.records.verification import LogVerifier
 from perdure.runtime.webhooks.outbox import Outbox
 from perdure.store.base import Entry, Gone, HeadMoved, Put, Store, VersionMoved, Write
 
@@ -64,10 +66,13 @@ class Receipt(Struct, frozen=True):
 class SessionInbox:
     """Commits to sessions by callers that do not drive them."""
 
-    def __init__(self, store: Store, outbox: Outbox, cache: SessionCache) -> None:
+    def __init__(
+        self, store: Store, outbox: Outbox, cache: SessionCache, verifier: LogVerifier
+    ) -> None:
         self._store = store
         self._outbox = outbox
         self._cache = cache
+        self._verifier = verifier
 
     async def find(self, ref: SessionRef) -> SessionEntry | None:
         """Return the session's entry, or None. Raises Conflict if another agent owns it."""
@@ -93,7 +98,7 @@ class SessionInbox:
     async def send(self, ref: SessionRef, message: NewMessage) -> Receipt:
         """Record a message and wake the session; the same key and content again changes nothing.
 
-        Raises Conflict with KEY_REUSED or SESSION_WAITING.
+        Raises Conflict with KEY_REUSED or SESSION_WAITING, Corrupt if it cannot be read.
         """
         guess = self.cached_entry(ref)
         while True:
@@ -161,6 +166,7 @@ class SessionInbox:
         return dict([await self._outbox.hook_put(stream, ref.notify)])
 
     async def _append(self, entry: SessionEntry, ref: SessionRef, message: NewMessage) -> Receipt:
+        await self._verifier.verify(entry.stream)
         now, mode, hooks = self._store.now(), ref.while_waiting, entry.record.hooks
         hook_puts = await self._hook_puts(ref, entry.stream)
         hook_puts = {name: put for name, put in hook_puts.items() if name not in hooks}
@@ -260,7 +266,11 @@ class SessionInbox:
         return True
 
     async def start_new_run(self, entry: SessionEntry) -> None:
-        """Start a new run after a failed one, from the recorded log; of n callers, one wins."""
+        """Start a new run after a failed one, from the recorded log; of n callers, one wins.
+
+        Raises NotFound, Corrupt.
+        """
+        await self._verifier.verify(entry.stream)
         now, task = self._store.now(), new_id("task")
         fact = events.AgentStart(run=task, agent=entry.record.agent)
         put = entry.put(state="pending", task_id=task, updated_at=now, problem=None)

@@ -76,12 +76,7 @@ async def _read_log(service: Service, entry: SessionEntry, task_id: str) -> Log:
     try:
         log = await service.log(entry)
     except Corrupt as error:
-        await service.fail_corrupt(entry, error)
-        raise Corrupt(
-            f"failed to load execution state: {error.message}",
-            hint=error.hint,
-            details=error.details,
-        ) from error
+        raise await service.fail_corrupt(entry, error) from error
     if not any(_task_id(item) == task_id for item in log.events):
         raise NotFound(
             f"failed to load execution state: execution state not found for task {task_id}",

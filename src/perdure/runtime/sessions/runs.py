@@ -8,7 +8,7 @@ from typing import Final
 from perdure.core.pending import record as pending
 from perdure.core.pending.commands import Expire
 from perdure.core.pending.settlement import is_overdue
-from perdure.errors import PerdureError
+from perdure.errors import Corrupt, PerdureError
 from perdure.runtime.agents.agents import Agents
 from perdure.runtime.engine.drives import Drive, Drives
 from perdure.runtime.records.entries import (
@@ -41,6 +41,10 @@ class Runs:
 
     async def restart_or_wake(self, entry: SessionEntry) -> SessionEntry:
         """Start a new run if the last one failed or was cut off; otherwise wake the session."""
+        if entry.record.problem == Corrupt.code:  # refused, unless it can be read again
+            await self._resources.verifier.verify(entry.stream)
+            await self._resources.session_inbox.wake(entry)
+            return entry
         if entry.record.may_start_again:
             await self._resources.session_inbox.start_new_run(entry)
             return await self._current(entry)
@@ -48,7 +52,11 @@ class Runs:
         return entry
 
     async def resume(self, entry: SessionEntry) -> SessionEntry:
-        """Do the same at a caller's request: a model request that backs off is sent at once."""
+        """Do the same at a caller's request: a model request that backs off is sent at once.
+
+        Raises Corrupt if the session cannot be read.
+        """
+        await self._resources.verifier.verify(entry.stream)
         if not entry.record.is_over and await self.is_backing_off(entry):
             log = await read_log(self._resources.store, entry)
             if log.state.retry is not None:

@@ -38,7 +38,7 @@ from perdure.runtime.transfer.imports import ImportReport, import_lines
 from perdure.runtime.values import Content
 from perdure.runtime.views import Event, Result, Snapshot, public_event
 from perdure.runtime.webhooks.deliveries import Deliveries
-from perdure.store.base import NoStream, Page, StoreRefusal, Write
+from perdure.store.base import NoStream, Page, Write
 
 
 class Service:
@@ -133,15 +133,25 @@ class Service:
         return await self._snapshots.take(entry, cached, has_worker=self.worked_at is not None)
 
     async def result(self, entry: SessionEntry, cached: CachedSession | None = None) -> Result[Any]:
-        """Return a session as it stands, or as a drive here has just parked it."""
-        return self._snapshots.as_result(await self.snapshot(entry, cached))
+        """Return a session as it stands, or as a drive here has just parked it.
 
-    async def listed_result(self, entry: SessionEntry) -> Result[Any]:
+        One that cannot be read is failed, with the error. Raises Corrupt if it was over before:
+        its output would be missing.
+        """
+        result = await self.listed_result(entry, cached)
+        if result.state != "failed" and isinstance(result.problem, Corrupt):
+            raise result.problem
+        return result
+
+    async def listed_result(
+        self, entry: SessionEntry, cached: CachedSession | None = None
+    ) -> Result[Any]:
         """Return the same; if the log is corrupt, what the entry says, with the problem."""
         try:
-            return await self.result(entry)
+            snapshot = await self.snapshot(entry, cached)
         except Corrupt as error:
-            return self._snapshots.as_result(Snapshot(entry.record, State(), problem=error))
+            snapshot = Snapshot(entry.record, State(), problem=error)
+        return self._snapshots.as_result(snapshot)
 
     # --- writing ------------------------------------------------------------------------------
 
@@ -212,11 +222,9 @@ class Service:
         """Record a request for a summary and wake the session. Raises HeadMoved."""
         await self._inbox.request_summary(entry, request, head)
 
-    async def fail_corrupt(self, entry: SessionEntry, error: Corrupt) -> None:
-        """Mark a session as failed whose log cannot be read, unless its entry has changed."""
-        put = entry.put(state="failed", problem=error.code, problem_text=error.message)
-        with suppress(StoreRefusal):
-            await self._resources.store.commit([Write(entry.stream)], [put])
+    async def fail_corrupt(self, entry: SessionEntry, error: Corrupt) -> Corrupt:
+        """Mark a session as failed whose log cannot be read; return the error for the caller."""
+        return await self._resources.verifier.fail_session(entry.stream, error)
 
     async def wake_stuck(self) -> None:
         """Wake sessions that other code could not continue, if their agent is known here."""

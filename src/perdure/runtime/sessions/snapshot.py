@@ -21,7 +21,7 @@ from perdure.runtime.records.entries import (
 )
 from perdure.runtime.records.log import Log, read_log
 from perdure.runtime.resources import Resources
-from perdure.runtime.views import Result, Snapshot, early_stop, instant, run_error, stored_problem
+from perdure.runtime.views import Result, Snapshot, early_stop, instant, stored_problem
 
 
 async def tree_usage(resources: Resources, entry: SessionEntry, state: State) -> Usage | None:
@@ -133,7 +133,7 @@ class Snapshots(Struct, frozen=True):
             output=output,
             pending=snapshot.calls,
             stop=early_stop(state),
-            error=run_error(state),
+            error=snapshot.error,
             problem=snapshot.problem,
             usage=display_usage(state.usage),
             tree_usage=display_usage(state.usage if snapshot.tree is None else snapshot.tree),

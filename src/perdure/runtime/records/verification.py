@@ -1,0 +1,104 @@
+"""Verification that the log of a session can be read, before a command changes the session."""
+
+import time
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from perdure.core.log import events
+from perdure.core.session import naming as index
+from perdure.errors import Corrupt, StoreError
+from perdure.runtime.records.cache import SessionCache
+from perdure.runtime.records.entries import SessionEntry
+from perdure.runtime.records.log import as_record, decode_record
+from perdure.store.base import Gone, NoStream, Record, Slice, Store, StoreRefusal, Write
+
+TRUST_S: Final = 10.0  # how long a log that was read completely is not read again
+MAX_STREAMS: Final = 1_000
+_PAGE: Final = 1_000  # records per read
+
+
+class _VerifiedLog(NamedTuple):
+    head: int
+    until: float  # monotonic
+
+
+class LogVerifier:
+    """Reads a log from the store, not from the cache, before a command is accepted.
+
+    A command that no driver could act on must be refused while nothing is consumed. A complete
+    read counts for a few seconds, in which only newer records are read: ten thousand results of
+    one turn must not read its log ten thousand times.
+    """
+
+    def __init__(self, store: Store, cache: SessionCache) -> None:
+        self._store = store
+        self._cache = cache
+        self._verified: dict[str, _VerifiedLog] = {}  # by stream, oldest first
+
+    async def verify(self, stream: str) -> None:
+        """Mark the session as failed and raise Corrupt if its log cannot be read."""
+        try:
+            with suppress(NoStream, Gone):  # deleted: the command's own commit reports that
+                await self._read(stream)
+        except Corrupt as error:
+            raise await self.fail_session(stream, error) from error
+
+    async def _read(self, stream: str) -> None:
+        now, verified = time.monotonic(), self._verified.pop(stream, None)
+        if verified is not None and now < verified.until:
+            tail = await self._read_from(stream, verified.head)
+            if tail is not None:
+                self._verified[stream] = _VerifiedLog(tail, verified.until)
+                return
+        head = await self._read_from(stream, 0, is_complete=True)
+        self._verified[stream] = _VerifiedLog(head or 0, now + TRUST_S)
+        while len(self._verified) > MAX_STREAMS:
+            del self._verified[next(iter(self._verified))]
+
+    async def _read_from(self, stream: str, after: int, *, is_complete: bool = False) -> int | None:
+        """Decode the records after a seq and return the head.
+
+        Returns None if another process has reported damage: then all must be read.
+        """
+        while True:
+            page: Slice = await self._store.read(stream, after=after, limit=_PAGE)
+            for record in page.records:
+                if not is_complete and _is_damage_report(record):
+                    return None
+                decode_record(record)
+            if len(page.records) < _PAGE:
+                return page.head
+            after = page.records[-1].seq
+
+    async def fail_session(self, stream: str, error: Corrupt) -> Corrupt:
+        """Mark a session as failed whose log cannot be read; return the error for the caller.
+
+        The report that this appends moves the head: no process continues from its cache.
+        """
+        self._cache.remove(stream)
+        self._verified.pop(stream, None)
+        tenant, session_id = index.parse_session_stream(stream) or ("", "")
+        with suppress(StoreRefusal, StoreError):  # the entry may be damaged too
+            entry = await self._store.get("session", index.session_key(tenant, session_id))
+            if entry is not None and entry.stream == stream:
+                await self._mark_failed(SessionEntry.decode(entry), error)
+        return Corrupt(
+            f"failed to load execution state: {error.message}",
+            hint=f"perdure doctor {session_id} --fix continues it with its readable events",
+            details=error.details,
+        )
+
+    async def _mark_failed(self, entry: SessionEntry, error: Corrupt) -> None:
+        if entry.record.is_over:
+            return
+        now = self._store.now()
+        issue = {"type": error.code, "details": error.message}
+        report = as_record(events.SessionRecovery(issues=[issue]), now)
+        put = entry.put(
+            state="failed", problem=error.code, problem_text=error.message, updated_at=now
+        )
+        await self._store.commit([Write(entry.stream, [report])], [put])
+
+
+def _is_damage_report(record: Record) -> bool:
+    return record.type == "session_recovery"

@@ -1,0 +1,190 @@
+"""Sessions whose log cannot be read: every command is refused, and nothing is consumed."""
+
+import sqlite3
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from tests.support.http_client import Client, MakeClient
+from tests.support.http_shop import TOKENS, agent, parked
+from tests.support.shop import ran
+
+from perdure import Runtime, asgi
+from perdure.errors import Corrupt
+from perdure.store.base import Slice
+from perdure.store.memory import MemoryStore
+from perdure.testing import ManualClock
+
+Ids = dict[str, str]  # pending ids by kind
+
+DAMAGED = "failed to load execution state: event 3 of s//s cannot be read"
+COMMANDS: dict[str, Callable[[Runtime, Ids], Awaitable[Any]]] = {
+    "approve": lambda rt, ids: rt.approve(ids["approval"], by="ana"),
+    "deny": lambda rt, ids: rt.deny(ids["approval"], by="ana"),
+    "respond": lambda rt, ids: rt.respond(ids["question"], "red", by="ana"),
+    "result": lambda rt, ids: rt.submit_result(ids["tool"], "done"),
+    "error": lambda rt, ids: rt.submit_error(ids["tool"], "broken"),
+    "cancel": lambda rt, ids: rt.cancel(ids["tool"]),
+    "message": lambda rt, _: rt.session("s").send("Hurry"),
+    "run": lambda rt, _: rt.session("s", agent="shop").run("Hurry"),
+    "resume": lambda rt, _: rt.session("s").resume(),
+}
+REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "approve": ("/pending/{approval}/approve", {}),
+    "approve and wait": ("/pending/{approval}/approve", {"wait": True}),
+    "deny": ("/pending/{approval}/deny", {"wait": 1}),
+    "respond": ("/pending/{question}/respond", {"output": "red"}),
+    "result": ("/async-tool/result", {"pendingID": "{tool}", "result": {"output": "done"}}),
+    "error": ("/async-tool/error", {"pendingID": "{tool}", "error": "broken", "wait": True}),
+    "message": ("/sessions/s/messages", {"content": "Hurry", "wait": True}),
+    "reply": ("/sessions/s/messages", {"content": "yes", "taskID": "{task}"}),
+    "new session": ("/sessions", {"sessionID": "s", "agent": "shop", "message": "Hurry"}),
+}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_ran() -> None:
+    ran.clear()
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return tmp_path / "shop.db"
+
+
+def opened(database: Path, **options: Any) -> Runtime:
+    return Runtime(f"sqlite:///{database}", agents=[agent()], **options)
+
+
+def set_data(database: Path, data: bytes, seq: int = 3) -> bytes:
+    """Replace the data of an event in the file; return what it was."""
+    with closing(sqlite3.connect(database)) as connection, connection:
+        (before,) = connection.execute("select data from record where seq = ?", (seq,)).fetchone()
+        connection.execute("update record set data = ? where seq = ?", (data, seq))
+    return before if isinstance(before, bytes) else str(before).encode()
+
+
+async def check_unconsumed(rt: Runtime, ids: Ids) -> None:
+    """Check that the session failed with its error, and that its calls are still open."""
+    result = await rt.session("s").get()
+    assert (result.state, type(result.error), ran[1:]) == ("failed", Corrupt, [])
+    shown = result.to_json()
+    assert shown["error"]["code"] == shown["problem"]["code"] == "STORE_CORRUPT"
+    assert "event 3" in shown["error"]["error"]
+    assert {call.id for call in [call async for call in rt.pending()]} == set(ids.values())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+async def test_a_new_process_refuses_commands_to_a_damaged_session(
+    database: Path, command: str
+) -> None:
+    """S4.22"""
+    async with opened(database) as rt:
+        ids = await parked(rt)
+    set_data(database, b"{")
+    async with opened(database) as rt:
+        for _ in range(2):
+            with anyio.fail_after(5), pytest.raises(Corrupt) as refused:
+                await COMMANDS[command](rt, ids)
+            assert str(refused.value).startswith(DAMAGED)
+            assert "perdure doctor s --fix" in str(refused.value.hint)
+        await check_unconsumed(rt, ids)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+async def test_the_process_that_paused_a_session_refuses_commands_once_it_is_damaged(
+    database: Path, command: str
+) -> None:
+    """S4.22: the state that it has in memory does not count."""
+    async with opened(database, worker=True) as rt:
+        ids = await parked(rt)
+        set_data(database, b"{")
+        with anyio.fail_after(5), pytest.raises(Corrupt, match="failed to load execution state"):
+            await COMMANDS[command](rt, ids)
+        await check_unconsumed(rt, ids)
+
+
+@pytest.mark.parametrize("request_name", REQUESTS)
+async def test_requests_to_a_damaged_session_are_refused(
+    database: Path, client_of: MakeClient, request_name: str
+) -> None:
+    """S4.22: also with `wait`, and by a message that names the task."""
+    async with opened(database, worker=True) as rt:
+        ids = await parked(rt)
+        names = {**ids, "task": str((await rt.session("s").get()).task_id)}
+        set_data(database, b"{")
+        client: Client = client_of(asgi(rt, auth=TOKENS))
+        path, body = REQUESTS[request_name]
+        body = {
+            name: value.format(**names) if isinstance(value, str) else value
+            for name, value in body.items()
+        }
+        refused = await client.post(path.format(**names), json=body)
+        assert refused.status_code == 503, refused.text
+        assert refused.json()["error"].startswith(DAMAGED)
+        shown = (await client.get("/sessions/s")).json()
+        assert (shown["state"], shown["error"]["code"]) == ("failed", "STORE_CORRUPT")
+        await check_unconsumed(rt, ids)
+
+
+async def test_no_process_continues_a_failed_session_from_its_cache(
+    database: Path, clock: ManualClock
+) -> None:
+    """S4.22: another process found the damage, and an expiry wakes the session here."""
+    async with opened(database, clock=clock) as rt:
+        await parked(rt)
+        async with opened(database, clock=clock) as other:
+            kept = set_data(database, b"{")
+            with pytest.raises(Corrupt):
+                await other.session("s").send("Hurry")
+        clock.advance("25h")
+        await rt.work(once=True)
+        assert (await rt.session("s").get()).state == "failed"
+        assert not [item for item in ran if item[0] == "refund"]
+        set_data(database, kept)
+
+
+async def test_a_session_that_can_be_read_again_continues_where_it_was(database: Path) -> None:
+    """S4.22: nothing was consumed, so the call can be approved after all."""
+    async with opened(database) as rt:
+        ids = await parked(rt)
+        kept = set_data(database, b"{")
+        with pytest.raises(Corrupt):
+            await rt.approve(ids["approval"], by="ana")
+        set_data(database, kept)
+        assert (await rt.session("s", agent="shop").run()).state == "waiting"
+        assert (await rt.approve(ids["approval"], by="ana")).decision is not None
+        await rt.respond(ids["question"], "red", by="ana")
+        await rt.submit_result(ids["tool"], "done")
+        result = await rt.session("s", agent="shop").run()
+        assert (result.state, result.problem) == ("completed", None)
+        assert ("refund", 991, 4200) in ran
+
+
+class _CountingStore(MemoryStore):
+    """Remembers which records were read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seqs: list[int] = []
+
+    async def read(self, stream: str, after: int = 0, limit: int | None = None) -> Slice:
+        page = await super().read(stream, after, limit)
+        self.seqs += [record.seq for record in page.records]
+        return page
+
+
+async def test_a_log_is_read_completely_once_for_many_commands() -> None:
+    """Ten thousand results of one turn must not read its log ten thousand times."""
+    store = _CountingStore()
+    async with Runtime(store, agents=[agent()]) as rt:
+        ids = await parked(rt)
+        store.seqs.clear()
+        await rt.respond(ids["question"], "red", by="ana")
+        head = max(store.seqs)
+        assert store.seqs == list(range(1, head + 1))
+        await rt.submit_result(ids["tool"], "done")
+        assert store.seqs[head:] == [head + 1, head + 2]
