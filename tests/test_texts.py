@@ -144,7 +144,7 @@ def text_of_a_pause() -> str:
     result = Result(
         session_id="s", tenant="", agent="a", state="waiting", created_at=at, updated_at=at
     )
-    return hitl.InputRequired(result).message
+    return hitl.InputRequired.of_run(result).message
 
 
 # checklist id, who says it, the sentence

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from perdure.errors import Conflict, NotFound, PerdureError, Refused, ToolError
     from perdure.runtime.agents.agents import Agent
     from perdure.runtime.models.base import Delta
+    from perdure.runtime.requests import ApprovalRequired, InputRequired
     from perdure.runtime.sessions.handle import Session
     from perdure.runtime.tools.tool import Tool, tool
     from perdure.runtime.values import Context, Decision, File, PendingCall
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Agent": "perdure.runtime.agents.agents",
+    "ApprovalRequired": "perdure.runtime.requests",
     "Conflict": "perdure.errors",
     "Context": "perdure.runtime.values",
     "Decision": "perdure.runtime.values",
     "Delta": "perdure.runtime.models.base",
     "Event": "perdure.runtime.views",
     "File": "perdure.runtime.values",
+    "InputRequired": "perdure.runtime.requests",
     "PerdureError": "perdure.errors",
     "NotFound": "perdure.errors",
     "PendingCall": "perdure.runtime.values",
@@ -42,12 +45,14 @@ _HOMES = {
 
 __all__ = [
     "Agent",
+    "ApprovalRequired",
     "Conflict",
     "Context",
     "Decision",
     "Delta",
     "Event",
     "File",
+    "InputRequired",
     "NotFound",
     "PendingCall",
     "PerdureError",

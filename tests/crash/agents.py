@@ -11,7 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perdure import Agent, Context, Delta, PendingCall, Tool, tool
+from perdure import (
+    Agent,
+    ApprovalRequired,
+    Context,
+    Delta,
+    InputRequired,
+    PendingCall,
+    Tool,
+    tool,
+)
 from perdure.core.conversation.messages import Answer
 from perdure.runtime.models.base import Request
 from perdure.testing import ScriptedModel
@@ -179,6 +188,16 @@ async def deploy_ask(ctx: Context[Place], call: PendingCall) -> str:
     return ctx.deps.act(ctx)
 
 
+@tool
+def inquire(ctx: Context[Place]) -> str:
+    """Ask a question, then for approval, and only then act."""
+    if ctx.answer is None:
+        raise InputRequired("Which color?", choices=["blue", "red"])
+    if not ctx.decisions:
+        raise ApprovalRequired("Paint it?")
+    return f"{ctx.deps.act(ctx)} in {ctx.answer}"
+
+
 SHORT = "short: "
 TOOLS: tuple[Tool[..., Any], ...] = (
     look,
@@ -192,6 +211,7 @@ TOOLS: tuple[Tool[..., Any], ...] = (
     begin_and_hold,
     deploy_retry,
     deploy_ask,
+    inquire,
 )
 
 

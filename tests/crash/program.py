@@ -65,6 +65,8 @@ async def answer(rt: Runtime, call: PendingCall) -> None:
     """Settle a pending call; settling it again is not an error."""
     if call.kind == "approval":
         await rt.approve(call.id, by="ana")
+    elif call.kind == "question":
+        await rt.respond(call.id, "blue", by="ana")
     else:
         await rt.submit_result(call.id, f"{call.tool} is ready")
 

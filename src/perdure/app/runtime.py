@@ -23,6 +23,7 @@ import anyio
 from perdure.app.assembly import assemble_resources, check_deps, check_mode
 from perdure.app.options import RuntimeOptions, complete_address
 from perdure.app.stores import around_store, has_liveness_locks, indexed, open_store
+from perdure.core.literals import Role
 from perdure.core.pending.commands import (
     Approve,
     CancelCall,
@@ -346,7 +347,7 @@ class Runtime:
             if kind in (None, record.kind) and tool in (None, record.tool):
                 yield self._service.calls.view(record)
 
-    async def approve(
+    async def approve(  # noqa: PLR0913 - keyword options of a decision
         self,
         pending_id: str,
         *,
@@ -354,21 +355,40 @@ class Runtime:
         args: Mapping[str, Any] | None = None,
         note: str | None = None,
         remember: bool | str = False,
+        all_tools: bool = False,
+        role: Role | None = None,
     ) -> PendingCall:
         """Approve exactly the stored call, with `args` merged over its arguments.
 
         With `remember` the same call needs no approval again in its session; a rule such as
-        `"shell:cmd=ls*"` covers more calls. See `Session.permissions`.
+        `"shell:cmd=ls*"` covers more calls, and one for every tool needs `all_tools`. See
+        `Session.permissions`. `role` is the role of the approver, for tools with `approvers`.
         """
-        return await self._settle(pending_id, Approve(by, "python", args, note, remember))
+        command = Approve(by, "python", args, note, remember, all_tools, role)
+        return await self._settle(pending_id, command)
 
-    async def deny(self, pending_id: str, *, by: str, reason: str | None = None) -> PendingCall:
-        """Deny a call; the model gets the reason."""
-        return await self._settle(pending_id, Deny(by, "python", reason))
+    async def deny(
+        self,
+        pending_id: str,
+        *,
+        by: str,
+        reason: str | None = None,
+        remember: bool | str = False,
+        all_tools: bool = False,
+        role: Role | None = None,
+    ) -> PendingCall:
+        """Deny a call; the model gets the reason. With `remember`, such calls stay denied."""
+        command = Deny(by, "python", reason, remember, all_tools, role)
+        return await self._settle(pending_id, command)
 
-    async def respond(self, pending_id: str, output: str, *, by: str) -> PendingCall:
-        """Answer a question, or give an output instead of running a call."""
-        return await self._settle(pending_id, Respond(by, "python", output))
+    async def respond(
+        self, pending_id: str, output: Any, *, by: str, role: Role | None = None
+    ) -> PendingCall:
+        """Answer a question with a JSON value, or give an output instead of running a call.
+
+        Raises Refused ANSWER_INVALID if it does not fit the question's choices or schema.
+        """
+        return await self._settle(pending_id, Respond(by, "python", output, role))
 
     async def submit_result(
         self,

@@ -26,11 +26,12 @@ from perdure.config.kinds import (
     Free,
     Many,
     Named,
+    Spec,
     built_in_or_object,
     choice,
     integer,
 )
-from perdure.core.literals import Role
+from perdure.core.literals import DecisionKind, Role
 from perdure.core.providers import catalog as providers
 from perdure.core.session.permissions import EFFECTS
 
@@ -91,6 +92,12 @@ _TASK: Final = Block(
         "expire_grace": DURATION,
     }
 )
+_POLICY: Final[dict[str, Spec]] = {
+    "allowed_decisions": Many(choice("decision", *get_args(DecisionKind))),
+    "approvers": Many(TEXT),
+    "min_approvals": _COUNT,
+    "not_by_starter": FLAG,
+}
 _USE: Final = Block(
     {
         "use": OBJECT,
@@ -105,6 +112,7 @@ _USE: Final = Block(
         "on_crash": choice("on_crash", "tell", "retry", "ask"),
         "aliases": Many(TEXT),
         "redact": Many(TEXT),
+        **_POLICY,
     }
 )
 _MCP_TOOLS: Final = Block(
@@ -117,6 +125,7 @@ _MCP_TOOLS: Final = Block(
         "on_crash": choice("on_crash", "tell", "ask"),
         "timeout": DURATION_OR_NONE,
         "prefix": TEXT,
+        **_POLICY,
     }
 )
 _COMPACTION: Final = Block(

@@ -29,6 +29,30 @@ def schema_problems(value: Any, schema: Schema) -> list[tuple[str, str]]:
     return list(_SchemaCheck(root).run(value, schema, "", 0))
 
 
+def schema_defect(schema: Any, path: str = "", depth: int = 0) -> str | None:
+    """Return the first reason why values cannot be checked against a schema; None if they can."""
+    name = path or "it"
+    if isinstance(schema, bool) or depth > _DEPTH:
+        return None
+    if not isinstance(schema, Mapping):
+        return f"{name} must be an object"
+    kinds = schema.get("type", ())
+    kinds = (kinds,) if isinstance(kinds, str) else kinds
+    if not isinstance(kinds, list | tuple) or any(kind not in _TYPES for kind in kinds):
+        return f"the type of {name} must be one of {', '.join(_TYPES)}"
+    for key in ("required", "enum", "anyOf", "oneOf", "allOf"):
+        if not isinstance(schema.get(key, []), list | tuple):
+            return f"{key} of {name} must be a list"
+    properties = schema.get("properties", {})
+    if not isinstance(properties, Mapping):
+        return f"properties of {name} must be an object"
+    parts = {f"{path}.{key}".lstrip("."): part for key, part in properties.items()}
+    parts |= {f"{path}[]": schema["items"]} if "items" in schema else {}
+    for key in ("anyOf", "oneOf", "allOf"):
+        parts |= {f"{name} {key}[{n}]": part for n, part in enumerate(schema.get(key, ()))}
+    return _first(schema_defect(part, where, depth + 1) for where, part in parts.items())
+
+
 class _SchemaCheck:
     """Check of one value; `root` is the schema that references point into."""
 
@@ -98,9 +122,9 @@ def _mismatch(value: Any, schema: Mapping[str, Any]) -> str | None:
     kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
     if kinds and not any(_is_type(value, kind) for kind in kinds):
         return f"must be {' or '.join(kinds)}"
-    if "enum" in schema and not any(_is_equal(value, choice) for choice in schema["enum"]):
+    if "enum" in schema and not any(is_equal(value, choice) for choice in schema["enum"]):
         return f"must be one of {', '.join(map(repr, schema['enum']))}"
-    if "const" in schema and not _is_equal(value, schema["const"]):
+    if "const" in schema and not is_equal(value, schema["const"]):
         return f"must be {schema['const']!r}"
     return _out_of_bounds(value, schema)
 
@@ -113,7 +137,8 @@ def _is_type(value: Any, kind: str) -> bool:
     return isinstance(value, _TYPES.get(kind, (object,)))
 
 
-def _is_equal(value: Any, other: Any) -> bool:
+def is_equal(value: Any, other: Any) -> bool:
+    """Return True if two JSON values are equal; true is not 1."""
     return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
 
 

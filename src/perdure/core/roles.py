@@ -64,6 +64,11 @@ def has_permit(principal: Principal, permit: Permit) -> bool:
     return permit in ROLES[principal.role]
 
 
+def has_role(role: Role, other: Role) -> bool:
+    """Return True if a role is the other one or includes everything that it may do."""
+    return ROLES[role] >= ROLES[other]
+
+
 def may_see(principal: Principal, tenant: str) -> bool:
     """Return True if the principal may see what belongs to the tenant."""
     return principal.tenant is None or principal.tenant == tenant

@@ -25,12 +25,12 @@ from perdure.hitl.state import (
     serialize_execution_state,
 )
 from perdure.hitl.tasks import (
-    InputRequired,
     TaskStatus,
     approval_request,
     get_tasks_by_state,
     recover_waiting_tasks,
 )
+from perdure.runtime.requests import InputRequired
 
 __all__ = [
     "ExecutionState",

@@ -149,6 +149,7 @@ def _pending_event(call: ToolCall, task: str, agent: ReadyAgent | None) -> event
         input=dict(call.args),
         effect_id=secret_id("e"),
         prompt=None if tool is None else render_prompt(tool, call.args),
+        policy=None if tool is None else tool.approval_policy,
         task_id=task,
         redact=call.redact,
     )

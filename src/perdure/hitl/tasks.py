@@ -7,15 +7,13 @@ from typing import Any, Final
 
 from perdure.app import Runtime, tenant_of
 from perdure.core.pending.record import APPROVER_KINDS, PendingRecord
-from perdure.errors import PerdureError, Refused
+from perdure.errors import Refused
 from perdure.hitl.access import open_service
 from perdure.runtime.sessions.service import Service
-from perdure.runtime.views import Result
 
 logger = logging.getLogger("perdure")
 
 INPUT_REQUIRED: Final = "INPUT_REQUIRED"
-PAUSED: Final = "input required - task paused for user approval"
 _PREFIX: Final = "TASK_STATE_"
 _STATES: Final = {  # A2A names of states, and ours
     "SUBMITTED": "pending",
@@ -25,30 +23,6 @@ _STATES: Final = {  # A2A names of states, and ours
     "CANCELED": "cancelled",
     "CANCELLED": "cancelled",
 }
-
-
-class InputRequired(PerdureError):
-    """A run is paused until an approver decides or answers; not an error of the run."""
-
-    code = "INPUT_REQUIRED"
-    exit_code = 8
-
-    def __init__(self, result: Result[Any]) -> None:
-        super().__init__(
-            PAUSED,
-            hint=f"perdure sessions state {result.session_id}",
-            details={"taskID": result.task_id, "pending": [call.id for call in result.pending]},
-        )
-        self.result = result
-
-    @classmethod
-    def check(cls, result: Result[Any]) -> Result[Any]:
-        """Return the result. Raises InputRequired if the run waits for an approver."""
-        if result.state == "waiting" and any(
-            call.kind in APPROVER_KINDS for call in result.pending
-        ):
-            raise cls(result)
-        return result
 
 
 @dataclass(frozen=True, slots=True)

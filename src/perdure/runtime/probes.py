@@ -27,6 +27,7 @@ class ToolRun:
     effect_id: str
     tool: str
     may_repeat: bool  # after a crash, as its author or an approver allowed
+    replies: int = 0  # decisions and answers that the call itself asked for, and got
 
 
 P = ParamSpec("P")

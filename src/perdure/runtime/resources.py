@@ -15,7 +15,7 @@ from perdure.runtime.records.verification import LogVerifier
 from perdure.runtime.streaming import Bus
 from perdure.runtime.telemetry import Telemetry
 from perdure.runtime.values import PendingCall
-from perdure.runtime.views import instant, public_decision, stored_problem
+from perdure.runtime.views import instant, public_decision, public_votes, stored_problem
 from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.runtime.webhooks.outbox import Outbox
 from perdure.store.base import Store
@@ -90,6 +90,14 @@ class Resources:
             created_at=instant(record.time.created),
             expires_at=None if record.timeout is None else instant(record.timeout),
             decision=public_decision(record.decision if inside else record.redacted.decision),
+            details=record.details,
+            schema=record.schema,
+            choices=None if record.choices is None else tuple(record.choices),
+            allowed_decisions=record.allowed_decisions,
+            approvers=() if record.policy is None else record.policy.approvers,
+            votes=public_votes(record.votes if inside else record.redacted.votes),
+            missing_approvals=record.missing_approvals,
+            started_by=record.started_by,
             ancestry=record.ancestry,
             problem=stored_problem(record.problem),
             callback_url=self.address.callback_url(record.id) if record.kind == "tool" else None,

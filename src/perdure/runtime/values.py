@@ -96,6 +96,14 @@ class PendingCall:
     created_at: datetime
     expires_at: datetime | None = None
     decision: Decision | None = None
+    details: Mapping[str, Any] | None = field(default=None, hash=False)
+    schema: Mapping[str, Any] | None = field(default=None, hash=False)
+    choices: tuple[Any, ...] | None = field(default=None, hash=False)
+    allowed_decisions: tuple[DecisionKind, ...] = ()
+    approvers: tuple[str, ...] = ()  # names and roles; empty: everyone who may decide
+    votes: tuple[Decision, ...] = ()  # approvals so far, if it needs several
+    missing_approvals: int = 0
+    started_by: tuple[str, ...] = ()  # authors of the run
     ancestry: tuple[str, ...] = ()
     problem: PerdureError | None = None
     callback_url: str | None = None
@@ -141,9 +149,16 @@ class Context(Generic[D_co]):
     attempt: int = 1
     decision: Decision | None = None
     pending: PendingCall | None = None
+    decisions: tuple[Decision, ...] = ()  # that this call asked for with ApprovalRequired
+    answers: tuple[Any, ...] = field(default=(), hash=False)  # to its InputRequired, in order
     _progress: Callable[[str, float | None], Awaitable[None]] | None = field(
         default=None, repr=False, compare=False
     )
+
+    @property
+    def answer(self) -> Any:
+        """The last answer to a question that this call asked with InputRequired; None before."""
+        return self.answers[-1] if self.answers else None
 
     async def progress(self, message: str, percent: float | None = None) -> None:
         """Report progress to readers, never to the model. No effect outside a run."""

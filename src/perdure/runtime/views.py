@@ -1,6 +1,6 @@
 """Public shapes of sessions, events and pending calls."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Generic
@@ -12,10 +12,16 @@ from perdure.core.literals import RunState
 from perdure.core.log.events import AgentError, CompactionFailed
 from perdure.core.log.redaction import redact_event_data
 from perdure.core.log.stop_reasons import StopReason, stop_reason
-from perdure.core.pending.record import PendingDecision, PendingRecord
+from perdure.core.pending.record import (
+    APPROVER_KINDS,
+    NO_POLICY,
+    PendingDecision,
+    PendingRecord,
+    PendingVote,
+)
 from perdure.core.session import queues
 from perdure.core.session.naming import SessionRecord
-from perdure.core.session.permissions import RememberedApproval
+from perdure.core.session.permissions import RememberedPermission
 from perdure.core.session.projections import Projection, StateDetails, project
 from perdure.core.session.state import State as SessionState
 from perdure.core.session.usage import Usage, display_usage
@@ -83,6 +89,21 @@ def public_decision(decision: PendingDecision | None) -> Decision | None:
     )
 
 
+def public_votes(votes: Sequence[PendingVote]) -> tuple[Decision, ...]:
+    """Return stored approvals as the public values."""
+    return tuple(
+        Decision(
+            "edit" if vote.args else "approve",
+            vote.by,
+            vote.via,
+            instant(vote.at),
+            vote.args,
+            note=vote.note,
+        )
+        for vote in votes
+    )
+
+
 _ALWAYS: Final = (
     *("externalRef", "timeout", "result", "error", "output", "estimatedDuration", "progress"),
     *("prompt", "decision"),
@@ -90,7 +111,7 @@ _ALWAYS: Final = (
 
 
 # Fields of a record that are never shown.
-PRIVATE: Final = ("onExpire", "epoch", "grace", "twin", "hooks", "redact")
+PRIVATE: Final = ("onExpire", "epoch", "grace", "twin", "hooks", "redact", "policy")
 
 
 def pending_json(record: PendingRecord, callback_url: str | None = None) -> dict[str, Any]:
@@ -102,10 +123,29 @@ def pending_json(record: PendingRecord, callback_url: str | None = None) -> dict
     shown["status"] = str(record.status)
     shown["late"] = record.late
     shown["ancestry"] = list(record.ancestry)
+    shown |= _decision_fields(record)
     shown["callbackURL"] = shown["webhookURL"] = callback_url
     for private in PRIVATE:
         shown.pop(private, None)
     return shown
+
+
+def _decision_fields(record: PendingRecord) -> dict[str, Any]:
+    """Return what an approver may decide, and what is still missing."""
+    if record.kind not in APPROVER_KINDS:
+        return {}
+    policy = record.policy or NO_POLICY
+    fields: dict[str, Any] = {
+        "allowedDecisions": list(record.allowed_decisions),
+        "startedBy": list(record.started_by),
+    }
+    if record.policy is not None:
+        fields["approvers"] = list(policy.approvers)
+        fields["notByStarter"] = policy.not_by_starter
+        fields["minApprovals"] = policy.min_approvals
+    if record.kind == "approval":
+        fields["missingApprovals"] = record.missing_approvals
+    return fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,15 +241,16 @@ def _as_error(failure: AgentError | CompactionFailed | None) -> PerdureError | N
     return PerdureError(failure.error, code=failure.code, hint=failure.hint)
 
 
-def permission_json(approval: RememberedApproval) -> dict[str, Any]:
-    """Return a remembered approval as JSON."""
+def permission_json(permission: RememberedPermission) -> dict[str, Any]:
+    """Return a remembered permission or denial as JSON."""
     return {
-        "number": approval.number,
-        "tool": approval.tool,
-        "rule": approval.rule,
-        "args": None if approval.rule else approval.redacted_params,
-        "by": approval.by,
-        "at": approval.at,
+        "number": permission.number,
+        "effect": permission.effect,
+        "tool": permission.tool,
+        "rule": permission.rule,
+        "args": None if permission.rule else permission.redacted_params,
+        "by": permission.by,
+        "at": permission.at,
     }
 
 
@@ -242,8 +283,14 @@ def session_json(snapshot: Snapshot) -> dict[str, Any]:
         "metadata": dict(log_state.metadata),
         "title": record.title,
         "permissions": [
-            {"number": item.number, "text": item.text, "by": item.by, "at": item.at}
-            for item in log_state.remembered_approvals
+            {
+                "number": item.number,
+                "effect": item.effect,
+                "text": item.text,
+                "by": item.by,
+                "at": item.at,
+            }
+            for item in log_state.permissions
         ],
         "seq": log_state.head,
         "createdAt": log_state.created_at or record.created_at,

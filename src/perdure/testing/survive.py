@@ -133,9 +133,10 @@ class _ObservedEffects:
             f"turn {probe.turn} of session {probe.session_id!r} was recorded and requested again"
             for probe in self.repeated
         ]
-        calls = Counter((r.tenant, r.session_id, r.turn, r.call_id) for r in self.runs)
+        # A tool that asks a person runs once more for each reply.
+        calls = Counter((r.tenant, r.session_id, r.turn, r.call_id, r.replies) for r in self.runs)
         for run in dict.fromkeys(self.runs):
-            count = calls[run.tenant, run.session_id, run.turn, run.call_id]
+            count = calls[run.tenant, run.session_id, run.turn, run.call_id, run.replies]
             if count > 1 and not run.may_repeat:
                 problems.append(f"{run.tool} ran {count} times for one call ({run.effect_id})")
         return problems

@@ -78,8 +78,8 @@ def test_a_call_is_outside_when_only_somebody_else_can_move_it(one: Call, is_out
 def test_an_approval_changes_the_arguments_that_were_edited_and_no_others() -> None:
     """S4.25 G7"""
     gated = call(CallStatus.GATED, approval_id="p")
-    assert calls.apply_decision(gated, decision("approve")).params == {"cents": 5, "order": 1}
-    edited = calls.apply_decision(gated, decision("edit", args={"cents": 4}))
+    assert calls.apply_decision(gated, decision("approve"), 7).params == {"cents": 5, "order": 1}
+    edited = calls.apply_decision(gated, decision("edit", args={"cents": 4}), 7)
     assert edited.params == {"cents": 4, "order": 1}
     assert edited.status is CallStatus.APPROVED
     assert edited.approval_id is None
@@ -89,26 +89,26 @@ def test_an_answered_question_leaves_no_pending_id_open() -> None:
     """S4.37: it would be closed as a stray for ever, and nobody could go on."""
     asked = call(CallStatus.WAITING, pending_id="p", kind="question")
     for kind in ("respond", "deny"):
-        answered = calls.apply_decision(asked, decision(kind))
+        answered = calls.apply_decision(asked, decision(kind), 7)
         assert (answered.approval_id, answered.pending_id) == (None, None)
 
 
 def test_an_approval_after_the_result_is_consumed_and_moves_nothing() -> None:
     """S0.81 G4: asked about, the result came, and then somebody said yes."""
-    late = calls.apply_decision(call(CallStatus.SETTLED, approval_id="p"), decision("approve"))
+    late = calls.apply_decision(call(CallStatus.SETTLED, approval_id="p"), decision("approve"), 7)
     assert (late.status, late.approval_id) == (CallStatus.SETTLED, None)
 
 
 def test_an_approval_is_for_the_gate_it_names() -> None:
     """S4.28"""
     gated = call(CallStatus.GATED, approval_id="p")
-    assert calls.apply_decision(gated, decision("approve", "p_other")) == gated
+    assert calls.apply_decision(gated, decision("approve", "p_other"), 7) == gated
 
 
 def test_a_denied_repetition_leaves_the_other_id_to_be_closed() -> None:
     """S0.81: a deferred call that was asked about still has the id its result would come under."""
     asked = call(CallStatus.GATED, approval_id="p", pending_id="w", kind="tool", epoch=1)
-    assert calls.apply_decision(asked, decision("deny")).pending_id == "w"
+    assert calls.apply_decision(asked, decision("deny"), 7).pending_id == "w"
 
 
 def test_an_approved_repetition_of_a_deferred_call_goes_on_waiting() -> None:

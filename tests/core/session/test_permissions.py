@@ -4,7 +4,7 @@ import pytest
 
 from perdure.core.session.permissions import (
     Permissions,
-    RememberedApproval,
+    RememberedPermission,
     check_remembered_rule,
     parse_rule,
     permission_denial_text,
@@ -48,17 +48,17 @@ def test_a_rule_covers_a_call(
     assert parse_rule(rule).is_match((tool,), params) is covers
 
 
-def test_deny_counts_before_allow_and_allow_before_ask() -> None:
-    rules = permissions(deny=["shell:cmd=rm*"], allow=["shell:cmd=*"], ask=["shell", "refund"])
+def test_deny_counts_before_ask_and_ask_before_allow() -> None:
+    rules = permissions(deny=["shell:cmd=rm*"], allow=["shell", "look"], ask=["shell:cmd=*"])
 
     def said(tool: str, params: dict[str, str]) -> str | None:
         found = rules.judge((tool,), params)
         return None if found is None else found[0]
 
     assert said("shell", RM) == "deny"
-    assert said("shell", LS) == "allow"
-    assert said("shell", {}) == "ask"
-    assert said("look", {}) is None
+    assert said("shell", LS) == "ask"
+    assert said("shell", {}) == "allow"
+    assert said("pay", {}) is None
 
 
 def test_a_denied_call_is_told_with_its_rule() -> None:
@@ -76,7 +76,7 @@ def test_what_is_no_rule_is_refused(text: str) -> None:
 
 
 def test_what_is_remembered_without_a_rule_is_exactly_that_call() -> None:
-    one = RememberedApproval(number=1, tool="refund", params={"cents": 1})
+    one = RememberedPermission(number=1, tool="refund", params={"cents": 1})
     assert one.is_match(("refund",), {"cents": 1}, {"cents": 1, "note": ""})
     assert not one.is_match(("refund",), {"cents": True}, {"cents": True})
     assert not one.is_match(("refund",), {"cents": 1, "note": "x"}, {"cents": 1, "note": "x"})
@@ -84,7 +84,17 @@ def test_what_is_remembered_without_a_rule_is_exactly_that_call() -> None:
 
 
 def test_a_remembered_rule_must_be_about_the_call() -> None:
-    check_remembered_rule("shell:cmd=ls*", "shell", LS)
+    check_remembered_rule("shell:cmd=ls*", "shell", LS, all_tools=False)
     for rule in ("shell:cmd=rm*", "refund", "no rule"):
         with pytest.raises(Refused):
-            check_remembered_rule(rule, "shell", LS)
+            check_remembered_rule(rule, "shell", LS, all_tools=False)
+
+
+@pytest.mark.parametrize("rule", ["*", "**", "?*", "*:*"])
+def test_a_rule_for_every_tool_is_remembered_only_if_that_is_confirmed(rule: str) -> None:
+    with pytest.raises(Refused) as caught:
+        check_remembered_rule(rule, "shell", LS, all_tools=False)
+    assert caught.value.code == "RULE_COVERS_EVERY_TOOL"
+    check_remembered_rule(rule, "shell", LS, all_tools=True)
+    for narrower in ("s*", "*l", "*:cmd=*"):
+        check_remembered_rule(narrower, "shell", LS, all_tools=False)

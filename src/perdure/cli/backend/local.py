@@ -180,9 +180,7 @@ class LocalSession:
     async def permissions(self) -> list[Json]:
         """Return the permissions that approvers granted for the rest of it."""
         snapshot = await service_of(self.runtime).snapshot(await self._entry())
-        return [
-            permission_json(permission) for permission in snapshot.log_state.remembered_approvals
-        ]
+        return [permission_json(permission) for permission in snapshot.log_state.permissions]
 
     async def revoke(self, number: int, by: str | None) -> None:
         """Revoke the permission with this number."""

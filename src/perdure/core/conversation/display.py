@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from perdure.core.log import events
@@ -217,7 +217,11 @@ def _started(builder: _DisplayBuilder, stamped: StampedEvent, event: events.Tool
 
 def _decision(builder: _DisplayBuilder, _: StampedEvent, event: events.Decision) -> None:
     part = builder.calls.get(event.call_id)
-    if part is None or event.kind not in ("approve", "edit"):
+    if part is None:
+        return
+    if event.kind not in ("approve", "edit"):
+        if event.output is not UNSET:  # the tool that asked runs again
+            builder.change(event.call_id, status="running")
         return
     builder.change(
         event.call_id,

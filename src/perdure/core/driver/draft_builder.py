@@ -51,6 +51,7 @@ class DraftBuilder(Struct, frozen=True):
 
     task: str
     now: int
+    authors: tuple[str, ...] = ()  # of the run
     draft: Draft = field(default_factory=Draft)
 
     def add(self, event: events.Event) -> None:
@@ -105,6 +106,11 @@ class DraftBuilder(Struct, frozen=True):
                 expires_at=record.timeout,
                 reason=reason,
                 epoch=record.epoch,
+                details=record.details,
+                schema=record.schema,
+                choices=record.choices,
+                policy=record.policy,
+                started_by=record.started_by,
                 task_id=self.task,
                 redact=record.redact,
             )
@@ -139,6 +145,11 @@ class DraftBuilder(Struct, frozen=True):
             on_expire=scope.on_expire if kind in APPROVER_KINDS else "fail",
             epoch=scope.epoch if scope.is_blocking and kind in APPROVER_KINDS else None,
             grace=scope.grace if kind in APPROVER_KINDS and scope.on_expire == "cancel" else 0,
+            started_by=self.authors if kind in APPROVER_KINDS else (),
+            policy=None if isinstance(verdict, Defer) else verdict.policy,
+            details=verdict.details if isinstance(verdict, RequireApproval) else None,
+            schema=verdict.schema if isinstance(verdict, Wait) else None,
+            choices=verdict.choices if isinstance(verdict, Wait) else None,
             redact=call.redact,
             hooks=scope.hooks,
         )
@@ -182,4 +193,7 @@ _KINDS: dict[type, CallKind] = {RequireApproval: "approval", Defer: "tool"}
 
 def draft_builder(state: State, now: int) -> DraftBuilder:
     """Return the builder of a draft for the current run."""
-    return DraftBuilder(state.run.id if state.run is not None else "", now, Draft(at=now))
+    run = state.run
+    if run is None:
+        return DraftBuilder("", now, draft=Draft(at=now))
+    return DraftBuilder(run.id, now, run.authors, Draft(at=now))

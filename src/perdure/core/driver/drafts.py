@@ -21,6 +21,7 @@ from perdure.core.driver.verdicts import (
     RequireApproval,
     Start,
     Verdict,
+    Wait,
 )
 from perdure.core.literals import OnCrash
 from perdure.core.log import events
@@ -231,7 +232,7 @@ def record_interrupted(
         if on_crash == "retry":
             builder.add_intent(call, call.effect_id, scope.epoch)
         elif on_crash == "ask":
-            _ask_whether_to_repeat(builder, call, gate, scope)
+            _open_gate(builder, call, gate, scope, "interrupted")
         elif call.pending_id is not None:
             _mark_start_interrupted(builder, call, call.pending_id)
         else:
@@ -239,10 +240,23 @@ def record_interrupted(
     return builder.draft
 
 
-def _ask_whether_to_repeat(
-    builder: DraftBuilder, call: Call, gate: RequireApproval, scope: SessionScope
+def record_raised(
+    state: State, scope: SessionScope, call: Call, verdict: RequireApproval | Wait, now: int
+) -> Draft:
+    """Record that a running tool asked a person: its call waits, and was not interrupted."""
+    builder = draft_builder(state, now)
+    _open_gate(builder, call, verdict, scope, events.RAISED)
+    return builder.draft
+
+
+def _open_gate(
+    builder: DraftBuilder,
+    call: Call,
+    gate: RequireApproval | Wait,
+    scope: SessionScope,
+    reason: str,
 ) -> None:
-    builder.open_pending(call, gate, scope, reason="interrupted")
+    builder.open_pending(call, gate, scope, reason=reason)
     if call.pending_id is not None:  # it now has two pending ids: settling one closes the other
         builder.draft.new_records[-1] = replace(builder.draft.new_records[-1], twin=call.pending_id)
         builder.draft.record_changes[call.pending_id] = lambda record: replace(

@@ -1,8 +1,10 @@
 """Verdicts on calls that a model requested, and on responses that end a run."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
+
+from perdure.core.log.events import ApprovalPolicy
 
 
 class Start(Struct, frozen=True, gc=False):
@@ -18,6 +20,8 @@ class RequireApproval(Struct, frozen=True, gc=False):
     effect_id: str
     prompt: str
     expires_at: int | None = None
+    policy: ApprovalPolicy | None = None
+    details: dict[str, Any] | None = None
 
 
 class Defer(Struct, frozen=True, gc=False):
@@ -36,6 +40,9 @@ class Wait(Struct, frozen=True, gc=False):
     kind: Literal["question", "timer"]
     prompt: str | None = None
     until: int | None = None
+    schema: dict[str, Any] | None = None
+    choices: list[Any] | None = None
+    policy: ApprovalPolicy | None = None
 
 
 class Reject(Struct, frozen=True, gc=False):

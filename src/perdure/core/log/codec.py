@@ -21,6 +21,7 @@ TYPES: dict[str, type[events.Event]] = {
     "pending": events.Pending,
     "progress": events.Progress,
     "decision": events.Decision,
+    "vote": events.Vote,
     "revoked": events.Revoked,
     "settled": events.Settled,
     "agent_start": events.AgentStart,

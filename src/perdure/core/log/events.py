@@ -14,6 +14,16 @@ from perdure.core.literals import CallKind, DecisionKind
 Part = dict[str, Any]
 Content = str | list[Part]
 PENDING_EXECUTIONS: Final = "pending_executions"  # the metadata that holds saved states of runs
+RAISED: Final = "raised"  # reason of a pending call: its own tool asked a person while it ran
+
+
+class ApprovalPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Conditions of a decision about a call: its kinds, its approvers and their number."""
+
+    allowed_decisions: tuple[DecisionKind, ...] = field(default=(), name="allowedDecisions")
+    approvers: tuple[str, ...] = ()  # names and roles; empty: everyone who may decide
+    min_approvals: int = field(default=1, name="minApprovals")
+    not_by_starter: bool = field(default=False, name="notByStarter")
 
 
 class User(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -93,6 +103,11 @@ class Pending(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     expires_at: int | None = field(default=None, name="expiresAt")
     reason: str | None = None
     epoch: int | None = None  # of the driver that waits for it in place; None: no driver does
+    details: dict[str, Any] | None = None  # that the tool shows to approvers
+    schema: dict[str, Any] | None = None  # of the answer to a question
+    choices: list[Any] | None = None  # of which the answer must be a member
+    policy: ApprovalPolicy | None = None
+    started_by: tuple[str, ...] = field(default=(), name="startedBy")  # authors of the run
     task_id: str | None = field(default=None, name="taskID")
     redact: tuple[str, ...] = ()  # names of arguments that are not shown
 
@@ -127,13 +142,29 @@ class Decision(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     reason: str | None = None
     note: str | None = None
     remember: bool | str = False  # for the rest of the session: exactly this call, or a rule
+    output: Any = UNSET  # the answer that the tool gets which asked for it
     late: bool = False
     task_id: str | None = field(default=None, name="taskID")
     redact: tuple[str, ...] = ()  # names of arguments that are not shown
 
 
+class Vote(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """An approver approved a call that several approvers must approve."""
+
+    pending_id: str = field(name="pendingID")
+    by: str
+    via: str
+    call_id: str = field(name="callID")
+    digest: str = ""
+    args: dict[str, Any] | None = None
+    note: str | None = None
+    missing: int = 0  # approvals that are still missing
+    task_id: str | None = field(default=None, name="taskID")
+    redact: tuple[str, ...] = ()  # names of arguments that are not shown
+
+
 class Revoked(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A remembered approval was revoked: such calls require approval again."""
+    """A remembered permission was revoked: such calls are judged by the rules again."""
 
     decision: int  # the seq of the decision event
     by: str
@@ -320,6 +351,7 @@ Event = (
     | Pending
     | Progress
     | Decision
+    | Vote
     | Revoked
     | Settled
     | AgentStart

@@ -11,7 +11,12 @@ from typing import Any, Final
 MASK: Final = "***"
 
 # By event type, the field with the arguments whose names `redact` lists.
-_ARGUMENTS: Final = {"tool_call": "params", "pending": "input", "decision": "args"}
+_ARGUMENTS: Final = {
+    "tool_call": "params",
+    "pending": "input",
+    "decision": "args",
+    "vote": "args",
+}
 # By event type, the field with a text that may contain such arguments anywhere.
 _TEXTS: Final = {"user": "content", "compacted": "summary"}
 

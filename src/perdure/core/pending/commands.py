@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from perdure.core.literals import Role
 from perdure.core.pending.record import Verb
 
 
@@ -16,6 +17,8 @@ class Approve:
     args: Mapping[str, Any] | None = None
     note: str | None = None
     remember: bool | str = False  # for the rest of the session: this call again, or a rule
+    all_tools: bool = False  # the rule may cover every tool
+    role: Role | None = None  # of the approver, if it is authenticated
     verb = Verb.APPROVE
 
 
@@ -26,6 +29,9 @@ class Deny:
     by: str
     via: str
     reason: str | None = None
+    remember: bool | str = False  # for the rest of the session: this call again, or a rule
+    all_tools: bool = False  # the rule may cover every tool
+    role: Role | None = None
     verb = Verb.DENY
 
 
@@ -35,7 +41,8 @@ class Respond:
 
     by: str
     via: str
-    output: str
+    output: Any  # JSON
+    role: Role | None = None
     verb = Verb.RESPOND
 
 
@@ -79,6 +86,7 @@ class Expire:
     verb = Verb.EXPIRE
 
 
+Decide = Approve | Deny | Respond
 Command = Approve | Deny | Respond | SubmitResult | SubmitError | CancelCall | Expire
 
 

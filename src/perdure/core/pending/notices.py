@@ -87,7 +87,9 @@ def _call_notices(state: State, stamped: StampedEvent) -> list[PendingNotice]:
         return []  # a call of the session that this one was forked from
     call = state.calls.get(event.call_id)
     if call is not None:
-        fields.setdefault("kind", "approval" if call.approval_id == event.pending_id else call.kind)
+        fields.setdefault(
+            "kind", call.gate_kind if call.approval_id == event.pending_id else call.kind
+        )
         fields["tool"] = call.tool
     return [
         PendingNotice(

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from perdure.core.literals import CallKind, DecisionKind, PendingStatus
+from perdure.core.log.events import RAISED, ApprovalPolicy
 from perdure.core.log.redaction import mask_arguments
 from perdure.errors import Corrupt
 
@@ -90,8 +91,26 @@ class PendingDecision(Struct, frozen=True, omit_defaults=True, gc=False):
     args: dict[str, Any] | None = None
     reason: str | None = None
     note: str | None = None
-    output: str | None = None
+    output: Any = None  # JSON
     remember: bool | str = False
+
+
+class PendingVote(Struct, frozen=True, omit_defaults=True, gc=False):
+    """An approval of a call that several approvers must approve."""
+
+    by: str
+    via: str
+    at: int
+    args: dict[str, Any] | None = None
+    note: str | None = None
+
+
+NO_POLICY: Final = ApprovalPolicy()
+# The decisions that a call accepts by default.
+DECISIONS: Final[dict[CallKind, tuple[DecisionKind, ...]]] = {
+    "approval": ("approve", "edit", "deny", "respond"),
+    "question": ("respond", "deny"),
+}
 
 
 class PendingRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -130,6 +149,12 @@ class PendingRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     grace: int = 0  # ms after its deadline in which it can still be settled, marked late
     twin: str | None = None  # the other pending id of the same call
     ancestry: tuple[str, ...] = ()
+    details: dict[str, Any] | None = None  # that the tool shows to approvers
+    schema: dict[str, Any] | None = None  # of the answer
+    choices: list[Any] | None = None  # of which the answer must be a member
+    policy: ApprovalPolicy | None = None
+    started_by: tuple[str, ...] = field(default=(), name="startedBy")  # authors of the run
+    votes: tuple[PendingVote, ...] = ()
     redact: tuple[str, ...] = ()  # names of arguments that are not shown
     hooks: tuple[str, ...] = ()  # keys of the entries of its webhook receivers
 
@@ -145,7 +170,38 @@ class PendingRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
         decision = self.decision
         if decision is not None and decision.args is not None:
             decision = replace(decision, args=mask_arguments(decision.args, self.redact))
-        return replace(self, input=mask_arguments(self.input, self.redact), decision=decision)
+        votes = tuple(
+            vote
+            if vote.args is None
+            else replace(vote, args=mask_arguments(vote.args, self.redact))
+            for vote in self.votes
+        )
+        shown = mask_arguments(self.input, self.redact)
+        return replace(self, input=shown, decision=decision, votes=votes)
+
+    @property
+    def is_raised(self) -> bool:
+        """True if its tool asked while it ran, and runs again with the decision or the answer."""
+        return self.reason == RAISED
+
+    @property
+    def allowed_decisions(self) -> tuple[DecisionKind, ...]:
+        """The kinds of decisions that it accepts."""
+        policy = self.policy
+        if policy is not None and policy.allowed_decisions and self.kind == "approval":
+            return policy.allowed_decisions
+        kinds = DECISIONS.get(self.kind, ())
+        # An output instead of running it would be the work of a single approver.
+        is_vote = policy is not None and policy.min_approvals > 1
+        return tuple(kind for kind in kinds if kind != "respond") if is_vote else kinds
+
+    @property
+    def missing_approvals(self) -> int:
+        """Number of approvals that it still needs; 0 if it is settled or is not an approval."""
+        if self.kind != "approval" or not self.is_open:
+            return 0
+        policy = self.policy or NO_POLICY
+        return max(policy.min_approvals - len(self.votes), 1)
 
     @property
     def due(self) -> int | None:

@@ -3,23 +3,31 @@
 from collections.abc import Sequence
 from typing import Any, Final, assert_never
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from perdure.core.literals import DecisionKind
 from perdure.core.log import events
 from perdure.core.log.redaction import mask_arguments
+from perdure.core.pending.answers import answer_text, check_answer
 from perdure.core.pending.commands import (
     Approve,
     CancelCall,
     Command,
+    Decide,
     Deny,
     Expire,
     Respond,
     SubmitError,
     SubmitResult,
 )
+from perdure.core.pending.policy import (
+    add_vote,
+    check_decision,
+    decision_kind,
+    is_repeated_vote,
+)
 from perdure.core.pending.record import (
+    NO_POLICY,
     VERBS,
     PendingDecision,
     PendingRecord,
@@ -31,7 +39,7 @@ from perdure.core.pending.record import (
 )
 from perdure.core.session.calls import params_digest
 from perdure.core.session.permissions import check_remembered_rule
-from perdure.errors import Conflict
+from perdure.errors import Conflict, Refused
 
 TIMED_OUT: Final = "Tool execution timed out"
 CANCELLED: Final = "Cancelled by user"
@@ -53,6 +61,7 @@ class Settlement(Struct, frozen=True, gc=False):
     facts: Sequence[events.Event] = ()
     duplicate: bool = False  # the same command was accepted before: write nothing, report success
     expired: bool = False  # the command came too late: this is the expiry of the call
+    voted: bool = False  # an approval was recorded, and others are still missing
 
 
 def settle(record: PendingRecord, command: Command, now: int) -> Settlement:
@@ -70,7 +79,46 @@ def settle(record: PendingRecord, command: Command, now: int) -> Settlement:
         return _expire(record, now, came_late=command.verb is not Verb.EXPIRE)
     if isinstance(command, Expire):
         return Settlement(record, duplicate=True)
+    if isinstance(command, Approve | Deny | Respond):
+        return _settle_by_decision(record, command, now)
+    return _settle_now(record, command, now)
+
+
+def _settle_now(record: PendingRecord, command: Command, now: int) -> Settlement:
     return _settle_open(moved(record, command.verb, now, late=is_late(record, now)), command, now)
+
+
+def _settle_by_decision(record: PendingRecord, command: Decide, now: int) -> Settlement:
+    """Settle a call if its policy allows the decision, and no other approval is missing."""
+    if is_repeated_vote(record, command):
+        return Settlement(record, duplicate=True)
+    check_decision(record, command)
+    if not isinstance(command, Approve) or (record.policy or NO_POLICY).min_approvals == 1:
+        return _settle_now(record, command, now)
+    record, fact = _vote(record, command, now)
+    if fact.missing:
+        return Settlement(record, (fact,), voted=True)
+    settlement = _settle_now(record, command, now)
+    return Settlement(settlement.record, (fact, *settlement.facts))
+
+
+def _vote(record: PendingRecord, command: Approve, now: int) -> tuple[PendingRecord, events.Vote]:
+    missing = record.missing_approvals - 1
+    record = add_vote(record, command, now)
+    vote = record.votes[-1]
+    fact = events.Vote(
+        pending_id=record.id,
+        by=vote.by,
+        via=vote.via,
+        call_id=record.call_id,
+        digest=params_digest(record.input),
+        args=vote.args,
+        note=vote.note,
+        missing=missing,
+        redact=record.redact if vote.args else (),
+        task_id=record.task_id,
+    )
+    return record, fact
 
 
 def check_verb(record: PendingRecord, verb: Verb) -> None:
@@ -164,9 +212,11 @@ def _result(record: PendingRecord, command: SubmitResult) -> PendingResult:
     return PendingResult(title, command.output, dict(command.metadata or {}))
 
 
-def _decide(record: PendingRecord, command: Approve | Deny | Respond, now: int) -> Settlement:
+def _decide(record: PendingRecord, command: Decide, now: int) -> Settlement:
     decision = _decision(command, now)
     record = replace(record, decision=decision)
+    is_answer = record.is_raised and record.kind == "question" and isinstance(command, Respond)
+    _check_remember(record, command)
     fact = events.Decision(
         pending_id=record.id,
         kind=decision.kind,
@@ -178,19 +228,19 @@ def _decide(record: PendingRecord, command: Approve | Deny | Respond, now: int) 
         reason=decision.reason,
         note=decision.note,
         remember=decision.remember,
+        output=decision.output if is_answer else UNSET,
         late=record.late,
         redact=record.redact if decision.args else (),
         task_id=record.task_id,
     )
     match command:
         case Approve():
-            if isinstance(command.remember, str):
-                changed = {**record.input, **(decision.args or {})}
-                visible = mask_arguments(changed, record.redact)  # rules must not probe secrets
-                check_remembered_rule(command.remember, record.tool, visible)
             return Settlement(record, (fact,))
         case Respond():
-            return Settlement(record, (fact, tool_result(record, command.output)))
+            check_answer(record, command.output)
+            if is_answer:
+                return Settlement(record, (fact,))
+            return Settlement(record, (fact, tool_result(record, answer_text(command.output))))
         case Deny():
             text = denial_text(record, command.reason)
             return Settlement(record, (fact, tool_result(record, text, is_error=True)))
@@ -198,24 +248,34 @@ def _decide(record: PendingRecord, command: Approve | Deny | Respond, now: int) 
             assert_never(command)
 
 
-def _decision(command: Approve | Deny | Respond, at: int) -> PendingDecision:
+def _check_remember(record: PendingRecord, command: Decide) -> None:
+    """Raise Refused for a decision that cannot be remembered as the command says."""
+    if isinstance(command, Respond) or not command.remember:
+        return
+    if record.kind != "approval" or record.is_raised:
+        raise Refused(
+            f"a decision about a question of {record.tool} cannot be remembered",
+            code="PERMISSION_INVALID",
+            hint="decide without remember",
+        )
+    if isinstance(command.remember, str):
+        changes = command.args if isinstance(command, Approve) else None
+        changed = {**record.input, **(changes or {})}
+        visible = mask_arguments(changed, record.redact)  # rules must not probe secrets
+        check_remembered_rule(command.remember, record.tool, visible, all_tools=command.all_tools)
+
+
+def _decision(command: Decide, at: int) -> PendingDecision:
+    start = (decision_kind(command), command.by, command.via, at)
     match command:
         case Approve():
             changes = dict(command.args) if command.args else None
-            kind: DecisionKind = "edit" if changes else "approve"
-            return PendingDecision(
-                kind,
-                command.by,
-                command.via,
-                at,
-                args=changes,
-                note=command.note,
-                remember=command.remember,
-            )
+            note, remember = command.note, command.remember
+            return PendingDecision(*start, args=changes, note=note, remember=remember)
         case Deny():
-            return PendingDecision("deny", command.by, command.via, at, reason=command.reason)
+            return PendingDecision(*start, reason=command.reason, remember=command.remember)
         case Respond():
-            return PendingDecision("respond", command.by, command.via, at, output=command.output)
+            return PendingDecision(*start, output=command.output)
         case _:
             assert_never(command)
 
@@ -224,6 +284,13 @@ def denial_text(record: PendingRecord, reason: str | None) -> str:
     """Return the result text, for the model, of a denied call."""
     if record.kind == "question":
         return f"{DECLINED} {reason}" if reason else DECLINED
+    if record.is_raised:  # a part of it ran, up to the point at which it asked
+        because = f" Reason: {reason.rstrip('.')}." if reason else ""
+        return (
+            f"The user denied this call to {record.tool} at the point where it asked for approval; "
+            f"it was not completed.{because} Do not proceed as if it had been, and do not invent "
+            "its result."
+        )
     because = f" Reason: {reason.rstrip('.')}." if reason else ""
     happened = (
         f"The user decided that this call to {record.tool} is not run again."
@@ -254,6 +321,8 @@ def not_answered_in_time(tool: str) -> str:
 def _is_duplicate(record: PendingRecord, command: Command) -> bool:
     match command:
         case Approve() | Deny() | Respond():
+            if is_repeated_vote(record, command):
+                return True
             repeated = _decision(command, 0)
             return record.decision is not None and repeated == replace(
                 record.decision, at=0, via=repeated.via, note=repeated.note

@@ -74,7 +74,10 @@ class Call(Struct, frozen=True, gc=False):
     attempt: int = 0
     epoch: int | None = None  # of the last intent
     returned: bool = False  # the function of a deferred tool has returned
-    approval_id: str | None = None  # pending id of the open approval
+    parked_attempts: int = 0  # attempts up to the last time that the tool itself asked a person
+    approval_id: str | None = None  # pending id of the open approval, or of the tool's question
+    gate_kind: CallKind = "approval"  # of that pending id
+    is_raised: bool = False  # the tool itself asked, while it ran
     pending_id: str | None = None  # pending id under which the outcome is submitted
     kind: CallKind | None = None
     expires_at: int | None = None
@@ -82,6 +85,8 @@ class Call(Struct, frozen=True, gc=False):
     problem: str | None = None
     decision: events.Decision | None = None
     decided_at: int = 0
+    raised_decisions: tuple[tuple[events.Decision, int], ...] = ()  # that the tool asked for
+    answers: tuple[Any, ...] = ()  # to the questions that the tool asked
     redact: tuple[str, ...] = ()  # names of arguments that are not shown
 
     @property
@@ -119,14 +124,20 @@ class Call(Struct, frozen=True, gc=False):
 
 def apply_pending(call: Call, event: events.Pending) -> Call:
     """Return the call, which now waits for a decision or for its outcome."""
-    if event.kind == "approval":
+    is_raised = event.reason == events.RAISED
+    if event.kind == "approval" or is_raised:
         deadline = None if event.epoch is None else event.expires_at
+        # A tool that asks has stopped by itself: its intent is over, and was not interrupted.
+        parked = {"epoch": None, "parked_attempts": call.attempt} if is_raised else {}
         return call.moved(
             Move.GATE,
             approval_id=event.pending_id,
+            gate_kind=event.kind,
+            is_raised=is_raised,
             effect_id=event.effect_id,
             expires_at=deadline,
             blocking_epoch=event.epoch,
+            **parked,
         )
     return call.moved(
         Move.WAIT,
@@ -151,23 +162,27 @@ def apply_started(call: Call, event: events.ToolStarted) -> Call:
     )
 
 
-def apply_decision(call: Call, event: events.Decision) -> Call:
+def apply_decision(call: Call, event: events.Decision, at: int) -> Call:
     """Return the call after a decision; a denied one is settled by the result that follows."""
-    was_approval = call.approval_id == event.pending_id
+    was_gate = call.approval_id == event.pending_id
     # The pending id is used up, even if the call was settled under its other id.
     call = replace(
         call,
-        approval_id=None if was_approval else call.approval_id,
+        approval_id=None if was_gate else call.approval_id,
         pending_id=None if call.pending_id == event.pending_id else call.pending_id,
     )
+    if was_gate and call.gate_kind == "question" and event.kind == "respond":
+        return call.moved(Move.APPROVE, answers=(*call.answers, event.output))
     if event.kind not in ("approve", "edit"):
-        return replace(call, decision=event)
-    if not was_approval:
+        return replace(call, decision=event, decided_at=at)
+    if not was_gate:
         return call
+    if call.is_raised:
+        call = replace(call, raised_decisions=(*call.raised_decisions, (event, at)))
     params = {**call.params, **(event.args or {})}
     is_same_call = not event.digest or event.digest == params_digest(call.params)
     problem = None if is_same_call else APPROVAL_MISMATCH
-    return call.moved(Move.APPROVE, params=params, decision=event, problem=problem)
+    return call.moved(Move.APPROVE, params=params, decision=event, decided_at=at, problem=problem)
 
 
 def apply_progress(call: Call, event: events.Progress) -> Call:

@@ -1,7 +1,7 @@
-"""Permissions of tool calls: an agent's rules by tool and argument, and remembered approvals.
+"""Permissions of tool calls: an agent's rules by tool and argument, and remembered decisions.
 
 A rule is `tool` or `tool:argument=value`, with `*`, `?` and `[…]` as in file names, such as
-`shell:cmd=rm*`. Rules that deny are checked first, then those that allow, then those that ask.
+`shell:cmd=rm*`. Rules that deny are checked first, then those that ask, then those that allow.
 """
 
 import re
@@ -17,10 +17,10 @@ from perdure.core.log.redaction import mask_arguments
 from perdure.core.session.calls import params_digest
 from perdure.errors import Refused
 
-Effect = Literal["deny", "allow", "ask"]
+Effect = Literal["deny", "ask", "allow"]
 
 NOT_TRACKED: Final = "Tool requires approval but task tracking not enabled, denying"
-EFFECTS: Final[tuple[Effect, ...]] = ("deny", "allow", "ask")  # in the order of the checks
+EFFECTS: Final[tuple[Effect, ...]] = ("deny", "ask", "allow")  # in the order of the checks
 _RULE: Final = re.compile(r"([^:=\s]+)(?::(?:\*|([^:=\s]+)=(.*)))?", re.DOTALL)
 _PATTERN: Final = re.compile(r"[*?\[]")
 
@@ -38,6 +38,11 @@ class PermissionRule:
     def is_single_tool(self) -> bool:
         """True if it names one tool without a wildcard."""
         return _PATTERN.search(self.tool) is None
+
+    @property
+    def is_every_tool(self) -> bool:
+        """True if it matches every call of every tool."""
+        return self.argument is None and "*" in self.tool and set(self.tool) <= {"*", "?"}
 
     def is_match(self, names: Collection[str], params: Mapping[str, Any]) -> bool:
         """Return True if it matches this call of a tool with these names."""
@@ -99,12 +104,22 @@ def permission_denial_text(tool: str, rule: PermissionRule) -> str:
     )
 
 
-class RememberedApproval(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Permission for the rest of a session, which an approver gave together with one approval."""
+def remembered_denial_text(tool: str, permission: "RememberedPermission") -> str:
+    """Return the result text, for the model, of a call like those that an approver denied."""
+    calls = f" ({permission.rule})" if permission.rule else ""
+    return (
+        f"Not allowed: the user denied such calls to {tool} for the rest of this session{calls}. "
+        "It was not run. Do not try to reach the same by another way."
+    )
+
+
+class RememberedPermission(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Permission or denial for the rest of a session, given together with one decision."""
 
     number: int  # seq of the decision event
+    effect: Literal["allow", "deny"] = "allow"
     tool: str
-    params: Mapping[str, Any]  # of the approved call
+    params: Mapping[str, Any]  # of the decided call
     redact: tuple[str, ...] = ()  # names of arguments that are not shown
     rule: str | None = None  # None: exactly that call again
     by: str = ""
@@ -113,7 +128,7 @@ class RememberedApproval(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def is_match(
         self, names: Collection[str], params: Mapping[str, Any], validated: Mapping[str, Any]
     ) -> bool:
-        """Return True if it permits this call of a tool with these names.
+        """Return True if it is about this call of a tool with these names.
 
         A rule matches the `validated` arguments; without a rule, `params` must be identical.
         """
@@ -128,15 +143,27 @@ class RememberedApproval(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def text(self) -> str:
-        """Description of the permitted calls, for display."""
+        """Description of its calls, for display."""
         return self.rule or f"{self.tool} with {msgspec.json.encode(self.redacted_params).decode()}"
 
 
-def check_remembered_rule(rule: str, tool: str, params: Mapping[str, Any]) -> None:
-    """Raise Refused for an invalid rule, or one that does not match the approved call."""
-    if not parse_rule(rule).is_match((tool,), params):
+def check_remembered_rule(
+    text: str, tool: str, params: Mapping[str, Any], *, all_tools: bool
+) -> None:
+    """Raise Refused for an invalid rule, or one that does not match the decided call.
+
+    A rule for every tool is refused without `all_tools`: it is rarely intended.
+    """
+    rule = parse_rule(text)
+    if rule.is_every_tool and not all_tools:
         raise Refused(
-            f"the rule {rule!r} is not about this call to {tool}, so it cannot be remembered",
+            f"the rule {text!r} covers every call of every tool of this session",
+            code="RULE_COVERS_EVERY_TOOL",
+            hint=f"name a tool, such as {tool}; or confirm it: --yes, or allTools over HTTP",
+        )
+    if not rule.is_match((tool,), params):
+        raise Refused(
+            f"the rule {text!r} is not about this call to {tool}, so it cannot be remembered",
             code="PERMISSION_INVALID",
             hint=f"such as {tool}, or leave the rule out for exactly this call",
         )

@@ -12,7 +12,7 @@ from perdure.core.log.events import PENDING_EXECUTIONS, StampedEvent
 from perdure.core.log.stop_reasons import is_paused
 from perdure.core.session import calls
 from perdure.core.session.calls import Call, CallStatus, Move
-from perdure.core.session.permissions import RememberedApproval
+from perdure.core.session.permissions import RememberedPermission
 from perdure.core.session.todos import is_todo_tool
 from perdure.core.session.usage import Usage, add_request, total_tokens
 
@@ -27,6 +27,7 @@ class Run(Struct, frozen=True, gc=False):
     number: int  # 1 for the first run of the session
     started_at: int
     since: int = 0  # the event that started it
+    authors: tuple[str, ...] = ()  # of its messages, as far as they are recorded
     is_driven: bool = False
     turns: int = 0
     tokens: float = 0
@@ -70,7 +71,7 @@ class State(Struct, frozen=True, gc=False):
     children: tuple[str, ...] = ()  # sessions that it started
     metadata: Mapping[str, Any] = field(default_factory=dict)
     todos: tuple[Any, ...] = ()
-    remembered_approvals: tuple[RememberedApproval, ...] = ()  # of the whole session
+    permissions: tuple[RememberedPermission, ...] = ()  # remembered for the whole session
     created_at: int = 0
     updated_at: int = 0
 
@@ -147,6 +148,8 @@ def _user(state: State, stamped: StampedEvent, event: events.User) -> State:
         run = _next_run(state, stamped, event.task_id or f"task_{stamped.seq}")
     if event.by == CORRECTION_AUTHOR:
         run = replace(run, corrections=run.corrections + 1)
+    elif event.by is not None and event.by not in run.authors:
+        run = replace(run, authors=(*run.authors, event.by))
     return replace(state, run=run, input_head=stamped.seq, resuming=False)
 
 
@@ -160,7 +163,9 @@ def _agent_start(state: State, stamped: StampedEvent, event: events.AgentStart) 
     if not event.worker:  # a caller requested a new run; no driver has started yet
         if run is not None and run.end is None:
             return _end_back_off(state, stamped.at)
-        return replace(state, run=_next_run(state, stamped, event.run), resuming=True)
+        authors = () if run is None else run.authors  # it continues their work
+        next_run = replace(_next_run(state, stamped, event.run), authors=authors)
+        return replace(state, run=next_run, resuming=True)
     tools = event.tools if event.tools is not None else state.tools
     return replace(
         state,
@@ -260,18 +265,19 @@ def _progress(state: State, _: StampedEvent, event: events.Progress) -> State:
 
 def _decision(state: State, stamped: StampedEvent, event: events.Decision) -> State:
     def decide(call: Call) -> Call:
-        return replace(calls.apply_decision(call, event), decided_at=stamped.at)
+        return calls.apply_decision(call, event, stamped.at)
 
     state = _change_call(state, event.call_id, decide)
-    return _remember_approval(state, stamped, event) if event.remember else state
+    return _remember(state, stamped, event) if event.remember else state
 
 
-def _remember_approval(state: State, stamped: StampedEvent, event: events.Decision) -> State:
+def _remember(state: State, stamped: StampedEvent, event: events.Decision) -> State:
     call = state.calls.get(event.call_id)
-    if call is None or event.kind not in ("approve", "edit"):
+    if call is None or event.kind == "respond":
         return state
     rule = event.remember if isinstance(event.remember, str) else None
-    approval = RememberedApproval(
+    permission = RememberedPermission(
+        effect="deny" if event.kind == "deny" else "allow",
         number=stamped.seq,
         tool=call.tool,
         params=call.params,
@@ -280,12 +286,12 @@ def _remember_approval(state: State, stamped: StampedEvent, event: events.Decisi
         by=event.by,
         at=stamped.at,
     )
-    return replace(state, remembered_approvals=(*state.remembered_approvals, approval))
+    return replace(state, permissions=(*state.permissions, permission))
 
 
 def _revoked(state: State, _: StampedEvent, event: events.Revoked) -> State:
-    approvals = tuple(item for item in state.remembered_approvals if item.number != event.decision)
-    return replace(state, remembered_approvals=approvals)
+    remaining = tuple(item for item in state.permissions if item.number != event.decision)
+    return replace(state, permissions=remaining)
 
 
 def _settled(state: State, _: StampedEvent, event: events.Settled) -> State:
@@ -358,7 +364,7 @@ def _forked(state: State, stamped: StampedEvent, _event: events.Forked) -> State
     """Return the state of a new fork: a run that was cut off does not belong to it."""
     is_over = state.run is not None and state.run.end is not None
     run = state.run if is_over else None
-    return replace(state, run=run, created_at=stamped.at, remembered_approvals=(), retry=None)
+    return replace(state, run=run, created_at=stamped.at, permissions=(), retry=None)
 
 
 _FOLDS: Final[dict[type, Callable[[State, StampedEvent, Any], State]]] = {

@@ -16,6 +16,7 @@ DROPPED: Final[frozenset[type]] = frozenset(
     {
         events.ToolStarted,
         events.Pending,
+        events.Vote,
         events.Progress,
         events.Settled,
         events.Retry,

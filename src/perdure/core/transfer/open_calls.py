@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from perdure.core.log import events
 from perdure.core.log.events import StampedEvent
-from perdure.core.pending.record import PendingRecord, PendingTime, Verb, moved
+from perdure.core.pending.record import PendingRecord, PendingTime, PendingVote, Verb, moved
 
 
 @dataclass(slots=True)
@@ -68,6 +68,11 @@ def _pending(calls: _OpenCalls, stamped: StampedEvent, event: events.Pending) ->
         prompt=event.prompt,
         reason=event.reason,
         epoch=event.epoch,
+        details=event.details,
+        schema=event.schema,
+        choices=event.choices,
+        policy=event.policy,
+        started_by=event.started_by,
         redact=event.redact,
     )
 
@@ -90,6 +95,13 @@ def _progress(calls: _OpenCalls, stamped: StampedEvent, event: events.Progress) 
     )
 
 
+def _vote(calls: _OpenCalls, stamped: StampedEvent, event: events.Vote) -> None:
+    record = calls.records.get(event.pending_id)
+    if record is not None:
+        vote = PendingVote(event.by, event.via, stamped.at, event.args, event.note)
+        calls.records[record.id] = replace(record, votes=(*record.votes, vote))
+
+
 def _settled(calls: _OpenCalls, _: StampedEvent, event: events.Decision | events.Settled) -> None:
     calls.records.pop(event.pending_id, None)
 
@@ -99,6 +111,7 @@ _APPLY: Final[dict[type, Callable[[_OpenCalls, StampedEvent, Any], None]]] = {
     events.ToolCall: _tool_call,
     events.Pending: _pending,
     events.Progress: _progress,
+    events.Vote: _vote,
     events.Decision: _settled,
     events.Settled: _settled,
 }

@@ -23,6 +23,7 @@ from perdure.runtime.engine.in_flight import (
     Outcome,
     StartReturned,
     Summarized,
+    ToolAsked,
     ToolReturned,
 )
 from perdure.runtime.engine.summaries import Summaries
@@ -144,6 +145,8 @@ class Drafts(Struct, frozen=True):
                 return self._draft_tool_returned(outcome, now)
             case StartReturned():
                 return self._draft_start_returned(outcome, now)
+            case ToolAsked():
+                return self._draft_tool_asked(outcome, now)
             case _:
                 # An outcome that is not current belongs to an earlier turn or run.
                 is_current = self._is_current(outcome)
@@ -163,6 +166,12 @@ class Drafts(Struct, frozen=True):
         return turns.record_outcome(
             state, call, outcome.content, is_error=outcome.is_error, now=now
         )
+
+    def _draft_tool_asked(self, outcome: ToolAsked, now: int) -> Draft | None:
+        call = self.log.state.calls.get(outcome.call_id)
+        if call is None or not call.is_open or call.approval_id is not None:
+            return None  # cancelled, or recorded already
+        return turns.record_raised(self.log.state, self._scope(), call, outcome.verdict, now)
 
     def _draft_start_returned(self, outcome: StartReturned, now: int) -> Draft | None:
         call = self.log.state.calls.get(outcome.call_id)

@@ -22,7 +22,7 @@ from perdure.core.session.state import State
 from perdure.errors import PerdureError
 from perdure.runtime.agents.agents import ReadyAgent
 from perdure.runtime.engine.drafts import FACT_OUTCOMES, Drafts, WrittenEffect
-from perdure.runtime.engine.in_flight import InFlight, Outcome, ToolReturned
+from perdure.runtime.engine.in_flight import InFlight, Outcome, ToolAsked, ToolReturned
 from perdure.runtime.engine.model_calls import ModelCalls
 from perdure.runtime.engine.summaries import NOTHING_TO_COMPACT, Summaries
 from perdure.runtime.engine.tool_calls import CallContext, ToolCalls, Verdicts
@@ -250,8 +250,9 @@ class Driver:
 
     # --- commits ------------------------------------------------------------------------------
 
-    async def _write_decision(self, draft: Draft) -> bool:
-        parked = await self._writer.write_decision(draft, self._park_after(draft))
+    async def _write_decision(self, draft: Draft, *, patient: bool = False) -> bool:
+        park_after = self._park_after(draft)
+        parked = await self._writer.write_decision(draft, park_after, patient=patient)
         self._has_written = True
         return parked
 
@@ -284,7 +285,8 @@ class Driver:
         if draft is None:
             return False
         if not isinstance(outcome, FACT_OUTCOMES):
-            return await self._write_decision(draft)
+            # A tool cannot be asked again what it wanted to ask: wait for the store.
+            return await self._write_decision(draft, patient=isinstance(outcome, ToolAsked))
         try:
             return await self._write_fact(draft)
         except (Fenced, Gone):

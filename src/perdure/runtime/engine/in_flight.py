@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from perdure.core.conversation.compaction import Cut
 from perdure.core.conversation.messages import Answer
-from perdure.core.driver.verdicts import Verdict
+from perdure.core.driver.verdicts import RequireApproval, Verdict, Wait
 from perdure.core.log import events
 from perdure.errors import PerdureError
 
@@ -23,6 +23,13 @@ class ToolReturned(Struct, frozen=True):
     call_id: str
     content: events.Content
     is_error: bool = False
+
+
+class ToolAsked(Struct, frozen=True):
+    """A running tool asked a person, and stopped."""
+
+    call_id: str
+    verdict: RequireApproval | Wait
 
 
 class StartReturned(Struct, frozen=True):
@@ -60,7 +67,7 @@ class Summarized(Struct, frozen=True):
     answer: Answer
 
 
-Outcome = ToolReturned | StartReturned | Answered | ModelFailed | Summarized
+Outcome = ToolReturned | ToolAsked | StartReturned | Answered | ModelFailed | Summarized
 
 
 EffectRun = Coroutine[Any, Any, Outcome]

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -11,18 +11,26 @@ from msgspec.structs import replace
 from perdure.core.conversation.messages import RequestedCall
 from perdure.core.driver.verdicts import Defer, Reject, RequireApproval, Start, Verdict, Wait
 from perdure.core.log import events
+from perdure.core.log.events import ApprovalPolicy
+from perdure.core.pending.answers import check_question
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session.calls import APPROVAL_MISMATCH, Call
-from perdure.core.session.permissions import NOT_TRACKED, permission_denial_text
+from perdure.core.session.permissions import (
+    NOT_TRACKED,
+    RememberedPermission,
+    permission_denial_text,
+    remembered_denial_text,
+)
 from perdure.core.session.state import State
 from perdure.core.text import storable_text
 from perdure.errors import PerdureError, Refused
 from perdure.runtime.agents.agents import ReadyAgent
-from perdure.runtime.engine.in_flight import StartReturned, ToolReturned
+from perdure.runtime.engine.in_flight import StartReturned, ToolAsked, ToolReturned
 from perdure.runtime.ids import secret_id
 from perdure.runtime.models.base import Delta
 from perdure.runtime.probes import ToolRun, notify
 from perdure.runtime.records.content import check_size, stored_content
+from perdure.runtime.requests import ApprovalRequired, ToolRequest, raised_request
 from perdure.runtime.resources import Resources
 from perdure.runtime.tools.builtin import wait_duration_ms
 from perdure.runtime.tools.invoke import (
@@ -66,18 +74,18 @@ class CallContext(Struct, frozen=True):
             args=args or {},
             call_id=call.id if call is not None else "",
             effect_id=running.effect_id if running is not None else "",
-            attempt=running.attempt if running is not None else 1,
+            attempt=running.attempt - running.parked_attempts if running is not None else 1,
             decision=self._decision(running),
             pending=pending,
+            decisions=_raised_decisions(running),
+            answers=() if running is None else running.answers,
             _progress=None if running is None else self._progress(running, state.turn),
         )
 
     def _decision(self, call: Call | None) -> Decision | None:
         if call is None or call.decision is None:
             return None
-        decision, at = call.decision, instant(call.decided_at)
-        details = (decision.args, decision.reason, decision.note, decision.remember)
-        return Decision(decision.kind, decision.by, decision.via, at, *details)
+        return _public_decision(call.decision, call.decided_at)
 
     def _progress(self, call: Call, turn: int) -> Callable[[str, float | None], Awaitable[None]]:
         async def report(message: str, percent: float | None) -> None:
@@ -96,6 +104,17 @@ class CallContext(Struct, frozen=True):
                 )
 
         return report
+
+
+def _raised_decisions(call: Call | None) -> tuple[Decision, ...]:
+    if call is None:
+        return ()
+    return tuple(_public_decision(event, at) for event, at in call.raised_decisions)
+
+
+def _public_decision(event: events.Decision, at: int) -> Decision:
+    details = (event.args, event.reason, event.note, event.remember)
+    return Decision(event.kind, event.by, event.via, instant(at), *details)
 
 
 logger = logging.getLogger("perdure")
@@ -132,22 +151,32 @@ class Verdicts(Struct, frozen=True):
             rule = self.context.agent.permissions.denying_rule((tool.name,), args)
             if rule is not None:
                 return Reject(permission_denial_text(tool.name, rule))
-            return self._wait_verdict(tool, args)
+            try:
+                return self._wait_verdict(tool, args)
+            except Refused as error:
+                return Reject(error.message)
         return await self._judge_permission(tool, call, ctx, state)
 
     async def _judge_permission(
         self, tool: Tool[..., Any], call: RequestedCall, ctx: Context[Any], state: State
     ) -> Verdict:
-        """Apply the agent's rules, then remembered approvals, then the tool's own policy."""
+        """Apply the agent's rules, then remembered decisions, then the tool's own policy.
+
+        What is denied anywhere is denied. A remembered approval answers a rule that asks.
+        """
         names = {tool.name, call.tool}
         judgment = self.context.agent.permissions.judge(names, ctx.args)
         effect, rule = judgment if judgment is not None else (None, None)
         if effect == "deny" and rule is not None:
             return Reject(permission_denial_text(call.tool, rule))
-        if effect == "allow" or any(
-            approval.is_match(names, call.params, ctx.args)
-            for approval in state.remembered_approvals
-        ):
+        remembered = [
+            item for item in state.permissions if item.is_match(names, call.params, ctx.args)
+        ]
+        for permission in remembered:
+            if permission.effect == "deny":
+                return Reject(remembered_denial_text(call.tool, permission))
+        authors = () if state.run is None else state.run.authors
+        if effect == "allow" or any(_may_replace(item, tool, authors) for item in remembered):
             return self.start_verdict(tool)
         if effect == "ask" or await is_approval_required(tool, ctx):
             return self._ask_approver(tool, call)
@@ -158,8 +187,33 @@ class Verdicts(Struct, frozen=True):
         if tool.kind == "timer":
             now = self.context.resources.store.now()
             return Wait(*ids, "timer", until=now + wait_duration_ms(args))
-        prompt = render_prompt(tool, args)
-        return Wait(*ids, "question", prompt, self._approval_deadline(None))
+        schema, choices = args.get("schema"), args.get("choices")
+        check_question(schema, choices)
+        return Wait(
+            *ids,
+            "question",
+            render_prompt(tool, args),
+            self._approval_deadline(None),
+            schema=schema,
+            choices=choices,
+        )
+
+    def request_verdict(self, tool: Tool[..., Any], request: ToolRequest) -> RequireApproval | Wait:
+        """Return the verdict on a call whose tool asked a person while it ran."""
+        ids, deadline = (secret_id("p"), secret_id("e")), self._approval_deadline(tool)
+        prompt, policy = storable_text(request.message), tool.approval_policy
+        if isinstance(request, ApprovalRequired):
+            return RequireApproval(*ids, prompt, deadline, policy, request.request_details)
+        approvers = () if policy is None else policy.approvers
+        return Wait(
+            *ids,
+            "question",
+            prompt,
+            deadline,
+            schema=request.schema,
+            choices=request.choices,
+            policy=ApprovalPolicy(approvers=approvers) if approvers else None,
+        )
 
     def _ask_approver(self, tool: Tool[..., Any], call: RequestedCall) -> RequireApproval | Reject:
         if self.context.resources.is_tracked:
@@ -174,9 +228,8 @@ class Verdicts(Struct, frozen=True):
         if tool is None:
             return RequireApproval(secret_id("p"), secret_id("e"), "")
         expires_at = self._approval_deadline(tool)
-        return RequireApproval(
-            secret_id("p"), secret_id("e"), render_prompt(tool, params), expires_at
-        )
+        prompt, policy = render_prompt(tool, params), tool.approval_policy
+        return RequireApproval(secret_id("p"), secret_id("e"), prompt, expires_at, policy)
 
     def _approval_deadline(self, tool: Tool[..., Any] | None) -> int | None:
         limit = self.context.agent.input_timeout_ms
@@ -213,6 +266,25 @@ class Verdicts(Struct, frozen=True):
         return self.start_verdict(tool)
 
 
+def _may_replace(
+    permission: RememberedPermission, tool: Tool[..., Any], authors: Sequence[str]
+) -> bool:
+    """Return True if a remembered approval replaces a new one under the policy of a tool."""
+    policy = tool.approval_policy
+    if policy is None:
+        return True
+    if policy.min_approvals > 1 or (policy.not_by_starter and permission.by in authors):
+        return False
+    # A rule that was remembered for another tool does not say who may approve this one.
+    return permission.tool in (tool.name, *tool.aliases)
+
+
+class _Asked(Struct, frozen=True):
+    """A request that a tool raised, in place of its value."""
+
+    request: ToolRequest
+
+
 class ToolCalls(Struct, frozen=True):
     """Tool calls of one session; each may be cancelled at any await without harm."""
 
@@ -221,7 +293,7 @@ class ToolCalls(Struct, frozen=True):
 
     async def run(
         self, call: Call, state: State, opened: PendingRecord | None = None
-    ) -> ToolReturned | StartReturned:
+    ) -> ToolReturned | StartReturned | ToolAsked:
         """Run a call whose intent is recorded. Never raises: a failure is an outcome.
 
         `opened` is the record of a deferred call, if it is known and need not be read.
@@ -238,7 +310,10 @@ class ToolCalls(Struct, frozen=True):
             ctx = self.context.tool_context(
                 state, call=call, args=self.verdicts.arguments(tool, call)
             )
-            return ToolReturned(call.id, await self._render(await self._invoke(tool, call, ctx)))
+            value = await self._invoke(tool, call, ctx)
+            if isinstance(value, _Asked):
+                return self._ask(tool, call, value.request)
+            return ToolReturned(call.id, await self._render(value))
         except PerdureError as error:
             return ToolReturned(call.id, storable_text(error.message), is_error=True)
         except (Exception, asyncio.CancelledError) as error:
@@ -249,13 +324,16 @@ class ToolCalls(Struct, frozen=True):
 
     async def _start_deferred(
         self, tool: Tool[..., Any], call: Call, state: State, record: PendingRecord
-    ) -> StartReturned:
+    ) -> StartReturned | ToolAsked | ToolReturned:
         resources = self.context.resources
         own = await resources.outbox.own_secrets(record.hooks) if record.hooks else ()
         pending = resources.pending_call(record, inside=True, own=own)
         args = self.verdicts.arguments(tool, call)
         ctx = self.context.tool_context(state, call=call, args=args, pending=pending)
-        deferred = parse_deferred(await self._invoke(tool, call, ctx), record.id)
+        value = await self._invoke(tool, call, ctx)
+        if isinstance(value, _Asked):
+            return self._ask(tool, call, value.request)
+        deferred = parse_deferred(value, record.id)
         progress = events.Progress(
             pending_id=record.id,
             call_id=call.id,
@@ -267,13 +345,28 @@ class ToolCalls(Struct, frozen=True):
         )
         return StartReturned(call.id, progress)
 
+    def _ask(
+        self, tool: Tool[..., Any], call: Call, request: ToolRequest
+    ) -> ToolAsked | ToolReturned:
+        if not self.context.resources.is_tracked:
+            logger.warning("%s: %s", call.tool, NOT_TRACKED)
+            return ToolReturned(call.id, NOT_TRACKED, is_error=True)
+        return ToolAsked(call.id, self.verdicts.request_verdict(tool, request))
+
     async def _invoke(self, tool: Tool[..., Any], call: Call, ctx: Context[Any]) -> Any:
         may_repeat = tool.crash_policy != "tell"
-        run = (call.turn, call.id, call.effect_id, tool.name, may_repeat)
+        replies = len(call.answers) + len(call.raised_decisions)
+        run = (call.turn, call.id, call.effect_id, tool.name, may_repeat, replies)
         notify(ToolRun, ctx.tenant, ctx.session_id, *run)
         telemetry = self.context.resources.telemetry
         with telemetry.tool(tool, call.id, ctx.session_id, ctx.args) as record:
-            value = await invoke(tool, ctx)
+            try:
+                value = await invoke(tool, ctx)
+            except (PerdureError, BaseExceptionGroup) as error:
+                request = raised_request(error)
+                if request is None:
+                    raise
+                return _Asked(request)  # inside the span: it is not a failure
             record(value)
         return value
 

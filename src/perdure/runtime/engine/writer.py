@@ -84,14 +84,16 @@ class LeasedWriter:
                 return await self._write(plan, park, patient=True)
         return await self._write(plan, None, anywhere=True, patient=True)
 
-    async def write_decision(self, draft: Draft, park_after: ParkAfter) -> bool:
+    async def write_decision(
+        self, draft: Draft, park_after: ParkAfter, *, patient: bool = False
+    ) -> bool:
         """Append a driver decision at the folded head; return True if that parked the session.
 
         `park_after` gets the state afterwards. If nothing is left to do, it returns how to park,
         and the same commit releases the lease.
         """
         plan = self._plan_commit(draft)
-        return await self._write(plan, park_after(plan.after.state))
+        return await self._write(plan, park_after(plan.after.state), patient=patient)
 
     async def park(self, park: Park, problem: PerdureError | None = None) -> None:
         """Release the lease at the folded head."""

@@ -83,13 +83,14 @@ class PendingInbox:
                 return outcome
             if not isinstance(command, Expire):
                 await self._verifier.verify(entry.stream)
-            if inspect is not None and not outcome.record.is_open and not outcome.expired:
+            is_accepted = outcome.voted or not outcome.record.is_open
+            if inspect is not None and is_accepted and not outcome.expired:
                 await inspect(record)
             if not await self._commit_settlement(entry, outcome, now):
                 continue
             if outcome.expired:
                 raise decide.already_settled(outcome.record)
-            if not outcome.record.is_open or isinstance(command, Expire):
+            if is_accepted or isinstance(command, Expire):
                 return outcome
             # It was overdue and stays open for a grace period: settle it by the late command.
 
@@ -103,7 +104,8 @@ class PendingInbox:
             closed, twin = await self._close_twin(outcome.record.twin, now)
             facts, others = facts + closed, others + twin
         records = [as_record(fact, now) for fact in facts]
-        write = Write(stream, records, wake=now if records else None)
+        # One approval of several changes nothing for the driver.
+        write = Write(stream, records, wake=now if records and not outcome.voted else None)
         try:
             puts = [settled.as_put, *others]
             heads = await self._store.commit(*self._outbox.with_deliveries([write], puts))

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, urlsplit
 
+from perdure.core.literals import DecisionKind
 from perdure.core.text import NAME, NAME_HINT
 from perdure.errors import ConfigError, PerdureError
+from perdure.runtime.tools.policies import approval_policy
 from perdure.runtime.values import Duration, parse_duration
 
 CALL_TIMEOUT: Final = "5m"
@@ -92,8 +94,13 @@ class MCPTools:
     on_crash: Literal["tell", "ask"] | None = None
     timeout: Duration | None = CALL_TIMEOUT
     approval_timeout: Duration | None = None
+    allowed_decisions: Sequence[DecisionKind] = ()
+    approvers: Sequence[str] = ()
+    min_approvals: int = 1
+    not_by_starter: bool = False
 
     def __post_init__(self) -> None:
+        approval_policy(f"MCP tools of {self.server_name!r}", **self.policy_options)
         for name in ("only", "requires_approval", "idempotent"):
             value = getattr(self, name)
             if isinstance(value, str):
@@ -103,6 +110,12 @@ class MCPTools:
         for limit in (self.timeout, self.approval_timeout):
             if limit is not None:
                 parse_duration(limit)
+
+    @property
+    def policy_options(self) -> dict[str, Any]:
+        """The options that say who may decide about its tools."""
+        names = ("allowed_decisions", "approvers", "min_approvals", "not_by_starter")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def server_name(self) -> str:

@@ -74,6 +74,7 @@ def _tool(
         timeout=chosen.timeout,
         idempotent=may_repeat,
         on_crash=chosen.on_crash,
+        **chosen.policy_options,
     )
 
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import msgspec
 
-from perdure.core.pending.commands import Approve, Command, SubmitResult
+from perdure.core.pending.commands import Approve, Command, Respond, SubmitResult
 from perdure.core.pending.record import PendingRecord
+from perdure.core.roles import ROLES
 from perdure.errors import Refused
 from perdure.runtime.agents.agents import Agents, ReadyAgent
-from perdure.runtime.records.content import check_text
+from perdure.runtime.records.content import check_size, check_text
 from perdure.runtime.tools.invoke import is_valid_result
 from perdure.runtime.tools.tool import Tool
 
@@ -23,8 +24,12 @@ def check_command(command: Command) -> None:
             continue
         if name in ("args", "metadata"):
             _check_object(name, value)
-        elif name == "remember" and isinstance(value, bool):
+        elif name in ("remember", "all_tools") and isinstance(value, bool):
             continue
+        elif name == "output" and isinstance(command, Respond):
+            _check_json(name, value)
+        elif name == "role":
+            _check_role(value)
         else:
             check_text(name, value)
 
@@ -32,10 +37,25 @@ def check_command(command: Command) -> None:
 def _check_object(name: str, value: Any) -> None:
     if not isinstance(value, Mapping):
         raise Refused(f"{name} must be an object, not {value!r}", code="VALUE_INVALID")
+    _check_json(name, value)
+
+
+def _check_json(name: str, value: Any) -> None:
+    if isinstance(value, str):
+        check_text(name, value)
+        return
     try:
-        msgspec.json.encode(value)
-    except (TypeError, ValueError, msgspec.MsgspecError) as error:
+        encoded = msgspec.json.encode(value)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise Refused(f"{name} is not JSON: {error}", code="VALUE_INVALID") from error
+    check_size(encoded, f"the {name}")
+
+
+def _check_role(role: Any) -> None:
+    if role not in ROLES:
+        raise Refused(
+            f"{role!r} is not a role", code="ROLE_INVALID", hint=f"one of: {', '.join(ROLES)}"
+        )
 
 
 async def check_acceptable(agents: Agents, record: PendingRecord, command: Command) -> None:

@@ -10,7 +10,7 @@ from typing_extensions import TypeVar
 from perdure.core.log import events
 from perdure.core.session import queues
 from perdure.core.session.naming import check_id
-from perdure.core.session.permissions import RememberedApproval
+from perdure.core.session.permissions import RememberedPermission
 from perdure.core.webhooks.deliveries import Hook
 from perdure.runtime.agents.agents import ReadyAgent
 from perdure.runtime.engine.drives import Drive
@@ -131,6 +131,7 @@ class Session(Generic[T_co]):
         message: Content | None = None,
         *,
         key: str | None = None,
+        by: str | None = None,
         timeout: Duration | None = None,  # noqa: ASYNC109 - limits the waiting, not the run
     ) -> Result[T_co]:
         """Send a message, if there is one, and follow the session until it parks.
@@ -138,11 +139,12 @@ class Session(Generic[T_co]):
         It is driven here if it is free; otherwise its driver is followed. A paused run is not an
         error: see `result.state`. After `timeout` the state is `running`, and nothing is
         interrupted. Without a message, a failed session gets a new run from its recorded events.
+        `by` is the author of the message.
         """
         if timeout is None:
-            drive = await self._run(message, key)
+            drive = await self._run(message, key, by)
         else:
-            entry, drive = await self._begin(message, key), None
+            entry, drive = await self._begin(message, key, by), None
             with suppress(TimeoutError):
                 async with asyncio.timeout(parse_duration(timeout) / 1000):
                     drive = await self._service.runs.follow(entry)
@@ -151,17 +153,19 @@ class Session(Generic[T_co]):
         cached = drive.driver.cached_session
         return await self._service.result(cached.entry, cached)
 
-    async def _run(self, message: Content | None, key: str | None) -> Drive | None:
+    async def _run(self, message: Content | None, key: str | None, by: str | None) -> Drive | None:
         entry = self._service.cached(self._ref) if message is None else None
         if entry is not None and entry.record.state == "waiting":
             # A cached entry may be stale; but if the session can be driven here, that is enough.
             drive = await self._service.runs.drive(entry)
             if drive is not None:
                 return await self._service.runs.follow(entry) if drive.is_backing_off else drive
-        return await self._service.runs.follow(await self._begin(message, key))
+        return await self._service.runs.follow(await self._begin(message, key, by))
 
-    async def _begin(self, message: Content | None, key: str | None) -> SessionEntry:
-        receipt = None if message is None else await self._send(message, key)
+    async def _begin(
+        self, message: Content | None, key: str | None, by: str | None
+    ) -> SessionEntry:
+        receipt = None if message is None else await self._send(message, key, by)
         if receipt is not None and receipt.seq is not None:
             return receipt.entry
         entry = await self._service.get(self._ref)
@@ -170,19 +174,21 @@ class Session(Generic[T_co]):
         await self._service.runs.wake(entry)
         return entry
 
-    async def _send(self, message: Content, key: str | None) -> Receipt:
+    async def _send(self, message: Content, key: str | None, by: str | None) -> Receipt:
         if key is not None:
             check_id(key, "key")
+        if by is not None:
+            check_id(by, "name")
         content = await self._service.store_content(message)
-        return await self.record_message(NewMessage(content, key))
+        return await self.record_message(NewMessage(content, key, by))
 
     async def record_message(self, message: NewMessage) -> Receipt:
         """Record a message whose content is stored already, and wake the session."""
         return await self._service.send(self._ref, message)
 
-    async def send(self, message: Content, *, key: str | None = None) -> int:
+    async def send(self, message: Content, *, key: str | None = None, by: str | None = None) -> int:
         """Record a message, wake the session and return the event's seq; a worker drives it."""
-        receipt = await self._send(message, key)
+        receipt = await self._send(message, key, by)
         if receipt.seq is not None:
             return receipt.seq
         log = await self._service.log(receipt.entry)
@@ -201,7 +207,7 @@ class Session(Generic[T_co]):
         return await self.get()
 
     async def stream(
-        self, message: Content | None = None, *, key: str | None = None
+        self, message: Content | None = None, *, key: str | None = None, by: str | None = None
     ) -> AsyncIterator[Event | Delta | Result[T_co]]:
         """Yield events and deltas of a `run` as they come, then its Result.
 
@@ -213,7 +219,7 @@ class Session(Generic[T_co]):
             after = await self._service.head(before)
         live = LiveRun(self._service, self.id, after)
         with self._service.feed.on_deltas(self._ref.tenant, self.id, live.add_delta):
-            entry = await self._begin(message, key)
+            entry = await self._begin(message, key, by)
             async for item in live.items(entry):
                 yield item
         yield await self.get()
@@ -232,10 +238,10 @@ class Session(Generic[T_co]):
         """Change metadata; None removes a key."""
         await self._service.set_metadata(self._ref, changes)
 
-    async def permissions(self) -> tuple[RememberedApproval, ...]:
+    async def permissions(self) -> tuple[RememberedPermission, ...]:
         """Return the permissions that approvers granted for the rest of this session."""
         entry = await self._service.get(self._ref)
-        return (await self._service.snapshot(entry)).log_state.remembered_approvals
+        return (await self._service.snapshot(entry)).log_state.permissions
 
     async def revoke_permission(self, number: int, *, by: str) -> None:
         """Take back a permission: its calls require approval again. Raises NotFound."""

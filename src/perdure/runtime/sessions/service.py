@@ -205,10 +205,7 @@ class Service:
     async def revoke(self, entry: SessionEntry, number: int, by: str, via: str) -> None:
         """Take back the permission that a decision granted. Raises NotFound."""
         check_text("by", by)
-        if all(
-            allowed.number != number
-            for allowed in (await self.log(entry)).state.remembered_approvals
-        ):
+        if all(allowed.number != number for allowed in (await self.log(entry)).state.permissions):
             raise NotFound(
                 f"session {entry.record.id!r} remembers no permission {number}",
                 code="PERMISSION_NOT_FOUND",

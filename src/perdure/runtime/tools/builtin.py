@@ -48,7 +48,22 @@ ASK_USER: Final[Tool[[Context], str]] = Tool(
     _refuse_direct_call,
     name="ask_user",
     description="Ask the user a question and wait for the answer.",
-    parameters=_schema(question={"type": "string", "minLength": 1}),
+    parameters={
+        **_schema(
+            question={"type": "string", "minLength": 1},
+            choices={
+                "type": "array",
+                "items": {"type": "string"},
+                "minItems": 1,
+                "description": "The only possible answers, if there are few.",
+            },
+            schema={
+                "type": "object",
+                "description": "A JSON schema for the answer, if it must be structured.",
+            },
+        ),
+        "required": ["question"],
+    },
     kind="question",
 )
 WAIT: Final[Tool[[Context], str]] = Tool(

@@ -26,11 +26,13 @@ from typing import (
 )
 
 from perdure.core.json_values import schema_problems
-from perdure.core.literals import CallKind, OnCrash
+from perdure.core.literals import CallKind, DecisionKind, OnCrash
+from perdure.core.log.events import ApprovalPolicy
 from perdure.core.log.redaction import secret_arguments
 from perdure.errors import ConfigError, Refused
 from perdure.runtime.tools.arguments import invalid_arguments, json_text
 from perdure.runtime.tools.binding import Binding, bind, tool_name
+from perdure.runtime.tools.policies import approval_policy
 from perdure.runtime.tools.signature import Signature, deps_type
 from perdure.runtime.values import Context, Duration, parse_duration
 
@@ -69,6 +71,10 @@ class Tool(Generic[P, R]):
     validate_result: Callable[[str], bool] | None = None
     aliases: Sequence[str] = ()
     redact: Sequence[str] = ()
+    allowed_decisions: Sequence[DecisionKind] = ()  # empty: all
+    approvers: Sequence[str] = ()  # names and roles; empty: everyone who may decide
+    min_approvals: int = 1
+    not_by_starter: bool = False
     kind: CallKind | None = None  # of the pending call that a built-in tool becomes
     _binding: Binding | None = field(default=None, repr=False, compare=False)
 
@@ -76,7 +82,8 @@ class Tool(Generic[P, R]):
         _check_names(self)
         _check_options(self)
         _set(self, aliases=tuple(self.aliases), description=_description(self))
-        _set(self, redact=tuple(self.redact))
+        _set(self, redact=tuple(self.redact), allowed_decisions=tuple(self.allowed_decisions))
+        _set(self, approvers=tuple(self.approvers))
         if self._binding is None:
             _set(self, parameters=_checked_schema(self))
         elif self._binding.function != self.run:  # replace(tool, run=…)
@@ -125,6 +132,17 @@ class Tool(Generic[P, R]):
         """Time until an approval expires; None is no deadline."""
         limit = self.approval_timeout
         return None if limit is None else parse_duration(limit) or None
+
+    @property
+    def approval_policy(self) -> ApprovalPolicy | None:
+        """Conditions of a decision about its calls; None if it has none."""
+        return approval_policy(
+            f"tool {self.name!r}",
+            allowed_decisions=self.allowed_decisions,
+            approvers=self.approvers,
+            min_approvals=self.min_approvals,
+            not_by_starter=self.not_by_starter,
+        )
 
     @property
     def crash_policy(self) -> OnCrash:
@@ -182,6 +200,10 @@ class ToolOptions(TypedDict, total=False):
     validate_result: Callable[[str], bool] | None
     aliases: Sequence[str]
     redact: Sequence[str]
+    allowed_decisions: Sequence[DecisionKind]
+    approvers: Sequence[str]
+    min_approvals: int
+    not_by_starter: bool
 
 
 @overload
@@ -206,6 +228,10 @@ def tool(  # noqa: PLR0913 - the options of a tool
     validate_result: Callable[[str], bool] | None = None,
     aliases: Sequence[str] = (),
     redact: Sequence[str] = (),
+    allowed_decisions: Sequence[DecisionKind] = (),
+    approvers: Sequence[str] = (),
+    min_approvals: int = 1,
+    not_by_starter: bool = False,
 ) -> Any:
     """Make a tool of a function: its type hints and docstring are the schema.
 
@@ -216,7 +242,9 @@ def tool(  # noqa: PLR0913 - the options of a tool
     deadline; otherwise the running time. `idempotent`: a repeat with the same `effect_id` does no
     harm. `on_crash`: None is retry if idempotent, else tell. `validate_result`: for deferred
     results; False or raising refuses one. `aliases`: former names; calls recorded under them still
-    run. `redact`: arguments that are shown nowhere.
+    run. `redact`: arguments that are shown nowhere. `allowed_decisions`: of approve, edit, deny
+    and respond. `approvers`: names and roles that may decide. `min_approvals`: of different
+    people. `not_by_starter`: the authors of the run may not approve.
     """
     options: dict[str, Any] = {
         "requires_approval": requires_approval,
@@ -229,6 +257,10 @@ def tool(  # noqa: PLR0913 - the options of a tool
         "validate_result": validate_result,
         "aliases": aliases,
         "redact": redact,
+        "allowed_decisions": allowed_decisions,
+        "approvers": approvers,
+        "min_approvals": min_approvals,
+        "not_by_starter": not_by_starter,
     }
     local_names = _locals_of_caller()
 
@@ -307,6 +339,7 @@ def _check_options(target: Tool[..., Any]) -> None:
         raise ConfigError(f"tool {target.name!r}: validate_result must be a plain function")
     if not isinstance(target.requires_approval, bool) and not callable(target.requires_approval):
         raise ConfigError(f"tool {target.name!r}: requires_approval must be a bool or a function")
+    _ = target.approval_policy
     try:
         _ = target.timeout_ms, target.approval_timeout_ms
     except Refused as error:

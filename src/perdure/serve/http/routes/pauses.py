@@ -69,6 +69,6 @@ async def revoke_permission(
 
 
 async def _permissions_json(scope: RequestScope, entry: SessionEntry) -> dict[str, Any]:
-    approvals = (await scope.service.snapshot(entry)).log_state.remembered_approvals
+    approvals = (await scope.service.snapshot(entry)).log_state.permissions
     permissions = [permission_json(approval) for approval in approvals]
     return {"sessionID": entry.record.id, "permissions": permissions}

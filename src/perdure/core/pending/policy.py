@@ -1,0 +1,111 @@
+"""Policy of decisions: which are allowed, who may make them, and how many approvals are needed."""
+
+from typing import Any, assert_never
+
+from msgspec.structs import replace
+
+from perdure.core.literals import DecisionKind, Role
+from perdure.core.pending.commands import Approve, Decide, Deny, Respond
+from perdure.core.pending.record import NO_POLICY, PendingRecord, PendingVote
+from perdure.core.roles import ROLES, has_role
+from perdure.errors import Conflict, NotAllowed, Refused
+
+
+def decision_kind(command: Decide) -> DecisionKind:
+    """Return the kind of decision that a command is."""
+    match command:
+        case Approve():
+            return "edit" if command.args else "approve"
+        case Deny():
+            return "deny"
+        case Respond():
+            return "respond"
+        case _:
+            assert_never(command)
+
+
+def check_decision(record: PendingRecord, command: Decide) -> None:
+    """Raise Refused or NotAllowed for a decision that the policy of the call does not allow."""
+    kind, policy = decision_kind(command), record.policy or NO_POLICY
+    if kind not in record.allowed_decisions:
+        words = ", ".join(record.allowed_decisions)
+        raise Refused(
+            f"{record.tool} does not take the decision {kind!r}; it takes {words}",
+            code="DECISION_NOT_ALLOWED",
+            hint=f"perdure pending show {record.id}",
+            details={"allowedDecisions": list(record.allowed_decisions)},
+        )
+    if policy.approvers and not is_approver(policy.approvers, command.by, command.role):
+        raise NotAllowed(
+            f"{command.by!r} may not decide about {record.tool}; "
+            f"its approvers are {', '.join(policy.approvers)}",
+            code="NOT_AN_APPROVER",
+            hint=f"perdure pending show {record.id}",
+            details={"approvers": list(policy.approvers)},
+        )
+    is_own = policy.not_by_starter and command.by in record.started_by
+    if is_own and record.kind == "approval" and kind != "deny":
+        raise NotAllowed(
+            f"{command.by!r} started this run and may not approve its call to {record.tool}",
+            code="NOT_BY_STARTER",
+            hint="another approver must decide; you can deny it",
+            details={"startedBy": list(record.started_by)},
+        )
+
+
+def is_approver(approvers: tuple[str, ...], by: str, role: Role | None) -> bool:
+    """Return True if a person is named, or has a listed role or a role that includes it.
+
+    The five words for roles are always roles, never names.
+    """
+    names = [entry for entry in approvers if entry not in ROLES]
+    roles = [listed for listed in ROLES if listed in approvers]
+    return by in names or (role is not None and any(has_role(role, item) for item in roles))
+
+
+def is_repeated_vote(record: PendingRecord, command: Decide) -> bool:
+    """Return True if this approver has approved the same already.
+
+    Raises Conflict if it was for other arguments, and the call is still open.
+    """
+    if not isinstance(command, Approve):
+        return False
+    own = next((vote for vote in record.votes if vote.by == command.by), None)
+    if own is None:
+        return False
+    if _changes(own.args) == _changes(command.args):
+        return True
+    if not record.is_open:
+        return False
+    raise Conflict(
+        f"{command.by!r} has approved {record.tool} ({record.id}) with other arguments",
+        code="ALREADY_VOTED",
+        hint=f"nobody votes twice; see perdure pending show {record.id}",
+    )
+
+
+def add_vote(record: PendingRecord, command: Approve, now: int) -> PendingRecord:
+    """Return the record with one more approval. Raises Conflict, Refused.
+
+    All approvals are for the same arguments: those of the first one.
+    """
+    if command.remember:
+        raise Refused(
+            f"{record.tool} needs several approvals, so none of them can be remembered",
+            code="PERMISSION_INVALID",
+            hint="approve it without remember",
+        )
+    first = record.votes[0] if record.votes else None
+    if first is not None and _changes(first.args) != _changes(command.args):
+        raise Conflict(
+            f"{first.by!r} approved {record.tool} ({record.id}) with other arguments",
+            code="VOTE_FOR_OTHER_ARGUMENTS",
+            hint="approve it with the same arguments, or deny it: "
+            f"perdure pending show {record.id}",
+        )
+    vote = PendingVote(command.by, command.via, now, _changes(command.args) or None, command.note)
+    return replace(record, votes=(*record.votes, vote))
+
+
+def _changes(args: Any) -> dict[str, Any]:
+    return dict(args or {})
