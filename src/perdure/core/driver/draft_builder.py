@@ -45,6 +45,12 @@ class Draft(Struct):
     record_changes: dict[str, RecordChange] = field(default_factory=dict)
     at: int = 0  # the instant that its records and facts share; 0: the instant of the commit
 
+    def extend(self, other: "Draft") -> None:
+        """Add another draft, so that one commit writes both."""
+        self.facts += other.facts
+        self.new_records += other.new_records
+        self.record_changes |= other.record_changes
+
 
 class DraftBuilder(Struct, frozen=True):
     """Builder of a draft, for one run at one instant."""

@@ -1,6 +1,7 @@
 """Plan of a driver: its next effect, as one pure function of the folded log."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 from msgspec import Struct, field
@@ -10,13 +11,13 @@ from perdure.core.driver.effects import Effect
 from perdure.core.durations import format_ms
 from perdure.core.log import events
 from perdure.core.log.events import StampedEvent
+from perdure.core.session.call_table import in_order
 from perdure.core.session.calls import Call, CallStatus
 from perdure.core.session.state import Run, State
 
 MAX_TRIES: Final = 5
 SLOTS: Final = 16  # calls of one turn that run at the same time
 SHORT_BACK_OFF_MS: Final = 1_000  # up to this a back-off is waited for in place: parking costs more
-_READY: Final = (CallStatus.NEW, CallStatus.APPROVED)
 
 
 class Limits(Struct, frozen=True):
@@ -44,21 +45,20 @@ def plan(state: State, view: DriveView, now: int) -> Effect:
     """Return the next effect: Park exactly if this driver cannot move the session."""
     if state.cancelling:
         return effects.CloseCalls()
-    strays = tuple(
-        [c for c in state.calls.values() if (c.approval_id or c.pending_id) and not c.is_open]
-    )
-    if strays:
-        return effects.CloseStrays(strays)
+    if state.calls.strays:
+        return effects.CloseStrays(tuple(in_order(state.calls.strays.values())))
     if state.run is None or state.run.end is not None:
         return _summary_effect(state, view, now) or _idle_or_park(state, view)
     if view.tries > MAX_TRIES:
         return _repeated_crashes(view)
-    waiting = state.open_calls
+    active = in_order(state.calls.active.values())
     if view.until is not None and view.until <= now:
         effect: Effect | None = _timeout(view.limits)
+    elif state.calls.has_open:
+        effect = _call_effect(active, view, now) or _start_effect(active, state.calls.new, view)
     else:
-        effect = _call_effect(waiting, view, now) if waiting else _model_effect(state, view, now)
-    return effect or _idle_or_park(state, view, waiting)
+        effect = _model_effect(state, view, now)
+    return effect or _idle_or_park(state, view, active)
 
 
 def _call_effect(waiting: Sequence[Call], view: DriveView, now: int) -> Effect | None:
@@ -69,13 +69,22 @@ def _call_effect(waiting: Sequence[Call], view: DriveView, now: int) -> Effect |
     if interrupted:
         return effects.HandleInterrupted(interrupted)
     due = tuple([c for c in waiting if _is_due(c, now)])
-    if due:
-        return effects.FireTimers(due)
+    return effects.FireTimers(due) if due else None
+
+
+def _start_effect(
+    active: Sequence[Call], new: Mapping[str, Call], view: DriveView
+) -> Effect | None:
+    """Return the start of approved and new calls, as many as there are free slots."""
     free = SLOTS - len(view.in_flight)
-    ready = tuple([c for c in waiting if c.status in _READY and c.id not in view.unstartable])
-    if ready and free > 0:
-        return effects.StartCalls(ready[:free])
-    return None
+    if free <= 0:
+        return None
+    approved = [c for c in active if c.status is CallStatus.APPROVED]
+    ready = [
+        *[c for c in approved if c.id not in view.unstartable],
+        *islice((c for c in new.values() if c.id not in view.unstartable), free),
+    ]
+    return effects.StartCalls(tuple(in_order(ready)[:free])) if ready else None
 
 
 def _is_interrupted(call: Call, view: DriveView) -> bool:

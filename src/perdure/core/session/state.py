@@ -11,6 +11,7 @@ from perdure.core.log import events
 from perdure.core.log.events import PENDING_EXECUTIONS, StampedEvent
 from perdure.core.log.stop_reasons import is_paused
 from perdure.core.session import calls
+from perdure.core.session.call_table import CallTable
 from perdure.core.session.calls import Call, CallStatus, Move
 from perdure.core.session.permissions import RememberedPermission
 from perdure.core.session.todos import is_todo_tool
@@ -55,7 +56,7 @@ class State(Struct, frozen=True, gc=False):
     turn: int = 0  # responses so far
     request_head: int = 0  # head of the log at the request of the last response
     input_head: int = 0  # seq of the last input
-    calls: Mapping[str, Call] = field(default_factory=dict)  # of the last turn
+    calls: CallTable = field(default_factory=CallTable)  # of the last turn
     cancelling: bool = False  # open calls of a cancelled run must be closed
     resuming: bool = False  # a new run continues from the recorded log, without a new input
     retry: events.Retry | None = None
@@ -77,14 +78,12 @@ class State(Struct, frozen=True, gc=False):
 
     @property
     def open_calls(self) -> list[Call]:
-        if not self.calls:
-            return []
-        return [call for call in self.calls.values() if call.status is not CallStatus.SETTLED]
+        return self.calls.open_calls if self.calls else []
 
     @property
     def is_model_due(self) -> bool:
         """True if the next effect is a model request; never while a call of the turn is open."""
-        if self.run is None or self.run.end is not None or self.open_calls:
+        if self.run is None or self.run.end is not None or self.calls.has_open:
             return False
         is_due = self.resuming or self.input_head > self.request_head
         return bool(self.calls) or is_due or is_paused(self.stop)
@@ -98,7 +97,7 @@ class State(Struct, frozen=True, gc=False):
     def is_summary_due(self) -> bool:
         """True if a compaction was requested and every call is settled."""
         compaction = self.compaction
-        return compaction is not None and compaction.error is None and not self.open_calls
+        return compaction is not None and compaction.error is None and not self.calls.has_open
 
     def may_take_summary(self, request_seq: int) -> bool:
         """Return True if the compaction that the event at that seq requested is still due."""
@@ -121,8 +120,7 @@ class State(Struct, frozen=True, gc=False):
             return "pending"
         if self.run.end is not None:
             return self.run.end
-        open_calls = self.open_calls
-        if open_calls and not self.cancelling and all(call.is_pending for call in open_calls):
+        if self.calls.are_pending and not self.cancelling:
             return "waiting"
         return "running" if self.run.is_driven else "pending"
 
@@ -138,6 +136,7 @@ def fold(log: Iterable[StampedEvent], state: State | None = None) -> State:
             state = apply(state, stamped, stamped.event)
     if first is None or last is None:
         return state
+    state.calls.is_closed = True
     created_at = state.created_at or first.at
     return replace(state, head=last.seq, created_at=created_at, updated_at=last.at)
 
@@ -196,7 +195,7 @@ def _assistant(state: State, stamped: StampedEvent, event: events.Assistant) -> 
         agent=event.agent,
         turn=event.turn or state.turn + 1,
         request_head=event.request_head or stamped.seq,
-        calls={},
+        calls=CallTable(),
         resuming=False,
         retry=None,
         text=previous_text + event.content,
@@ -230,18 +229,22 @@ def _tool_call(state: State, _: StampedEvent, event: events.ToolCall) -> State:
     turn = event.turn or state.turn
     position = (turn, len(state.calls))
     call = Call(event.id, event.tool, event.params, *position, redact=event.redact)
-    todos = state.todos
-    if is_todo_tool(event.tool):
-        items = event.params.get("todos")
-        todos = tuple(items) if isinstance(items, list) else todos
-    return replace(state, calls={**state.calls, event.id: call}, todos=todos)
+    state = _put_call(state, call)
+    items = event.params.get("todos") if is_todo_tool(event.tool) else None
+    return replace(state, todos=tuple(items)) if isinstance(items, list) else state
+
+
+def _put_call(state: State, call: Call) -> State:
+    """Return the state with a new or changed call of the turn."""
+    table = state.calls.with_call(call)
+    return state if table is state.calls else replace(state, calls=table)
 
 
 def _change_call(state: State, call_id: str, change: Callable[[Call], Call]) -> State:
     call = state.calls.get(call_id)
     if call is None:
         return state
-    return replace(state, calls={**state.calls, call_id: change(call)})
+    return _put_call(state, change(call))
 
 
 def _tool_started(state: State, _: StampedEvent, event: events.ToolStarted) -> State:
@@ -250,7 +253,7 @@ def _tool_started(state: State, _: StampedEvent, event: events.ToolStarted) -> S
 
 def _tool_result(state: State, _: StampedEvent, event: events.ToolResult) -> State:
     state = _change_call(state, event.tool_call_id, lambda call: call.moved(Move.SETTLE))
-    if state.cancelling and not state.open_calls:
+    if state.cancelling and not state.calls.has_open:
         return replace(state, cancelling=False)
     return state
 
@@ -339,7 +342,7 @@ def _cancelled(state: State, _: StampedEvent, event: events.Cancelled) -> State:
         return state
     if event.task_id is not None and event.task_id != state.run.id:
         return state  # a call of an earlier run expired: the current run is not affected
-    cancelling = bool(state.open_calls)
+    cancelling = state.calls.has_open
     return replace(_end_run(state, state.run, end="cancelled"), cancelling=cancelling)
 
 

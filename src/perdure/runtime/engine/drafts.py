@@ -1,7 +1,7 @@
 """Drafts of a driver: the events and entries to commit for an effect or an outcome."""
 
 from dataclasses import replace
-from typing import Final, assert_never
+from typing import assert_never
 
 from msgspec import Struct
 
@@ -40,10 +40,6 @@ WrittenEffect = (
     | effects.EndUnansweredRun
     | effects.FailRun
 )
-FACT_OUTCOMES: Final = (
-    ToolReturned,
-    StartReturned,
-)  # recorded at any head; the others are driver decisions
 
 
 class Drafts(Struct, frozen=True):

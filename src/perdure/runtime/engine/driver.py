@@ -6,7 +6,7 @@ immediately after it. A refused commit means that nothing has happened: read and
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -17,12 +17,19 @@ from perdure.core.driver.draft_builder import Draft
 from perdure.core.driver.effects import Effect, Park
 from perdure.core.driver.plan import DriveView, plan, running_ms
 from perdure.core.log import events
+from perdure.core.session.call_table import in_order
 from perdure.core.session.calls import Call, CallStatus
 from perdure.core.session.state import State
 from perdure.errors import PerdureError
 from perdure.runtime.agents.agents import ReadyAgent
-from perdure.runtime.engine.drafts import FACT_OUTCOMES, Drafts, WrittenEffect
-from perdure.runtime.engine.in_flight import InFlight, Outcome, ToolAsked, ToolReturned
+from perdure.runtime.engine.drafts import Drafts, WrittenEffect
+from perdure.runtime.engine.in_flight import (
+    FACT_OUTCOMES,
+    InFlight,
+    Outcome,
+    ToolAsked,
+    ToolReturned,
+)
 from perdure.runtime.engine.model_calls import ModelCalls
 from perdure.runtime.engine.summaries import NOTHING_TO_COMPACT, Summaries
 from perdure.runtime.engine.tool_calls import CallContext, ToolCalls, Verdicts
@@ -157,8 +164,8 @@ class Driver:
         self._in_flight.raise_failure()
         try:
             if self._in_flight.outcomes:
-                parked = await self._record_outcome(self._in_flight.outcomes[0])
-                del self._in_flight.outcomes[0]
+                parked = await self._record_outcomes(self._in_flight.next_outcomes())
+                self._in_flight.drop_outcomes()
             else:
                 parked = await self._perform(self._plan(self._log.state))
         except VersionMoved as error:
@@ -266,7 +273,7 @@ class Driver:
         starting = frozenset([f.id for f in draft.facts if isinstance(f, events.ToolStarted)])
 
         def park_after(after: State) -> Park | None:
-            if self._stuck or self._is_stopping or len(self._in_flight.outcomes) > 1:
+            if self._stuck or self._is_stopping or self._in_flight.has_more_outcomes:
                 return None
             effect = plan(after, self._view(starting), self._resources.store.now())
             self._planned = (after, effect)
@@ -279,22 +286,33 @@ class Driver:
         self._stuck.update(stuck)
         return False if draft is None else await self._write_decision(draft)
 
-    async def _record_outcome(self, outcome: Outcome) -> bool:
+    async def _record_outcomes(self, outcomes: Sequence[Outcome]) -> bool:
+        """Record one outcome, or several facts in one commit."""
         self._planned = None
-        draft = self._drafts.draft_outcome(outcome, self._resources.store.now())
+        now, draft = self._resources.store.now(), None
+        for outcome in outcomes:
+            next_draft = self._drafts.draft_outcome(outcome, now)
+            if draft is None or next_draft is None:
+                draft = draft or next_draft
+            else:
+                draft.extend(next_draft)
         if draft is None:
             return False
-        if not isinstance(outcome, FACT_OUTCOMES):
+        if not isinstance(outcomes[0], FACT_OUTCOMES):
             # A tool cannot be asked again what it wanted to ask: wait for the store.
-            return await self._write_decision(draft, patient=isinstance(outcome, ToolAsked))
+            return await self._write_decision(draft, patient=isinstance(outcomes[0], ToolAsked))
         try:
             return await self._write_fact(draft)
         except (Fenced, Gone):
+            self._warn_of_unrecorded(outcomes)
+            raise
+
+    def _warn_of_unrecorded(self, outcomes: Sequence[Outcome]) -> None:
+        text = "%s: %s (call %s) returned without a lease; its outcome is not recorded"
+        for outcome in outcomes:
             if isinstance(outcome, ToolReturned):
-                text = "%s: %s (call %s) returned without a lease; its outcome is not recorded"
                 call = self._log.state.calls[outcome.call_id]
                 logger.warning(text, self._lease.stream, call.tool, call.id)
-            raise
 
     # --- effects ------------------------------------------------------------------------------
 
@@ -321,7 +339,7 @@ class Driver:
         if self._log.state is self._launch_state:
             return
         self._launch_state = self._log.state
-        for call in self._log.state.open_calls:
+        for call in in_order(self._log.state.calls.active.values()):
             intent = (call.effect_id, call.attempt)
             is_mine = call.epoch == self._lease.epoch and not call.returned
             is_started = call.status in (CallStatus.RUNNING, CallStatus.WAITING)

@@ -68,6 +68,11 @@ class Summarized(Struct, frozen=True):
 
 
 Outcome = ToolReturned | ToolAsked | StartReturned | Answered | ModelFailed | Summarized
+FACT_OUTCOMES: Final = (
+    ToolReturned,
+    StartReturned,
+)  # recorded at any head; the others are driver decisions
+BATCH_CHARS: Final = 1_000_000  # of tool results that one commit records, beyond the first
 
 
 EffectRun = Coroutine[Any, Any, Outcome]
@@ -85,6 +90,7 @@ class InFlight:
 
     def __init__(self, notify: Callable[[], None]) -> None:
         self.outcomes: list[Outcome] = []
+        self._batch = 0  # how many of them the drive is recording
         self.calls: dict[str, anyio.CancelScope] = {}
         self.request: asyncio.Task[None] | None = None
         self._request_count = 0
@@ -101,6 +107,31 @@ class InFlight:
         """Start a call, in an anyio cancel scope, so that a tool can shield a part of its work."""
         scope = self.calls[call_id] = anyio.CancelScope()
         self._spawn(self._run_call(call_id, scope, start))
+
+    def next_outcomes(self) -> list[Outcome]:
+        """Return the outcomes that the next commit records: one, or the facts that are there."""
+        self._batch, chars = 0, 0
+        for outcome in self.outcomes:
+            if self._batch and not isinstance(outcome, FACT_OUTCOMES):
+                break
+            if isinstance(outcome, ToolReturned):
+                chars += _size(outcome.content)
+            if self._batch and chars > BATCH_CHARS:
+                break
+            self._batch += 1
+            if not isinstance(outcome, FACT_OUTCOMES):
+                break
+        return self.outcomes[: self._batch]
+
+    def drop_outcomes(self) -> None:
+        """Forget the outcomes that were recorded."""
+        del self.outcomes[: self._batch]
+        self._batch = 0
+
+    @property
+    def has_more_outcomes(self) -> bool:
+        """True if outcomes will remain after those that the drive is recording."""
+        return len(self.outcomes) > self._batch
 
     def cancel_all(self) -> None:
         """Cancel everything; effects that cannot be cancelled are not waited for."""
@@ -177,3 +208,7 @@ class InFlight:
         else:
             self._failure = failure
         self._notify()
+
+
+def _size(content: events.Content) -> int:
+    return len(content) if isinstance(content, str) else sum(len(str(part)) for part in content)

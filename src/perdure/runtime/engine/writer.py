@@ -207,7 +207,7 @@ class LeasedWriter:
         """Return the entries of all open calls; None if one of them is not known here."""
         ids = [
             pending_id
-            for call in self.log.state.open_calls
+            for call in self.log.state.calls.active.values()
             for pending_id in (call.approval_id, call.pending_id)
             if pending_id
         ]

@@ -25,6 +25,7 @@ from perdure.errors import ConfigError, ModelError, ModelUnavailable
 from perdure.runtime.models.base import Delta, DeltaKind, Request
 
 SCRIPT_LOG: Final = "PERDURE_SCRIPT_LOG"
+_MESSAGES_KEPT: Final = 10_000
 _KEYS: Final = frozenset(
     {"text", "thinking", "calls", "output", "delay_ms", "error", "summary", "stop"}
 )
@@ -33,11 +34,15 @@ _ERROR_KEYS: Final = frozenset({"text", "code", "transient", "retry_after_ms", "
 
 
 class ScriptedModel:
-    """Plays `turns`; `requests` has the requests that it got."""
+    """Plays `turns`; `requests` has the last requests that it got.
+
+    It forgets the oldest ones beyond 10,000 messages, so that a server does not grow.
+    """
 
     def __init__(self, turns: Sequence[Mapping[str, Any]], *, name: str = "scripted") -> None:
         self.turns = [_check_turn(turn, number, name) for number, turn in enumerate(turns, 1)]
         self.requests: list[Request] = []
+        self._messages_kept = 0  # in those requests
         self._name = name
         self._failed: Counter[tuple[str, int]] = Counter()  # by session and turn
 
@@ -69,7 +74,7 @@ class ScriptedModel:
         """Play the turn after those in the history."""
         responses = sum(isinstance(message, AssistantMessage) for message in request.messages)
         played = max(responses, request.turn - 1)  # a summary may have replaced responses
-        self.requests.append(request)
+        self._keep(request)
         _log(request, played)
         turn: Mapping[str, Any] = (
             self.turns[played] if played < len(self.turns) else {"text": "done"}
@@ -92,6 +97,12 @@ class ScriptedModel:
         if error is not None:
             raise _model_error(error)
         yield answer
+
+    def _keep(self, request: Request) -> None:
+        self.requests.append(request)
+        self._messages_kept += len(request.messages)
+        while self._messages_kept > _MESSAGES_KEPT and len(self.requests) > 1:
+            self._messages_kept -= len(self.requests.pop(0).messages)
 
     def _error(self, entry: Any, session_id: str, played: int) -> Mapping[str, Any] | None:
         """Return the error of the turn, if it fails this time."""
