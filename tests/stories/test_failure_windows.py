@@ -82,7 +82,7 @@ async def test_a_cancellation_is_heard_in_a_store_that_is_younger_than_the_runti
     rt = Runtime(f"sqlite:///{file}", agents=[one, endless.agent])
     read = anyio.Event()
 
-    def taken(records: Sequence[Record]) -> None:
+    def taken(_: int, records: Sequence[Record]) -> None:
         if any(one.stream.endswith("/s4") and one.seq > 3 for one in records):
             read.set()
 

@@ -159,6 +159,7 @@ class Feed(Struct, frozen=True, gc=False):
 
     records: Sequence[Record]
     cursor: str
+    is_held: bool = False  # more exist, but a transaction that is open may append before them
 
 
 class Census(Struct, frozen=True, gc=False):

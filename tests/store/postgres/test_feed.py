@@ -7,13 +7,18 @@ from typing import Any
 import anyio
 import asyncpg
 import pytest
+from tests.servers.fixtures import StartPostgres
+from tests.support.http_shop import TOKENS
+from tests.support.sse import reading
 
+from perdure import Agent, Runtime, asgi
 from perdure.store.base import Unavailable, Write
 from perdure.store.postgres import feed as postgres_feed
 from perdure.store.postgres.connection import PooledConnection
 from perdure.store.postgres.feed import PostgresFeed
 from perdure.store.postgres.sql import statement
 from perdure.store.postgres.store import PostgresStore
+from perdure.testing import ScriptedModel
 from perdure.testing.contract.steps import make, record
 
 Other = Any  # a connection of asyncpg, which has no types
@@ -30,6 +35,129 @@ async def other(postgres_url: str) -> AsyncIterator[Other]:
     connection = await asyncpg.connect(postgres_url, server_settings={"search_path": "perdure"})
     yield connection
     await connection.close()
+
+
+@pytest.fixture
+async def second(postgres_url: str) -> AsyncIterator[Other]:
+    """Another connection that is in no hurry."""
+    connection = await asyncpg.connect(postgres_url, server_settings={"search_path": "perdure"})
+    yield connection
+    await connection.close()
+
+
+async def begin_with_id(connection: Other) -> int:
+    await connection.execute("BEGIN")
+    return int(await connection.fetchval("SELECT pg_current_xact_id()::text"))
+
+
+async def test_a_higher_transaction_with_a_lower_position_is_waited_for(
+    store: PostgresStore, other: Other, second: Other
+) -> None:
+    """E15: all transactions of the snapshot have ended, and one above its xmax has not."""
+    await make(store, "slow", "s")
+    start = (await store.tail("$")).cursor
+    low, high = await begin_with_id(second), await begin_with_id(other)
+    assert low < high
+    await other.execute(APPEND)
+    await second.execute(APPEND.replace("'slow'", "'s'").replace("late", "early"))
+    await second.execute("COMMIT")
+    for _ in range(2):
+        feed = await store.tail(start)
+        assert (feed.records, feed.cursor, feed.is_held) == ((), start, True)
+    await other.execute("COMMIT")
+    feed = await store.tail(start)
+    assert ([one.data for one in feed.records], feed.is_held) == ([b"late", b"early"], False)
+
+
+async def test_the_end_is_not_told_while_a_higher_transaction_has_a_lower_position(
+    store: PostgresStore, other: Other, second: Other
+) -> None:
+    """E15"""
+    await make(store, "slow", "s")
+    await begin_with_id(second)
+    await begin_with_id(other)
+    await other.execute(APPEND)
+    await second.execute(APPEND.replace("'slow'", "'s'"))
+    await second.execute("COMMIT")
+    ending = asyncio.create_task(store.tail("$"))
+    await asyncio.wait([ending], timeout=0.1)
+    assert not ending.done()
+    await other.execute("ROLLBACK")
+    assert (await store.tail((await ending).cursor)).records == ()
+
+
+async def test_a_transaction_is_waited_for_that_has_a_position_and_no_id_yet(
+    store: PostgresStore, other: Other
+) -> None:
+    """E15: a batch of new sessions takes its positions before the server gives it an id."""
+    await make(store, "slow", "s")
+    start = (await store.tail("$")).cursor
+    await other.execute("BEGIN; LOCK TABLE record IN ROW EXCLUSIVE MODE")
+    position = await other.fetchval("SELECT nextval('record_pos_seq')")
+    assert await other.fetchval("SELECT pg_current_xact_id_if_assigned()") is None
+    await store.commit([Write("s", [record("b")])])
+    assert (await store.tail(start)).is_held
+    await other.execute(
+        "INSERT INTO record (sid, seq, pos, at, type, data) OVERRIDING SYSTEM VALUE "
+        "SELECT sid, head + 1, $1, 1, 'said', 'late' FROM stream WHERE id = 'slow'",
+        position,
+    )
+    await other.execute("COMMIT")
+    assert [one.data for one in (await store.tail(start)).records] == [b"late", b"b"]
+
+
+async def test_a_crashed_server_leaves_gaps_that_hold_nothing_up(
+    start_postgres: StartPostgres,
+) -> None:
+    """E15: open transactions are gone, and some positions are lost."""
+    server = start_postgres()
+    store = PostgresStore(server.new_database())
+    await store.open()
+    await make(store, "slow", "s")
+    start = (await store.tail("$")).cursor
+    line = await store._connector.connect()
+    await line.begin()
+    await line.raw.execute(APPEND)
+    await store.commit([Write("s", [record("b")])])
+    assert (await store.tail(start)).is_held
+    server.kill()
+    server.start()
+    line.raw.terminate()
+    await store.commit([Write("s", [record("c")])])
+    records = list[bytes]()
+    while b"c" not in records:
+        feed = await store.tail(start)
+        assert feed.records, "it is held up"
+        records, start = records + [one.data for one in feed.records], feed.cursor
+    assert records == [b"b", b"c"]
+    await store.close()
+
+
+async def test_a_reader_that_comes_back_gets_all_events_while_a_transaction_is_open(
+    postgres_url: str, store: PostgresStore, other: Other
+) -> None:
+    """E15: after a restart, with lost positions behind its last one."""
+    agent = Agent("silent", model=ScriptedModel([]))
+    async with Runtime(postgres_url, agents=[agent]) as rt:
+        await rt.session("a", agent=agent).send("1")
+        last = (await store.tail("")).cursor
+        await store._ready().readers.query(
+            lambda line: line.fetch("SELECT nextval('record_pos_seq') FROM generate_series(1, 3)")
+        )
+        for n in range(2):
+            await rt.session("a").send(f"before {n}")
+    async with Runtime(postgres_url, agents=[agent]) as rt:
+        await other.execute("BEGIN; LOCK TABLE record IN ROW EXCLUSIVE MODE")
+        async with reading(asgi(rt, auth=TOKENS), "/events", last_event_id=last) as reader:
+            await reader.block()
+            for n in range(2):
+                await rt.session("b", agent=agent).send(f"after {n}")
+            with anyio.move_on_after(0.3):
+                await reader.next()
+                pytest.fail("an event was sent before the transaction ended")
+            await other.execute("COMMIT")
+            texts = [(await reader.next()).data["data"]["content"] for _ in range(4)]
+    assert texts == ["before 0", "before 1", "after 0", "after 1"]
 
 
 async def test_no_end_is_told_behind_which_a_record_can_still_come(

@@ -14,7 +14,8 @@ PAGE: Final = 500
 # Commits of this process are notified at once; those of others are worth gathering.
 GATHER_S: Final = 0.02
 
-RecordsListener = Callable[[Sequence[Record]], None]
+# Gets the position after which the records follow, and the records.
+RecordsListener = Callable[[int, Sequence[Record]], None]
 
 
 class FeedReader:
@@ -60,10 +61,11 @@ class FeedReader:
                 await asyncio.sleep(GATHER_S)
             more = True
             while more:
+                after = int(self._cursor)
                 feed = await self._store.tail(self._cursor, PAGE)
                 more, self._cursor = len(feed.records) == PAGE, feed.cursor
                 for listener in tuple(self._listeners):
-                    listener(feed.records)
+                    listener(after, feed.records)
                 newest = {record.stream: record.seq for record in feed.records}
                 for stream, seq in newest.items():
                     self._cache.notify(stream, seq)

@@ -2,18 +2,19 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import AbstractContextManager
 from typing import Any
 
 from perdure.core.session.naming import parse_session_stream
 from perdure.errors import Corrupt
 from perdure.runtime.engine.drives import Drives
+from perdure.runtime.engine.feed import RecordsListener
 from perdure.runtime.records.entries import erased_as_not_found
 from perdure.runtime.resources import Resources
 from perdure.runtime.streaming import DeltaChunk
 from perdure.runtime.views import Event, public_event
-from perdure.store.base import Feed, Record, Slice
+from perdure.store.base import Feed, Slice
 from perdure.store.shared.paging import END
 
 logger = logging.getLogger("perdure")
@@ -84,10 +85,8 @@ class EventFeed:
         """Call a listener with the newest seq of a stream: a hint, late or missing is harmless."""
         return self._drives.background.feed.subscribe(stream, listener)
 
-    def on_records(
-        self, listener: Callable[[Sequence[Record]], None]
-    ) -> AbstractContextManager[None]:
-        """Call a listener with every record of the feed, in order."""
+    def on_records(self, listener: RecordsListener) -> AbstractContextManager[None]:
+        """Call a listener with every record of the feed, in order, and the position before."""
         return self._drives.background.feed.subscribe_records(listener)
 
     async def fix_start(self) -> None:

@@ -35,6 +35,7 @@ from perdure.store.base import Record, Unavailable
 logger = logging.getLogger("perdure")
 
 PAGE: Final = 200
+HELD_S: Final = 0.25  # between two reads of events that wait for an open transaction
 STORE_RETRY_S: Final = 0.5  # between two reads of a store that is not available
 MAX_NOTICE_STATES: Final = 256  # sessions whose state one reader of notices remembers
 
@@ -78,6 +79,8 @@ async def _next_frames(buffer: ReaderBuffer, source: "_SessionSource | _FeedSour
         async for frame in source.read():
             yield frame
         buffer.is_behind = buffer.is_behind or source.has_more
+        if source.is_held:
+            await anyio.sleep(HELD_S)
         return
     async for frame in _buffered_frames(buffer, source):
         yield frame
@@ -98,6 +101,8 @@ async def _buffered_frames(buffer: ReaderBuffer, source: "_SessionSource | _Feed
 
 class _SessionSource:
     """Events of one session as frames; seqs have no gaps, so a missing record is noticed."""
+
+    is_held = False
 
     def __init__(self, service: Service, entry: SessionEntry, after: int) -> None:
         self._service = service
@@ -202,6 +207,7 @@ class _FeedSource:
         self._pos = position.pos
         self._skip = position.frames_sent
         self._filter = event_filter
+        self.is_held = False  # the next events wait for a transaction that is open
         self.has_more = False
 
     @property
@@ -219,12 +225,18 @@ class _FeedSource:
             if frames:
                 yield frames
         self._pos, self._skip = int(feed.cursor), 0
-        self.has_more = len(feed.records) == PAGE
+        self.is_held = feed.is_held
+        self.has_more = len(feed.records) == PAGE or feed.is_held
 
-    async def encode(self, item: FeedEvent | DeltaChunk) -> bytes:
-        """Return the frames of an item, perhaps none."""
+    async def encode(self, item: FeedEvent | DeltaChunk) -> bytes | None:
+        """Return the frames of an item, perhaps none; None if an event before it is missing.
+
+        The buffer can be ahead of this reader, which may have come back to an older position.
+        """
         if isinstance(item, DeltaChunk) or item.record.pos <= self._pos:
             return b""
+        if item.after > self._pos:
+            return None
         return await self._next_frames(item.record, item)
 
     async def _next_frames(self, record: Record, event: FeedEvent | None) -> bytes:

@@ -80,12 +80,16 @@ def is_stream_requested(accept: str | None) -> bool:
 
 
 class FeedEvent:
-    """Record of a session that is decoded and encoded once for all its readers."""
+    """Record of a session that is decoded and encoded once for all its readers.
 
-    __slots__ = ("_frames", "record", "session_id", "tenant")
+    Between the position `after` and its own the feed has no other event of a session.
+    """
 
-    def __init__(self, record: Record, names: tuple[str, str]) -> None:
+    __slots__ = ("_frames", "after", "record", "session_id", "tenant")
+
+    def __init__(self, record: Record, names: tuple[str, str], after: int = 0) -> None:
         self.record = record
+        self.after = after
         self.tenant, self.session_id = names
         self._frames: dict[str, bytes] = {}
 
@@ -117,10 +121,10 @@ def feed_json(event: Event) -> dict[str, Any]:
     return {**event.to_json(), **source}
 
 
-def feed_event(record: Record) -> FeedEvent | None:
+def feed_event(record: Record, after: int = 0) -> FeedEvent | None:
     """Return the event of a record; None if the record is not one of a session."""
     names = parse_session_stream(record.stream)
-    return None if names is None else FeedEvent(record, names)
+    return None if names is None else FeedEvent(record, names, after)
 
 
 class ReaderBuffer:
@@ -186,6 +190,8 @@ class Hub:
     def __init__(self) -> None:
         self._buffers: dict[str | None, list[ReaderBuffer]] = {}  # by stream; None: all streams
         self._subscribed: anyio.Event | None = None  # set once the feed calls us
+        self._read_to = 0  # position up to which the feed was distributed without an interruption
+        self._last_event = 0  # position of the last event of a session up to there
 
     @asynccontextmanager
     async def subscribe(
@@ -228,13 +234,18 @@ class Hub:
                 for buffer in buffers:
                     buffer.close()
 
-    def _distribute(self, records: Sequence[Record]) -> None:
+    def _distribute(self, after: int, records: Sequence[Record]) -> None:
+        if after != self._read_to:
+            self._last_event = after
         of_all = self._buffers.get(None, [])
         for record in records:
+            self._read_to = record.pos
             of_stream = self._buffers.get(record.stream, [])
             if not of_stream and not of_all:
+                self._last_event = record.pos
                 continue
-            event = feed_event(record)
+            event = feed_event(record, self._last_event)
             if event is not None:
+                self._last_event = record.pos
                 for buffer in (*of_stream, *of_all):
                     buffer.put(event)

@@ -1,13 +1,17 @@
 """The feed of a store whose positions become visible out of order and have gaps.
 
-The feed returns the positions without gaps after the cursor. At a gap it remembers the highest
-visible position and the next transaction id. Once every transaction below that id has ended, all
-records up to that position are visible, and the gaps are permanent. The same holds once every
-transaction has ended that was appending then, however long other transactions stay open.
+A transaction locks the table of records before it takes a position, and keeps the lock until its
+records are visible. So every transaction that can still fill a gap below a visible record is among
+the transactions that hold the lock, if they are queried after that record was read. Once all of
+these have ended, no record will appear below it, and the gaps that are left are permanent.
+
+Transaction ids do not tell this: a snapshot's xmax is one more than the newest transaction that has
+ended, and open transactions above it may have taken lower positions.
 """
 
 import asyncio
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 import anyio
@@ -16,98 +20,109 @@ from perdure.store.base import Feed, Record, Unavailable
 from perdure.store.postgres.connection import Pool
 from perdure.store.postgres.sql import statement, unpack_text
 
-_ATTEMPTS: Final = 20  # to read records that are being committed
-_PAUSE_S: Final = 0.005
+# Between attempts to read records that are being committed.
+_PAUSES_S: Final = (0.005, 0.005, 0.01, 0.02, 0.03, 0.03)
 _END_S: Final = 20.0
+_END_PAUSE_S: Final = 0.01
+
+
+class FinalPositions:
+    """Positions at which no record will appear any more; all are final up to `last`.
+
+    Pure, so that tests/store/postgres/feed_model.py can try it in every interleaving.
+    """
+
+    def __init__(self) -> None:
+        self.last = 0
+        # A position that was visible, and the transactions that may still append before it.
+        self._awaited: tuple[int, AbstractSet[str]] | None = None
+
+    def note_appenders(self, visible: int, appenders: AbstractSet[str]) -> None:
+        """Note the transactions that hold the lock, queried after `visible` was read.
+
+        Calls must be in the order of their queries. A position that is awaited is kept until it is
+        final: a newer one would have to wait for newer transactions, and perhaps forever.
+        """
+        position, awaited = self._awaited or (visible, appenders)
+        awaited &= appenders
+        self._awaited = (position, awaited) if awaited else None
+        if not awaited:
+            self.last = max(self.last, position)
+
+    @staticmethod
+    def count_final(positions: Sequence[int], cursor: int, last: int) -> int:
+        """Return how many of the positions after a cursor have no position before them to wait for.
+
+        `last` must be from before the query that read the positions: later knowledge says nothing
+        about what that query could see.
+        """
+        for count, position in enumerate(positions):
+            if position != cursor + 1 and position > last:
+                return count
+            cursor = position
+        return len(positions)
 
 
 class PostgresFeed:
-    """Reader of the feed; what it remembers about gaps serves all callers."""
+    """Reader of the feed; what it knows about final positions serves all callers."""
 
     def __init__(self, readers: Pool) -> None:
         self._readers = readers
-        self._marks: list[tuple[int, int]] = []  # visible position, next transaction id then
-        # A visible position, and the transactions that may still append before it.
-        self._gap: tuple[int, set[str]] | None = None
-        self._querying = asyncio.Lock()  # so that replies are used in the order they were sent
-        self._settled = 0  # no record will appear up to this position
+        self._final = FinalPositions()
+        self._querying = asyncio.Lock()  # so that appenders are noted in the order of the queries
 
     async def after(self, position: int, limit: int) -> Feed:
-        """Return records after a position, each exactly once."""
-        visible: list[Record] = []
-        for attempt in range(_ATTEMPTS):
-            settled = self._settled  # a later value says nothing about the rows of this query
-            rows = await self._readers.query(
-                lambda connection: connection.fetch(statement("feed"), position, max(limit, 0))
-            )
-            records = [_record(row) for row in rows if row[6] is not None]
-            visible = self._visible(records, (position, settled), rows[0]) if records else []
-            if visible or not records or attempt == _ATTEMPTS - 1:
-                break
-            if attempt:
-                await self._check_appenders(records[-1].pos)
-            await asyncio.sleep(_PAUSE_S)  # usually a commit is in progress
-        return Feed(tuple(visible), str(visible[-1].pos if visible else position))
+        """Return records after a position, each exactly once.
+
+        At a gap it waits a moment, since usually a commit is in progress.
+        """
+        for pause_s in (*_PAUSES_S, 0.0):
+            final = self._final.last
+            visible, records = await self._read(position, limit)
+            count = FinalPositions.count_final([r.pos for r in records], position, final)
+            if count or not records:
+                return _feed(records, count, position)
+            await self._note_appenders(visible)
+            if self._final.last < records[0].pos:
+                await asyncio.sleep(pause_s)
+        return Feed((), str(position), is_held=True)
 
     async def end(self) -> Feed:
-        """Return the cursor of the present end, once no record can appear before it.
-
-        That is when all transactions of this moment have ended, or at least those that were
-        appending: a long transaction of another program does not delay it.
-        """
-        xmin, xmax, last = (await self._query("feed_end"))[0]
-        appending: set[str] | None = None
+        """Return the cursor of the present end, once no record can appear before it."""
+        (visible,) = (await self._query("feed_end"))[0]
         with anyio.move_on_after(_END_S):
-            while xmin < xmax:
-                now = {transaction for (transaction,) in await self._query("appending")}
-                appending = now if appending is None else appending & now
-                if not appending:
-                    break
-                await asyncio.sleep(_PAUSE_S)
-                xmin = (await self._query("feed_end"))[0][0]
-            return Feed((), str(last))
+            await self._note_appenders(visible)
+            while self._final.last < visible:
+                await asyncio.sleep(_END_PAUSE_S)
+                await self._note_appenders(visible)
+            return Feed((), str(visible))
         raise Unavailable(
             "the end of the feed is unknown: a transaction that appends records does not end",
             hint="try again; perdure doctor shows transactions that stay open",
         )
 
-    async def _check_appenders(self, last: int) -> None:
-        """Check whether every transaction has ended that could append before a position."""
+    async def _read(self, position: int, limit: int) -> tuple[int, list[Record]]:
+        """Return the last visible position, and records after a position, of the same moment."""
+        rows = await self._readers.query(
+            lambda connection: connection.fetch(statement("feed"), position, max(limit, 0))
+        )
+        return rows[0][0], [_record(row) for row in rows if row[5] is not None]
+
+    async def _note_appenders(self, visible: int) -> None:
         async with self._querying:
-            now = {transaction for (transaction,) in await self._query("appending")}
-            last, appending = self._gap or (last, now)
-            appending = appending & now
-            self._gap = (last, appending) if appending else None
-            if not appending:
-                self._settled = max(self._settled, last)
+            rows = await self._query("appending")
+            self._final.note_appenders(visible, {transaction for (transaction,) in rows})
 
     async def _query(self, name: str) -> Sequence[Any]:
         return await self._readers.query(lambda connection: connection.fetch(statement(name)))
 
-    def _visible(
-        self, records: list[Record], bounds: tuple[int, int], snapshot: Sequence[Any]
-    ) -> list[Record]:
-        """Return the first records, between which no other can appear, by their snapshot.
 
-        `bounds` are the position before the first record, and the settled position of that moment.
-        """
-        (position, settled), (xmin, xmax, *_) = bounds, snapshot
-        if records[-1].pos - position == len(records):
-            return records
-        if not self._marks or records[-1].pos > self._marks[-1][0]:
-            self._marks.append((records[-1].pos, xmax))
-        ended = [mark for mark, until in self._marks if until <= xmin]
-        settled = max([settled, *ended])
-        self._marks = [mark for mark in self._marks if mark[0] >= settled]
-        visible: list[Record] = []
-        for record in records:
-            if record.pos != position + 1 and record.pos > settled:
-                break
-            visible.append(record)
-            position = record.pos
-        return visible
+def _feed(records: Sequence[Record], count: int, position: int) -> Feed:
+    """Return the feed of the first records after a position."""
+    cursor = records[count - 1].pos if count else position
+    return Feed(tuple(records[:count]), str(cursor), is_held=count < len(records))
 
 
 def _record(row: Sequence[Any]) -> Record:
-    _, _, type_, data, at, seq, pos, stream = row
+    _, type_, data, at, seq, pos, stream = row
     return Record(unpack_text(type_), data, at, seq, pos, unpack_text(stream))

@@ -220,10 +220,9 @@ FROM stream s LEFT JOIN record r ON r.sid = s.sid AND r.seq > $2 AND r.seq <= $3
 WHERE s.id = $1 ORDER BY r.seq;
 
 -- feed --
--- Rows and snapshot in one statement, so that they are of the same moment.
-SELECT pg_snapshot_xmin(snapshot)::text::bigint, pg_snapshot_xmax(snapshot)::text::bigint,
-       r.type, r.data, r.at, r.seq, r.pos, s.id
-FROM pg_current_snapshot() AS snapshot
+-- Records after a position, and the last visible position of the same moment.
+SELECT latest.pos, r.type, r.data, r.at, r.seq, r.pos, s.id
+FROM (SELECT coalesce(max(pos), 0) AS pos FROM record) AS latest
 LEFT JOIN LATERAL (
     SELECT * FROM record WHERE pos > $1 ORDER BY pos LIMIT $2
 ) r ON true
@@ -231,12 +230,11 @@ LEFT JOIN stream s ON s.sid = r.sid
 ORDER BY r.pos;
 
 -- feed_end --
-SELECT pg_snapshot_xmin(snapshot)::text::bigint, pg_snapshot_xmax(snapshot)::text::bigint,
-       coalesce((SELECT max(pos) FROM record), 0)
-FROM pg_current_snapshot() AS snapshot;
+SELECT coalesce(max(pos), 0) FROM record;
 
 -- appending --
--- Transactions that may have taken positions: they take this lock before, and keep it to their end.
+-- Transactions that may have taken positions: they take this lock before, and keep it until their
+-- records are visible. Never one statement with a query of records, whose snapshot would be older.
 SELECT virtualtransaction FROM pg_locks
 WHERE relation = 'record'::regclass AND mode = 'RowExclusiveLock' AND granted
   AND database = (SELECT oid FROM pg_database WHERE datname = current_database());
