@@ -172,7 +172,9 @@ class Driver:
             self._writer.refresh_entry(error)
             await self._catch_up()
             return False
-        except (HeadMoved, Unknown):
+        except (HeadMoved, Unknown) as error:
+            if isinstance(error, Unknown):
+                await self._writer.wait_after_unknown(error)
             await self._catch_up()
             self._start_intended_calls()  # an intent whose commit got no reply may be in the log
             return False

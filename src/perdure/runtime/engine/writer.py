@@ -26,6 +26,7 @@ from perdure.store.base import (
     Release,
     Slice,
     Unavailable,
+    Unknown,
     VersionMoved,
     Write,
 )
@@ -59,6 +60,7 @@ class LeasedWriter:
         self._agent: ReadyAgent | None = agent
         self.trace: str | None = None  # of this drive
         self._started_at = resources.store.now()
+        self._unknown_count = 0  # commits in a row without a known outcome
         # Pending calls, as they were last written here.
         self._pending = dict(session.pending_entries or {})
 
@@ -152,6 +154,7 @@ class LeasedWriter:
         entry = None if anywhere else self._updated_entry(plan, problem, parked=park is not None)
         puts = [item.as_put for item in (*pending, entry) if item is not None]
         heads = await self._commit(write, puts, patient=patient)
+        self._unknown_count = 0
         if plan.facts:
             self._agent = None
         self.entry = entry or self.entry
@@ -175,13 +178,19 @@ class LeasedWriter:
             except Unavailable as error:
                 may_wait = time.monotonic() < until and self._is_alive()
                 if attempt >= ATTEMPTS and not may_wait:
-                    raise StoreError(
-                        f"failed to save execution state: {error.message}",
-                        code=error.code,
-                        hint=error.hint,
-                    ) from error
-                await asyncio.sleep(min(0.01 * 2**attempt, MAX_PAUSE_S))
+                    raise unsaved(error) from error
+                await asyncio.sleep(_pause_s(attempt))
         raise AssertionError("unreachable")
+
+    async def wait_after_unknown(self, error: Unknown) -> None:
+        """Pause before the log is read and the commit, perhaps, written again.
+
+        Raises StoreError if one commit after the other has had no known outcome.
+        """
+        self._unknown_count += 1
+        if self._unknown_count >= ATTEMPTS:
+            raise unsaved(error) from error
+        await asyncio.sleep(_pause_s(self._unknown_count))
 
     async def _changed_entries(self, changes: dict[str, RecordChange]) -> list[PendingEntry]:
         entries = []
@@ -243,6 +252,17 @@ class _PlannedCommit(NamedTuple):
     facts: list[Event]
     now: int
     after: LogExtension
+
+
+def unsaved(error: StoreError) -> StoreError:
+    """Return the error of a run whose progress the store did not take."""
+    return StoreError(
+        f"failed to save execution state: {error.message}", code=error.code, hint=error.hint
+    )
+
+
+def _pause_s(attempt: int) -> float:
+    return float(min(0.01 * 2**attempt, MAX_PAUSE_S))
 
 
 def _difference(before: Any, now: Any) -> events.AgentChanged:

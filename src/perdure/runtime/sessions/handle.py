@@ -14,6 +14,7 @@ from perdure.core.session.permissions import RememberedPermission
 from perdure.core.webhooks.deliveries import Hook
 from perdure.runtime.agents.agents import ReadyAgent
 from perdure.runtime.engine.drives import Drive
+from perdure.runtime.engine.writer import unsaved
 from perdure.runtime.inbox.sessions import NewMessage, Receipt
 from perdure.runtime.models.base import Delta
 from perdure.runtime.records.content import check_text
@@ -23,6 +24,7 @@ from perdure.runtime.sessions.summary import request_summary, summary_error
 from perdure.runtime.streaming import DeltaChunk, DeltaReader
 from perdure.runtime.values import Content, Duration, parse_duration
 from perdure.runtime.views import Event, Result
+from perdure.store.base import Unavailable
 
 _BUFFER_SIZE: Final = 10_000  # deltas kept for a slow reader; more are dropped
 
@@ -163,6 +165,14 @@ class Session(Generic[T_co]):
         return await self._service.runs.follow(await self._begin(message, key, by))
 
     async def _begin(
+        self, message: Content | None, key: str | None, by: str | None
+    ) -> SessionEntry:
+        try:
+            return await self._record_start(message, key, by)
+        except Unavailable as error:
+            raise unsaved(error) from error
+
+    async def _record_start(
         self, message: Content | None, key: str | None, by: str | None
     ) -> SessionEntry:
         receipt = None if message is None else await self._send(message, key, by)

@@ -107,6 +107,17 @@ _MEANINGS: dict[int, tuple[type[StoreError], str, str]] = {
 }
 
 
+# Errors after which a COMMIT is certainly not in the write-ahead log: its last frame, which alone
+# makes it valid, was not written in full. After a failed sync it may be there.
+_UNDONE: Final = frozenset(
+    {
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_IOERR_WRITE,  # also a file system that is now read-only, or a file too large
+    }
+)
+
+
 def python_connect(path: str) -> sqlite3.Connection:
     """Open a connection of Python's own SQLite, for use by one thread at a time."""
     return sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
@@ -198,6 +209,11 @@ def migrations() -> list[str]:
 def is_database_error(error: Exception) -> bool:
     """Return whether SQLite raised the error; each SQLite module has its own `Error` (PEP 249)."""
     return any(base.__name__ == "Error" for base in type(error).__mro__)
+
+
+def is_commit_undone(error: Exception) -> bool:
+    """Return whether a COMMIT that failed with this error has certainly written nothing."""
+    return getattr(error, "sqlite_errorcode", None) in _UNDONE
 
 
 def explain_error(error: Exception, path: Path) -> StoreError:

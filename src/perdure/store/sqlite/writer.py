@@ -19,7 +19,12 @@ from perdure.store.base import Clock, Unavailable, Unknown
 from perdure.store.judge import Commit
 from perdure.store.shared.file_lock import WriteLock
 from perdure.store.sqlite.commands import Claim, Command, CommandExecutor, CommandResult, Reap
-from perdure.store.sqlite.open import WAL_LIMIT_BYTES, explain_error, is_database_error
+from perdure.store.sqlite.open import (
+    WAL_LIMIT_BYTES,
+    explain_error,
+    is_commit_undone,
+    is_database_error,
+)
 from perdure.store.sqlite.side_files import LivenessLock
 
 _LARGEST_BATCH = 1000
@@ -173,12 +178,18 @@ class SqliteWriter:
             return self._after_failure(batch, error)
         try:
             self._execute("COMMIT")
-        except Exception as error:  # noqa: BLE001 - whatever it is, the commit may have been written
-            self.disconnect()
-            reason = explain_error(error, self._path).message
-            text = f"it is unknown whether the commit was written: {reason}"
-            return [Unknown(text, hint="read before writing again") for _ in batch]
+        except Exception as error:  # noqa: BLE001 - no job may end this thread
+            return self._after_failed_commit(batch, error)
         return outcomes
+
+    def _after_failed_commit(self, batch: Sequence[Job], error: Exception) -> list[Outcome]:
+        self.disconnect()  # which rolls back
+        explanation = explain_error(error, self._path)
+        if is_commit_undone(error):
+            text, hint = explanation.message, explanation.hint
+            return [Unavailable(text, hint=hint) for _ in batch]
+        text = f"it is unknown whether the commit was written: {explanation.message}"
+        return [Unknown(text, hint="read before writing again") for _ in batch]
 
     def _sync_at_commit(self, *, needed: bool) -> None:
         """Sync only commits: claims and heartbeats are worthless once their process has ended.

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 
 from perdure.app import store_of
 from perdure.errors import NotAllowed, PerdureError, StoreError
+from perdure.runtime.records.write_probe import WriteProbe
 from perdure.runtime.sessions.service import Service
 from perdure.serve.http.dependencies import AppState, Reads, get_app_state
 from perdure.serve.http.metrics import CONTENT_TYPE, StoreMetrics
@@ -36,8 +37,8 @@ async def healthz() -> Response:
 
 @router.get("/readyz", responses=responses({200: _STATUS}))
 async def readyz(request: Request) -> Response:
-    """Report whether the store can be read and the worker here, if any, runs; 503 if not."""
-    checks = await _check(get_app_state(request))
+    """Report whether the store can be read and written and the worker here runs; 503 if not."""
+    checks = await _check(request, get_app_state(request))
     failures = "; ".join(f"{name}: {status}" for name, status in checks.items() if status != "ok")
     if not failures:
         return json_response({"status": "ready", **checks})
@@ -47,26 +48,36 @@ async def readyz(request: Request) -> Response:
     return json_response(error.to_json(), 503, {"Retry-After": "1"})
 
 
-async def _check(app_state: AppState) -> dict[str, str]:
+async def _check(request: Request, app_state: AppState) -> dict[str, str]:
     if app_state.closing.is_set():
         return {"server": "is shutting down"}
     try:
         service = app_state.service
     except PerdureError as error:
         return {"server": error.message}
-    return {"store": await _check_store(service), "worker": _check_worker(service)}
+    state = request.app.state
+    if not hasattr(state, "write_probe"):
+        state.write_probe = WriteProbe(store_of(app_state.runtime))
+    store = await _check_store(service, state.write_probe)
+    return {"store": store, "worker": _check_worker(service)}
 
 
-async def _check_store(service: Service) -> str:
-    """Return "ok" if the store answers a small read; its address and error go to the log only."""
+async def _check_store(service: Service, probe: WriteProbe) -> str:
+    """Return "ok" if the store takes a small read and a small commit.
+
+    Its address and its error go to the log only.
+    """
+    verb = "read"
     try:
         with anyio.fail_after(READ_S):
             await service.feed.end()
+            verb = "written"
+            await probe.check()
     except TimeoutError:
         return f"does not answer within {READ_S:g} s"
     except StoreError as error:
-        logger.warning("the store cannot be read: %s", error.message)
-        return f"cannot be read ({error.code})"
+        logger.warning("the store cannot be %s: %s", verb, error.message)
+        return f"cannot be {verb} ({error.code})"
     return "ok"
 
 

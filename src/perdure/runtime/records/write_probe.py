@@ -1,0 +1,42 @@
+"""Probe of a store: a small commit that shows whether it can be written."""
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import Final
+
+from perdure.errors import StoreError
+from perdure.store.base import Put, Store, VersionMoved, Write
+
+NAME: Final = "probe"  # of the stream and of its only entry
+INTERVAL_S: Final = 2.0  # a result is used for this long, so that callers cannot cause many commits
+
+
+class WriteProbe:
+    """Commits a change of one small entry, durably, as any other commit."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = asyncio.Lock()
+        self._checked_at = -INTERVAL_S  # monotonic
+        self._error: StoreError | None = None
+
+    async def check(self) -> None:
+        """Raise StoreError if the store cannot be written."""
+        async with self._lock:
+            if time.monotonic() - self._checked_at >= INTERVAL_S:
+                await self._commit()
+        if self._error is not None:
+            raise self._error
+
+    async def _commit(self) -> None:
+        try:
+            entry = await self._store.get(NAME, NAME)
+            version = 0 if entry is None else entry.version
+            put = Put(NAME, NAME, version, NAME, "", None, b"%d" % self._store.now())
+            with suppress(VersionMoved):  # another server has just written it
+                await self._store.commit([Write(NAME, create=NAME)], [put])
+            self._error = None
+        except StoreError as error:
+            self._error = error
+        self._checked_at = time.monotonic()
