@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Any, Final, TypeGuard
 
+from perdure.core.json_depth import MAX_DEPTH, TOO_DEEP
+
 Schema = Mapping[str, Any] | bool
 
 _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
@@ -21,6 +23,7 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "null": (type(None),),
 }
 _DEPTH: Final = 64  # stops recursive references
+_MAX_PATH: Final = 40  # characters shown of the path of a value that is nested too deeply
 
 
 def schema_problems(value: Any, schema: Schema) -> list[tuple[str, str]]:
@@ -173,23 +176,29 @@ def _is_number(bound: object) -> TypeGuard[float]:
     return isinstance(bound, (int, float)) and not isinstance(bound, bool)
 
 
-def json_problem(value: Any, path: str) -> str | None:
+def json_problem(value: Any, path: str, depth: int = 0) -> str | None:
     """Return the first problem, as in `a.b[0] is a date, which is not JSON`; None if it is JSON.
 
     Any list, tuple or mapping is accepted, as JSON encoders do.
     """
-    if isinstance(value, Mapping):
-        bad_key = next((key for key in value if not isinstance(key, str)), None)
-        if bad_key is not None:
-            return f"{path} has the key {bad_key!r}, which is not text"
-        return _first(json_problem(item, f"{path}.{key}") for key, item in value.items())
-    if isinstance(value, list | tuple):
-        return _first(json_problem(item, f"{path}[{n}]") for n, item in enumerate(value))
+    if isinstance(value, Mapping | list | tuple):
+        return _container_problem(value, path, depth)
     if isinstance(value, float) and not isfinite(value):
         return f"{path} is {value}, which is not JSON"
     if value is None or isinstance(value, str | int | float):
         return None
     return f"{path} is a {type(value).__name__}, which is not JSON"
+
+
+def _container_problem(value: Any, path: str, depth: int) -> str | None:
+    if depth >= MAX_DEPTH:
+        return f"{path[:_MAX_PATH]}… is {TOO_DEEP}"
+    if not isinstance(value, Mapping):
+        return _first(json_problem(item, f"{path}[{n}]", depth + 1) for n, item in enumerate(value))
+    bad_key = next((key for key in value if not isinstance(key, str)), None)
+    if bad_key is not None:
+        return f"{path} has the key {bad_key!r}, which is not text"
+    return _first(json_problem(item, f"{path}.{key}", depth + 1) for key, item in value.items())
 
 
 def _first(problems: Iterator[str | None]) -> str | None:

@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from perdure.app import Runtime, service_of, tenant_of
+from perdure.core.json_depth import encode_value
 from perdure.core.pending.commands import CancelCall, Expire, SubmitError, SubmitResult
 from perdure.core.pending.record import PendingRecord, PendingTime
 from perdure.core.pending.settlement import is_overdue
@@ -140,7 +141,7 @@ class PendingToolCall:
 def json_object(value: Any) -> dict[str, Any]:
     """Return the value if it is a JSON object. Raises Refused."""
     try:
-        return msgspec.json.decode(msgspec.json.encode(value), type=dict[str, Any])
+        return msgspec.json.decode(encode_value(value, "input"), type=dict[str, Any])
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
         raise Refused(f"input is not a JSON object: {error}", code="ARGS_INVALID") from error
 

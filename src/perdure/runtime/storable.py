@@ -8,7 +8,10 @@ from typing import Any
 import msgspec
 
 from perdure.core.conversation.messages import Answer, RequestedCall
+from perdure.core.conversation.repair.json_values import json_value
+from perdure.core.json_depth import MAX_DEPTH, TOO_DEEP, encode_value, is_deeper
 from perdure.core.text import storable_text
+from perdure.errors import Refused
 from perdure.runtime.ids import secret_id
 
 
@@ -28,14 +31,26 @@ def storable_answer(answer: Answer) -> tuple[Answer, Mapping[str, str]]:
     text = storable_text(answer.text)
     if not calls and text is answer.text and thinking is answer.thinking:
         return answer, problems
-    return replace(answer, text=text, thinking=thinking, calls=tuple(calls.values())), problems
+    # The native response has the arguments too.
+    native = answer.native if _is_storable_native(answer.native) else None
+    answer = replace(answer, native=native, text=text, thinking=thinking)
+    return replace(answer, calls=tuple(calls.values())), problems
+
+
+def _is_storable_native(native: bytes | None) -> bool:
+    return native is None or not is_deeper(native, MAX_DEPTH)
 
 
 def _storable_params(params: Any) -> tuple[dict[str, Any], str | None]:
     try:
-        value: Any = msgspec.json.decode(msgspec.json.encode(params))
+        value: Any = msgspec.json.decode(encode_value(params, "a value"))
+    except Refused:
+        bounded = json_value(params)
+        return bounded if isinstance(bounded, dict) else {"value": bounded}, TOO_DEEP
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
         return _displayable(params), f"not JSON ({storable_text(str(error))})"
+    if isinstance(value, str) and is_deeper(value, MAX_DEPTH):
+        return {"value": value}, TOO_DEEP  # a parser of JSON has given up
     if not isinstance(value, dict):
         return {"value": value}, f"{type(params).__name__}, not an object"
     return value, None

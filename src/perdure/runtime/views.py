@@ -8,6 +8,7 @@ from typing import Any, Final, Generic
 import msgspec
 from typing_extensions import TypeVar
 
+from perdure.core.json_depth import check_readable
 from perdure.core.literals import RunState
 from perdure.core.log.events import AgentError, CompactionFailed
 from perdure.core.log.redaction import redact_event_data
@@ -25,7 +26,7 @@ from perdure.core.session.permissions import RememberedPermission
 from perdure.core.session.projections import Projection, StateDetails, project
 from perdure.core.session.state import State as SessionState
 from perdure.core.session.usage import Usage, display_usage
-from perdure.errors import PerdureError, Refused
+from perdure.errors import Corrupt, PerdureError, Refused
 from perdure.runtime.mcp.servers import DOWN_HINT, ServerDown
 from perdure.runtime.records.log import unreadable_record
 from perdure.runtime.values import Decision, PendingCall
@@ -347,8 +348,9 @@ def public_event(stream_names: tuple[str, str], record: Any) -> Event:
     """Return a stored record as the public event, redacted. Raises Corrupt, naming the record."""
     tenant, session_id = stream_names
     try:
+        check_readable(record.data)
         data: dict[str, Any] = msgspec.json.decode(record.data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, Corrupt) as error:
         raise unreadable_record(record, error) from error
     shown = redact_event_data(record.type, data)
     return Event(session_id, record.seq, record.pos, record.type, record.at, shown, tenant)

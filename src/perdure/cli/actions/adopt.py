@@ -10,6 +10,7 @@ from perdure.cli.open import with_runtime
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, line, plural
 from perdure.core.conversation.repair import Issue
+from perdure.core.json_depth import check_body_depth
 from perdure.core.transfer.foreign import ForeignSession, parse
 from perdure.errors import Refused
 from perdure.runtime.ids import new_id
@@ -88,7 +89,9 @@ def _with_message_files(file: str, data: bytes) -> bytes:
 
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes())
+        data = path.read_bytes()
+        check_body_depth(data, path.name)
+        return json.loads(data)
     except (OSError, ValueError, RecursionError):
         return None  # an unreadable part is left out, and the rest of its message stays
 

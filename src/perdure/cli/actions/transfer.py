@@ -12,6 +12,7 @@ from perdure.cli.actions.adopt import import_foreign
 from perdure.cli.open import find_entry, with_runtime
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, line, plural
+from perdure.core.json_depth import check_body_depth
 from perdure.errors import Corrupt, Refused
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.transfer.imports import ImportReport
@@ -97,6 +98,7 @@ def _read_file(file: str) -> bytes:
 def _is_export(data: bytes) -> bool:
     """Return True if the data begins like an export; empty data counts as one."""
     first = data.lstrip().split(b"\n", 1)[0]
+    check_body_depth(first, "the first line")
     try:
         value = msgspec.json.decode(first)
     except (msgspec.MsgspecError, UnicodeDecodeError):

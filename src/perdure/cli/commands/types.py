@@ -10,6 +10,8 @@ def json_object(value: Any) -> dict[str, Any]:
     """Parse the value of an option as a JSON object."""
     try:
         parsed = value if isinstance(value, dict) else json.loads(value)
+    except RecursionError as error:
+        raise click.BadParameter("it is nested too deeply") from error
     except ValueError as error:
         raise click.BadParameter(f"{value!r} is not valid JSON: {error}") from error
     if not isinstance(parsed, dict):
@@ -26,5 +28,7 @@ def change(value: Any) -> tuple[str, Any]:
         raise click.BadParameter(f"{value!r} is not of the form key=value")
     try:
         return key, json.loads(text)
+    except RecursionError as error:
+        raise click.BadParameter(f"{key} is nested too deeply") from error
     except ValueError:
         return key, text

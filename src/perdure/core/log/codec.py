@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from perdure.core.json_depth import check_readable
 from perdure.core.log import events
 from perdure.errors import Corrupt
 
@@ -77,10 +78,11 @@ def decode(kind: str, data: bytes) -> events.Event:
     if decoder is None:
         return events.Unknown(kind, data)
     try:
+        check_readable(data)
         if b'"v":' in data or kind in VERSIONS:
             return _decode_version(kind, data)
         return decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, Corrupt) as error:
         raise Corrupt(f"an event of type {kind!r} cannot be read: {error}") from error
 
 

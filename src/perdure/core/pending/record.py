@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from perdure.core.json_depth import check_readable
 from perdure.core.literals import CallKind, DecisionKind, PendingStatus
 from perdure.core.log.events import RAISED, ApprovalPolicy
 from perdure.core.log.redaction import mask_arguments
@@ -234,8 +235,9 @@ def encode(record: PendingRecord) -> bytes:
 def decode(data: bytes) -> PendingRecord:
     """Return the record of an entry. Raises Corrupt."""
     try:
+        check_readable(data)
         return _decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, Corrupt) as error:
         raise Corrupt(f"the entry of a pending call cannot be read: {error}") from error
 
 

@@ -178,7 +178,7 @@ def parse_arguments(arguments: Any) -> tuple[Any, bool]:
         return ({} if arguments is None else arguments), True
     try:
         return (json.loads(arguments) if arguments.strip() else {}), True
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments, False
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct, field
 
+from perdure.core.json_depth import READABLE_DEPTH, is_deeper, pruned
 from perdure.core.literals import RunState
 from perdure.core.log.events import PENDING_EXECUTIONS
 from perdure.core.session import queues
@@ -138,8 +139,14 @@ def encode(record: SessionRecord) -> bytes:
 
 
 def decode(data: bytes) -> SessionRecord:
-    """Return the record of an entry. Raises Corrupt."""
+    """Return the record of an entry. Raises Corrupt.
+
+    Metadata that is nested too deeply to be read is cut: the session can still be listed, as
+    damaged since its log has the same metadata, and deleted.
+    """
     try:
+        if is_deeper(data, READABLE_DEPTH):
+            data = pruned(data)
         return _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Corrupt(f"the entry of a session cannot be read: {error}") from error

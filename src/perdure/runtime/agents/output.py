@@ -9,6 +9,7 @@ import msgspec
 from perdure.core.conversation.messages import Answer
 from perdure.core.driver.model_failures import cut_off_response
 from perdure.core.driver.verdicts import Correct, Ending, Finish, GiveUp
+from perdure.core.json_depth import MAX_DEPTH, is_deeper, too_deep
 from perdure.core.json_values import schema_problems
 from perdure.core.log.stop_reasons import is_cut
 from perdure.errors import ConfigError, Refused
@@ -56,6 +57,8 @@ class OutputShape:
             return Finish(msgspec.json.encode(answer.text))
         data = answer.output if answer.output is not None else answer.text.strip().encode()
         try:
+            if is_deeper(data, MAX_DEPTH):
+                raise too_deep("it")
             value = msgspec.json.decode(data)
             self.load(value)
             return Finish(msgspec.json.encode(value))

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.core.json_depth import check_readable
 from perdure.core.log import codec
 from perdure.core.pending import record as pending
 from perdure.core.session import naming as index
@@ -114,6 +115,7 @@ class IntegrityCheckup:
 
 def _event_problem(kind: str, data: Any) -> str:
     try:
+        check_readable(data)
         msgspec.json.decode(data, type=dict[str, msgspec.Raw])
         codec.decode(kind, data)
     except Corrupt as error:

@@ -9,6 +9,7 @@ import msgspec
 
 from perdure.core.conversation.messages import conversation
 from perdure.core.conversation.repair import repair
+from perdure.core.json_depth import check_readable
 from perdure.core.log import codec, events
 from perdure.core.log.events import StampedEvent
 from perdure.core.pending import record as pending
@@ -58,6 +59,7 @@ def read_readable(stream: StreamInspection) -> ReadableLog:
 
 
 def _decode(record: StoredRecord) -> StampedEvent:
+    check_readable(record.data)
     msgspec.json.decode(record.data, type=dict[str, msgspec.Raw])
     return StampedEvent(record.seq, record.at, codec.decode(record.type, record.data))
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -24,6 +23,7 @@ from perdure.errors import Conflict, PerdureError, Refused
 from perdure.runtime.ids import new_id
 from perdure.runtime.inbox.message_keys import check_same, entry_key, message_key_puts
 from perdure.runtime.records.cache import CachedSession, SessionCache
+from perdure.runtime.records.content import check_json
 from perdure.runtime.records.entries import (
     SessionEntry,
     SessionRef,
@@ -305,7 +305,7 @@ class SessionInbox:
 
     async def put_metadata(self, entry: SessionEntry, changes: Mapping[str, Any]) -> bool:
         """Change metadata; return False if the session's entry has changed since it was read."""
-        _check_json(changes, "metadata")
+        check_json("metadata", changes, "METADATA_INVALID")
         now = self._store.now()
         merged = {**entry.record.metadata, **changes}
         indexed = index.index_metadata(merged)
@@ -347,7 +347,7 @@ def _check_agent(ref: SessionRef, entry: SessionEntry) -> SessionEntry:
 
 def _new_record(ref: SessionRef, message: NewMessage | None, now: int) -> SessionRecord:
     metadata = {k: v for k, v in (ref.metadata or {}).items() if v is not None}
-    _check_json(metadata, "metadata")
+    check_json("metadata", metadata, "METADATA_INVALID")
     return SessionRecord(
         id=ref.session_id,
         tenant=ref.tenant,
@@ -378,10 +378,3 @@ def message_title(content: events.Content) -> str:
         names = ("text", "name", "mediaType")
         content = " ".join(next((part[n] for n in names if part.get(n)), "") for part in content)
     return " ".join(content.split())[:80]
-
-
-def _check_json(value: Any, label: str) -> None:
-    try:
-        msgspec.json.encode(value)
-    except (TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise Refused(f"{label} is not JSON: {error}", code="METADATA_INVALID") from error

@@ -21,6 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from perdure.core.conversation.messages import Answer, AssistantMessage, RequestedCall
+from perdure.core.conversation.repair.json_values import to_text
 from perdure.errors import ConfigError, ModelError, ModelUnavailable
 from perdure.runtime.models.base import Delta, DeltaKind, Request
 
@@ -171,7 +172,7 @@ def _words(answer: Answer) -> Iterator[tuple[DeltaKind, str, str | None]]:
         ("thinking", answer.thinking, None),
         ("text", answer.text, None),
     ]
-    texts += [("args", json.dumps(call.params), call.id) for call in answer.calls if call.params]
+    texts += [("args", to_text(call.params), call.id) for call in answer.calls if call.params]
     for kind, text, call_id in texts:
         for word in re.findall(r"\S+\s*|\s+", text or ""):
             yield kind, word, call_id

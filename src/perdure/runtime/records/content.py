@@ -4,6 +4,9 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any, Final
 
+import msgspec
+
+from perdure.core.json_depth import encode_value
 from perdure.core.log import events
 from perdure.errors import Refused
 from perdure.runtime.values import Content, File
@@ -34,6 +37,16 @@ def check_text(name: str, text: Any) -> None:
     except UnicodeEncodeError as error:
         raise Refused(f"{name} has a lone surrogate", code="VALUE_INVALID") from error
     check_size(text, f"the {name}")
+
+
+def check_json(label: str, value: Any, code: str = "VALUE_INVALID") -> bytes:
+    """Return a value as JSON. Raises Refused if it cannot be stored as that."""
+    try:
+        return encode_value(value, label)
+    except (TypeError, ValueError, msgspec.MsgspecError) as error:
+        raise Refused(
+            f"{label} is not JSON: {error}", code=code, hint="use text, numbers, lists and objects"
+        ) from error
 
 
 async def stored_content(store: Store, content: Content) -> events.Content:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from perdure.core.conversation.messages import Conversation, Message
 from perdure.core.conversation.repair import IncrementalCanonical, IncrementalRepair
+from perdure.core.json_depth import check_body_depth, too_deep
 from perdure.core.log import codec
 from perdure.core.log.events import Compacted, Event, StampedEvent
 from perdure.core.session.state import State, fold
@@ -105,6 +106,10 @@ def unreadable_record(record: Record, error: Exception) -> Corrupt:
 
 
 def as_record(event: Event, at: int) -> Record:
-    """Return the record of an event."""
-    kind, data = codec.encode(event)
+    """Return the record of an event. Raises Refused TOO_DEEP."""
+    try:
+        kind, data = codec.encode(event)
+    except RecursionError as error:
+        raise too_deep(f"an event of type {codec.NAMES[type(event)]!r}") from error
+    check_body_depth(data, f"an event of type {kind!r}")
     return Record(kind, data, at)

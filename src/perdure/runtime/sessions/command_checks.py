@@ -4,14 +4,12 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-import msgspec
-
 from perdure.core.pending.commands import Approve, Command, Respond, SubmitResult
 from perdure.core.pending.record import PendingRecord
 from perdure.core.roles import ROLES
 from perdure.errors import Refused
 from perdure.runtime.agents.agents import Agents, ReadyAgent
-from perdure.runtime.records.content import check_size, check_text
+from perdure.runtime.records.content import check_json, check_size, check_text
 from perdure.runtime.tools.invoke import is_valid_result
 from perdure.runtime.tools.tool import Tool
 
@@ -44,11 +42,7 @@ def _check_json(name: str, value: Any) -> None:
     if isinstance(value, str):
         check_text(name, value)
         return
-    try:
-        encoded = msgspec.json.encode(value)
-    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise Refused(f"{name} is not JSON: {error}", code="VALUE_INVALID") from error
-    check_size(encoded, f"the {name}")
+    check_size(check_json(name, value), f"the {name}")
 
 
 def _check_role(role: Any) -> None:

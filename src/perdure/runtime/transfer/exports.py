@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from perdure.core.json_depth import check_readable
 from perdure.core.log import codec, events
 from perdure.core.log.events import Content
 from perdure.core.log.redaction import redact_event_data
@@ -96,6 +97,7 @@ async def _records(store: Store, stream: str) -> AsyncIterator[Record]:
 
 def _decode(record: Record) -> events.Event:
     try:
+        check_readable(record.data)
         msgspec.json.decode(record.data, type=dict[str, msgspec.Raw])
         return codec.decode(record.type, record.data)
     except (msgspec.MsgspecError, UnicodeDecodeError, Corrupt) as error:

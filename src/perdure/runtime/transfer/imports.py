@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec.structs import replace
 
+from perdure.core.json_depth import check_body_depth
 from perdure.core.log import codec, events
 from perdure.core.log.events import StampedEvent
 from perdure.core.pending.record import PendingRecord
@@ -137,6 +138,7 @@ def _read(lines: Iterable[bytes]) -> _Archive:
         if not text.strip():
             continue
         try:
+            check_body_depth(text, "it")
             line = msgspec.json.decode(text, type=_ArchiveLine)
             bundle = _add_line(archive, bundle, line)
         except (msgspec.MsgspecError, UnicodeDecodeError, PerdureError, ValueError) as error:

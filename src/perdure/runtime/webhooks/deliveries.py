@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.core.json_depth import check_readable
 from perdure.core.session.naming import check_id
 from perdure.core.webhooks import deliveries
 from perdure.core.webhooks.deliveries import KIND, TYPES, Attempt, Delivery, DeliveryStep
@@ -55,7 +56,9 @@ class Deliveries:
         log = [
             {"at": record.at, **msgspec.json.decode(record.data)} for record in stored.records[1:]
         ]
-        body = msgspec.json.decode(stored.records[0].data)
+        payload = stored.records[0].data
+        check_readable(payload)
+        body = msgspec.json.decode(payload)
         return {**await self.to_json(delivery), "body": body, "log": log}
 
     async def _target_display(self, name: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from fastapi import Response
 
+from perdure.core.json_depth import check_body_depth
 from perdure.errors import Refused
 
 T = TypeVar("T")
@@ -26,7 +27,7 @@ ERROR: Final[Schema] = {
 _UNKNOWN_FIELD: Final = re.compile(
     r"Object contains unknown field `(.*?)`(?: - at `([^`]*)`)?", re.DOTALL
 )
-_NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError)
 _MAX_NAMES: Final = 20
 ANYWHERE: Final = (400, 401, 403, 413, 429, 500, 503)  # errors that any route may return
 _ERRORS: Final[Mapping[int, str]] = {
@@ -105,6 +106,7 @@ def object_schema(required: Iterable[str] = (), **properties: Schema) -> Schema:
 
 def decode_body(raw: bytes, body_type: type[T]) -> T:
     """Decode a body as this type. Raises Refused, which names the place of the error."""
+    check_body_depth(raw, "the body")
     try:
         return msgspec.json.decode(raw, type=body_type)
     except msgspec.ValidationError as error:

@@ -22,7 +22,8 @@ from perdure.core.conversation.repair import (
     repair,
 )
 from perdure.core.conversation.repair.call_ids import CallIds
-from perdure.core.conversation.repair.json_values import MAX_DEPTH, json_value
+from perdure.core.conversation.repair.json_values import json_value
+from perdure.core.json_depth import MAX_DEPTH
 from perdure.core.pending.settlement import INTERRUPTED
 from perdure.core.providers import render
 

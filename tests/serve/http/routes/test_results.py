@@ -128,7 +128,6 @@ async def test_an_unknown_id_is_not_found(client: Client) -> None:
         ("result", b"[]"),
         ("result", b'{"pendingID": "\xff"}'),
         ("result", b'{"pendingID": "p", "result": "\\ud800"}'),
-        ("result", b"[" * 100_000),
         ("result", b'{"pendingID": "p"}'),
         ("result", b'{"result": {"output": "x"}}'),
         ("result", b'{"pendingID": "", "result": {"output": "x"}}'),

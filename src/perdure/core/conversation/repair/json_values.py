@@ -4,7 +4,8 @@ import json
 from math import isfinite
 from typing import Any, Final
 
-MAX_DEPTH: Final = 100  # more than arguments of tools need, less than the limit of JSON parsers
+from perdure.core.json_depth import MAX_DEPTH
+
 MAX_NODES: Final = 1_000_000  # objects and lists; a value with more of them is treated as cyclic
 _DEPTH_RESERVE: Final = 10  # a converted value must still fit into a message
 _MAX_BITS: Final = 1_024  # most parsers do not accept longer integers

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from typing import Any, Final
 
+from perdure.core.json_depth import check_body_depth
 from perdure.core.transfer.foreign import (
     claude_code,
     codex,
@@ -48,6 +49,7 @@ def _read(rows: list[Any], agent: str | None) -> ForeignSession | None:
 
 def _rows(data: bytes) -> tuple[list[Any], list[str]]:
     """Return the rows of a file, a list or lines of JSON, and notes on unreadable lines."""
+    check_body_depth(data, "it")
     text = data.decode("utf-8-sig", "replace")
     try:
         value = json.loads(text)

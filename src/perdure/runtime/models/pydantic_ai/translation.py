@@ -139,7 +139,7 @@ class OutputRequest:
         """Return the output in the text of a response; None if it is not JSON."""
         try:
             return self.encode_output(json.loads(text))
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
     def encode_output(self, value: object) -> bytes:
