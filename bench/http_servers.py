@@ -19,7 +19,8 @@ from pydantic import BaseModel
 from perdure import Agent, PendingCall, Principal, Runtime, tool
 from perdure.serve.http.app import application
 from perdure.serve.http.auth import token_authenticator
-from perdure.serve.http.middleware import Rate, Rules
+from perdure.serve.http.middleware import Rules
+from perdure.serve.limits import Rate
 from perdure.store.sqlite.open import apply_settings, python_connect
 from perdure.testing import ScriptedModel
 

@@ -153,3 +153,16 @@ async def test_the_configuration_says_how_long(
     runtime = Runtime.from_config(tmp_path / "perdure.yaml")
     assert runtime._service.keep_settled_ms == 36 * 3_600_000
     assert Runtime("memory:")._service.keep_settled_ms == 7 * 86_400_000
+
+
+async def test_a_sweep_goes_on_after_a_step_back_of_the_clock(clock: ManualClock) -> None:
+    clock.advance("1h")
+    store = Counting(clock)
+    await settled_calls(store, 1, clock.now())
+    sweep = Retention(store)
+    while await sweep.run_step() or sweep._remaining:
+        clock.advance("5s")
+    looks = store.looks
+    clock._now -= 3_600_000
+    await sweep.run_step()
+    assert store.looks > looks

@@ -1,6 +1,8 @@
 """Who signs what it sends needs no token; who does not sign right is nobody."""
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -183,3 +185,68 @@ async def test_a_secret_that_was_given_for_one_call_must_sign_for_it(
     refused(await stranger.post(path, content=body, headers=plain(body, "wrong")))
     answer = await stranger.post(path, content=body, headers=plain(body, "mine"))
     assert answer.is_success, answer.text
+
+
+async def arriving(
+    body: bytes, started: asyncio.Event, rest: asyncio.Event
+) -> AsyncIterator[bytes]:
+    """Send half of a body, and the rest later."""
+    half = len(body) // 2
+    yield body[:half]
+    started.set()
+    await rest.wait()
+    yield body[half:]
+
+
+BIG = 10 * 2**20 - 1000
+
+
+async def test_bodies_without_a_token_share_one_budget_of_memory(
+    rt: Runtime, client_of: MakeClient
+) -> None:
+    """60 of them held 742 MB before."""
+    app = asgi(rt, auth=TOKENS)
+    pending_id = (await parked(rt))["tool"]
+    body = body_of(pending_id, "x" * (BIG - 100))
+    headers = plain(b"another body", SECRET) | {"Content-Length": str(len(body))}
+    started = [asyncio.Event() for _ in range(6)]
+    rest = asyncio.Event()
+
+    async def post(path: str, content: Any, headers: dict[str, str]) -> Any:
+        async with client_of(app, as_=None) as nobody:
+            return await nobody.post(path, content=content, headers=headers)
+
+    path = f"/async-tool/webhook/{pending_id}"
+    first = [
+        asyncio.create_task(post(path, arriving(body, event, rest), headers)) for event in started
+    ]
+    for event in started:
+        await event.wait()
+    for route in (path, "/async-tool/webhook", "/async-tool/result"):
+        answer = await post(route, body, headers)
+        told = refusal(answer, 503, "BUSY")
+        assert answer.headers["Retry-After"] == "5"
+        assert "token" in told["hint"]
+    small = body_of(pending_id, "rubbish")
+    refusal(await post(path, small, plain(small, SECRET)), 400, "RESULT_INVALID")
+    async with client_of(app) as admin:  # a token needs no room in the budget
+        refused = await admin.post("/async-tool/result", content=body_of("p_none", "x" * BIG))
+        assert refused.status_code == 404
+    rest.set()
+    for answer in await asyncio.gather(*first):
+        refusal(answer, 401, "SIGNATURE_INVALID")
+    assert (await post(path, body, plain(body, SECRET))).is_success
+
+
+async def test_a_body_is_not_read_if_its_headers_are_wrong_already(
+    rt: Runtime, client_of: MakeClient, clock: ManualClock
+) -> None:
+    pending_id = (await parked(rt))["tool"]
+    started = asyncio.Event()
+    body = body_of(pending_id)
+    async with client_of(asgi(rt, auth=TOKENS), as_=None) as nobody:
+        for headers in (standard(body, SECRET, clock.now() - 600_000), {}):
+            content = arriving(body, started, asyncio.Event())  # the rest never comes
+            path = f"/async-tool/webhook/{pending_id}"
+            refused(await nobody.post(path, content=content, headers=headers))
+    assert not started.is_set()

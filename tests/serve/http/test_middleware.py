@@ -10,9 +10,11 @@ from tests.support.http_client import Client, MakeClient
 from tests.support.http_shop import TOKENS, parked
 
 from perdure import Runtime
+from perdure.serve import limits
 from perdure.serve.http.app import application
 from perdure.serve.http.auth import token_authenticator
-from perdure.serve.http.middleware import Rate, RateLimiter, Rules, request_source
+from perdure.serve.http.middleware import Rules, request_source
+from perdure.serve.limits import Rate, RateLimiter
 from perdure.testing import ManualClock
 
 
@@ -21,8 +23,15 @@ def served(rt: Runtime, client_of: MakeClient, peer: str = "1.2.3.4", **rules: A
     return client_of(app, transport={"client": (peer, 1)})
 
 
+@pytest.fixture
+def limit_clock(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    """The clock of rate limits, which else never stands still."""
+    monkeypatch.setattr(limits, "monotonic_ms", clock.now)
+    return clock
+
+
 async def test_a_source_runs_into_the_default_limit_and_may_come_back(
-    client: Client, clock: ManualClock
+    client: Client, limit_clock: ManualClock
 ) -> None:
     """S0.80"""
     for _ in range(200):
@@ -31,13 +40,13 @@ async def test_a_source_runs_into_the_default_limit_and_may_come_back(
     told = refusal(answer, 429, "RATE_LIMITED")
     assert answer.headers["Retry-After"] == "1"
     assert told["hint"] == "try again in 1 s"
-    clock.advance("1s")
+    limit_clock.advance("1s")
     statuses = [(await client.get("/agents")).status_code for _ in range(101)]
     assert statuses == [200] * 100 + [429]
 
 
 async def test_an_id_runs_into_the_default_limit_and_others_do_not(
-    rt: Runtime, client: Client, clock: ManualClock
+    rt: Runtime, client: Client, limit_clock: ManualClock
 ) -> None:
     """S0.80"""
     ids, other = await parked(rt), await parked(rt, "other")
@@ -50,10 +59,11 @@ async def test_an_id_runs_into_the_default_limit_and_others_do_not(
         refusal(await post(ids["tool"]), 400, "RESULT_INVALID")
     refusal(await post(ids["tool"]), 429, "RATE_LIMITED")
     refusal(await post(other["tool"]), 400, "RESULT_INVALID")
-    clock.advance("1s")
+    limit_clock.advance("1s")
     refusal(await post(ids["tool"]), 400, "RESULT_INVALID")
 
 
+@pytest.mark.usefixtures("limit_clock")
 async def test_a_session_runs_into_its_limit_by_whichever_door_messages_come(
     rt: Runtime, client: Client
 ) -> None:
@@ -65,6 +75,7 @@ async def test_a_session_runs_into_its_limit_by_whichever_door_messages_come(
     refusal(await client.post("/sessions/s/messages", json={"content": "Hi"}), 429, "RATE_LIMITED")
 
 
+@pytest.mark.usefixtures("limit_clock")
 async def test_sources_are_counted_apart(rt: Runtime, client_of: MakeClient) -> None:
     app = application(rt, token_authenticator(TOKENS), Rules(per_source=Rate(1, 1)))
     one, two = (client_of(app, transport={"client": (peer, 1)}) for peer in ("1.1.1.1", "2.2.2.2"))
@@ -80,12 +91,24 @@ async def test_whether_the_process_lives_may_be_asked_at_any_rate(
     assert [(await client.get("/healthz")).status_code for _ in range(3)] == [200] * 3
 
 
-def test_a_limit_remembers_only_so_many() -> None:
+def test_a_limit_remembers_only_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "monotonic_ms", lambda: 0)
     limit = RateLimiter(Rate(1, 1), max_keys=10)
-    assert [limit.take(str(n), 0) for n in range(100)] == [0] * 100
+    assert [limit.take(str(n)) for n in range(100)] == [0] * 100
     assert len(limit) == 10
-    assert limit.take("99", 0) == 1000
-    assert limit.take("0", 0) == 0
+    assert limit.take("99") == 1000
+    assert limit.take("0") == 0
+
+
+async def test_a_step_back_of_the_clock_locks_no_client_out(
+    rt: Runtime, client: Client, clock: ManualClock
+) -> None:
+    ids = await parked(rt)
+    body = {"pendingID": ids["tool"], "result": {"output": "rubbish"}}
+    refusal(await client.post("/async-tool/result", json=body), 400, "RESULT_INVALID")
+    clock._now -= 2 * 3_600_000
+    assert (await client.get("/agents")).is_success
+    refusal(await client.post("/async-tool/result", json=body), 400, "RESULT_INVALID")
 
 
 PROXIES = Rules(trusted_proxies=(ip_network("10.0.0.0/8"), ip_network("fd00::/8")))
@@ -163,6 +186,7 @@ async def test_the_head_of_a_stream_does_not_wait_for_its_end(rt: Runtime, clien
         assert answer.headers["Content-Type"].startswith("text/event-stream")
 
 
+@pytest.mark.usefixtures("limit_clock")
 async def test_another_tenant_uses_nothing_of_an_id_s_limit_up(
     rt: Runtime, client_of: MakeClient
 ) -> None:

@@ -9,8 +9,8 @@ from perdure.config.settings import TokenConfig
 from perdure.core.roles import Principal
 from perdure.errors import ConfigError
 from perdure.serve.http.app import application
-from perdure.serve.http.middleware import Rate
 from perdure.serve.http.setup import is_loopback, setup
+from perdure.serve.limits import Rate
 
 OPS = TokenConfig(name="ops", token="t0", role="operator", tenant="acme", on_behalf=True)  # noqa: S106
 
@@ -47,6 +47,28 @@ def test_this_machine_needs_no_token(host: str) -> None:
         ({"X-Forwarded-For": "8.8.8.8"}, 401),
         ({"X-Forwarded-Host": "agents.example"}, 401),
         ({"Forwarded": "for=8.8.8.8"}, 401),
+        *[
+            ({name: "8.8.8.8"}, 401)
+            for name in (
+                "Via",
+                "X-Forwarded-Proto",
+                "X-Forwarded-Prefix",
+                "X-Real-IP",
+                "CF-Connecting-IP",
+                "CF-Ray",
+                "CDN-Loop",
+                "True-Client-IP",
+                "Fastly-Client-IP",
+                "Fly-Client-IP",
+                "X-Client-IP",
+                "X-Cluster-Client-IP",
+                "X-Original-Forwarded-For",
+                "X-Envoy-External-Address",
+                "X-Azure-ClientIP",
+                "X-Amzn-Trace-Id",
+                "Tailscale-User-Login",
+            )
+        ],
     ],
 )
 async def test_what_a_tunnel_passes_on_is_not_from_this_machine(

@@ -1,5 +1,6 @@
 """`perdure serve`: the server process, from its listening socket to its shutdown."""
 
+import asyncio
 import logging
 import os
 import signal
@@ -23,6 +24,7 @@ from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal
 from perdure.config import ServerConfig, blocking_warnings, load
 from perdure.errors import ConfigError
+from perdure.serve.connections import Capacity, protocol_factory
 from perdure.serve.http.app import application
 from perdure.serve.http.setup import Setup, setup
 
@@ -79,11 +81,13 @@ class _ServerProcess:
         self._listener = listener
         self._has_worker = worker
         self._closing = anyio.Event()
+        self._capacity = Capacity()
         self._worker_scope: anyio.CancelScope | None = None
         self._signals: list[signal.Signals] = []
 
     async def run(self) -> int:
         """Open, serve, shut down: first no new work, then requests in progress, then leases."""
+        asyncio.get_running_loop().set_exception_handler(self._capacity.handle_loop_error)
         async with open_without_worker(self._runtime):
             server = self._server()
             async with anyio.create_task_group() as tasks:
@@ -111,6 +115,7 @@ class _ServerProcess:
         return _Server(
             uvicorn.Config(
                 app,
+                http=protocol_factory(self._capacity),
                 log_config=None,
                 access_log=False,
                 server_header=False,

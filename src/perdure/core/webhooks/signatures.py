@@ -77,37 +77,65 @@ def verify(
     A Standard Webhooks signature takes precedence: a stale one is refused even next to a valid
     plain one. A missing signature is a wrong one, and without a secret every signature is.
     """
-    by_name = {name.lower(): value for name, value in headers.items()}
-    usable = [secret for secret in secrets if any(_standard_keys(secret))]
-    if not usable:
-        return SignatureCheck(ok=False, reason="there is no secret to check with")
-    if STANDARD in by_name:
-        return _verify_standard(by_name, body, usable, now)
-    if PLAIN in by_name:
-        return _verify_plain(by_name[PLAIN], body, usable)
-    return SignatureCheck(ok=False, reason="there is no signature")
+    check = StreamedCheck(headers, secrets, now)
+    check.update(body)
+    return check.result()
 
 
-def _verify_plain(signature: str, body: bytes, secrets: Sequence[str]) -> SignatureCheck:
-    digest = signature.strip().lower().removeprefix("sha256=")
-    if _has_common([_hex(body, secret) for secret in secrets], [digest]):
-        return SignatureCheck(ok=True, scheme="plain")
-    return SignatureCheck(ok=False, scheme="plain", reason="no secret gives this signature")
+class StreamedCheck:
+    """Check of a body that arrives in pieces, by the rules of `verify`."""
 
+    def __init__(self, headers: Mapping[str, str], secrets: Sequence[str], now: int) -> None:
+        by_name = {name.lower(): value for name, value in headers.items()}
+        usable = [secret for secret in secrets if any(_standard_keys(secret))]
+        self.problem: str | None = None  # known before the body
+        self._scheme: Literal["plain", "standard"] | None = None
+        self._message_id: str | None = None
+        self._received: list[str] = []
+        self._macs: list[hmac.HMAC] = []
+        if not usable:
+            self.problem = "there is no secret to check with"
+        elif STANDARD in by_name:
+            self._expect_standard(by_name, usable, now)
+        elif PLAIN in by_name:
+            self._expect_plain(by_name[PLAIN], usable)
+        else:
+            self.problem = "there is no signature"
 
-def _verify_standard(
-    headers: Mapping[str, str], body: bytes, secrets: Sequence[str], now: int
-) -> SignatureCheck:
-    message_id, timestamp = headers.get(ID, ""), headers.get(TIMESTAMP, "").strip()
-    problem = _envelope_problem(message_id, timestamp, now)
-    if problem is not None:
-        return SignatureCheck(ok=False, scheme="standard", reason=problem)
-    signed_parts = [part.partition(",") for part in headers[STANDARD].split()[:_MAX_SIGNATURES]]
-    signatures = [value for version, _, value in signed_parts if version == "v1"]
-    keys = [key for secret in secrets for key in _standard_keys(secret)]
-    if _has_common([_standard(body, key, message_id, timestamp) for key in keys], signatures):
-        return SignatureCheck(ok=True, scheme="standard", message_id=message_id)
-    return SignatureCheck(ok=False, scheme="standard", reason="no secret gives this signature")
+    def _expect_plain(self, signature: str, secrets: Sequence[str]) -> None:
+        self._scheme = "plain"
+        self._received = [signature.strip().lower().removeprefix("sha256=")]
+        self._macs = [hmac.new(secret.encode(), digestmod=hashlib.sha256) for secret in secrets]
+
+    def _expect_standard(
+        self, headers: Mapping[str, str], secrets: Sequence[str], now: int
+    ) -> None:
+        self._scheme = "standard"
+        message_id, timestamp = headers.get(ID, ""), headers.get(TIMESTAMP, "").strip()
+        self.problem = _envelope_problem(message_id, timestamp, now)
+        if self.problem is not None:
+            return
+        self._message_id = message_id
+        signed_parts = [part.partition(",") for part in headers[STANDARD].split()[:_MAX_SIGNATURES]]
+        self._received = [value for version, _, value in signed_parts if version == "v1"]
+        keys = [key for secret in secrets for key in _standard_keys(secret)]
+        self._macs = [_standard_mac(key, message_id, timestamp) for key in keys]
+
+    def update(self, piece: bytes) -> None:
+        """Add the next piece of the body."""
+        for mac in self._macs:
+            mac.update(piece)
+
+    def result(self) -> SignatureCheck:
+        """Return the result for the pieces so far."""
+        if self.problem is not None:
+            return SignatureCheck(ok=False, scheme=self._scheme, reason=self.problem)
+        is_plain = self._scheme == "plain"
+        expected = [mac.hexdigest() if is_plain else _base64(mac) for mac in self._macs]
+        if _has_common(expected, self._received):
+            return SignatureCheck(ok=True, scheme=self._scheme, message_id=self._message_id)
+        reason = "no secret gives this signature"
+        return SignatureCheck(ok=False, scheme=self._scheme, reason=reason)
 
 
 def _envelope_problem(message_id: str, timestamp: str, now: int) -> str | None:
@@ -135,8 +163,17 @@ def _hex(body: bytes, secret: str) -> str:
 
 
 def _standard(body: bytes, key: bytes, message_id: str, at: str) -> str:
-    signed = f"{message_id}.{at}.".encode() + body
-    return base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+    mac = _standard_mac(key, message_id, at)
+    mac.update(body)
+    return _base64(mac)
+
+
+def _standard_mac(key: bytes, message_id: str, at: str) -> hmac.HMAC:
+    return hmac.new(key, f"{message_id}.{at}.".encode(), hashlib.sha256)
+
+
+def _base64(mac: hmac.HMAC) -> str:
+    return base64.b64encode(mac.digest()).decode()
 
 
 def _standard_keys(secret: str) -> list[bytes]:

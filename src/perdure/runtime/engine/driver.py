@@ -248,7 +248,7 @@ class Driver:
                     await self._news.wait()
         self._news.clear()
         if idle.in_place:
-            self._clock.exclude(self._resources.store.now() - began)
+            self._clock.exclude(max(0, self._resources.store.now() - began))
 
     async def _park(self, park: Park) -> None:
         problem = next(iter(self._stuck.values()), None)

@@ -44,10 +44,14 @@ class Retention:
     _after: str | None = None
     _oldest: int | None = None  # when the oldest call that this round kept was settled
     _next_at: int = 0
+    _checked_at: int = 0
 
     async def run_step(self) -> int:
         """Sweep one page, if it is time; return the number of removed entries."""
         now = self.store.now()
+        if now < self._checked_at:
+            self._next_at = now  # the clock was set back
+        self._checked_at = now
         if now < self._next_at:
             return 0
         removed = await self._sweep_page(now)

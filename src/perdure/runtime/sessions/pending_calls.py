@@ -159,22 +159,33 @@ class PendingCalls:
 
     # --- signatures ---------------------------------------------------------------------------
 
+    @property
+    def has_server_secret(self) -> bool:
+        """True if the server has a secret, so that every callback can be signed."""
+        return bool(self._resources.address.webhook_secrets)
+
     async def has_secret(self, pending_id: str) -> bool:
         """Report whether a callback for this call can be signed: the server or it has a secret."""
-        resources = self._resources
-        return bool(resources.address.webhook_secrets or await resources.own_secrets(pending_id))
+        return self.has_server_secret or bool(await self._resources.own_secrets(pending_id))
 
-    async def verify_callback(
+    async def callback_check(
+        self, headers: Mapping[str, str], pending_id: str
+    ) -> signatures.StreamedCheck:
+        """Return a check of a callback that is about to arrive, against the server's secrets.
+
+        Without any, against those that were given for the call.
+        """
+        resources = self._resources
+        secrets = resources.address.accepted_secrets(pending_id)
+        secrets = secrets or await resources.own_secrets(pending_id)
+        return signatures.StreamedCheck(headers, secrets, self._resources.store.now())
+
+    async def verify_own(
         self, headers: Mapping[str, str], body: bytes, pending_id: str
     ) -> signatures.SignatureCheck:
-        """Check the signature of a callback against the server's secrets, then the call's own."""
-        resources, now = self._resources, self._resources.store.now()
-        verdict = signatures.verify(
-            headers, body, resources.address.accepted_secrets(pending_id), now
-        )
-        if not verdict.ok and (own := await resources.own_secrets(pending_id)):
-            verdict = signatures.verify(headers, body, own, now)
-        return verdict
+        """Check the signature of a callback against the secrets that were given for its call."""
+        own = await self._resources.own_secrets(pending_id)
+        return signatures.verify(headers, body, own, self._resources.store.now())
 
 
 def _decode(entry: Entry) -> PendingRecord:

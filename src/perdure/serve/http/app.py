@@ -11,7 +11,7 @@ from perdure.core.roles import Principal
 from perdure.serve.http import errors, openapi
 from perdure.serve.http.auth import Authenticate, token_authenticator
 from perdure.serve.http.dependencies import AppState
-from perdure.serve.http.middleware import App, RateLimiter, RequestFilter, Rules
+from perdure.serve.http.middleware import App, RequestFilter, Rules
 from perdure.serve.http.routes import (
     agents,
     deliveries,
@@ -23,6 +23,7 @@ from perdure.serve.http.routes import (
     results,
     sessions,
 )
+from perdure.serve.limits import RateLimiter
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
     results.router,  # routes are tried in order, and submitters are the most frequent callers
@@ -61,4 +62,4 @@ def application(
     for router in ROUTERS:
         app.router.routes.extend(router.routes)
     service = service_of(rt)
-    return RequestFilter(app, rules, lambda: service.public_url, service.now)
+    return RequestFilter(app, rules, lambda: service.public_url)

@@ -15,7 +15,42 @@ Authenticate = Callable[[Request], Awaitable[Principal | None]]
 
 LOCAL: Final = Principal("local", "admin", on_behalf=True)  # on a server that needs no token
 SIGNED: Final = Principal("webhook", "submitter")  # the sender of a signed body
-_PROXY_HEADERS: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+# Headers that proxies, CDNs and tunnels add, and that no client on this machine sends.
+_PROXY_HEADERS: Final = frozenset(
+    {
+        "ali-cdn-real-ip",
+        "cdn-loop",
+        "client-ip",
+        "fastly-client-ip",
+        "fly-client-ip",
+        "forwarded",
+        "proxy-connection",
+        "true-client-ip",
+        "via",
+        "x-client-ip",
+        "x-cluster-client-ip",
+        "x-coming-from",
+        "x-originating-ip",
+        "x-proxyuser-ip",
+        "x-real-ip",
+        "x-remote-addr",
+        "x-remote-ip",
+    }
+)
+_PROXY_PREFIXES: Final = (
+    "cf-",  # Cloudflare
+    "ngrok-",
+    "tailscale-",
+    "x-amz",
+    "x-appengine-",
+    "x-arr-",
+    "x-azure-",
+    "x-envoy-",
+    "x-forwarded",
+    "x-original-",
+    "x-tailscale-",
+    "x-vercel-",
+)
 
 
 def local_authenticator(hosts: Collection[str]) -> Authenticate:
@@ -25,11 +60,16 @@ def local_authenticator(hosts: Collection[str]) -> Authenticate:
     """
 
     async def authenticate(request: Request) -> Principal | None:
-        is_forwarded = any(name in request.headers for name in _PROXY_HEADERS)
         is_local = host_name(request.headers.get("host", "")) in hosts
-        return LOCAL if is_local and not is_forwarded else None
+        return LOCAL if is_local and not _is_forwarded(request) else None
 
     return authenticate
+
+
+def _is_forwarded(request: Request) -> bool:
+    return any(
+        name in _PROXY_HEADERS or name.startswith(_PROXY_PREFIXES) for name in request.headers
+    )
 
 
 def token_authenticator(tokens: Mapping[str, Principal]) -> Authenticate:

@@ -24,14 +24,16 @@ from perdure.core.webhooks import signatures as webhooks
 from perdure.errors import NotAllowed, NotFound, PerdureError
 from perdure.runtime.sessions.service import Service
 from perdure.serve.http.auth import LOCAL, SIGNED, Authenticate
-from perdure.serve.http.errors import not_authenticated, rate_limited
-from perdure.serve.http.middleware import RateLimiter
+from perdure.serve.http.errors import not_authenticated, rate_limited, too_many_bodies
+from perdure.serve.http.middleware import BODY_SHARE
 from perdure.serve.http.responses import decode_body
 from perdure.serve.http.schemas import ID_PATTERN
 from perdure.serve.http.sse import Hub
+from perdure.serve.limits import BudgetShare, RateLimiter
 
 T = TypeVar("T")
 
+_BODY: Final = "perdure.body"  # in a scope: the body, if it was read before the caller was known
 _VIA: Final = {LOCAL: "http", SIGNED: "webhook"}  # principals without a token
 
 # An id in a path; the request filter leaves "/" and "%" in it quoted.
@@ -72,7 +74,7 @@ class AppState:
 
     def count_submission(self, key: str) -> None:
         """Count one more submission for an id. Raises Refused RATE_LIMITED."""
-        if wait_ms := self.id_limiter.take(key, self.service.now()):
+        if wait_ms := self.id_limiter.take(key):
             raise rate_limited("for this id", wait_ms)
 
 
@@ -139,7 +141,8 @@ class RequestScope:
 
     async def read_body(self, body_type: type[T], *, empty: T | None = None) -> T:
         """Return the decoded body, or `empty` if the request has no body. Raises Refused."""
-        raw = await self.request.body()
+        raw = self.request.scope.get(_BODY)
+        raw = await self.request.body() if raw is None else raw
         return empty if empty is not None and not raw else decode_body(raw, body_type)
 
 
@@ -217,26 +220,76 @@ class RequiresSignature(Requires):
 
 
 async def _is_signature_required(request: Request, app_state: AppState) -> bool:
-    return await app_state.service.calls.has_secret(await _pending_id(request))
+    calls = app_state.service.calls
+    return calls.has_server_secret or await calls.has_secret(await _pending_id(request))
 
 
 async def _pending_id(request: Request) -> str:
     """Return the id of the call that a request is about, from its path or else its body."""
     pending_id = request.path_params.get("pending_id")
-    return _pending_id_in(await request.body()) if pending_id is None else unquote(pending_id)
+    if pending_id is None:
+        return _pending_id_in(await _unauthenticated_body(request))
+    return unquote(pending_id)
 
 
 async def _check_signature(request: Request, app_state: AppState) -> None:
-    """Verify the signature. Raises NotAllowed, which does not reveal whether the call exists."""
-    raw, pending_id = await request.body(), await _pending_id(request)
-    verdict = await app_state.service.calls.verify_callback(request.headers, raw, pending_id)
+    """Verify the signature. Raises NotAllowed, which does not reveal whether the call exists.
+
+    If the path names the call, the body is checked while it arrives, and not read at all if the
+    headers are wrong already.
+    """
+    calls, headers = app_state.service.calls, request.headers
+    is_named = "pending_id" in request.path_params
+    if not any(name in headers for name in _SIGNATURE_HEADERS):
+        raise _bad_signature("there is no signature")
+    pending_id = await _pending_id(request)
+    check = await calls.callback_check(headers, pending_id)
+    if check.problem is not None:
+        raise _bad_signature(check.problem)
+    body = await _unauthenticated_body(request, check if is_named else None)
+    if not is_named:
+        check.update(body)
+    verdict = check.result()
     if not verdict.ok:
-        logger.info("refused a webhook: %s", verdict.reason)
-        raise NotAllowed(
-            webhooks.BAD_SIGNATURE,
-            code="SIGNATURE_INVALID",
-            hint="sign the raw body with the call's callback_secret: perdure webhook sign",
-        )
+        verdict = await calls.verify_own(headers, body, pending_id)
+    if not verdict.ok:
+        raise _bad_signature(verdict.reason)
+
+
+async def _unauthenticated_body(
+    request: Request, check: webhooks.StreamedCheck | None = None
+) -> bytes:
+    """Return the body of a caller that has not shown a token. Raises PerdureError BUSY.
+
+    All such bodies share one budget of memory, so that callers without a token cannot exhaust it.
+    """
+    body: bytes | None = request.scope.get(_BODY)
+    if body is not None:
+        return body
+    share: BudgetShare = request.scope[BODY_SHARE]
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and not share.reserve(int(length)):
+        raise too_many_bodies()
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in request.stream():
+        size += len(piece)
+        if not share.reserve(size):
+            raise too_many_bodies()
+        pieces.append(piece)
+        if check is not None:
+            check.update(piece)
+    request.scope[_BODY] = body = b"".join(pieces)
+    return body
+
+
+def _bad_signature(reason: str) -> NotAllowed:
+    logger.info("refused a webhook: %s", reason)
+    return NotAllowed(
+        webhooks.BAD_SIGNATURE,
+        code="SIGNATURE_INVALID",
+        hint="sign the raw body with the call's callback_secret: perdure webhook sign",
+    )
 
 
 class _SignedBody(Struct):

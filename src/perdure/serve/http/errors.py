@@ -22,7 +22,9 @@ STATUS: Final[Mapping[str, int]] = {
     "NOT_AUTHENTICATED": 401,
     "SIGNATURE_INVALID": 401,
     "NOT_OPEN": 503,
+    "BUSY": 503,
 }
+BUSY_S: Final = 5
 _UNEXPECTED: Final = PerdureError(
     "an unexpected error occurred in the server",
     code="INTERNAL",
@@ -74,6 +76,16 @@ def not_authenticated() -> NotAllowed:
         "this request needs a valid token",
         code="NOT_AUTHENTICATED",
         hint="send it as Authorization: Bearer TOKEN",
+    )
+
+
+def too_many_bodies() -> PerdureError:
+    """Return the error for a body without a token that the server has no memory for now."""
+    return PerdureError(
+        "too many large bodies without a token are arriving at once",
+        code="BUSY",
+        hint=f"try again in {BUSY_S} s, or send a token",
+        details={"retryAfter": BUSY_S},
     )
 
 

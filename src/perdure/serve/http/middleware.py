@@ -4,7 +4,6 @@ Plain ASGI, so that it costs little and sees bodies chunk by chunk.
 """
 
 import logging
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,53 +16,14 @@ from starlette.requests import ClientDisconnect
 
 from perdure.errors import NotAllowed, PerdureError, Refused
 from perdure.serve.http.errors import error_response, internal_error_response, rate_limited
-
-MAX_KEYS: Final = 20_000
-
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """Requests per second, and how many may come at once."""
-
-    per_second: float
-    burst: int
-
-
-class RateLimiter:
-    """Limiter that admits each key at a rate, after a burst.
-
-    Its memory is bounded: it forgets the least recently used key first, which then starts with a
-    full burst again.
-    """
-
-    def __init__(self, rate: Rate, max_keys: int = MAX_KEYS) -> None:
-        self._every_ms = 1000 / rate.per_second
-        self._slack_ms = self._every_ms * (rate.burst - 1)
-        self._max_keys = max_keys
-        # By key, the instant at which its full burst is available again.
-        self._free_at: OrderedDict[str, float] = OrderedDict()
-
-    def take(self, key: str, now: int) -> int:
-        """Return 0 if the key is admitted now, else the milliseconds until it will be."""
-        free_at = max(self._free_at.get(key, 0.0), float(now))
-        wait_ms = free_at - now - self._slack_ms
-        if wait_ms > 0:
-            return max(1, round(wait_ms))
-        self._free_at[key] = free_at + self._every_ms
-        self._free_at.move_to_end(key)
-        if len(self._free_at) > self._max_keys:
-            self._free_at.popitem(last=False)
-        return 0
-
-    def __len__(self) -> int:
-        return len(self._free_at)
-
+from perdure.serve.limits import BodyBudget, Rate, RateLimiter
 
 Network = IPv4Network | IPv6Network
 
 PER_SOURCE: Final = Rate(100, 200)
 PER_ID: Final = Rate(20, 50)
 MAX_BODY: Final = 10 * 2**20
+UNAUTHENTICATED_BODIES: Final = 64 * 2**20  # in memory at once
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -81,6 +41,7 @@ class Rules:
     per_source: Rate = field(default=PER_SOURCE)
     per_id: Rate = field(default=PER_ID)
     max_body: int = MAX_BODY
+    unauthenticated_bodies: int = UNAUTHENTICATED_BODIES
 
     def is_allowed_host(self, authority: str) -> bool:
         """Return whether a request may be addressed to `authority`."""
@@ -148,8 +109,8 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-Now = Callable[[], int]
 
+BODY_SHARE: Final = "perdure.body_share"  # in a scope: the share of the request in the budget
 PAGES: Final = ("", "sessions", "pending", "tasks")  # first parts of paths with an HTML page
 _ALWAYS: Final = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 _VARY: Final = (b"vary", b"Accept")
@@ -158,11 +119,11 @@ _VARY: Final = (b"vary", b"Accept")
 class RequestFilter:
     """Middleware that refuses bad requests and answers unexpected errors."""
 
-    def __init__(self, app: App, rules: Rules, public_url: Callable[[], str | None], now: Now):
+    def __init__(self, app: App, rules: Rules, public_url: Callable[[], str | None]):
         self._app = app
         self._rules = rules
         self._public_url = public_url
-        self._now = now
+        self._bodies = BodyBudget(max(rules.unauthenticated_bodies, rules.max_body))
         self._sources = RateLimiter(rules.per_source)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -171,8 +132,10 @@ class RequestFilter:
             await self._app(scope, receive, send)
             return
         sender = _ResponseSender(send, is_head=scope["method"] == "HEAD")
+        share = self._bodies.share()
         try:
             inner = self._admit(scope, sender)
+            inner[BODY_SHARE] = share
             await self._app(inner, self._limit_body(receive), sender)
         except PerdureError as error:
             await error_response(error)(dict(scope), receive, sender)
@@ -182,6 +145,8 @@ class RequestFilter:
             logger.exception("%s %s failed", scope["method"], scope["path"])
             if not sender.has_started:
                 await internal_error_response()(dict(scope), receive, sender)
+        finally:
+            share.release()
 
     def _admit(self, scope: Scope, sender: "_ResponseSender") -> Scope:
         """Return the scope for the routes. Raises NotAllowed, Refused."""
@@ -189,7 +154,7 @@ class RequestFilter:
         peer = (scope.get("client") or ("", 0))[0]
         if scope["path"] != "/healthz":
             source = request_source(peer, headers.getlist("x-forwarded-for"), self._rules)
-            if wait_ms := self._sources.take(source, self._now()):
+            if wait_ms := self._sources.take(source):
                 raise rate_limited("from this address", wait_ms)
         self._check_host(headers, peer)
         length = headers.get("content-length", "")

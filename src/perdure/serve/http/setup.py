@@ -12,7 +12,8 @@ from perdure.config import ServerConfig
 from perdure.core.roles import Principal
 from perdure.errors import ConfigError
 from perdure.serve.http.auth import Authenticate, local_authenticator, token_authenticator
-from perdure.serve.http.middleware import LOOPBACK, PER_ID, PER_SOURCE, Rate, Rules, parse_networks
+from perdure.serve.http.middleware import LOOPBACK, PER_ID, PER_SOURCE, Rules, parse_networks
+from perdure.serve.limits import Rate
 
 _ALL_INTERFACES: Final = ("0.0.0.0", "::")  # noqa: S104 - compared with, never bound here
 

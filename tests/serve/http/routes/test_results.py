@@ -148,7 +148,7 @@ async def test_a_malformed_body_is_400(client: Client, path: str, body: bytes) -
     refusal(answer, 400, "BODY_INVALID")
 
 
-@pytest.mark.parametrize("body", [b'{"a": ' * 5000, b'{"a": 1', b'{"a": 1, "b": 1e999}'])
+@pytest.mark.parametrize("body", [b'{"a": 1', b'{"a": 1, "b": 1e999}'])
 async def test_a_body_that_breaks_behind_an_unknown_key_is_400(client: Client, body: bytes) -> None:
     """S0.51"""
     refusal(await client.post("/async-tool/result", content=body), 400, "BODY_INVALID")
