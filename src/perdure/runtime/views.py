@@ -209,8 +209,9 @@ class Snapshot:
     def state(self) -> RunState:
         """The canonical state; a session that no code here can continue is waiting."""
         run_state = self.log_state.status
-        if self.log_state.head == 0:  # its log cannot be read: no code can continue it
-            return self.record.state if self.record.is_over else "failed"
+        if self.log_state.head == 0:  # its log was not read, or cannot be read
+            is_damaged = isinstance(self.problem, Corrupt) and not self.record.is_over
+            return "failed" if is_damaged else self.record.state
         if run_state == "pending" and self.holder is not None:
             return "running"  # its driver has nothing to record yet
         if run_state == "running" and self._is_stuck and self.log_state.open_calls:
@@ -221,7 +222,8 @@ class Snapshot:
     def error(self) -> PerdureError | None:
         """The error of a failed run, or the damage because of which its session failed."""
         if self.log_state.head == 0 and self.state == "failed":
-            return self.problem
+            is_damage = self.problem is not None and self.problem.code == Corrupt.code
+            return self.problem if is_damage else None
         return _as_error(None if self.log_state.run is None else self.log_state.run.error)
 
     @property

@@ -214,3 +214,10 @@ def test_a_summary_without_the_agent_is_left_to_a_worker(shop: Shop) -> None:
         "compaction_requested",
         "compacted",
     ]
+
+
+def test_the_list_shows_the_state_of_sessions_whose_log_it_does_not_read(shop: Shop) -> None:
+    assert shop.run("run", "support", "go", "-s", "s1").exit_code == 8
+    row = next(line for line in shop.run("sessions", "list").stdout.splitlines() if "s1" in line)
+    assert "waiting" in row
+    assert "failed" not in row
