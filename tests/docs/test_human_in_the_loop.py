@@ -64,7 +64,8 @@ def test_it_names_only_keys_that_there_are() -> None:
     for name in ("agents", "task"):
         task = task.keys[name]
         task = getattr(task, "item", task)
-    named = re.findall(r"^\| `(\w+)` \| ", PAGE.split("## How long")[1], re.MULTILINE)
+    section = PAGE.split("## How long")[1].split("\n## ")[0]
+    named = re.findall(r"^\| `(\w+)` \| ", section, re.MULTILINE)
     assert len(named) == 5
     assert set(named) <= set(task.keys)
 
