@@ -51,6 +51,11 @@ def dies(call: PendingCall) -> str:
         os._exit(9)
     return "ref"
 
+@tool(requires_approval=True, min_approvals=2, allowed_decisions=["approve", "deny"])
+def payout(cents: int) -> str:
+    """Pay out."""
+    return f"paid {cents}"
+
 REFUND = {"tool": "refund", "args": {"order_id": 991, "cents": 4200}}
 support = [
     {"text": "Let me look.", "calls": [{"tool": "lookup_order", "args": {"order_id": 991}}]},
@@ -62,6 +67,14 @@ RED = {"tool": "deploy", "args": {"branch": "\\x1b[31m"}}
 evil = [{"text": "\\x1b[2Jgone\\x07", "calls": [RED]}]
 slowly = [{"calls": [{"tool": "slow", "args": {"seconds": 1.5}}]}, {"text": "Awake."}]
 asks = [{"calls": [{"tool": "ask_user", "args": {"question": "Which?"}}]}, {"text": "Thanks."}]
+COLOR = {"question": "Which?", "choices": ["red", "blue"]}
+COUNT = {"question": "How many?", "schema": {"type": "integer"}}
+chooses = [
+    {"calls": [{"tool": "ask_user", "args": COLOR}]},
+    {"calls": [{"tool": "ask_user", "args": COUNT}]},
+    {"text": "Thanks."},
+]
+votes = [{"calls": [{"tool": "payout", "args": {"cents": 7}}]}, {"text": "Paid."}]
 
 def agent(name, turns, *tools):
     return Agent(name, model=ScriptedModel(turns), tools=tools)
@@ -72,6 +85,8 @@ agents = [
     agent("evil", evil, deploy),
     agent("slow", slowly, slow),
     agent("asks", asks, "ask_user"),
+    agent("chooses", chooses, "ask_user"),
+    agent("votes", votes, payout),
     agent("dies", [{"calls": [{"tool": "dies", "args": {}}]}], dies),
     agent("broke", [{"error": "no more credit"}]),
     agent("cut", [{"text": "Half an", "stop": "max_tokens"}]),

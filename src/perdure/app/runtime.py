@@ -44,6 +44,7 @@ from perdure.runtime.ids import new_id
 from perdure.runtime.mcp.pool import ServerPool
 from perdure.runtime.mcp.servers import MCPServer
 from perdure.runtime.records.entries import SessionRef
+from perdure.runtime.sessions.decisions import decision_commands, parse_decisions
 from perdure.runtime.sessions.handle import Session
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.telemetry import Telemetry
@@ -389,6 +390,18 @@ class Runtime:
         Raises Refused ANSWER_INVALID if it does not fit the question's choices or schema.
         """
         return await self._settle(pending_id, Respond(by, "python", output, role))
+
+    async def decide(
+        self, decisions: Sequence[Mapping[str, Any]], *, by: str, role: Role | None = None
+    ) -> list[PendingCall]:
+        """Decide about several calls in one commit: about all of them, or about none.
+
+        Each is `{"pendingID": …, "decision": "approve" | "edit" | "deny" | "respond"}` with the
+        fields of that decision: `args`, `note`, `reason`, `output`, `remember`, `allTools`.
+        """
+        commands = decision_commands(parse_decisions(decisions), by, "python", role)
+        outcomes = await self._service.calls.settle_all(commands, self._tenant)
+        return [self._service.calls.view(outcome.record) for outcome in outcomes]
 
     async def submit_result(
         self,

@@ -1,6 +1,6 @@
 """Client of a server, with the verbs of a Runtime."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -134,20 +134,45 @@ class Client:
         args: Mapping[str, Any] | None = None,
         note: str | None = None,
         remember: bool | str | None = None,
+        all_tools: bool | None = None,
     ) -> Json:
-        """Approve a call: exactly the stored call runs, with `args` merged over its arguments."""
+        """Approve a call: exactly the stored call runs, with `args` merged over its arguments.
+
+        A rule in `remember` that covers every tool needs `all_tools`.
+        """
         fields = {"by": by, "args": args, "note": note, "remember": remember}
-        return await self._decide(pending_id, "approve", **fields)
+        return await self._decide(pending_id, "approve", **fields, allTools=all_tools)
 
     async def deny(
-        self, pending_id: str, *, by: str | None = None, reason: str | None = None
+        self,
+        pending_id: str,
+        *,
+        by: str | None = None,
+        reason: str | None = None,
+        remember: bool | str | None = None,
+        all_tools: bool | None = None,
     ) -> Json:
         """Deny a call: it does not run, and the model gets the reason."""
-        return await self._decide(pending_id, "deny", by=by, reason=reason)
+        fields = {"by": by, "reason": reason, "remember": remember, "allTools": all_tools}
+        return await self._decide(pending_id, "deny", **fields)
 
-    async def respond(self, pending_id: str, output: str, *, by: str | None = None) -> Json:
-        """Answer a question, or give an output instead of running a call."""
-        return await self._decide(pending_id, "respond", by=by, output=output)
+    async def respond(self, pending_id: str, output: Any, *, by: str | None = None) -> Json:
+        """Answer a question with any JSON, or give an output instead of running a call."""
+        path = url_path("pending", pending_id, "respond")
+        body = {"output": output, **_without_none(by=by)}
+        return await self._request("POST", path, body=body, repeatable=True)
+
+    async def decide(
+        self, decisions: Sequence[Mapping[str, Any]], *, by: str | None = None
+    ) -> list[Json]:
+        """Decide about several calls in one commit, about all or none; returns the calls.
+
+        Each is `{"pendingID": …, "decision": "approve" | "edit" | "deny" | "respond"}` with the
+        fields of that decision.
+        """
+        body = {"decisions": list(decisions), **_without_none(by=by)}
+        response = await self._request("POST", "/decisions", body=body, repeatable=True)
+        return list(response["decisions"])
 
     async def submit_result(
         self,

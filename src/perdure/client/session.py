@@ -14,6 +14,7 @@ from perdure.errors import ModelError, NotFound, StoreError
 
 Json = dict[str, Any]
 Content = str | Sequence[Mapping[str, Any]]  # text, or parts as in the JSON shape of content
+Origin = tuple[str | None, str | None]  # key and author of a message
 
 LONGEST_WAIT_S: Final = 60.0  # the longest `wait` that a server accepts
 NO_WORKER_S: Final = 5.0  # a session that no worker claims for this long has no worker
@@ -44,30 +45,34 @@ class RemoteSession:
         message: Content | None = None,
         *,
         key: str | None = None,
+        by: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - bounds the caller's wait, not the run
     ) -> Json:
         """Send a message, if there is one, and return the session once it is parked.
 
         After `timeout` seconds it is returned as it is, and the run continues. Without a message
-        the session is resumed, also after its run failed.
+        the session is resumed, also after its run failed. `by` is the author of the message, if the
+        token may name one.
         """
         limit = float("inf") if timeout is None else timeout
         until = anyio.current_time() + limit
-        response = await self._start(message, key, min(LONGEST_WAIT_S, limit))
+        response = await self._start(message, (key, by), min(LONGEST_WAIT_S, limit))
         if response.status == 200 and _is_parked(response.body):
             return _object(response.body)
         return await self._wait_until_parked(until)
 
-    async def send(self, message: Content, *, key: str | None = None) -> Json:
+    async def send(
+        self, message: Content, *, key: str | None = None, by: str | None = None
+    ) -> Json:
         """Record a message and wake the session; returns the session as it is then."""
-        return _object((await self._send_message(message, key or _new_key(), 0)).body)
+        return _object((await self._send_message(message, (key, by), 0)).body)
 
     async def resume(self) -> Json:
         """Resume the session, also after its run failed; returns it as it is then."""
         return _object((await self._post("resume", {})).body)
 
     async def stream(
-        self, message: Content | None = None, *, key: str | None = None
+        self, message: Content | None = None, *, key: str | None = None, by: str | None = None
     ) -> AsyncIterator[Json]:
         """Run, and yield events and deltas (`type` is "delta") as they come, the session last.
 
@@ -78,7 +83,7 @@ class RemoteSession:
             seq = int((await self.get())["seq"])
         except NotFound:
             seq = 0
-        response = await self._start(message, key, 0)
+        response = await self._start(message, (key, by), 0)
         items: asyncio.Queue[Json | Exception] = asyncio.Queue()
         # Not in a task group: a generator that is left early may be closed by another asyncio task.
         reader = asyncio.create_task(_forward(self.follow(after=seq, deltas=True), items))
@@ -96,9 +101,9 @@ class RemoteSession:
         else:
             yield await self._wait_until_parked(float("inf"))
 
-    async def _start(self, message: Content | None, key: str | None, wait_s: float) -> HttpResponse:
+    async def _start(self, message: Content | None, origin: Origin, wait_s: float) -> HttpResponse:
         if message is not None:
-            return await self._send_message(message, key or _new_key(), wait_s)
+            return await self._send_message(message, origin, wait_s)
         try:
             return await self._post("resume", {"wait": wait_s} if wait_s else {}, wait_s=wait_s)
         except StoreError as error:
@@ -106,10 +111,12 @@ class RemoteSession:
                 raise
             return HttpResponse(202, await self.get())  # the server may have resumed it or not
 
-    async def _send_message(self, message: Content, key: str, wait_s: float) -> HttpResponse:
+    async def _send_message(self, message: Content, origin: Origin, wait_s: float) -> HttpResponse:
         """Send a message with a key, so that sending it again records nothing."""
+        key, by = origin[0] or _new_key(), {} if origin[1] is None else {"by": origin[1]}
         if self.agent is not None:
             new_session: Json = {"agent": self.agent, "sessionID": self.id, "message": message}
+            new_session |= by
             if self.metadata is not None:
                 new_session["metadata"] = self.metadata
             if self.queue is not None:
@@ -117,7 +124,7 @@ class RemoteSession:
             response = await self._request("POST", "/sessions", body=new_session, key=key)
             if not wait_s:
                 return response
-        body = {"content": message, **({"wait": wait_s} if wait_s else {})}
+        body = {"content": message, **by, **({"wait": wait_s} if wait_s else {})}
         return await self._post("messages", body, key=key, wait_s=wait_s)
 
     async def _wait_until_parked(self, until: float) -> Json:

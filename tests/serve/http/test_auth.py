@@ -73,6 +73,9 @@ TABLE = {
     "POST /pending/{pending_id}/approve": Row(DECIDERS, kind="approval"),
     "POST /pending/{pending_id}/deny": Row(DECIDERS, kind="approval"),
     "POST /pending/{pending_id}/respond": Row(DECIDERS, {"output": "blue"}, kind="question"),
+    "POST /decisions": Row(
+        DECIDERS, {"decisions": [{"pendingID": "ID", "decision": "deny"}]}, kind="approval"
+    ),
     "POST /async-tool/result": Row(SUBMITTERS, {"pendingID": "ID", "result": RESULT}),
     "POST /async-tool/error": Row(SUBMITTERS, {"pendingID": "ID", "error": "no"}),
     "POST /async-tool/webhook": Row(SUBMITTERS, {"pendingID": "ID", "result": RESULT}),
@@ -163,6 +166,8 @@ def _request(route: str, row: Row, ids: dict[str, str]) -> dict[str, Any]:
     body = row.body
     if isinstance(body, dict) and "pendingID" in body:
         body = {**body, "pendingID": ids[row.kind]}
+    if isinstance(body, dict) and "decisions" in body:
+        body = {"decisions": [{**body["decisions"][0], "pendingID": ids[row.kind]}]}
     return {"method": method, "url": filled, **({} if body is None else {"json": body})}
 
 

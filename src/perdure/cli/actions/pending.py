@@ -1,6 +1,7 @@
 """`perdure pending`: list, show and settle pending calls."""
 
 import json
+from collections.abc import Sequence
 from typing import Any, Final
 
 import anyio
@@ -12,7 +13,8 @@ from perdure.cli.open import with_backend
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.diagnosis import pending_commands
 from perdure.cli.terminal.live import pending_line
-from perdure.cli.terminal.terminal import Terminal, age, call_text, line, value_text
+from perdure.cli.terminal.terminal import Terminal, age, call_text, line, plural, value_text
+from perdure.core.pending.answers import parse_answer
 from perdure.core.pending.record import Verb, winner_text
 
 _LONGEST: Final = 160
@@ -113,11 +115,13 @@ def decide(settings: Settings, verb: str, typed_id: str, options: Options) -> in
 
     async def main(backend: Backend) -> int:
         before = await find_pending(backend, typed_id, Verb(verb))
-        call = await backend.settle(verb, before, options)
+        call = await backend.settle(verb, before, _with_answer(verb, before, options))
         names.append(call["sessionID"])
         _print_recorded(terminal, verb, before, call)
         if settings.as_json and not options["wait"]:
             terminal.print_json(call)
+        if _needs_approvals(call):
+            return 0  # nothing can continue yet
         if options["no_run"]:
             terminal.print(_worker_hint(settings, call))
             return 0
@@ -126,14 +130,54 @@ def decide(settings: Settings, verb: str, typed_id: str, options: Options) -> in
     return run_interruptibly(settings, names, lambda: with_backend(settings, main))
 
 
+def _with_answer(verb: str, call: Json, options: Options) -> Options:
+    """Return the options with a typed answer as the JSON that its question takes."""
+    if verb != "respond" or not options.get("is_typed"):
+        return options
+    answer = parse_answer(options["output"], call.get("schema"), call.get("choices"))
+    return {**options, "output": answer}
+
+
+def decide_all(settings: Settings, verb: str, typed_ids: Sequence[str], options: Options) -> int:
+    """Decide about several calls in one commit; then continue each of their sessions."""
+    terminal = Terminal(settings)
+    names: list[str] = []
+
+    async def main(backend: Backend) -> int:
+        before = [await find_pending(backend, typed_id, Verb(verb)) for typed_id in typed_ids]
+        calls = await backend.decide(verb, before, options)
+        names.extend(call["sessionID"] for call in calls)
+        for old, call in zip(before, calls, strict=True):
+            _print_recorded(terminal, verb, old, call)
+        if settings.as_json:
+            terminal.print_json({"decisions": calls})
+        sessions = {(call["tenant"], call["sessionID"]): call for call in calls}
+        for call in sessions.values():
+            if options["no_run"]:
+                terminal.print(_worker_hint(settings, call))
+            elif not _needs_approvals(call):
+                await _continue_session(backend, call, terminal, wait=False)
+        return 0
+
+    return run_interruptibly(settings, names, lambda: with_backend(settings, main))
+
+
+def _needs_approvals(call: Json) -> bool:
+    return bool(call.get("missingApprovals"))
+
+
 def _print_recorded(terminal: Terminal, verb: str, before: Json, call: Json) -> None:
     done, decision, args = _DONE[verb], call["decision"] or {}, before["input"]
     changes = decision.get("args") or {}
     shown = call_text(call["tool"], {**args, **changes})
     by = decision.get("by") or call.get("by")
     author = f" by {line(by)}" if by else ""
+    missing = call.get("missingApprovals") or 0
+    if missing:
+        author = f" by {', '.join(line(vote['by']) for vote in call['votes'])}"
+    more = f"; {plural(missing, 'more approval')} needed" if missing else ""
     if call["duplicate"]:
-        terminal.print(f"✓ already {done} {shown}{author}; nothing changed")
+        terminal.print(f"✓ already {done} {shown}{author}; nothing changed{more}")
         return
     edits = [
         f"{line(name)} {value_text(args.get(name))} → {value_text(value)}"
@@ -141,7 +185,7 @@ def _print_recorded(terminal: Terminal, verb: str, before: Json, call: Json) -> 
         if args.get(name) != value
     ]
     with_edits = f"  ({', '.join(edits)})" if edits else ""
-    terminal.print(f"✓ {done} {shown}{author}{with_edits}")
+    terminal.print(f"✓ {done} {shown}{author}{with_edits}{more}")
 
 
 def _worker_hint(settings: Settings, call: Json) -> str:

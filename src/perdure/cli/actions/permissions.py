@@ -32,13 +32,14 @@ def _print_table(terminal: Terminal, permissions: list[Json], now: int) -> None:
     rows = [
         (
             str(permission["number"]),
+            permission["effect"],
             line(_permission_text(permission), 80),
             line(permission["by"]),
             f"{age(now - permission['at'])} ago",
         )
         for permission in permissions
     ]
-    terminal.print_table(("N", "ALLOWED", "BY", "SINCE"), rows)
+    terminal.print_table(("N", "EFFECT", "CALLS", "BY", "SINCE"), rows)
 
 
 def _permission_text(permission: Json) -> str:

@@ -3,7 +3,7 @@
 The JSON shapes are those of the HTTP API, so that a command is written once and prints the same.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from perdure.runtime.values import Content
@@ -114,6 +114,10 @@ class Backend(Protocol):
 
     async def settle(self, verb: str, call: Json, options: Options) -> Json:
         """Settle a call, and return it with `duplicate`."""
+        ...
+
+    async def decide(self, verb: str, calls: Sequence[Json], options: Options) -> list[Json]:
+        """Decide about several calls, all or none, and return each with `duplicate`."""
         ...
 
 

@@ -1,12 +1,13 @@
 """The backend on a runtime in this process."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from perdure.app import Runtime, service_of, tenant_of
 from perdure.cli.backend.base import Handle, Json, Options
 from perdure.cli.settings import login_name
+from perdure.core.literals import Role
 from perdure.core.pending.commands import (
     Approve,
     CancelCall,
@@ -33,12 +34,15 @@ from perdure.runtime.views import (
 )
 
 VIA: Final = "cli"
+ROLE: Final[Role] = "admin"  # of a person who can open the store: as on a server without tokens
 
 
 _COMMANDS: Final[dict[str, Callable[[Options], Command]]] = {
-    "approve": lambda g: Approve(g["by"], VIA, g["args"], g["note"], g["remember"]),
-    "deny": lambda g: Deny(g["by"], VIA, g["reason"]),
-    "respond": lambda g: Respond(g["by"], VIA, g["output"]),
+    "approve": lambda g: Approve(
+        g["by"], VIA, g["args"], g["note"], g["remember"], g["all_tools"], ROLE
+    ),
+    "deny": lambda g: Deny(g["by"], VIA, g["reason"], g["remember"], g["all_tools"], ROLE),
+    "respond": lambda g: Respond(g["by"], VIA, g["output"], ROLE),
     "result": lambda g: SubmitResult(g["output"], g["title"], g["metadata"], g["by"], VIA),
     "error": lambda g: SubmitError(g["message"], g["by"], VIA),
     "cancel": lambda g: CancelCall(g["by"], VIA),
@@ -118,6 +122,17 @@ class LocalBackend:
         outcome = await service_of(self.runtime).calls.settle(call["id"], command, call["tenant"])
         return {**self._to_json(outcome.record), "duplicate": outcome.duplicate}
 
+    async def decide(self, verb: str, calls: Sequence[Json], options: Options) -> list[Json]:
+        """Decide about several calls, all or none, and return each with `duplicate`."""
+        commands = {call["id"]: _COMMANDS[verb](options) for call in calls}
+        outcomes = await service_of(self.runtime).calls.settle_all(
+            commands, tenant_of(self.runtime)
+        )
+        return [
+            {**self._to_json(outcome.record), "duplicate": outcome.duplicate}
+            for outcome in outcomes
+        ]
+
     def _to_json(self, record: PendingRecord) -> Json:
         return service_of(self.runtime).calls.to_json(record)
 
@@ -165,12 +180,12 @@ class LocalSession:
 
     async def stream(self, message: Content | None, key: str | None) -> AsyncIterator[Json]:
         """Drive it here, or follow the worker that drives it."""
-        async for item in self.session.stream(message, key=key):
+        async for item in self.session.stream(message, key=key, by=login_name()):
             yield _item_json(item)
 
     async def send(self, message: Content, key: str | None) -> Json:
         """Record a message."""
-        await self.session.send(message, key=key)
+        await self.session.send(message, key=key, by=login_name())
         return await self.get()
 
     async def state(self) -> Json:

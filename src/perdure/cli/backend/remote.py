@@ -4,7 +4,7 @@ import base64
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -132,10 +132,11 @@ class RemoteBackend:
         match verb:
             case "approve":
                 fields |= {"args": options["args"], "note": options["note"]}
-                fields |= {"remember": options["remember"] or None}
+                fields |= _remember(options)
                 response = await self.client.approve(call["id"], **fields)
             case "deny":
-                response = await self.client.deny(call["id"], reason=options["reason"], **fields)
+                fields |= {"reason": options["reason"], **_remember(options)}
+                response = await self.client.deny(call["id"], **fields)
             case "respond":
                 response = await self.client.respond(call["id"], options["output"], **fields)
             case "result":
@@ -147,6 +148,23 @@ class RemoteBackend:
                 response = await self.client.cancel(call["id"], **fields)
         settled = await self.client.pending_call(call["id"])
         return {**settled, "duplicate": bool(response.get("duplicate"))}
+
+    async def decide(self, verb: str, calls: Sequence[Json], options: Options) -> list[Json]:
+        """Decide about several calls, all or none, and return each with `duplicate`."""
+        remember = _remember(options)
+        fields = {
+            "note": options.get("note"),
+            "reason": options.get("reason"),
+            "remember": remember["remember"],
+            "allTools": remember["all_tools"],
+        }
+        item = {name: value for name, value in fields.items() if value is not None}
+        items = [{"pendingID": call["id"], "decision": verb, **item} for call in calls]
+        return await self.client.decide(items, by=options["by"] or self.by)
+
+
+def _remember(options: Options) -> Json:
+    return {"remember": options["remember"] or None, "all_tools": options["all_tools"] or None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +194,11 @@ class ServerSession:
     def stream(self, message: Content | None, key: str | None) -> AsyncIterator[Json]:
         """Let the server continue it, and follow."""
         content = None if message is None else content_json(message)
-        return self.session.stream(content, key=key)
+        return self.session.stream(content, key=key, by=self.by)
 
     async def send(self, message: Content, key: str | None) -> Json:
         """Record a message."""
-        return await self.session.send(content_json(message), key=key)
+        return await self.session.send(content_json(message), key=key, by=self.by)
 
     async def state(self) -> Json:
         """Return the execution states of its paused runs."""

@@ -1,11 +1,12 @@
 """`perdure pending …`, and the short forms `perdure approve` and `perdure deny`."""
 
+import sys
 from collections.abc import Callable
 from typing import Any, get_args
 
 import click
 
-from perdure.cli.commands.types import change, json_object
+from perdure.cli.commands.types import change, json_object, json_value
 from perdure.cli.settings import Settings, actor_name, by_option, shared_options, with_settings
 from perdure.core.literals import CallKind, PendingStatus
 
@@ -49,7 +50,9 @@ def show(settings: Settings, pending_id: str) -> int:
     return actions.show_pending(settings, pending_id)
 
 
-def _settle_options(command: Callable[..., int]) -> Callable[..., int]:
+def _settle_options(
+    command: Callable[..., int], argument: Callable[[Any], Any] | None = None
+) -> Callable[..., int]:
     """Add the options of every command that settles a call."""
     for decorate in (
         with_settings,
@@ -59,10 +62,49 @@ def _settle_options(command: Callable[..., int]) -> Callable[..., int]:
         ),
         click.option("--no-run", is_flag=True, help="Record only; leave the session to a worker."),
         by_option,
-        click.argument("pending_id", metavar="ID"),
+        argument or click.argument("pending_id", metavar="ID"),
     ):
         command = decorate(command)
     return command
+
+
+def _decision_options(noun: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Add the options of decisions that can be remembered, about one call or several."""
+    ids = click.argument("pending_ids", metavar="ID...", nargs=-1, required=True)
+
+    def decorate(command: Callable[..., int]) -> Callable[..., int]:
+        command = _settle_options(command, ids)
+        for option in (
+            click.option("--yes", is_flag=True, help="Confirm a RULE that covers every tool."),
+            click.option(
+                "--remember-as",
+                "rule",
+                metavar="RULE",
+                help=f"{noun} all calls that match RULE, such as shell:cmd=ls*, for the rest of "
+                "the session.",
+            ),
+            click.option(
+                "--remember",
+                is_flag=True,
+                help=f"{noun} exactly this call for the rest of the session.",
+            ),
+        ):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def _remember(options: dict[str, Any]) -> None:
+    """Replace the options of the command line by those of the decision; ask about every tool."""
+    from perdure.core.session.permissions import parse_rule
+
+    rule, is_confirmed = options.pop("rule"), options.pop("yes")
+    if rule and not is_confirmed and parse_rule(rule).is_every_tool and sys.stdin.isatty():
+        question = f"The rule {rule!r} covers every tool of the session. Remember it?"
+        is_confirmed = click.confirm(question, err=True)
+    options["remember"] = rule or options["remember"]
+    options["all_tools"] = is_confirmed
 
 
 def _decide(settings: Settings, verb: str, pending_id: str, options: dict[str, Any]) -> int:
@@ -85,37 +127,54 @@ def _decide(settings: Settings, verb: str, pending_id: str, options: dict[str, A
     help="Change one argument; VALUE is JSON, or else text. Repeatable.",
 )
 @click.option("--note", metavar="TEXT", help="Record this note with the decision.")
-@click.option(
-    "--remember", is_flag=True, help="Allow exactly this call for the rest of the session."
-)
-@click.option(
-    "--remember-as",
-    "rule",
-    metavar="RULE",
-    help="Allow all calls that match RULE, such as shell:cmd=ls*, for the rest of the session.",
-)
-@_settle_options
-def approve(settings: Settings, pending_id: str, **options: Any) -> int:
-    """Approve a call, as it is or with changed arguments."""
+@_decision_options("Allow")
+def approve(settings: Settings, pending_ids: tuple[str, ...], **options: Any) -> int:
+    """Approve calls, all or none; a single one also with changed arguments."""
     changes = {**(options["args"] or {}), **dict(options.pop("changes"))}
     options["args"] = changes or None
-    options["remember"] = options.pop("rule") or options["remember"]
-    return _decide(settings, "approve", pending_id, options)
+    if changes and len(pending_ids) > 1:
+        raise click.UsageError("--args and --set change the arguments of one call; give one ID")
+    _remember(options)
+    return _decide_all(settings, "approve", pending_ids, options)
 
 
 @pending.command()
 @click.option("--reason", metavar="TEXT", help="Tell the model this reason.")
-@_settle_options
-def deny(settings: Settings, pending_id: str, **options: Any) -> int:
-    """Deny a call, so that it never runs."""
-    return _decide(settings, "deny", pending_id, options)
+@_decision_options("Deny")
+def deny(settings: Settings, pending_ids: tuple[str, ...], **options: Any) -> int:
+    """Deny calls, all or none, so that they never run."""
+    _remember(options)
+    return _decide_all(settings, "deny", pending_ids, options)
+
+
+def _decide_all(
+    settings: Settings, verb: str, pending_ids: tuple[str, ...], options: dict[str, Any]
+) -> int:
+    if len(pending_ids) == 1:
+        return _decide(settings, verb, pending_ids[0], options)
+    options["by"] = actor_name(options["by"], settings.server)
+    if options["wait"]:
+        raise click.UsageError("--wait follows the session of one call; give one ID")
+    from perdure.cli.actions import pending as actions
+
+    return actions.decide_all(settings, verb, pending_ids, options)
 
 
 @pending.command()
-@click.option("--output", required=True, metavar="TEXT", help="The answer, or the output.")
+@click.option(
+    "--output",
+    metavar="TEXT",
+    help="The answer, or the output. If the question has a schema that text does not fit: JSON.",
+)
+@click.option("--output-json", type=json_value, metavar="JSON", help="The same, always as JSON.")
 @_settle_options
 def respond(settings: Settings, pending_id: str, **options: Any) -> int:
     """Answer a question, or supply an output instead of running a call."""
+    value = options.pop("output_json")
+    if (options["output"] is None) == (value is None):
+        raise click.UsageError("give either --output or --output-json")
+    options["is_typed"] = value is None
+    options["output"] = options["output"] if value is None else value.value
     return _decide(settings, "respond", pending_id, options)
 
 

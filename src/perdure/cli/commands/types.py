@@ -1,6 +1,7 @@
-"""Option types: JSON objects and changed arguments."""
+"""Option types: JSON, and changed arguments."""
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -17,6 +18,21 @@ def json_object(value: Any) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise click.BadParameter(f'{value!r} is not a JSON object such as {{"cents": 4000}}')
     return parsed
+
+
+@dataclass(frozen=True, slots=True)
+class JsonValue:
+    """A JSON value that was typed, null included."""
+
+    value: Any
+
+
+def json_value(value: Any) -> JsonValue:
+    """Parse the value of an option as JSON."""
+    try:
+        return value if isinstance(value, JsonValue) else JsonValue(json.loads(value))
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is not valid JSON: {error}") from error
 
 
 def change(value: Any) -> tuple[str, Any]:

@@ -190,9 +190,17 @@ def pending_commands(call: Json, settings: Settings) -> Lines:
     cancel = ("cancel", command("pending", "cancel", call["id"]))
     match call["kind"]:
         case "approval":
-            return _command_lines(
-                ("approve", command("approve", call["id"])), ("deny", command("deny", call["id"]))
-            )
+            steps = [
+                ("approve", command("approve", call["id"])),
+                ("deny", command("deny", call["id"])),
+            ]
+            allowed = call.get("allowedDecisions") or ("approve", "deny")
+            if "respond" in allowed and "approve" not in allowed:
+                steps.append(
+                    ("respond", command("pending", "respond", call["id"], "--output", "…"))
+                )
+            offered = [step for step in steps if step[0] in allowed]
+            return _command_lines(*offered or [cancel])
         case "question":
             return _command_lines(
                 ("answer", command("pending", "respond", call["id"], "--output", "…"))

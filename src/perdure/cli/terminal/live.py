@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from perdure.cli.terminal.terminal import Terminal, age, call_text, line
+from perdure.cli.terminal.terminal import Terminal, age, call_text, line, plural
 
 Json = Mapping[str, Any]
 
@@ -31,6 +31,7 @@ class LivePrinter:
             "tool_result": self._on_tool_result,
             "pending": self._on_pending,
             "progress": self._on_progress,
+            "vote": self._on_vote,
             "retry": self._on_retry,
             "compacted": self._on_compacted,
             "compaction_failed": self._on_compaction_failed,
@@ -159,6 +160,11 @@ class LivePrinter:
             percent = "" if data.get("percent") is None else f"{data['percent']:g}% "
             self._print_line(f"  … {percent}{line(data.get('message') or '', 200)}", dim=True)
 
+    def _on_vote(self, data: Mapping[str, Any], _: int) -> None:
+        missing = data.get("missing", 0)
+        more = f"; {plural(missing, 'more approval')} needed" if missing else ""
+        self._print_line(f"  {line(data['by'])} approved {self._call_text(data['callID'])}{more}")
+
     def _on_retry(self, data: Mapping[str, Any], now: int) -> None:
         other = data.get("model")
         if other:
@@ -193,7 +199,7 @@ def pending_line(pending: Mapping[str, Any], expires_at: int | None, now: int) -
         case "approval":
             again = " again, because it was interrupted"
             reason = again if pending.get("reason") == "interrupted" else ""
-            return f"⏸ {call} needs approval{reason}{expires}"
+            return f"⏸ {call} needs {_approvals(pending)}{reason}{expires}"
         case "question":
             return f"⏸ asks: {line(pending.get('prompt') or call, 300)}{expires}"
         case "timer":
@@ -205,3 +211,13 @@ def pending_line(pending: Mapping[str, Any], expires_at: int | None, now: int) -
             ref = pending.get("externalRef")
             external = f" (external ref {line(ref, 80)})" if ref else ""
             return f"⏳ {call} waits for its result{external}{expires}"
+
+
+def _approvals(pending: Mapping[str, Any]) -> str:
+    """Return which approvals a call needs: `approval`, or `2 more approvals (approved by ana)`."""
+    missing, votes = pending.get("missingApprovals") or 1, pending.get("votes") or ()
+    question = f": {line(pending['prompt'], 300)}" if pending.get("reason") == "raised" else ""
+    if missing == 1 and not votes:
+        return f"approval{question}"
+    names = f" (approved by {', '.join(line(vote['by']) for vote in votes)})" if votes else ""
+    return f"{plural(missing, 'more approval')}{names}{question}"

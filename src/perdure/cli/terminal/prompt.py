@@ -9,7 +9,8 @@ from typing import Any, Final
 import anyio
 
 from perdure.cli.backend.base import Backend, Json
-from perdure.cli.terminal.terminal import Terminal, call_text, line, value_text
+from perdure.cli.terminal.terminal import Terminal, call_text, line, plural, value_text
+from perdure.core.pending.answers import answer_text, parse_answer
 from perdure.core.pending.commands import parse_decision
 from perdure.core.pending.record import APPROVER_KINDS
 from perdure.core.session.permissions import parse_rule
@@ -51,12 +52,14 @@ class StdinLines:
 
 HELP: Final = (
     "type yes, no, show (prints the arguments) or later; always allows exactly this call for the "
-    "rest of the session, always RULE all calls that match the rule"
+    "rest of the session, always RULE all calls that match the rule; never and never RULE deny them"
 )
 _NO_OPTIONS: Final = {
     **dict.fromkeys(("args", "note", "reason", "output", "title", "metadata")),
     "remember": False,
+    "all_tools": False,
 }
+_REMEMBERED: Final = {"always": "approve", "never": "deny"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,35 +91,68 @@ class DecisionPrompt:
         is_question = call["kind"] == "question"
         question = call.get("prompt") or call_text(call["tool"], call.get("input") or {})
         self.terminal.print(f"⏸ {line(question, 300)}", bold=True)
+        self._print_details(call)
         while True:
             self.terminal.print_part(
-                "answer> " if is_question else "approve? [yes/no/always/later] "
+                "answer> " if is_question else "approve? [yes/no/always/never/later] "
             )
             text = await self.lines.next()
             if text is None or text.strip().casefold() in ("later", "/later"):
                 return False
             try:
-                if await self._apply(call, text, is_question=is_question):
-                    return True
+                settled = await self._apply(call, text, is_question=is_question)
+                if settled is not None:
+                    return not settled.get("missingApprovals")
             except PerdureError as error:
                 self.terminal.print(f"  {line(error.message, 300)}")
                 if error.code in ("ALREADY_DECIDED", "LOST_AT_RESTART", "PENDING_NOT_FOUND"):
                     return True  # there is nothing left to decide
 
-    async def _apply(self, call: Json, text: str, *, is_question: bool) -> bool:
+    async def _apply(self, call: Json, text: str, *, is_question: bool) -> Json | None:
+        """Return the call if the text decided it, or was an approval of several; else None."""
         if is_question:
-            return bool(text.strip()) and await self._settle("respond", call, output=text)
+            answer = parse_answer(text, call.get("schema"), call.get("choices"))
+            return await self._settle("respond", call, output=answer) if text.strip() else None
         word, first = parse_decision(text), text.strip().split(maxsplit=1)
         if word is not None:
             return await self._settle(word, call)
-        if first and first[0].casefold() == "always":
-            rule = parse_rule(first[1]).text if len(first) > 1 else True
-            return await self._settle("approve", call, remember=rule)
+        if first and (verb := _REMEMBERED.get(first[0].casefold())):
+            return await self._settle_remembered(verb, call, first[1:])
         if first and first[0].casefold() == "show":
             self.terminal.print(value_text(call["input"]))
-            return False
+            return None
         raise Refused(HELP)
 
-    async def _settle(self, verb: str, call: Json, **options: Any) -> bool:
-        await self.backend.settle(verb, call, {**_NO_OPTIONS, "by": self.by, **options})
-        return True
+    def _print_details(self, call: Json) -> None:
+        """Print what the tool shows with its request, the choices, and the approvals so far."""
+        if call.get("details"):
+            self.terminal.print(f"  {value_text(call['details'])}")
+        for number, choice in enumerate(call.get("choices") or (), 1):
+            self.terminal.print(f"  {number}  {line(answer_text(choice), 200)}")
+        if call.get("schema"):
+            self.terminal.print(f"  JSON schema: {value_text(call['schema'])}", dim=True)
+        if call.get("votes"):
+            names = ", ".join(line(vote["by"]) for vote in call["votes"])
+            self.terminal.print(f"  approved by {names}; {call['missingApprovals']} missing")
+
+    async def _settle_remembered(self, verb: str, call: Json, rest: list[str]) -> Json | None:
+        """Settle a call and remember the decision, for it or for the rule that was typed."""
+        rule = parse_rule(rest[0]) if rest else None
+        is_confirmed = False
+        if rule is not None and rule.is_every_tool:
+            self.terminal.print_part(
+                f"{rule.text} covers every tool of the session. Sure? [yes/no] "
+            )
+            is_confirmed = parse_decision(await self.lines.next() or "") == "approve"
+            if not is_confirmed:
+                return None
+        remember = True if rule is None else rule.text
+        return await self._settle(verb, call, remember=remember, all_tools=is_confirmed)
+
+    async def _settle(self, verb: str, call: Json, **options: Any) -> Json:
+        options = {**_NO_OPTIONS, "by": self.by, **options}
+        settled = await self.backend.settle(verb, call, options)
+        missing = settled.get("missingApprovals") or 0
+        if missing:
+            self.terminal.print(f"  recorded; {plural(missing, 'more approval')} needed")
+        return settled

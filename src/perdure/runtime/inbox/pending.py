@@ -5,7 +5,7 @@ Of any number of callers that settle one call, exactly one wins.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from perdure.core.log import events
 from perdure.core.pending import record as pending
@@ -14,7 +14,7 @@ from perdure.core.pending.commands import Command, Expire
 from perdure.core.pending.record import PendingRecord, Verb, moved
 from perdure.core.pending.settlement import Settlement
 from perdure.core.session import naming as index
-from perdure.errors import Conflict, Corrupt, NotFound
+from perdure.errors import Conflict, Corrupt, NotFound, PerdureError
 from perdure.runtime.records.cache import SessionCache
 from perdure.runtime.records.entries import (
     PendingEntry,
@@ -31,6 +31,7 @@ from perdure.store.base import Gone, NoStream, Put, Store, VersionMoved, Write
 logger = logging.getLogger("perdure")
 
 Inspect = Callable[[PendingRecord], Awaitable[None]]
+InspectCommand = Callable[[PendingRecord, Command], Awaitable[None]]
 
 
 class PendingInbox:
@@ -94,15 +95,83 @@ class PendingInbox:
                 return outcome
             # It was overdue and stays open for a grace period: settle it by the late command.
 
+    async def settle_all(
+        self,
+        commands: Mapping[str, Command],
+        *,
+        tenant: str | None = None,
+        inspect: InspectCommand | None = None,
+    ) -> list[Settlement]:
+        """Settle several calls in one commit: all of them, or none.
+
+        Raises as `settle` does for the first that cannot be settled, with its id in `details`.
+        """
+        while True:
+            batch: list[tuple[PendingEntry, Settlement]] = []
+            now = self._store.now()
+            for pending_id, command in commands.items():
+                try:
+                    batch.append(await self._decide(pending_id, command, tenant, inspect))
+                except PerdureError as error:
+                    error.details.setdefault("pendingID", pending_id)
+                    raise
+            if await self._commit_all(batch, now):
+                return [outcome for _, outcome in batch]
+
+    async def _decide(
+        self, pending_id: str, command: Command, tenant: str | None, inspect: InspectCommand | None
+    ) -> tuple[PendingEntry, Settlement]:
+        """Return the settlement of one call of several, which is not committed yet."""
+        while True:
+            entry = await self._read_entry(pending_id, tenant)
+            now = self._store.now()
+            outcome = decide.settle(entry.record, command, now)
+            if outcome.duplicate:
+                return entry, outcome
+            await self._verifier.verify(entry.stream)
+            if outcome.voted or (not outcome.record.is_open and not outcome.expired):
+                if inspect is not None:
+                    await inspect(entry.record, command)
+                return entry, outcome
+            # It is overdue: that is recorded by itself, whatever becomes of the others.
+            if await self._commit_settlement(entry, outcome, now) and outcome.expired:
+                raise decide.already_settled(outcome.record)
+
+    async def _commit_all(self, batch: Sequence[tuple[PendingEntry, Settlement]], now: int) -> bool:
+        facts: dict[str, list[events.Event]] = {}
+        puts: list[Put] = []
+        for entry, outcome in batch:
+            if not outcome.duplicate:
+                more, twin_puts = await self._with_twin(outcome, now)
+                facts[entry.stream] = [*facts.get(entry.stream, ()), *more]
+                puts += [entry.with_record(outcome.record).as_put, *twin_puts]
+        woken = {entry.stream for entry, outcome in batch if not outcome.voted}
+        writes = [
+            Write(stream, [as_record(f, now) for f in added], wake=now if stream in woken else None)
+            for stream, added in facts.items()
+        ]
+        if not writes:
+            return True
+        try:
+            heads = await self._store.commit(*self._outbox.with_deliveries(writes, puts))
+        except VersionMoved:
+            return False
+        except (NoStream, Gone) as error:
+            name = next((e.record.id for e, _ in batch if e.stream == error.stream), "")
+            raise pending_not_found(name) from error
+        for stream in facts:
+            self._cache.remove(stream)
+            self._cache.notify(stream, heads[stream])
+        return True
+
     async def _commit_settlement(self, entry: PendingEntry, outcome: Settlement, now: int) -> bool:
         facts, stream = list(outcome.facts), entry.stream
         settled = entry.with_record(outcome.record)
         others: list[Put] = []
         if any(isinstance(fact, events.Cancelled) for fact in facts):
             others += await self._cancelled_run_puts(outcome.record, stream, now)
-        if outcome.record.twin and any(isinstance(fact, events.ToolResult) for fact in facts):
-            closed, twin = await self._close_twin(outcome.record.twin, now)
-            facts, others = facts + closed, others + twin
+        facts, twin_puts = await self._with_twin(outcome, now)
+        others += twin_puts
         records = [as_record(fact, now) for fact in facts]
         # One approval of several changes nothing for the driver.
         write = Write(stream, records, wake=now if records and not outcome.voted else None)
@@ -118,6 +187,16 @@ class PendingInbox:
         pending = {entry.record.id: settled if outcome.record.is_open else None}
         self._cache.apply_commit(write, facts, heads, pending=pending)
         return True
+
+    async def _with_twin(
+        self, outcome: Settlement, now: int
+    ) -> tuple[list[events.Event], list[Put]]:
+        """Return the facts of a settlement, with those that close its twin, and the twin's put."""
+        facts = list(outcome.facts)
+        if outcome.record.twin and any(isinstance(fact, events.ToolResult) for fact in facts):
+            closed, puts = await self._close_twin(outcome.record.twin, now)
+            return facts + closed, puts
+        return facts, []
 
     async def _close_twin(self, twin: str, now: int) -> tuple[list[events.Event], list[Put]]:
         """Return the facts and puts that close the other pending id of the same call."""

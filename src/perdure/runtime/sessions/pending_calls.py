@@ -35,6 +35,8 @@ from perdure.store.base import Entry, Gone, NoStream, Put, VersionMoved, Write
 _STATES: Final = {None: "open", "all": None, "waiting": "open", "processing": "open"}
 _OPEN_STATUSES: Final = ("waiting", "processing")
 
+Settlements = list[Settlement]  # `list` is a method below
+
 
 class PendingCalls:
     """The pending calls of all sessions of a runtime."""
@@ -95,12 +97,25 @@ class PendingCalls:
         check_command(command)
 
         async def inspect(record: PendingRecord) -> None:
-            if record.epoch is not None and record.is_open:
-                await self._check_held(record)
-            await check_acceptable(self._agents, record, command)
+            await self._inspect(record, command)
 
         inbox = self._resources.pending_inbox
         return await inbox.settle(pending_id, command, tenant=tenant, inspect=inspect)
+
+    async def settle_all(
+        self, commands: Mapping[str, Command], tenant: str | None = None
+    ) -> Settlements:
+        """Give several calls their outcome in one commit, or none of them. Raises as `settle`."""
+        for command in commands.values():
+            check_command(command)
+        inbox = self._resources.pending_inbox
+        return await inbox.settle_all(commands, tenant=tenant, inspect=self._inspect)
+
+    async def _inspect(self, record: PendingRecord, command: Command) -> None:
+        """Raise if a command that the record accepts could not take effect here."""
+        if record.epoch is not None and record.is_open:
+            await self._check_held(record)
+        await check_acceptable(self._agents, record, command)
 
     async def _check_held(self, record: PendingRecord) -> None:
         """Raise Conflict if the driver that waited in place for this call has died."""

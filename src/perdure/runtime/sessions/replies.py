@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from perdure.core.literals import DecisionKind
+from perdure.core.literals import DecisionKind, Role
 from perdure.core.log.events import Decision, StampedEvent
+from perdure.core.pending.answers import parse_answer
 from perdure.core.pending.commands import Approve, Command, Deny, Respond, parse_decision
 from perdure.core.pending.record import PendingRecord
 from perdure.core.pending.settlement import Settlement
@@ -25,8 +26,9 @@ class ReplyDecision:
     args: Mapping[str, Any] | None = None
     reason: str | None = None
     note: str | None = None
-    output: str | None = None
+    output: Any = None
     remember: bool | str = False  # for the rest of the session
+    all_tools: bool = False  # the rule may cover every tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class Reply:
     decision: ReplyDecision | None
     by: str
     via: str
+    role: Role | None = None
 
 
 def check_context(entry: SessionEntry, context_id: str | None) -> None:
@@ -117,7 +120,8 @@ async def _repeat_decision(service: Service, log: Log, reply: Reply) -> Settleme
         return None
     if reply.decision is None and record.kind == "question":
         output = None if record.decision is None else record.decision.output
-        return Settlement(record, duplicate=True) if output == reply.text else None
+        answer = parse_answer(reply.text or "", record.schema, record.choices)
+        return Settlement(record, duplicate=True) if output == answer else None
     return await service.calls.settle(record.id, command, record.tenant)
 
 
@@ -168,12 +172,13 @@ def _command(record: PendingRecord, reply: Reply) -> Command | None:
     if reply.text is None:
         return None
     if record.kind == "question":
-        return Respond(reply.by, reply.via, reply.text)
+        answer = parse_answer(reply.text, record.schema, record.choices)
+        return Respond(reply.by, reply.via, answer, reply.role)
     match parse_decision(reply.text):
         case "approve":
-            return Approve(reply.by, reply.via)
+            return Approve(reply.by, reply.via, role=reply.role)
         case "deny":
-            return Deny(reply.by, reply.via)
+            return Deny(reply.by, reply.via, role=reply.role)
         case None:
             return None
 
@@ -181,14 +186,16 @@ def _command(record: PendingRecord, reply: Reply) -> Command | None:
 def _decision_command(decision: ReplyDecision, reply: Reply) -> Command:
     match decision.kind:
         case "approve" | "edit":
-            return Approve(reply.by, reply.via, decision.args, decision.note, decision.remember)
+            remember = (decision.remember, decision.all_tools, reply.role)
+            return Approve(reply.by, reply.via, decision.args, decision.note, *remember)
         case "deny":
-            return Deny(reply.by, reply.via, decision.reason or reply.text or None)
+            remember = (decision.remember, decision.all_tools, reply.role)
+            return Deny(reply.by, reply.via, decision.reason or reply.text or None, *remember)
         case "respond":
             output = reply.text if decision.output is None else decision.output
             if output is None:
                 raise Refused("a respond decision needs an output", code="VALUE_INVALID")
-            return Respond(reply.by, reply.via, output)
+            return Respond(reply.by, reply.via, output, reply.role)
 
 
 def _not_waiting(reply: Reply, log: Log) -> Conflict:

@@ -18,6 +18,7 @@ from msgspec import Struct
 from pydantic import AfterValidator
 
 from perdure.app import Runtime, is_open, service_of, tenant_of
+from perdure.core.literals import Role
 from perdure.core.roles import Permit, Principal, has_permit, may_see
 from perdure.core.session.naming import MAX_ID, check_id, check_tenant
 from perdure.core.webhooks import signatures as webhooks
@@ -126,6 +127,14 @@ class RequestScope:
                 hint="leave out `by`, or give the token on_behalf: true",
             )
         return check_id(name, "name")
+
+    def approver_role(self, name: str | None = None) -> Role | None:
+        """Return the role under which the actor decides; None for a person it acts for.
+
+        A server without tokens trusts its callers, whoever they act for.
+        """
+        is_own = name is None or name == self.principal.name or self.principal is LOCAL
+        return self.principal.role if is_own else None
 
     def has_permit(self, permit: Permit) -> bool:
         """Return whether the principal has the permit."""

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final, get_args
 
 from msgspec import Meta
 
-from perdure.core.literals import RunState
+from perdure.core.literals import DecisionKind, RunState
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session.naming import MAX_ID
 from perdure.runtime.views import PRIVATE
@@ -41,6 +41,13 @@ def _pending() -> Schema:
         name: {key: value for key, value in schema.items() if key != "default"}
         for name, schema in record["properties"].items()
         if name not in PRIVATE
+    }
+    properties |= {
+        "allowedDecisions": {"type": "array", "items": {"enum": list(get_args(DecisionKind))}},
+        "approvers": {"type": "array", "items": TEXT},
+        "notByStarter": BOOLEAN,
+        "minApprovals": INTEGER,
+        "missingApprovals": INTEGER,
     }
     properties |= {"callbackURL": NULLABLE_TEXT, "webhookURL": NULLABLE_TEXT, "blocking": BOOLEAN}
     return object_schema([*record["required"], "status", "tenant", "callbackURL"], **properties)

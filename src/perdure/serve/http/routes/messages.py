@@ -37,8 +37,9 @@ class DecisionIn(Struct, forbid_unknown_fields=True):
     args: dict[str, Any] | None = None
     reason: str | None = None
     note: str | None = None
-    output: str | None = None
+    output: Any = None
     remember: bool | str = False
+    all_tools: bool = field(default=False, name="allTools")
 
 
 class MessageBody(Struct, forbid_unknown_fields=True):
@@ -112,7 +113,8 @@ async def _settle(
 ) -> bool:
     """Settle the call that a run waits for, if the message is a reply to it; report whether."""
     decision = None if body.decision is None else _reply_decision(body.decision)
-    reply = Reply(task_id, plain_text(body.content), decision, scope.actor(body.by), scope.via)
+    text, role = plain_text(body.content), scope.approver_role(body.by)
+    reply = Reply(task_id, text, decision, scope.actor(body.by), scope.via, role)
     return await settle_by_reply(scope.service, entry, reply) is not None
 
 
@@ -128,6 +130,7 @@ def _reply_decision(decision: ReplyWord | DecisionIn) -> ReplyDecision:
         decision.note,
         decision.output,
         decision.remember,
+        decision.all_tools,
     )
 
 

@@ -5,15 +5,22 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Depends, Query, Response
-from msgspec import Struct
+from msgspec import Meta, Struct, field
 
 from perdure.core.literals import CallKind, PendingStatus
 from perdure.core.pending.commands import Approve, CancelCall, Command, Deny, Respond
 from perdure.core.pending.record import PendingRecord
+from perdure.runtime.sessions.decisions import MOST, PendingDecisionItem, decision_commands
 from perdure.serve.http.cursors import Cursor, PagePosition, decode_cursor, encode_cursor
 from perdure.serve.http.dependencies import Decides, Id, Operates, ReadsToolCalls, RequestScope
-from perdure.serve.http.responses import json_response, page_schema, request_body, responses
-from perdure.serve.http.schemas import DECIDED, PENDING, By, Wait
+from perdure.serve.http.responses import (
+    json_response,
+    object_schema,
+    page_schema,
+    request_body,
+    responses,
+)
+from perdure.serve.http.schemas import BOOLEAN, DECIDED, PENDING, By, Wait
 from perdure.serve.http.settlement import (
     call_json,
     may_read,
@@ -30,35 +37,55 @@ Name = Annotated[str, Query(max_length=200)]
 _LIST_RESPONSES: Final = responses({200: page_schema("pending", PENDING, "count")}, 404)
 _GET_RESPONSES: Final = responses({200: PENDING}, 404)
 _DECISION_RESPONSES: Final = responses({200: DECIDED, 202: DECIDED}, 404, 409)
+_DECISIONS_RESPONSES: Final = responses(
+    {
+        200: object_schema(
+            ("success", "decisions"), success=BOOLEAN, decisions={"type": "array", "items": DECIDED}
+        )
+    },
+    404,
+    409,
+)
 
 
 class ApproveBody(Struct, forbid_unknown_fields=True):
     """Arguments that replace stored ones, a note, and a permission to remember.
 
-    `remember` is true for exactly this call, or a rule such as `shell:cmd=ls*`.
+    `remember` is true for exactly this call, or a rule such as `shell:cmd=ls*`; a rule that covers
+    every tool is refused without `allTools`.
     """
 
     args: dict[str, Any] | None = None
     note: str | None = None
     remember: bool | str = False
+    all_tools: bool = field(default=False, name="allTools")
     by: By | None = None
     wait: Wait = None
 
 
 class DenyBody(Struct, forbid_unknown_fields=True):
-    """The reason of a denial."""
+    """The reason of a denial, and a denial to remember, as for an approval."""
 
     reason: str | None = None
+    remember: bool | str = False
+    all_tools: bool = field(default=False, name="allTools")
     by: By | None = None
     wait: Wait = None
 
 
 class RespondBody(Struct, forbid_unknown_fields=True):
-    """The answer to a question, or an output instead of running the call."""
+    """The answer to a question, or an output instead of running the call: any JSON."""
 
-    output: str
+    output: Any
     by: By | None = None
     wait: Wait = None
+
+
+class DecisionsBody(Struct, forbid_unknown_fields=True):
+    """Decisions about several calls, of which all are recorded or none."""
+
+    decisions: Annotated[list[PendingDecisionItem], Meta(min_length=1, max_length=MOST)]
+    by: By | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +160,15 @@ async def cancel_call(scope: Operates, pending_id: Id, by: Name | None = None) -
 async def approve_call(scope: Decides, pending_id: Id) -> Response:
     """Approve a call: exactly the stored call runs, with `args` merged over its arguments."""
     body = await scope.read_body(ApproveBody, empty=ApproveBody())
-    command = Approve(scope.actor(body.by), scope.via, body.args, body.note, body.remember)
+    command = Approve(
+        scope.actor(body.by),
+        scope.via,
+        body.args,
+        body.note,
+        body.remember,
+        body.all_tools,
+        scope.approver_role(body.by),
+    )
     return await _decide(scope, pending_id, command, body.wait)
 
 
@@ -145,7 +180,8 @@ async def approve_call(scope: Decides, pending_id: Id) -> Response:
 async def deny_call(scope: Decides, pending_id: Id) -> Response:
     """Deny a call, or decline to answer a question; the model gets the reason."""
     body = await scope.read_body(DenyBody, empty=DenyBody())
-    command = Deny(scope.actor(body.by), scope.via, body.reason)
+    remember, role = (body.remember, body.all_tools), scope.approver_role(body.by)
+    command = Deny(scope.actor(body.by), scope.via, body.reason, *remember, role)
     return await _decide(scope, pending_id, command, body.wait)
 
 
@@ -157,8 +193,26 @@ async def deny_call(scope: Decides, pending_id: Id) -> Response:
 async def respond_to_call(scope: Decides, pending_id: Id) -> Response:
     """Answer a question, or give an output instead of running the call."""
     body = await scope.read_body(RespondBody)
-    command = Respond(scope.actor(body.by), scope.via, body.output)
+    role = scope.approver_role(body.by)
+    command = Respond(scope.actor(body.by), scope.via, body.output, role)
     return await _decide(scope, pending_id, command, body.wait)
+
+
+@router.post(
+    "/decisions", responses=_DECISIONS_RESPONSES, openapi_extra=request_body(DecisionsBody)
+)
+async def decide_calls(scope: Decides) -> Response:
+    """Decide about several calls in one commit: all decisions are recorded, or none."""
+    body = await scope.read_body(DecisionsBody)
+    role = scope.approver_role(body.by)
+    commands = decision_commands(body.decisions, scope.actor(body.by), scope.via, role)
+    for pending_id in commands:
+        scope.app_state.count_submission(scope.rate_key(pending_id))
+    outcomes = await scope.service.calls.settle_all(commands, scope.tenant)
+    decided = [
+        {**call_json(scope, outcome.record), "duplicate": outcome.duplicate} for outcome in outcomes
+    ]
+    return json_response({"success": True, "decisions": decided})
 
 
 async def _decide(scope: RequestScope, pending_id: str, command: Command, wait: Wait) -> Response:

@@ -1,0 +1,93 @@
+"""Decisions as callers write them: one per pending call, or a list that is decided as a whole."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, field
+
+from perdure.core.literals import DecisionKind, Role
+from perdure.core.pending.commands import Approve, Command, Decide, Deny, Respond
+from perdure.errors import Refused
+
+MOST: Final = 100  # decisions of one request
+
+_FIELDS: Final[dict[DecisionKind, frozenset[str]]] = {
+    "approve": frozenset({"note", "remember", "allTools"}),
+    "edit": frozenset({"args", "note", "remember", "allTools"}),
+    "deny": frozenset({"reason", "remember", "allTools"}),
+    "respond": frozenset({"output"}),
+}
+
+
+class PendingDecisionItem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The decision about one pending call."""
+
+    pending_id: Annotated[str, Meta(min_length=1, max_length=200)] = field(name="pendingID")
+    decision: DecisionKind
+    args: dict[str, Any] | None = None
+    note: str | None = None
+    reason: str | None = None
+    output: Any = UNSET
+    remember: bool | str = False
+    all_tools: bool = field(default=False, name="allTools")
+
+    def command(self, by: str, via: str, role: Role | None) -> Decide:
+        """Return the command of this decision. Raises Refused for a field of another decision."""
+        self._check_fields()
+        match self.decision:
+            case "approve" | "edit":
+                remember = (self.remember, self.all_tools)
+                return Approve(by, via, self.args, self.note, *remember, role)
+            case "deny":
+                return Deny(by, via, self.reason, self.remember, self.all_tools, role)
+            case "respond":
+                return Respond(by, via, self.output, role)
+
+    def _check_fields(self) -> None:
+        defaults = {"args": None, "note": None, "reason": None, "output": UNSET}
+        present = {name for name, value in defaults.items() if getattr(self, name) is not value}
+        present |= {"remember"} if self.remember else set()
+        present |= {"allTools"} if self.all_tools else set()
+        required = {"edit": "args", "respond": "output"}.get(self.decision)
+        if required is not None and required not in present:
+            raise _invalid(self, f"{self.decision!r} needs {required}")
+        if wrong := sorted(present - _FIELDS[self.decision]):
+            raise _invalid(self, f"{self.decision!r} does not take {wrong[0]}")
+
+
+def _invalid(item: PendingDecisionItem, text: str) -> Refused:
+    return Refused(
+        f"the decision about {item.pending_id}: {text}",
+        code="VALUE_INVALID",
+        hint='such as {"pendingID": "p_…", "decision": "approve"}',
+        details={"pendingID": item.pending_id},
+    )
+
+
+def parse_decisions(decisions: Sequence[Mapping[str, Any]]) -> list[PendingDecisionItem]:
+    """Return decisions that a program wrote as plain objects. Raises Refused."""
+    try:
+        return msgspec.convert([dict(item) for item in decisions], list[PendingDecisionItem])
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        raise Refused(
+            f"these are not decisions: {error}",
+            code="VALUE_INVALID",
+            hint='[{"pendingID": "p_…", "decision": "approve"}]',
+        ) from error
+
+
+def decision_commands(
+    items: Sequence[PendingDecisionItem], by: str, via: str, role: Role | None
+) -> dict[str, Command]:
+    """Return the commands of a list of decisions by pending id. Raises Refused."""
+    commands: dict[str, Command] = {}
+    for item in items:
+        if item.pending_id in commands:
+            raise _invalid(item, "it is in the list twice")
+        commands[item.pending_id] = item.command(by, via, role)
+    if not 1 <= len(commands) <= MOST:
+        raise Refused(
+            f"a list of decisions has 1 to {MOST} items, not {len(commands)}", code="VALUE_INVALID"
+        )
+    return commands

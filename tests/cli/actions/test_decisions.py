@@ -1,0 +1,88 @@
+"""Decisions on the command line: several at once, answers, votes, and rules that are remembered."""
+
+import pytest
+from tests.support.cli_project import Shop
+
+
+def test_several_calls_are_approved_in_one_command(shop: Shop) -> None:
+    for name in ("a", "b"):
+        assert shop.run("run", "support", "go", "-s", name).exit_code == 8
+    ids = [call["id"] for call in shop.json("pending", "list")["pending"]]
+    approved = shop.run("approve", *ids, "--by", "ana")
+    assert approved.exit_code == 0, approved.output
+    assert approved.stdout.count("✓ approved refund(order_id=991, cents=4200) by ana") == 2
+    assert shop.effects() == ["refund 4200"] * 2
+    assert shop.json("sessions", "show", "b")["output"] == "All done."
+
+
+def test_if_one_of_several_cannot_be_decided_none_is(shop: Shop) -> None:
+    shop.run("run", "two", "go", "-s", "s1")
+    refund, deploy = shop.pending("refund"), shop.pending("deploy")
+    refused = shop.run("deny", refund, deploy)
+    assert refused.exit_code == 5
+    assert shop.json("pending", "show", refund)["status"] == "waiting"
+    clash = shop.run("approve", refund, deploy, "--set", "cents=1")
+    assert clash.exit_code == 2
+    assert "give one ID" in clash.output
+
+
+def test_a_typed_answer_must_fit_the_choices_or_the_schema(shop: Shop) -> None:
+    shop.run("run", "chooses", "go", "-s", "s1")
+    refused = shop.run("pending", "respond", "@last", "--output", "green")
+    assert refused.exit_code == 2
+    assert "'green' is not one of the choices: red, blue" in refused.output
+    answered = shop.json("pending", "respond", "@last", "--output", "2")
+    assert answered["decision"]["output"] == "blue"  # by its number
+    refused = shop.run("pending", "respond", "@last", "--output", "many")
+    assert "the answer must be integer" in refused.output
+    answered = shop.json("pending", "respond", "@last", "--output", "12")
+    assert answered["decision"]["output"] == 12
+
+
+def test_an_answer_can_be_given_as_json(shop: Shop) -> None:
+    shop.run("run", "chooses", "go", "-s", "s1")
+    assert shop.run("pending", "respond", "@last", "--output-json", "nope").exit_code == 2
+    assert shop.run("pending", "respond", "@last").exit_code == 2
+    answered = shop.json("pending", "respond", "@last", "--output-json", '"red"')
+    assert answered["decision"]["output"] == "red"
+
+
+def test_the_terminal_lists_choices_and_asks_again_after_a_wrong_answer(shop: Shop) -> None:
+    played = shop.run("chat", "chooses", "-s", "c", stdin="go\ngreen\n1\nx\n3\n")
+    assert "  1  red\n" in played.output
+    assert "'green' is not one of the choices" in played.output
+    assert "the answer must be integer" in played.output
+    assert shop.json("sessions", "show", "c")["output"] == "Thanks."
+
+
+def test_two_people_must_approve_and_the_missing_one_is_shown(shop: Shop) -> None:
+    shop.run("run", "votes", "go", "-s", "s1")
+    call = shop.pending("payout")
+    first = shop.run("approve", call, "--by", "ana")
+    assert first.exit_code == 0
+    assert "approved payout(cents=7) by ana; 1 more approval needed" in first.stdout
+    again = shop.run("approve", call, "--by", "ana")
+    assert "already approved payout(cents=7) by ana; nothing changed; 1 more" in again.stdout
+    assert "1 more approval (approved by ana)" in shop.run("pending", "show", call).stdout
+    assert "1 more approval (approved by ana)" in shop.run("sessions", "show", "s1").stdout
+    assert shop.run("pending", "respond", call, "--output", "x").exit_code == 2
+    shop.run("approve", call, "--by", "ben")
+    assert shop.json("sessions", "show", "s1")["output"] == "Paid."
+
+
+@pytest.mark.parametrize("verb, effect", [("approve", "allow"), ("deny", "deny")])
+def test_a_rule_for_every_tool_needs_a_confirmation(shop: Shop, verb: str, effect: str) -> None:
+    shop.run("run", "support", "go", "-s", "s1")
+    refused = shop.run(verb, "@last", "--remember-as", "*")
+    assert refused.exit_code == 2
+    assert "--yes" in refused.output
+    assert shop.run(verb, "@last", "--remember-as", "*", "--yes").exit_code == 0
+    (permission,) = shop.json("sessions", "permissions", "s1")["permissions"]
+    assert (permission["rule"], permission["effect"]) == ("*", effect)
+
+
+def test_a_chat_asks_before_it_remembers_a_rule_for_every_tool(shop: Shop) -> None:
+    played = shop.run("chat", "support", "-s", "c", stdin="go\nnever *\nno\nnever *\nyes\n")
+    assert played.output.count("covers every tool of the session. Sure?") == 2
+    (permission,) = shop.json("sessions", "permissions", "c")["permissions"]
+    assert (permission["rule"], permission["effect"]) == ("*", "deny")
