@@ -27,6 +27,7 @@ from perdure.errors import ConfigError, PerdureError
 from perdure.runtime.models.base import Request
 from perdure.runtime.tools.outputs import render_result
 from perdure.runtime.tools.tool import Tool
+from perdure.runtime.user_code import UserCodeError
 
 if TYPE_CHECKING:  # an optional dependency, imported only if the program has imported it
     from opentelemetry.trace import Link, Span, SpanContext, Tracer
@@ -213,7 +214,8 @@ def _span(
         try:
             yield span
         except BaseException as error:
-            _fail(span, error.code if isinstance(error, PerdureError) else type(error).__name__)
+            cause = error.__cause__ if isinstance(error, UserCodeError) else error
+            _fail(span, cause.code if isinstance(cause, PerdureError) else type(cause).__name__)
             raise
 
 

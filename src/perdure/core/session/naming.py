@@ -75,6 +75,17 @@ def session_stream(tenant: str, session_id: str, generation: int = 1) -> str:
     return name if generation == 1 else f"{name}#{generation}"
 
 
+def session_label(tenant: str, session_id: str) -> str:
+    """Return a session as people are told of it."""
+    return f"session {session_id} of tenant {tenant}" if tenant else f"session {session_id}"
+
+
+def stream_label(stream: str) -> str:
+    """Return a stream as people are told of it: the session that it belongs to."""
+    names = parse_session_stream(stream)
+    return stream if names is None else session_label(*names)
+
+
 def parse_session_stream(stream: str) -> tuple[str, str] | None:
     """Return tenant and session id of a stream; None if it is not a session's."""
     parts = stream.split("#", 1)[0].split("/")

@@ -13,6 +13,7 @@ from perdure.core.json_depth import MAX_DEPTH, is_deeper, too_deep
 from perdure.core.json_values import schema_problems
 from perdure.core.log.stop_reasons import is_cut
 from perdure.errors import ConfigError, Refused
+from perdure.runtime.user_code import CONTAINED, bounded_text, error_line
 
 MAX_CORRECTIONS: Final = 2
 
@@ -88,8 +89,12 @@ class OutputShape:
         from pydantic import ValidationError
 
         try:
-            return self._adapter.validate_python(value)
+            with CONTAINED:
+                return self._adapter.validate_python(value)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             path = ".".join(str(part) for part in first["loc"]) or "the output"
-            raise Refused(f"{path}: {first['msg']}", code="OUTPUT_INVALID") from error
+            problem = bounded_text(f"{path}: {first['msg']}")
+            raise Refused(problem, code="OUTPUT_INVALID") from error
+        except Exception as error:  # a validator of the user's own type
+            raise Refused(error_line(error), code="OUTPUT_INVALID") from error

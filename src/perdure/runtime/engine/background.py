@@ -12,8 +12,10 @@ from typing import Any, Final
 
 from perdure.errors import StoreError
 from perdure.runtime.engine.feed import FeedReader
+from perdure.runtime.engine.watchdog import Watchdog
 from perdure.runtime.resources import Resources
 from perdure.runtime.streaming import ANNOUNCE_S
+from perdure.runtime.user_code import contain_tasks
 
 logger = logging.getLogger("perdure")
 
@@ -34,6 +36,7 @@ class BackgroundTask:
         self.is_running = False
         self.is_closing = False  # or closed
         self._bus = resources.bus
+        self._watchdog = Watchdog()
         self._heartbeat = heartbeat
         self._drain = drain
         self._cancel = cancel
@@ -58,6 +61,8 @@ class BackgroundTask:
         if self._main is not None:
             raise StoreError("the runtime's background task has failed")
         self.is_running = True
+        contain_tasks(asyncio.get_running_loop())
+        self._watchdog.start()
         for loop in (self._read_feed, self._heartbeat, self._exchange_deltas):
             self._spawn(loop)
         self._main = asyncio.get_running_loop().create_task(self._run())
@@ -96,6 +101,7 @@ class BackgroundTask:
             await self._end_loops()
             self.is_running = False  # not before: a loop that is still running may start another
             await self._cancel()
+            self._watchdog.stop()
 
     async def _end_loops(self) -> None:
         await asyncio.sleep(0)  # a task that is cancelled before its first step never cleans up

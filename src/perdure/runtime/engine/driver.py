@@ -19,6 +19,7 @@ from perdure.core.driver.plan import DriveView, plan, running_ms
 from perdure.core.log import events
 from perdure.core.session.call_table import in_order
 from perdure.core.session.calls import Call, CallStatus
+from perdure.core.session.naming import stream_label
 from perdure.core.session.state import State
 from perdure.errors import PerdureError
 from perdure.runtime.agents.agents import ReadyAgent
@@ -314,7 +315,7 @@ class Driver:
         for outcome in outcomes:
             if isinstance(outcome, ToolReturned):
                 call = self._log.state.calls[outcome.call_id]
-                logger.warning(text, self._lease.stream, call.tool, call.id)
+                logger.warning(text, stream_label(self._lease.stream), call.tool, call.id)
 
     # --- effects ------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from perdure.runtime.records.cache import CachedSession
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.records.log import Log
 from perdure.runtime.resources import Resources
+from perdure.runtime.user_code import CONTAINED, error_line
 from perdure.store.base import Fenced, Gone, Lease, Lost
 
 logger = logging.getLogger("perdure")
@@ -264,14 +265,15 @@ class Drives:
     async def _drive(self, drive: Drive, agent: ReadyAgent) -> None:
         lease = drive.lease
         try:
-            await self._run_driver(drive, agent)
+            with CONTAINED:
+                await self._run_driver(drive, agent)
         except Lost as error:
-            logger.info("%s: %s", lease.stream, error.message)
+            logger.info("%s: %s", index.stream_label(lease.stream), error.message)
             self._holder.lose(lease.holder)
         except Fenced as error:
-            logger.info("%s: %s", lease.stream, error.message)
+            logger.info("%s: %s", index.stream_label(lease.stream), error.message)
         except Gone as error:
-            logger.info("%s: %s", lease.stream, error.message)
+            logger.info("%s: %s", index.stream_label(lease.stream), error.message)
             await self.release(lease, None)  # perhaps only its entry is gone, and the lease is ours
         except PerdureError as error:
             drive.error = error
@@ -279,8 +281,8 @@ class Drives:
                 drive.error = await self._resources.verifier.fail_session(lease.stream, error)
             await self._release_failed(lease, error)
         except Exception as error:
-            logger.exception("%s could not be driven", lease.stream)
-            drive.error = PerdureError(f"{type(error).__name__}: {error}", code="INTERNAL")
+            logger.exception("%s could not be driven", index.stream_label(lease.stream))
+            drive.error = PerdureError(error_line(error), code="INTERNAL")
             await self._release_failed(lease, drive.error, record=True)
         finally:
             self._remove(drive)

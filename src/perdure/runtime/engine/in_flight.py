@@ -15,6 +15,7 @@ from perdure.core.conversation.messages import Answer
 from perdure.core.driver.verdicts import RequireApproval, Verdict, Wait
 from perdure.core.log import events
 from perdure.errors import PerdureError
+from perdure.runtime.user_code import CONTAINED
 
 
 class ToolReturned(Struct, frozen=True):
@@ -77,12 +78,6 @@ BATCH_CHARS: Final = 1_000_000  # of tool results that one commit records, beyon
 
 EffectRun = Coroutine[Any, Any, Outcome]
 StartEffect = Callable[[], EffectRun]
-
-_ENDS: Final = (
-    asyncio.CancelledError,
-    KeyboardInterrupt,
-    SystemExit,
-)  # of the task, or of the process
 
 
 class InFlight:
@@ -173,12 +168,13 @@ class InFlight:
         outcome: Outcome | None = None
         failure: BaseException | None = None
         try:
-            outcome = await start()
-        except _ENDS as error:
+            with CONTAINED:
+                outcome = await start()
+        except Exception as error:  # noqa: BLE001 - `raise_failure` raises it in the drive
+            failure = error
+        except BaseException as error:  # the task is cancelled, or the process stops
             failure = error
             raise
-        except BaseException as error:  # noqa: BLE001 - `check` raises it in the drive
-            failure = error
         finally:
             if self.request is not None and number == self._request_count:
                 self.request = None
@@ -188,13 +184,13 @@ class InFlight:
         outcome: Outcome | None = None
         failure: BaseException | None = None
         try:
-            with scope:
+            with scope, CONTAINED:
                 outcome = await start()
-        except _ENDS as error:
+        except Exception as error:  # noqa: BLE001 - `raise_failure` raises it in the drive
+            failure = error
+        except BaseException as error:  # the task is cancelled, or the process stops
             failure = error
             raise
-        except BaseException as error:  # noqa: BLE001 - `check` raises it in the drive
-            failure = error
         finally:
             if self.calls.get(call_id) is scope:  # else it was cancelled
                 del self.calls[call_id]

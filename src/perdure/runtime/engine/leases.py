@@ -66,10 +66,11 @@ class UnreturnedLeases:
         try:
             await self._commit_release(unreturned)
         except (Fenced, Gone, Lost, NoStream) as refused:
-            logger.info("%s is not ours any more: %s", stream, refused)
+            logger.info("%s is not ours any more: %s", index.stream_label(stream), refused)
         except StoreError as refused:
             # Our heartbeat keeps it alive, so the heartbeat tries to release it again.
-            logger.info("%s: the lease could not be released: %s", stream, refused)
+            text = "%s: the lease could not be released: %s"
+            logger.info(text, index.stream_label(stream), refused)
             return
         if self._leases.get(stream) is unreturned:
             del self._leases[stream]

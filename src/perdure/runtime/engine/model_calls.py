@@ -1,6 +1,5 @@
 """Model requests of a drive: the next turn, or a summary."""
 
-import asyncio
 import logging
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
@@ -17,7 +16,6 @@ from perdure.core.driver.texts import CALLS_CUT_OFF
 from perdure.core.driver.verdicts import Reject
 from perdure.core.log.stop_reasons import is_cut
 from perdure.core.session.state import State
-from perdure.core.text import storable_text
 from perdure.errors import ModelError, PerdureError
 from perdure.runtime.engine.in_flight import Answered, ModelFailed, Summarized
 from perdure.runtime.engine.tool_calls import CallContext, Verdicts
@@ -26,7 +24,7 @@ from perdure.runtime.probes import ModelAsked, notify
 from perdure.runtime.records.content import find_bytes
 from perdure.runtime.storable import storable_answer
 from perdure.runtime.streaming import Attempt
-from perdure.runtime.tools.invoke import error_line, is_own_cancellation
+from perdure.runtime.user_code import Kind, UserCode, bounded_text, error_line, loggable
 
 logger = logging.getLogger("perdure")
 
@@ -95,13 +93,12 @@ class ModelCalls(Struct, frozen=True):
                 build(), self.context.agent.model_for(state.run), attempt, up_to
             )
         except PerdureError as error:
-            error.message = storable_text(error.message)
+            error.message = bounded_text(error.message)
             return error
-        except (Exception, asyncio.CancelledError) as error:
-            if is_own_cancellation(error):
-                raise
-            logger.exception("the model of agent %s failed", self.context.agent.name)
-            return ModelError(error_line(error))
+        except Exception as error:
+            line, text = error_line(error), "the model of agent %s failed: %.1000s"
+            logger.exception(text, self.context.agent.name, line, exc_info=loggable(error))
+            return ModelError(line)
 
     def _hidden_arguments(
         self, answer: Answer, invalid: Collection[str]
@@ -138,7 +135,11 @@ class ModelCalls(Struct, frozen=True):
         instructions = self.context.agent.agent.instructions
         if isinstance(instructions, str):
             return instructions
-        return instructions(self.context.tool_context(state))
+        with self._user_code("instructions", self.context.agent.name):
+            return instructions(self.context.tool_context(state))
+
+    def _user_code(self, kind: Kind, name: str) -> UserCode:
+        return UserCode(kind, name, self.context.tenant, self.context.session_id)
 
     async def _stream_answer(
         self, request: Request, model: Model, attempt: Attempt | None, up_to: int
@@ -149,6 +150,7 @@ class ModelCalls(Struct, frozen=True):
         with (
             self.context.resources.telemetry.chat(model.name, request, hides=hides) as record,
             self._delta_writer(request, attempt) as publish,
+            self._user_code("model", model.name),
         ):
             async for delta in model.answer(request):
                 if isinstance(delta, Answer):

@@ -7,6 +7,7 @@ from perdure.core.conversation import compaction
 from perdure.core.conversation.compaction import Cut
 from perdure.core.driver.model_failures import FALLBACK_CODES
 from perdure.core.driver.verdicts import GiveUp
+from perdure.core.session.naming import stream_label
 from perdure.runtime.agents.prices import context_window
 from perdure.runtime.engine.in_flight import ModelFailed, Summarized
 from perdure.runtime.engine.model_calls import ModelCalls
@@ -87,7 +88,7 @@ class Summaries:
             if failed.error.code in FALLBACK_CODES:
                 return False  # as for any request: a retry, or another model
             text = "%s: no summary, the conversation keeps its length: %s"
-            logger.warning(text, self._log.stream, failed.error.message)
+            logger.warning(text, stream_label(self._log.stream), failed.error.message)
             self._skipped_turn = failed.turn
             return True
         if (

@@ -1,9 +1,8 @@
 """Tool calls of a drive: verdicts on new calls, and the run of a call whose intent is recorded."""
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,6 +14,7 @@ from perdure.core.log.events import ApprovalPolicy
 from perdure.core.pending.answers import check_question
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session.calls import APPROVAL_MISMATCH, Call
+from perdure.core.session.naming import session_label
 from perdure.core.session.permissions import (
     NOT_TRACKED,
     RememberedPermission,
@@ -22,7 +22,6 @@ from perdure.core.session.permissions import (
     remembered_denial_text,
 )
 from perdure.core.session.state import State
-from perdure.core.text import storable_text
 from perdure.errors import PerdureError, Refused
 from perdure.runtime.agents.agents import ReadyAgent
 from perdure.runtime.engine.in_flight import StartReturned, ToolAsked, ToolReturned
@@ -34,14 +33,13 @@ from perdure.runtime.requests import ApprovalRequired, ToolRequest, raised_reque
 from perdure.runtime.resources import Resources
 from perdure.runtime.tools.builtin import wait_duration_ms
 from perdure.runtime.tools.invoke import (
-    error_line,
     invoke,
     is_approval_required,
-    is_own_cancellation,
     render_prompt,
 )
 from perdure.runtime.tools.outputs import Deferred, parse_deferred, render_result
 from perdure.runtime.tools.tool import Tool
+from perdure.runtime.user_code import bounded_text, error_line, loggable
 from perdure.runtime.values import Context, Decision, PendingCall
 from perdure.runtime.views import instant
 
@@ -119,6 +117,10 @@ def _public_decision(event: events.Decision, at: int) -> Decision:
 
 logger = logging.getLogger("perdure")
 
+_NOT_JSON: Final = (
+    "tool %s of %s returned a value that is not JSON (%s), so that the model sees only its text; "
+    "return text, numbers, dicts, lists, a dataclass or a pydantic model"
+)
 CheckedArguments = tuple[Tool[..., Any], Mapping[str, Any], dict[str, Any]]  # tool, JSON, validated
 
 
@@ -201,7 +203,7 @@ class Verdicts(Struct, frozen=True):
     def request_verdict(self, tool: Tool[..., Any], request: ToolRequest) -> RequireApproval | Wait:
         """Return the verdict on a call whose tool asked a person while it ran."""
         ids, deadline = (secret_id("p"), secret_id("e")), self._approval_deadline(tool)
-        prompt, policy = storable_text(request.message), tool.approval_policy
+        prompt, policy = bounded_text(request.message), tool.approval_policy
         if isinstance(request, ApprovalRequired):
             return RequireApproval(*ids, prompt, deadline, policy, request.request_details)
         approvers = () if policy is None else policy.approvers
@@ -313,14 +315,13 @@ class ToolCalls(Struct, frozen=True):
             value = await self._invoke(tool, call, ctx)
             if isinstance(value, _Asked):
                 return self._ask(tool, call, value.request)
-            return ToolReturned(call.id, await self._render(value))
+            return ToolReturned(call.id, await self._render(tool, value))
         except PerdureError as error:
-            return ToolReturned(call.id, storable_text(error.message), is_error=True)
-        except (Exception, asyncio.CancelledError) as error:
-            if is_own_cancellation(error):
-                raise
-            logger.exception("tool %s failed (call %s)", call.tool, call.id)
-            return ToolReturned(call.id, error_line(error), is_error=True)
+            return ToolReturned(call.id, bounded_text(error.message), is_error=True)
+        except Exception as error:
+            line, text = error_line(error), "tool %s failed (call %s): %.1000s"
+            logger.exception(text, call.tool, call.id, line, exc_info=loggable(error))
+            return ToolReturned(call.id, line, is_error=True)
 
     async def _start_deferred(
         self, tool: Tool[..., Any], call: Call, state: State, record: PendingRecord
@@ -370,8 +371,12 @@ class ToolCalls(Struct, frozen=True):
             record(value)
         return value
 
-    async def _render(self, value: Any) -> events.Content:
-        content = render_result(value)
+    async def _render(self, tool: Tool[..., Any], value: Any) -> events.Content:
+        unknown: set[str] = set()
+        content = render_result(value, unknown)
+        if unknown:
+            label = session_label(self.context.tenant, self.context.session_id)
+            logger.warning(_NOT_JSON, tool.name, label, ", ".join(sorted(unknown)))
         if isinstance(content, str):
             check_size(content, "the tool's result")
             return content

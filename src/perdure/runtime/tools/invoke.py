@@ -1,9 +1,9 @@
 """Invocation of one tool: its approval predicate, its approval prompt, and the call itself."""
 
-import asyncio
 import functools
 import inspect
 import json
+import logging
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -13,11 +13,13 @@ import anyio.to_thread
 
 from perdure.core.durations import format_ms
 from perdure.core.log.redaction import mask_arguments
-from perdure.core.text import storable_text
 from perdure.errors import ToolError
 from perdure.runtime.tools.signature import Signature
 from perdure.runtime.tools.tool import Tool
+from perdure.runtime.user_code import CONTAINED, UserCode, error_line
 from perdure.runtime.values import Context
+
+logger = logging.getLogger("perdure")
 
 _PLACEHOLDER: Final = re.compile(r"\{(tool|input)\}")
 _PROMPT: Final = "Run {tool} with {input}?"
@@ -29,26 +31,15 @@ async def is_approval_required(tool: Tool[..., Any], ctx: Context) -> bool:
     if isinstance(tool.requires_approval, bool):
         return tool.requires_approval
     try:
-        answer: Any = tool.requires_approval(ctx)
-        if inspect.isawaitable(answer):
-            answer = await answer
-        return answer is None or bool(answer)
-    except (Exception, asyncio.CancelledError) as error:
-        if is_own_cancellation(error):
-            raise
-        return True  # the user's predicate failed: require approval
-
-
-def is_own_cancellation(error: BaseException) -> bool:
-    """Return True if our own asyncio task is cancelled; False if user code raised the error."""
-    task = asyncio.current_task()
-    is_cancelling = task is None or task.cancelling() > 0
-    return is_cancelling and isinstance(error, asyncio.CancelledError)
-
-
-def error_line(error: BaseException) -> str:
-    """Return an error of user code as one line of text that can be stored."""
-    return storable_text(f"{type(error).__name__}: {error}")
+        with UserCode("approval predicate", tool.name, ctx.tenant, ctx.session_id):
+            answer: Any = tool.requires_approval(ctx)
+            if inspect.isawaitable(answer):
+                answer = await answer
+            return answer is None or bool(answer)
+    except Exception as error:  # noqa: BLE001 - the user's predicate: require approval
+        text = "the approval predicate of %s failed, so that the call requires approval: %s"
+        logger.warning(text, tool.name, error_line(error))
+        return True
 
 
 def render_prompt(tool: Tool[..., Any], args: Mapping[str, Any]) -> str:
@@ -67,7 +58,8 @@ def is_valid_result(tool: Tool[..., Any], output: str) -> bool:
     if tool.validate_result is None:
         return True
     try:
-        return bool(tool.validate_result(output))
+        with CONTAINED:
+            return bool(tool.validate_result(output))
     except Exception:  # noqa: BLE001 - the user's validator
         return False
 
@@ -80,13 +72,14 @@ async def invoke(
     A plain function runs in a worker thread, which is abandoned when the call is cancelled.
     Raises what the tool raises, ToolError TOOL_TIMEOUT, Refused ARGS_INVALID.
     """
-    call = _bind_arguments(tool, ctx)
-    # The timeout of a deferred tool limits its result, not its start.
-    limit = None if tool.deferred else tool.timeout_ms
-    if limit is None:
-        return await _run_call(call, limiter)
-    with anyio.move_on_after(limit / 1_000):
-        return await _run_call(call, limiter)
+    with UserCode("tool", tool.name, ctx.tenant, ctx.session_id):
+        call = _bind_arguments(tool, ctx)
+        # The timeout of a deferred tool limits its result, not its start.
+        limit = None if tool.deferred else tool.timeout_ms
+        if limit is None:
+            return await _run_call(call, limiter)
+        with anyio.move_on_after(limit / 1_000):
+            return await _run_call(call, limiter)
     raise ToolError(f"{tool.name} timed out after {format_ms(limit)}", code="TOOL_TIMEOUT")
 
 
@@ -110,8 +103,15 @@ def _call_arguments(
 async def _run_call(call: Callable[[], Any], limiter: anyio.CapacityLimiter | None) -> Any:
     if _is_async(call):
         return await call()
-    result = await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=limiter)
+    contained = functools.partial(_call_contained, call)
+    result = await anyio.to_thread.run_sync(contained, abandon_on_cancel=True, limiter=limiter)
     return await result if inspect.isawaitable(result) else result
+
+
+def _call_contained(call: Callable[[], Any]) -> Any:
+    """Call a function in its thread; a GeneratorExit from there would close our coroutines."""
+    with CONTAINED:
+        return call()
 
 
 def _is_async(call: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from perdure.core.durations import MAX_MS
 from perdure.errors import Refused, ToolError
+from perdure.runtime.user_code import CONTAINED
 from perdure.runtime.values import File, parse_duration
 
 NO_OUTPUT: Final = "(no output)"
@@ -31,17 +32,19 @@ class Deferred:
     timeout_ms: int | EllipsisType | None = ...
 
 
-def render_result(value: Any) -> Rendered:
+def render_result(value: Any, unknown: set[str] | None = None) -> Rendered:
     """Return a tool's result as the model sees it; never raises.
 
     Text is unchanged, None is `(no output)`, a File or a list with one becomes parts, anything
-    else is JSON. Values that cannot be rendered become a note in square brackets.
+    else is JSON. Values that cannot be rendered become a note in square brackets. The names of
+    types that JSON does not have, and that are shown as text, are added to `unknown`.
     """
+    names = set() if unknown is None else unknown
     if isinstance(value, File):
         return (value,)
     if isinstance(value, (list, tuple)) and any(isinstance(part, File) for part in value):
-        return tuple(part if isinstance(part, File) else _text(part) for part in value)
-    return _text(value)
+        return tuple(part if isinstance(part, File) else _text(part, names) for part in value)
+    return _text(value, names)
 
 
 def parse_deferred(value: Any, pending_id: str) -> Deferred:
@@ -51,7 +54,7 @@ def parse_deferred(value: Any, pending_id: str) -> Deferred:
     or names another call than this one.
     """
     if value is None or isinstance(value, str):
-        return Deferred(external_ref=_text(value) if value else None)
+        return Deferred(external_ref=_plain(value) if value else None)
     if isinstance(value, Deferred):
         return value
     if not isinstance(value, Mapping):
@@ -66,30 +69,44 @@ def parse_deferred(value: Any, pending_id: str) -> Deferred:
     )
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, unknown: set[str]) -> str:
     plain = value.value if isinstance(value, Enum) else value
     if plain is None:
         return NO_OUTPUT
     if isinstance(plain, str):
-        # A lone surrogate cannot be stored or sent.
-        return plain.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+        return _plain(plain)
     if isinstance(plain, (bytes, bytearray, memoryview)):
         return f"[{len(bytes(plain))} bytes; a tool shows bytes by returning a File]"
-    return _json_text(plain)
+    return _json_text(plain, unknown)
 
 
-def _json_text(value: Any) -> str:
+def _plain(text: str) -> str:
+    # A lone surrogate cannot be stored or sent.
+    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+
+
+def _json_text(value: Any, unknown: set[str]) -> str:
     from pydantic_core import to_json  # late: loads slowly
 
+    def as_text(item: Any) -> str:
+        unknown.add(type(item).__name__)
+        try:
+            with CONTAINED:
+                return str(item)
+        except Exception:  # noqa: BLE001 - the user's __str__
+            return f"<Unserializable {type(item).__name__} object>"
+
     try:
-        data = to_json(
-            _without_files(value),
-            bytes_mode="base64",
-            inf_nan_mode="strings",
-            serialize_unknown=True,
-        )
+        with CONTAINED:
+            data = to_json(
+                _without_files(value),
+                bytes_mode="base64",
+                inf_nan_mode="strings",
+                fallback=as_text,
+            )
         return data.decode()
     except Exception as error:  # noqa: BLE001 - the user's types may raise anything
+        unknown.add(type(value).__name__)
         return f"[{type(value).__name__} that cannot be shown: {type(error).__name__}]"
 
 
@@ -120,7 +137,7 @@ def _optional_text(value: Mapping[str, Any], key: str) -> str | None:
     text = value.get(key)
     if text is not None and not isinstance(text, str):
         raise _invalid(f"returned {key} that is not text")
-    return None if text is None else _text(text)
+    return None if text is None else _plain(text)
 
 
 def _milliseconds(value: Mapping[str, Any], key: str) -> int | EllipsisType | None:

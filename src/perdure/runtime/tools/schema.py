@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails, to_jsonable_python
 from perdure.errors import ConfigError, Refused
 from perdure.runtime.tools.arguments import invalid_arguments, json_text
 from perdure.runtime.tools.signature import Doc, Signature, ToolParameter
+from perdure.runtime.user_code import CONTAINED, error_line
 
 # Keywords whose keys are names that the user chose, not keywords of JSON schema.
 _NAMED: Final = frozenset({"properties", "patternProperties", "$defs", "definitions"})
@@ -74,13 +75,14 @@ class FunctionArguments:
     def _validate(self, args: Mapping[str, Any]) -> BaseModel:
         text = json_text(args)
         try:
-            return self.model.model_validate_json(text)
+            with CONTAINED:
+                return self.model.model_validate_json(text)
         except ValidationError as error:
             raise invalid_arguments(
                 [_problem(detail) for detail in error.errors(include_url=False)]
             ) from error
         except Exception as error:  # a validator of the user's own type
-            raise invalid_arguments([("", f"{type(error).__name__}: {error}")]) from error
+            raise invalid_arguments([("", error_line(error))]) from error
 
     def _values(self, model: BaseModel) -> dict[str, Any]:
         values = {field.name: getattr(model, name) for name, field in self.fields.items()}
@@ -164,7 +166,8 @@ def _problem(error: ErrorDetails) -> tuple[str, str]:
 
 def _jsonable(value: Any, original: Any) -> Any:
     try:
-        return to_jsonable_python(value)
+        with CONTAINED:
+            return to_jsonable_python(value)
     except Exception:  # noqa: BLE001 - a serializer of the user's own type
         return original
 
@@ -175,6 +178,7 @@ def _is_unchanged(value: Any, original: Any) -> bool:
 
 def _is_equal(value: Any, other: Any) -> bool:
     try:
-        return type(value) is type(other) and bool(value == other)
+        with CONTAINED:
+            return type(value) is type(other) and bool(value == other)
     except Exception:  # noqa: BLE001 - a comparison of the user's own type
         return False
