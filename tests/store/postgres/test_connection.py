@@ -1,5 +1,7 @@
 """The ways to a PostgreSQL: a socket of the machine, TLS, and several hosts of which one leads."""
 
+import asyncio
+import gc
 import os
 import subprocess
 import tempfile
@@ -33,6 +35,30 @@ async def test_a_socket_of_the_machine_is_a_way(postgres: PostgresServer) -> Non
     database = postgres.new_database().rpartition("/")[2]
     place = f"host={postgres.place.folder}&port={postgres.place.port}"
     await used(f"postgresql://{USER}:{postgres.password}@/{database}?{place}")
+
+
+async def test_a_caller_that_is_cancelled_while_it_connects_leaves_no_error_behind(
+    postgres_url: str,
+) -> None:
+    """D11: at any of its steps; the event loop would log the error with a traceback."""
+    store = PostgresStore(postgres_url)
+    await store.open()
+    connector, errors = store._connector, list[str]()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: errors.append(str(context["message"])))
+    for steps in range(30):
+        task = loop.create_task(connector.connect())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            await task.result().close()
+    await store.close()
+    gc.collect()
+    await asyncio.sleep(0)
+    assert errors == []
+    assert not connector._opening
 
 
 @pytest.fixture

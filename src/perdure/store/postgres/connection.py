@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from types import ModuleType
 from typing import Any, Final, Protocol, TypeVar
@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 CONNECT_S: Final = 10.0
 COMMAND_S: Final = 30.0
+_CLOSE_S: Final = 1.0
 # A peer that vanished is detected after about ten seconds, whether or not data was sent to it.
 _KEEPALIVE: Final = (
     ("TCP_KEEPIDLE", 5),
@@ -156,6 +157,7 @@ class Connector:
     def __init__(self, address: PostgresAddress) -> None:
         self.address = address
         self._asyncpg: ModuleType | None = None
+        self._opening: set[asyncio.Task[Any]] = set()
 
     async def connect(self, *, synced: bool = True, patient: bool = False) -> PooledConnection:
         """Open a connection. Raises StoreError.
@@ -189,8 +191,8 @@ class Connector:
         connect = self._module().connect
         self.address.check_files()
         try:
-            return await connect(
-                self.address.dsn, timeout=CONNECT_S, command_timeout=command_s, **options
+            return await self._shielded(
+                connect(self.address.dsn, timeout=CONNECT_S, command_timeout=command_s, **options)
             )
         except Exception as error:
             if is_misconfigured(error):
@@ -199,6 +201,26 @@ class Connector:
                     hint="docs/postgres.md describes its format",
                 ) from error
             raise self.explain(error) from error
+
+    async def _shielded(self, connect: Coroutine[Any, Any, Any]) -> Any:
+        """Await a connection; if the caller is cancelled, it is opened all the same and then ended.
+
+        The driver, cancelled at the wrong moment, leaves an error that nobody retrieves, which the
+        event loop then logs with its traceback.
+        """
+        task = asyncio.get_running_loop().create_task(connect)
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_terminate)
+            raise
+
+    async def close(self) -> None:
+        """Wait a moment for connections that are being opened for callers that were cancelled."""
+        if self._opening:
+            await asyncio.wait([*self._opening], timeout=_CLOSE_S)
 
     def explain(self, error: Exception) -> StoreError:
         """Map an error of the database or the network to our error tree; one of ours is copied."""
@@ -226,6 +248,11 @@ class Connector:
                 ) from None
             self._asyncpg = asyncpg
         return self._asyncpg
+
+
+def _terminate(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and task.exception() is None:
+        task.result().terminate()
 
 
 def _keep_alive(connection: Any) -> None:

@@ -85,6 +85,7 @@ class PostgresConnections:
         async with asyncio.TaskGroup() as closing:
             closing.create_task(self.leases.close())
             closing.create_task(self.readers.close())
+        await self._connector.close()
 
     async def _entries(self, keys: Sequence[tuple[str, str]]) -> list[Entry | None]:
         return await self.readers.query(partial(reads.get, keys=keys))
