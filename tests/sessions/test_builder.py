@@ -53,6 +53,10 @@ DIGS = {"text": "I will.", "calls": [{"tool": "dig", "args": {"where": "here"}}]
         ({"storage": {"type": "memory"}}, InMemoryStorage),
         ({"storage": {"type": "filesystem"}}, FilesystemStorage),
         ({"storage": {"type": "sqlite"}}, StoreStorage),
+        (
+            {"storage": {"type": "postgres", "options": {"url": "postgresql://h/d"}}},
+            StoreStorage,
+        ),
     ],
 )
 async def test_the_configuration_says_where_sessions_are_kept(
@@ -79,9 +83,14 @@ async def test_the_path_of_the_configuration_is_used(tmp_path: Path) -> None:
     [
         (
             '{"storage": {"type": "Filesystem"}}',
-            "must be 'none', 'memory', 'filesystem', or 'sqlite', not 'Filesystem'; did you mean",
+            "'filesystem', 'sqlite', or 'postgres', not 'Filesystem'; did you mean",
         ),
-        ('{"storage": {"type": 5}}', "or 'sqlite', not 5"),
+        ('{"storage": {"type": 5}}', "or 'postgres', not 5"),
+        ('{"storage": {"type": "postgres"}}', "storage.options.url: must be the URL"),
+        (
+            '{"storage": {"type": "postgres", "options": {"url": "sqlite:///x.db"}}}',
+            "storage.options.url: must be the URL",
+        ),
         ('{"storage": []}', "storage: must be an object"),
         ('{"storage": {"type": "filesystem", "options": {"path": 5}}}', "path: must be text"),
         ("{", "cannot be read"),
@@ -118,8 +127,10 @@ async def test_without_an_id_each_system_has_one_of_its_own(tmp_path: Path) -> N
 # --- going on -------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["memory", "filesystem", "sqlite"])
+@pytest.fixture(params=["memory", "filesystem", "sqlite", "postgres"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> SessionStorage:
+    if request.param == "postgres":
+        return StoreStorage(request.getfixturevalue("new_postgres_schema")())
     made: dict[str, SessionStorage] = {
         "memory": InMemoryStorage(),
         "filesystem": FilesystemStorage(tmp_path / "sessions"),

@@ -25,8 +25,11 @@ from perdure.sessions import (
 Make = Callable[[], SessionStorage]
 
 
-@pytest.fixture(params=["memory", "filesystem", "sqlite"])
+@pytest.fixture(params=["memory", "filesystem", "sqlite", "postgres"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    if request.param == "postgres":
+        url = request.getfixturevalue("new_postgres_schema")()
+        return lambda: StoreStorage(url)
     made: dict[str, Make] = {
         "memory": lambda: memory,
         "filesystem": lambda: FilesystemStorage(tmp_path / "sessions"),

@@ -10,8 +10,9 @@ from perdure.config.problems import did_you_mean, quoted_list
 from perdure.errors import ConfigError
 
 FILE: Final = "agent-config.json"
-StorageType = Literal["none", "memory", "filesystem", "sqlite"]
+StorageType = Literal["none", "memory", "filesystem", "sqlite", "postgres"]
 _TYPES: Final = get_args(StorageType)
+_URLS: Final = ("postgresql://", "postgres://")
 _PATHS: Final[Mapping[str, str]] = {"filesystem": ".agent-sessions", "sqlite": "perdure.db"}
 
 
@@ -21,6 +22,7 @@ class StorageConfig:
 
     type: StorageType = "none"
     path: str = ""
+    url: str = ""  # of a PostgreSQL database
 
 
 def load_storage(file: Path) -> StorageConfig:
@@ -48,7 +50,19 @@ def parse_storage(data: Mapping[str, Any], file: str = FILE) -> StorageConfig:
     path = options.get("path", _PATHS.get(kind, ""))
     if not isinstance(path, str) or (kind in _PATHS and not path):
         raise ConfigError(f"{file}: storage.options.path: must be text")
-    return StorageConfig(cast("StorageType", kind), path)
+    url = _database_url(options, file) if kind == "postgres" else ""
+    return StorageConfig(cast("StorageType", kind), path, url)
+
+
+def _database_url(options: Mapping[str, Any], file: str) -> str:
+    url = options.get("url")
+    if not isinstance(url, str) or not url.startswith(_URLS):
+        raise ConfigError(
+            f"{file}: storage.options.url: must be the URL of a PostgreSQL database",
+            hint='for example {"type": "postgres", "options": {"url": "postgresql://host/name"}}; '
+            "the password may come from PGPASSWORD",
+        )
+    return url
 
 
 def _object(value: Any, where: str) -> Mapping[str, Any]:

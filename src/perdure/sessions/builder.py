@@ -92,6 +92,8 @@ def _storage(config: StorageConfig, folder: Path) -> SessionStorage:
             return FilesystemStorage(folder / config.path)
         case "sqlite":
             return StoreStorage(f"sqlite:///{folder / config.path}")
+        case "postgres":
+            return StoreStorage(config.url)
         case _:
             return NoOpStorage()
 
