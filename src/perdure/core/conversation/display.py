@@ -1,6 +1,6 @@
 """The conversation for display: messages made of parts; a tool part has the status of its call."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -118,13 +118,21 @@ class _DisplayBuilder:
 
 def display_messages(log: Iterable[StampedEvent]) -> list[DisplayMessage]:
     """Return the messages of a log, in the order in which the model sees them."""
+    return [message for page in display_pages(log, 1_000) for message in page]
+
+
+def display_pages(log: Iterable[StampedEvent], size: int) -> Iterator[list[DisplayMessage]]:
+    """Yield the same messages in pages, one for each `size` events; a page may be empty."""
     builder = _DisplayBuilder()
-    for stamped in log:
+    for number, stamped in enumerate(log, 1):
         handle = _HANDLERS.get(type(stamped.event))
         if handle is not None:
             handle(builder, stamped, stamped.event)
+        if number % size == 0:
+            yield builder.messages
+            builder.messages = []
     builder.close()
-    return builder.messages + [message for _, message in builder.inputs]
+    yield builder.messages + [message for _, message in builder.inputs]
 
 
 def _user(builder: _DisplayBuilder, stamped: StampedEvent, event: events.User) -> None:

@@ -46,6 +46,7 @@ class LeaseHolder:
         self._name = ""
         self._deadline = 0.0  # of our row, by the local monotonic clock
         self._joining = asyncio.Lock()
+        self._releasing: asyncio.Task[None] | None = None
         self._worker_queues: dict[object, frozenset[str]] = {}  # by worker in this process
         self._queues = self._name_queues = frozenset({DEFAULT})  # served now; as the name says
 
@@ -93,19 +94,31 @@ class LeaseHolder:
 
     async def heartbeat(self) -> None:
         """Renew the holder's row for ever."""
-        while True:
-            await asyncio.sleep(self._lease_ms / 3000)
-            if not self._name:
-                continue
-            renewed_at, name = time.monotonic(), self._name
-            try:
-                await self._store.renew(name, self._lease_ms)
-                self._deadline = renewed_at + self._lease_ms / 1000
-                await self._unreturned.release_all()
-            except Lost:
-                self.lose(name)
-            except StoreError as error:
-                logger.warning("the heartbeat failed: %s", error.message)
+        try:
+            while True:
+                await asyncio.sleep(self._lease_ms / 3000)
+                if self._name:
+                    await self._renew(self._name)
+        finally:
+            if self._releasing is not None:
+                self._releasing.cancel()
+
+    async def _renew(self, name: str) -> None:
+        renewed_at = time.monotonic()
+        try:
+            await self._store.renew(name, self._lease_ms)
+            self._deadline = renewed_at + self._lease_ms / 1000
+            self._release_unreturned()
+        except Lost:
+            self.lose(name)
+        except StoreError as error:
+            logger.warning("the heartbeat failed: %s", error.message)
+
+    def _release_unreturned(self) -> None:
+        """Release leases in a task of its own: the next renewal does not wait for it."""
+        if self._unreturned and (self._releasing is None or self._releasing.done()):
+            self._releasing = asyncio.create_task(self._unreturned.release_all())
+            self._releasing.add_done_callback(_log_failure)
 
     def lose(self, name: str) -> None:
         """Give up a name whose row is gone, or may be; its leases end without a renewal."""
@@ -138,3 +151,9 @@ class LeaseHolder:
                 await self._store.renew(name, self._lease_ms, join=True)
                 self._name, self._deadline = name, deadline
             return self._name
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        logger.warning("leases could not be released, and will be again: %s", error)

@@ -1,7 +1,10 @@
 """The log of a session: records decoded to events, and folded to a State incrementally."""
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from perdure.core.conversation.messages import Conversation, Message
 from perdure.core.conversation.repair import IncrementalCanonical, IncrementalRepair
@@ -12,6 +15,9 @@ from perdure.core.session.state import State, fold
 from perdure.errors import Corrupt
 from perdure.runtime.records.entries import SessionEntry, erased_as_not_found
 from perdure.store.base import Record, Slice, Store
+
+PAGE: Final = 500  # records: about 10 ms to decode
+LONG_READS: Final = 2  # logs of more than a page that are read at the same time
 
 
 class Log:
@@ -30,13 +36,29 @@ class Log:
         self._message_events = 0  # how many events the conversation has
 
     async def catch_up(self) -> list[StampedEvent]:
-        """Read the new records, and the holder and due time of the stream."""
-        self.slice = await self._store.read(self.stream, after=self.state.head)
+        """Read the new records, and the holder and due time of the stream.
+
+        A long log is read in pages: while one is decoded, nothing else in this process runs.
+        """
+        new = await self.read_page()
+        while self.has_more:
+            await asyncio.sleep(0)
+            new += await self.read_page()
+        return new
+
+    async def read_page(self) -> list[StampedEvent]:
+        """Read the next page of new records."""
+        self.slice = await self._store.read(self.stream, after=self.state.head, limit=PAGE)
         new = [decode_record(record) for record in self.slice.records]
         self.size += sum(len(record.data) for record in self.slice.records)
         self.events += new
         self.state = fold(new, self.state)
         return new
+
+    @property
+    def has_more(self) -> bool:
+        """True if the page that was read last was not the last one."""
+        return bool(self.slice.records) and self.slice.head > self.state.head
 
     def messages(self) -> list[Message]:
         """Return the repaired conversation so far; only new events are processed."""
@@ -74,10 +96,34 @@ class Log:
 
 async def read_log(store: Store, entry: SessionEntry) -> Log:
     """Return the log of a session. Raises NotFound, Corrupt."""
+    async with reading(store, entry) as log:
+        return log
+
+
+@asynccontextmanager
+async def reading(store: Store, entry: SessionEntry) -> AsyncIterator[Log]:
+    """Yield the log of a session to work with. Raises NotFound, Corrupt.
+
+    Only a few callers have a long log at a time, the others wait: many at once would need much
+    memory, and would leave no time for anything else. Drivers do not wait here.
+    """
     log = Log(store, entry.stream)
-    with erased_as_not_found(entry.record.id):
-        await log.catch_up()
-    return log
+    async with AsyncExitStack() as stack:
+        with erased_as_not_found(entry.record.id):
+            await log.read_page()
+            if log.has_more:
+                await stack.enter_async_context(_long_reads())
+                await log.catch_up()
+        yield log
+
+
+_gates: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+
+
+def _long_reads() -> asyncio.Semaphore:
+    """Return the semaphore of this event loop."""
+    loop = asyncio.get_running_loop()
+    return _gates.setdefault(loop, asyncio.Semaphore(LONG_READS))
 
 
 class LogExtension(NamedTuple):

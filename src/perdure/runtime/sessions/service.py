@@ -1,7 +1,7 @@
 """The service that HTTP, the command line and the Python API share: verbs on sessions."""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from perdure.runtime.records.entries import (
     all_readable,
     erased_as_not_found,
 )
-from perdure.runtime.records.log import Log, as_record, read_log
+from perdure.runtime.records.log import Log, as_record, read_log, reading
 from perdure.runtime.records.retention import KEEP_MS, Retention
 from perdure.runtime.resources import Resources
 from perdure.runtime.sessions.feed import EventFeed
@@ -115,6 +115,10 @@ class Service:
     async def log(self, entry: SessionEntry) -> Log:
         """Return the whole log of a session. Raises NotFound, Corrupt."""
         return await read_log(self._resources.store, entry)
+
+    def reading(self, entry: SessionEntry) -> AbstractAsyncContextManager[Log]:
+        """Return a context with the whole log; few long ones are open at a time."""
+        return reading(self._resources.store, entry)
 
     async def events(
         self, entry: SessionEntry, after: int = 0, limit: int | None = None

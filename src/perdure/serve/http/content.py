@@ -107,10 +107,10 @@ async def _existing_file(service: Service, entry: SessionEntry | None, part: Fil
 
 async def find_file(service: Service, entry: SessionEntry, digest: str) -> events.Part | None:
     """Return the newest part in a session's log that refers to a file; None if none does."""
-    log = await service.log(entry)
-    for stamped in reversed(log.events):
-        if digest in event_blobs(stamped.event):
-            return next(part for part in _parts(stamped.event) if part.get("blob") == digest)
+    async with service.reading(entry) as log:
+        for stamped in reversed(log.events):
+            if digest in event_blobs(stamped.event):
+                return next(part for part in _parts(stamped.event) if part.get("blob") == digest)
     return None
 
 

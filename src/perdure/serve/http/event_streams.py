@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
+import anyio.lowlevel
 import msgspec
 
 from perdure.core.pending.notices import NoticeState, follow_event
@@ -299,10 +300,20 @@ class PendingNoticeFilter(EventFilter):
         if seq >= record.seq:
             return None
         try:
-            page = await self._service.feed.read(record.stream, 0, record.seq - 1)
+            return await self._read_state(record)
         except NotFound:
             return None
-        return _fold_notices(page.records)
+
+    async def _read_state(self, record: Record) -> NoticeState:
+        """Return the state before a record, page by page. Raises NotFound, Corrupt."""
+        state, seq = NoticeState(), 0
+        while seq < record.seq - 1:
+            limit = min(PAGE, record.seq - 1 - seq)
+            page = await self._service.feed.read(record.stream, seq, limit)
+            state = _fold_notices(page.records, state)
+            seq += limit
+            await anyio.lowlevel.checkpoint()
+        return state
 
     def _remember(self, record: Record, state: NoticeState) -> None:
         self._states[record.stream] = (record.seq, state)
@@ -311,8 +322,7 @@ class PendingNoticeFilter(EventFilter):
             self._states.popitem(last=False)
 
 
-def _fold_notices(records: Sequence[Record]) -> NoticeState:
-    state = NoticeState()
+def _fold_notices(records: Sequence[Record], state: NoticeState) -> NoticeState:
     for record in records:
         state, _ = follow_event(state, decode_record(record))
     return state

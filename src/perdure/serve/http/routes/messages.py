@@ -1,21 +1,25 @@
 """Routes of messages: send one, which may be a reply to a waiting run, and list them."""
 
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Response
 from msgspec import Meta, Struct, field
 
-from perdure.core.conversation.display import display_messages
+from perdure.core.conversation.display import display_pages
 from perdure.core.literals import DecisionKind
+from perdure.core.log.events import StampedEvent
 from perdure.core.pending.commands import ReplyWord
 from perdure.core.roles import Permit
 from perdure.errors import NotFound, Refused
 from perdure.runtime.records.entries import SessionEntry, SessionRef
+from perdure.runtime.records.log import PAGE
 from perdure.runtime.sessions.replies import Reply, ReplyDecision, check_context, settle_by_reply
 from perdure.serve.http.content import ContentIn, plain_text, store_content
 from perdure.serve.http.dependencies import Decides, Id, Reads, RequestScope
-from perdure.serve.http.responses import json_response, request_body, responses
+from perdure.serve.http.responses import request_body, responses
 from perdure.serve.http.routes.sessions import (
     DRIVEN_RESPONSES,
     Key,
@@ -138,6 +142,16 @@ def _reply_decision(decision: ReplyWord | DecisionIn) -> ReplyDecision:
 async def get_messages(scope: Reads, session_id: Id) -> Response:
     """Return the conversation in parts, each call with its status."""
     entry = await find_entry(scope, session_id)
-    log = await scope.service.log(entry)
-    items = msgspec.to_builtins(display_messages(log.events))
-    return json_response({"sessionID": entry.record.id, "messages": items})
+    async with scope.service.reading(entry) as log:
+        pages = [page async for page in _encoded_pages(log.events)]
+    head = msgspec.json.encode(entry.record.id)
+    body = b'{"sessionID":%b,"messages":[%b]}' % (head, b",".join(pages))
+    return Response(body, media_type="application/json")
+
+
+async def _encoded_pages(log: Sequence[StampedEvent]) -> AsyncIterator[bytes]:
+    """Yield the messages of a log as items of a JSON list; others may run between two pages."""
+    for page in display_pages(log, PAGE):
+        if page:
+            yield msgspec.json.encode(page, enc_hook=str)[1:-1]
+        await asyncio.sleep(0)
