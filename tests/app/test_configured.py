@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from perdure import Runtime
-from perdure.errors import ConfigError
+from perdure.errors import ConfigError, NotAllowed
 
 SHOP = '''
 from perdure import tool
@@ -97,3 +97,28 @@ def test_code_that_a_configuration_names_and_that_cannot_be_used_is_one_line(
         Runtime.from_config(project(tmp_path, YAML.replace(said, instead, 1)))
     assert f"perdure.yaml:{line}: " in error.value.message
     assert "\n" not in error.value.message
+
+
+POLICY = "approvers: [ben, admin], min_approvals: 2, not_by_starter: true"
+
+
+async def test_who_may_decide_is_configured_with_the_tool(tmp_path: Path) -> None:
+    allowed = "allowed_decisions: [approve, deny]"
+    yaml = YAML.replace(
+        "requires_approval: true,", f"requires_approval: true, {allowed}, {POLICY},"
+    )
+    async with Runtime.from_config(project(tmp_path, yaml)) as rt:
+        (call,) = (await rt.session("s", agent="assistant").run("Go", by="ana")).pending
+        assert call.allowed_decisions == ("approve", "deny")
+        assert (call.approvers, call.missing_approvals) == (("ben", "admin"), 2)
+        assert call.started_by == ("ana",)
+        with pytest.raises(NotAllowed):
+            await rt.approve(call.id, by="ana", role="admin")
+        await rt.approve(call.id, by="ben")
+        assert (await rt.approve(call.id, by="cleo", role="admin")).status == "completed"
+
+
+def test_an_unknown_decision_is_refused_with_its_line(tmp_path: Path) -> None:
+    yaml = YAML.replace("requires_approval: true,", "allowed_decisions: [maybe],")
+    with pytest.raises(ConfigError, match="maybe"):
+        Runtime.from_config(project(tmp_path, yaml))
