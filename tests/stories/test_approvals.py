@@ -178,6 +178,27 @@ async def test_changes_of_an_approval_are_merged_and_seen_by_the_tool(
     assert decision.via == "python"
 
 
+async def test_the_model_reads_the_edit_and_the_note_of_its_approver(
+    runtime: MakeRuntime,
+) -> None:
+    one = clerk(9000)
+    async with runtime(one) as rt:
+        (call,) = (await paused(rt, one)).pending
+        await rt.approve(call.id, by="ana", args={"cents": 1}, note="only one cent")
+        await rt.session("s", agent=one).run()
+        result = (await tool_results(rt))[0]["result"]
+        first = model_of(one).requests[-1].messages
+    async with runtime(again := agent({"text": "Hello."})) as rt:
+        await rt.session("s", agent=again).run("And now?")
+    assert result == "refunded 1"  # people see what the tool returned
+    content = first[-1].content  # type: ignore[union-attr]
+    assert content == (
+        "The user changed the arguments of this call; what follows is the outcome of refund with "
+        '{"order": 1, "cents": 1}. Note from the user: only one cent\n\nrefunded 1'
+    )
+    assert list(model_of(again).requests[-1].messages)[: len(first)] == list(first)
+
+
 @pytest.mark.parametrize("args", [{"cents": "many"}, {"euros": 4}, {"order": None}])
 async def test_changes_that_do_not_fit_consume_nothing(
     in_memory: MakeRuntime, args: dict[str, Any]

@@ -151,3 +151,31 @@ def test_reading_a_log_does_not_change_it() -> None:
 def test_what_openai_sent_does_not_stand_for_the_text(native: list[Any]) -> None:
     said = event("assistant", role="assistant", content="Hi!", native=native, provider="openai")
     assert told(HELLO, said)[1]["content"] == "Hi!"
+
+
+def decision(**data: Any) -> dict[str, Any]:
+    return {"type": "decision", "timestamp": 1, "data": data}
+
+
+def test_an_edit_by_an_approver_precedes_the_result_and_hides_what_is_secret() -> None:
+    call = event(
+        "tool_call", id="call_123", tool="pay", params={"n": 9, "pin": "1"}, redact=["pin"]
+    )
+    edit = decision(callID="call_123", kind="edit", args={"n": 1}, note="only one")
+    assert told(HELLO, call, edit, RESULT)[-1]["content"][0]["content"] == (
+        "The user changed the arguments of this call; what follows is the outcome of pay with "
+        '{"n": 1, "pin": "***"}. Note from the user: only one\n\nfile contents'
+    )
+
+
+def test_decisions_of_any_form_never_raise() -> None:
+    loop: dict[str, Any] = {}
+    loop["x"] = loop
+    call = event("tool_call", id="call_123", tool=7, params=loop, redact=[[]])
+    forms: list[dict[str, Any]] = [
+        {},
+        {"callID": [], "kind": {}},
+        {"callID": "call_123", "kind": "edit", "args": loop},
+    ]
+    for data in forms:
+        assert told(HELLO, call, decision(**data), RESULT)

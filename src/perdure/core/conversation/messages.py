@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
+from perdure.core.conversation.approvals import approval_text, preceded_by
 from perdure.core.log import events
 from perdure.core.log.events import Content, StampedEvent
 from perdure.core.log.stop_reasons import is_cut, is_paused
@@ -72,6 +73,7 @@ class _Turn:
     answer: events.Assistant
     calls: list[events.ToolCall] = field(default_factory=list)
     results: dict[str, events.ToolResult] = field(default_factory=dict)
+    decisions: dict[str, list[events.Decision]] = field(default_factory=dict)  # by call id
     paused_answers: tuple[
         events.Assistant, ...
     ] = ()  # responses that the provider paused and continued
@@ -101,6 +103,8 @@ class Conversation:
                 self._turn.calls.append(event)
             case events.ToolResult() if self._turn is not None:
                 self._turn.results.setdefault(event.tool_call_id, event)
+            case events.Decision() if self._turn is not None:
+                self._turn.decisions.setdefault(event.call_id, []).append(event)
             case events.Compacted():
                 self._compact(event)
             case _:
@@ -191,7 +195,8 @@ def _turn_messages(turn: _Turn | None) -> list[Message]:
     for call in turn.calls:
         result = turn.results.get(call.id)
         if result is not None:
-            content = _result_content(result.result)
+            text = approval_text(call, turn.decisions.get(call.id, ()))
+            content = preceded_by(text, _result_content(result.result))
             messages.append(ToolMessage(call.id, call.tool, content, result.is_error))
     return messages
 

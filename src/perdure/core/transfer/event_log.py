@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from perdure.core.conversation.repair.json_values import to_text
+from perdure.core.conversation.approvals import Approvals, preceded_by
+from perdure.core.conversation.repair.json_values import json_value, to_text
 
 SYSTEM: Final = "system"  # messages of the program itself, which the model never sees
 MAIN: Final = ""  # the log's own agent, if the log does not name it
@@ -70,6 +71,8 @@ class _LogReader:
         self._tasks = _delegated_agents(valid)
         self._started: dict[str, None] = {}  # agents that have not received their task yet
         self._callers: dict[str, list[str]] = {}  # by call id, the agents that wait for its result
+        self._calls: dict[str, dict[str, Any]] = {}  # by call id
+        self._approvals: dict[str, Approvals] = {}  # by call id
 
     def read_event(self, index: int, event: Any) -> None:
         """Read the next event."""
@@ -79,6 +82,8 @@ class _LogReader:
         kind, data = event["type"], event["data"]
         if kind == "agent_start":
             self._start(data)
+        elif kind == "decision":
+            self._decide(data)
         elif kind in _MESSAGE_TYPES and SYSTEM not in (_text(data, "role"), _text(data, "agent")):
             self._add_message(kind, data, event["timestamp"])
 
@@ -91,6 +96,14 @@ class _LogReader:
         self._started.pop(agent, None)
         self._started[agent] = None
 
+    def _decide(self, data: dict[str, Any]) -> None:
+        call_id, changes = _key(data.get("callID")), data.get("args")
+        self._approvals[call_id] = self._approvals.get(call_id, Approvals()).add(
+            _text(data, "kind") or "",
+            json_value(changes) if type(changes) is dict else None,
+            _text(data, "note"),
+        )
+
     def _add_message(self, kind: str, data: dict[str, Any], at: float) -> None:
         if kind == "user":
             self._agent_log(self._addressee(data)).add_user(data, at)
@@ -99,9 +112,20 @@ class _LogReader:
         elif kind == "tool_call":
             author = self._author(data)
             self._callers.setdefault(_key(data.get("id")), []).append(author)
+            self._calls[_key(data.get("id"))] = data
             self._agent_log(author).add_call(data, at)
         else:
-            self._agent_log(self._caller(data)).add_result(data, at)
+            self._agent_log(self._caller(data)).add_result(data, at, self._approval_text(data))
+
+    def _approval_text(self, result: dict[str, Any]) -> str | None:
+        """Return the text about the approval of a call, which precedes its result."""
+        call_id = _key(result.get("toolCallId"))
+        approvals, call = self._approvals.pop(call_id, None), self._calls.get(call_id, {})
+        params, redact = call.get("params"), call.get("redact")
+        if approvals is None or type(params) is not dict:
+            return None
+        names = [name for name in redact if type(name) is str] if type(redact) is list else []
+        return approvals.text(_text(call, "tool") or "", json_value(params), names)
 
     def _caller(self, data: dict[str, Any]) -> str:
         """Return the agent that a result is for: the last caller with its id that still waits."""
@@ -168,12 +192,13 @@ class _AgentLog:
             last["content"] = [*_as_blocks(last["content"]), block]
         self.times[-1].by_id.setdefault(_key(data.get("id")), at)
 
-    def add_result(self, data: dict[str, Any], at: float) -> None:
+    def add_result(self, data: dict[str, Any], at: float, approval: str | None) -> None:
         """Add a result to the message with the other results of its turn."""
+        content = _result(data.get("result"))
         block = {
             "type": "tool_result",
             "tool_use_id": data.get("toolCallId"),
-            "content": _result(data.get("result")),
+            "content": content if approval is None else preceded_by(approval, content or ""),
         }
         if _is_error(data):
             block["is_error"] = True
