@@ -7,7 +7,8 @@ from typing import Any
 import anyio
 import pytest
 
-from perdure import Agent, Conflict, PendingCall, Runtime, tool
+from perdure import Agent, Conflict, PendingCall, Runtime, hitl, tool
+from perdure.store.memory import MemoryStore
 from perdure.testing import ManualClock, ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]
@@ -185,10 +186,66 @@ async def test_an_approval_that_expires_is_told_to_the_model(
     async with in_memory(one) as rt:
         call = await waiting(rt, one)
         clock.advance("1h")
-        with pytest.raises(Conflict, match=r"already answered.*expired"):
+        with pytest.raises(Conflict, match=r"expired: act .* was not decided before its deadline"):
             await rt.approve(call.id, by="ana")
         assert (await rt.session("s", agent=one).run()).output == "Done."
-        assert [t["result"] for t in await tool_results(rt)] == ["Tool execution timed out"]
+        (result,) = await tool_results(rt)
+        assert result["result"].startswith("Nobody decided about this call to act in time; it was")
+
+
+async def test_the_state_of_a_pause_that_expired_is_kept_and_can_be_restored(
+    in_memory: MakeRuntime, clock: ManualClock
+) -> None:
+    """S4.47"""
+    one = actor()
+    async with in_memory(one) as rt:
+        await waiting(rt, one)
+        clock.advance("1h")
+        result = await rt.session("s", agent=one).run()
+        assert result.state == "completed"
+        state = await hitl.load_execution_state_from_session(rt, "s", str(result.task_id))
+        assert state.expired
+        assert (state.query, state.iteration) == ("Go", 1)
+        assert state.pending_tool_call is not None
+        assert state.pending_tool_call.name == "act"
+        saved = hitl.serialize_execution_state(state)
+    assert hitl.deserialize_execution_state(saved) == state
+    async with Runtime(MemoryStore(clock), agents=[again := actor()]) as other:
+        session = await hitl.restore_reasoning_state(other, state)
+        (call,) = (await session.get()).pending
+        await other.approve(call.id, by="ana")
+        assert (await other.session(session.id, agent=again).run()).output == "Done."
+
+
+async def test_a_deferred_call_that_expires_may_be_kept_and_takes_a_late_result(
+    runtime: MakeRuntime, clock: ManualClock
+) -> None:
+    """S0.43"""
+    one = agent({"calls": [{"tool": "start"}]}, {"text": "Done."}, tools=[start], on_expire="keep")
+    async with runtime(one) as rt:
+        call = await waiting(rt, one)
+        clock.advance("2h")
+        assert (await rt.recover()).expired == []
+        await rt.work(once=True)
+        assert (await rt.session("s").get()).state == "waiting"
+        await rt.submit_result(call.id, "built")
+        assert (await rt.session("s", agent=one).run()).output == "Done."
+        (settled,) = [e.data for e in await rt.session("s").events() if e.type == "settled"]
+        assert (settled["status"], settled["late"]) == ("completed", True)
+        assert [t["result"] for t in await tool_results(rt)] == ["built"]
+
+
+async def test_a_deferred_call_that_expires_never_cancels_its_run(
+    in_memory: MakeRuntime, clock: ManualClock
+) -> None:
+    """S0.62"""
+    one = agent(
+        {"calls": [{"tool": "start"}]}, {"text": "Done."}, tools=[start], on_expire="cancel"
+    )
+    async with in_memory(one) as rt:
+        await waiting(rt, one)
+        clock.advance("2h")
+        assert (await rt.session("s", agent=one).run()).output == "Done."
 
 
 async def test_an_approval_that_expires_may_cancel_the_run(

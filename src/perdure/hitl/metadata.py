@@ -20,7 +20,7 @@ from perdure.hitl.state import (
     redact_state,
     serialize_execution_state,
 )
-from perdure.hitl.state_view import RunSettings, paused_state
+from perdure.hitl.state_view import RunSettings, expired_state, paused_state
 from perdure.runtime.records.content import check_size
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.records.log import Log
@@ -56,10 +56,19 @@ async def load_execution_state_from_session(
 ) -> ExecutionState:
     """Return the state of a task that is paused in a session. NotFound says what is missing.
 
+    If its last pause expired, the state of that pause is kept, with `expired` set.
+
     With `secrets` it contains the secret arguments, which are needed to restore the run in
     another store; a state that was saved has none.
     """
-    metadata = await session_metadata(*await _session(rt, session_id), secrets=secrets)
+    service, entry = await _session(rt, session_id)
+    metadata = await session_metadata(service, entry, secrets=secrets)
+    if task_id not in _stored_states(metadata):
+        log = await service.log(entry)
+        settings = _run_settings(service, log.state.agent)
+        expired = expired_state(log.events, entry.record.id, task_id, settings)
+        if expired is not None:
+            return expired if secrets else redact_state(expired)
     if not metadata:
         raise _not_found(f"no execution state found for task {task_id}")
     if PENDING_EXECUTIONS not in metadata:
@@ -130,12 +139,17 @@ async def pause_json(service: Service, entry: SessionEntry) -> dict[str, Any]:
 
 def _computed_state(service: Service, log: Log, session_id: str) -> ExecutionState | None:
     """Return the state of the run that is paused in a log, with its secrets."""
-    agent = service.agents.find(log.state.agent)
-    settings = None
-    if agent is not None:
-        names = tuple(getattr(sub, "name", sub) for sub in agent.agent.sub_agents)
-        settings = RunSettings(names, agent.agent.show_thinking)
+    settings = _run_settings(service, log.state.agent)
     return paused_state(log.events, log.state, session_id, settings)
+
+
+def _run_settings(service: Service, name: str) -> RunSettings | None:
+    """Return the settings of an agent; None if it is not known here."""
+    agent = service.agents.find(name)
+    if agent is None:
+        return None
+    names = tuple(getattr(sub, "name", sub) for sub in agent.agent.sub_agents)
+    return RunSettings(names, agent.agent.show_thinking)
 
 
 def _secret_names(service: Service, log: Log, agent_name: str) -> SecretNames:

@@ -55,6 +55,7 @@ class ExecutionState:
     query: str = ""
     reasoning_state: ReasoningStateSnapshot = field(default_factory=ReasoningStateSnapshot)
     pending_tool_call: ToolCall | None = None
+    expired: bool = False  # nobody decided in time, and the run continued without the call
 
     @property
     def history(self) -> tuple[Message, ...]:
@@ -112,6 +113,8 @@ def serialize_execution_state(state: ExecutionState) -> bytes:
     for call in (data["pending_tool_call"], *data["reasoning_state"]["first_iteration_tool_calls"]):
         if call is not None and not call["redact"]:
             del call["redact"]
+    if not state.expired:
+        del data["expired"]
     return msgspec.json.encode({"version": VERSION, **data})
 
 

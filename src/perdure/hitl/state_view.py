@@ -1,7 +1,7 @@
 """Execution state of a paused run, computed from its log: nothing is stored a second time."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -10,7 +10,7 @@ from perdure.core.log import events
 from perdure.core.log.events import Content, StampedEvent
 from perdure.core.log.redaction import MASK
 from perdure.core.session.calls import Call, CallStatus
-from perdure.core.session.state import Run, State
+from perdure.core.session.state import Run, State, fold
 from perdure.hitl.messages import message_json
 from perdure.hitl.state import ExecutionState, ReasoningStateSnapshot, ToolCall
 
@@ -54,6 +54,29 @@ def paused_state(
         reasoning_state=_snapshot(log, state, run, query, settings),
         pending_tool_call=ToolCall(call.id, call.tool, dict(call.params), call.redact),
     )
+
+
+def expired_state(
+    log: Sequence[StampedEvent], session_id: str, task_id: str, settings: RunSettings | None
+) -> ExecutionState | None:
+    """Return the state of the last pause of a run that expired, as it was before; None if none did.
+
+    It is kept although the run continued, so that it can be inspected or restored elsewhere.
+    """
+    pause: int | None = None  # seq of the first expiry of the last pause in which calls expired
+    is_same_pause = False
+    for seq, _, event in log:
+        if isinstance(event, events.Assistant):
+            is_same_pause = False
+        if not isinstance(event, events.Settled) or event.task_id != task_id:
+            continue
+        if event.status == "expired" and not is_same_pause:
+            pause, is_same_pause = seq, True
+    if pause is None:
+        return None
+    before = [item for item in log if item.seq < pause]
+    state = paused_state(before, fold(before), session_id, settings)
+    return None if state is None else replace(state, expired=True)
 
 
 def _mask_redacted(event: events.Event) -> events.Event:

@@ -134,10 +134,10 @@ def test_no_secret_is_written() -> None:
     assert b"callback" not in shown.lower()
 
 
-def test_only_people_may_be_waited_for_past_the_deadline() -> None:
-    """C3 C4"""
+def test_people_and_deferred_tools_may_be_waited_for_past_the_deadline() -> None:
+    """C3 C4 S0.43"""
     kept = {record.kind: record.on_expire for record in turn_of(*ALL).new_records}
-    assert kept == {"approval": "keep", "tool": "fail", "question": "keep", "timer": "fail"}
+    assert kept == {"approval": "keep", "tool": "keep", "question": "keep", "timer": "fail"}
 
 
 def test_parts_and_records_of_one_turn_are_told_apart() -> None:

@@ -192,6 +192,15 @@ def test_the_same_result_is_the_same_whoever_sends_it() -> None:
 OVERDUE = [(c, k) for c, k in [*FITTING, *((Expire(), k) for k in KINDS)] if k != "timer"]
 
 
+EXPIRED = dict.fromkeys(KINDS, "Tool execution timed out") | {
+    "approval": (
+        "Nobody decided about this call to refund in time; it was not run. "
+        "Do not proceed as if it had run, and do not invent its result."
+    ),
+    "question": "Nobody answered this question in time.",
+}
+
+
 @pytest.mark.parametrize("status", sorted(OPEN_STATUSES))
 @pytest.mark.parametrize("on_expire", ["fail", "cancel"])
 @pytest.mark.parametrize("command, kind", OVERDUE)
@@ -204,12 +213,12 @@ def test_what_comes_to_an_overdue_call_expires_it(
     assert outcome.expired == (command.verb is not Verb.EXPIRE)
     assert not outcome.duplicate
     assert outcome.record.status == "expired"
-    assert outcome.record.error == "Tool execution timed out"
+    assert outcome.record.error == EXPIRED[kind]
     assert outcome.record.decision is None
     assert outcome.record.result is None
     assert outcome.record.due is None
     (told,) = results(outcome)
-    assert (told.result, told.is_error) == ("Tool execution timed out", True)
+    assert (told.result, told.is_error) == (EXPIRED[kind], True)
     ends = [fact for fact in outcome.facts if isinstance(fact, events.Cancelled)]
     assert len(ends) == (1 if on_expire == "cancel" else 0)
     if ends:
@@ -378,3 +387,30 @@ def test_every_command_has_an_outcome_in_every_status(
             with contextlib.suppress(Conflict):
                 assert settle(one, command, NOW).record.id == "p_1"
                 assert fitting
+
+
+def test_the_expiry_of_a_question_about_an_interrupted_call_does_not_say_that_it_never_ran() -> (
+    None
+):
+    overdue = record("approval", timeout=NOW, reason="interrupted")
+    (told,) = results(settle(overdue, Expire(), NOW))
+    assert isinstance(told.result, str)
+    assert told.result.startswith(
+        "Nobody decided in time whether this call to refund is run again; it was not. Interrupted:"
+    )
+
+
+@pytest.mark.parametrize(
+    "kind, text",
+    [
+        ("approval", "expired: refund (p_1) was not decided before its deadline"),
+        ("question", "expired: refund (p_1) was not answered before its deadline"),
+    ],
+)
+def test_a_person_who_comes_too_late_reads_that_it_expired(kind: CallKind, text: str) -> None:
+    """S4.47"""
+    gone = settle(record(kind, timeout=NOW), Expire(), NOW).record
+    with pytest.raises(Conflict) as caught:
+        settle(gone, Respond("ana", "python", "5"), NOW + 1)
+    assert caught.value.message == f"{text}; your answer was not recorded"
+    assert caught.value.details["status"] == "expired"

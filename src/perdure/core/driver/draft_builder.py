@@ -148,7 +148,7 @@ class DraftBuilder(Struct, frozen=True):
             timeout=verdict.until if isinstance(verdict, Wait) else verdict.expires_at,
             prompt=None if isinstance(verdict, Defer) else verdict.prompt,
             reason=reason,
-            on_expire=scope.on_expire if kind in APPROVER_KINDS else "fail",
+            on_expire=scope.on_expire if _has_policy(kind, scope) else "fail",
             epoch=scope.epoch if scope.is_blocking and kind in APPROVER_KINDS else None,
             grace=scope.grace if kind in APPROVER_KINDS and scope.on_expire == "cancel" else 0,
             started_by=self.authors if kind in APPROVER_KINDS else (),
@@ -192,6 +192,14 @@ class DraftBuilder(Struct, frozen=True):
                 self.add_intent(call, verdict.effect_id, scope.epoch)
             case _:
                 assert_never(verdict)
+
+
+def _has_policy(kind: CallKind, scope: SessionScope) -> bool:
+    """Return True if the agent's policy for expired calls covers a kind.
+
+    A deferred call may be kept open, but never cancels its run: its error goes to the model.
+    """
+    return kind in APPROVER_KINDS or (kind == "tool" and scope.on_expire == "keep")
 
 
 _KINDS: dict[type, CallKind] = {RequireApproval: "approval", Defer: "tool"}

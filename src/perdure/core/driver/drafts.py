@@ -34,7 +34,7 @@ from perdure.core.pending.settlement import (
     LOST_CODE,
     LOST_HINT,
     NOT_STARTED,
-    TIMED_OUT,
+    expiry_text,
     not_answered_in_time,
 )
 from perdure.core.session.calls import Call, CallStatus
@@ -337,7 +337,7 @@ def _close_open_calls(
     for call in state.open_calls:
         is_overdue = call in overdue
         verb = Verb.EXPIRE if is_overdue else Verb.ERROR if text == LOST else Verb.CANCEL
-        outcome = TIMED_OUT if is_overdue else text
+        outcome = _expiry_text(call) if is_overdue else text
         for pending_id in (call.approval_id, call.pending_id):
             if pending_id is not None:
                 builder.settle_pending(call, pending_id, verb, outcome)
@@ -348,6 +348,12 @@ def _close_open_calls(
             is_error=True,
             interrupted=is_interrupted,
         )
+
+
+def _expiry_text(call: Call) -> str:
+    kind = "approval" if call.approval_id is not None else call.kind or "tool"
+    # An intended call that is gated again: an approver decides whether it is repeated.
+    return expiry_text(kind, call.tool, None if call.epoch is None else "interrupted")
 
 
 def close_strays(state: State, strays: Sequence[Call], now: int) -> Draft:

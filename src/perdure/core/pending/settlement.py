@@ -6,6 +6,7 @@ from typing import Any, Final, assert_never
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
+from perdure.core.literals import CallKind
 from perdure.core.log import events
 from perdure.core.log.redaction import mask_arguments
 from perdure.core.pending.answers import answer_text, check_answer
@@ -27,6 +28,7 @@ from perdure.core.pending.policy import (
     is_repeated_vote,
 )
 from perdure.core.pending.record import (
+    APPROVER_KINDS,
     NO_POLICY,
     VERBS,
     PendingDecision,
@@ -42,6 +44,8 @@ from perdure.core.session.permissions import check_remembered_rule
 from perdure.errors import Conflict, Refused
 
 TIMED_OUT: Final = "Tool execution timed out"
+UNANSWERED: Final = "Nobody answered this question in time."
+_DO_NOT_INVENT: Final = "Do not proceed as if it had run, and do not invent its result."
 CANCELLED: Final = "Cancelled by user"
 DECLINED: Final = "The user declined to answer."
 INTERRUPTED: Final = (
@@ -297,20 +301,32 @@ def denial_text(record: PendingRecord, reason: str | None) -> str:
         if record.reason == "interrupted"
         else f"The user denied this call to {record.tool}; it was not run."
     )
-    return f"{happened}{because} Do not proceed as if it had run, and do not invent its result."
+    return f"{happened}{because} {_DO_NOT_INVENT}"
 
 
 def _expire(record: PendingRecord, now: int, *, came_late: bool) -> Settlement:
     if record.on_expire == "keep":
         late = replace(record, late=True)
         return Settlement(late)
-    expired = moved(record, Verb.EXPIRE, now, error=TIMED_OUT)
-    settlement = _with_result(expired, TIMED_OUT, is_error=True)
+    text = expiry_text(record.kind, record.tool, record.reason)
+    expired = moved(record, Verb.EXPIRE, now, error=text)
+    settlement = _with_result(expired, text, is_error=True)
     facts = list(settlement.facts)
     if record.on_expire == "cancel":
         reason = not_answered_in_time(record.tool)
         facts.append(events.Cancelled(reason=reason, task_id=record.task_id))
     return Settlement(expired, facts, expired=came_late)
+
+
+def expiry_text(kind: CallKind, tool: str, reason: str | None = None) -> str:
+    """Return the result text, for the model, of an expired call: one that was gated never ran."""
+    if kind == "question":
+        return UNANSWERED
+    if kind != "approval":
+        return TIMED_OUT
+    if reason == "interrupted":
+        return f"Nobody decided in time whether this call to {tool} is run again; it was not."
+    return f"Nobody decided about this call to {tool} in time; it was not run. {_DO_NOT_INVENT}"
 
 
 def not_answered_in_time(tool: str) -> str:
@@ -343,13 +359,22 @@ def already_settled(record: PendingRecord) -> Conflict:
     """Return the Conflict that names the winner."""
     if record.error == LOST:
         return lost_at_restart(record)
-    text = "already answered" if record.kind in ("approval", "question") else "Not waiting"
     return Conflict(
-        f"{text}: {record.tool} ({record.id}) {outcome_text(record)}",
+        _already_settled_text(record),
         code="ALREADY_DECIDED",
         hint=f"perdure pending show {record.id}",
         details={"status": str(record.status), "winner": dict(winner(record))},
     )
+
+
+def _already_settled_text(record: PendingRecord) -> str:
+    call = f"{record.tool} ({record.id})"
+    if record.kind not in APPROVER_KINDS:
+        return f"Not waiting: {call} {outcome_text(record)}"
+    if record.status != "expired":
+        return f"already answered: {call} {outcome_text(record)}"
+    verb = "answered" if record.kind == "question" else "decided"
+    return f"expired: {call} was not {verb} before its deadline; your answer was not recorded"
 
 
 def lost_at_restart(record: PendingRecord) -> Conflict:
