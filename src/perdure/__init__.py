@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from perdure.app import Runtime
+    from perdure.core.pending.record import PendingResult
     from perdure.core.roles import Principal
     from perdure.errors import Conflict, NotFound, PerdureError, Refused, ToolError
     from perdure.runtime.agents.agents import Agent
@@ -32,6 +33,7 @@ _HOMES = {
     "PerdureError": "perdure.errors",
     "NotFound": "perdure.errors",
     "PendingCall": "perdure.runtime.values",
+    "PendingResult": "perdure.core.pending.record",
     "Principal": "perdure.core.roles",
     "Refused": "perdure.errors",
     "Result": "perdure.runtime.views",
@@ -55,6 +57,7 @@ __all__ = [
     "InputRequired",
     "NotFound",
     "PendingCall",
+    "PendingResult",
     "PerdureError",
     "Principal",
     "Refused",

@@ -197,7 +197,9 @@ async def test_a_caller_may_give_a_secret_alone(registry: AsyncToolRegistry, rt:
 
 async def test_a_result_is_validated_by_the_tool(registry: AsyncToolRegistry, rt: Runtime) -> None:
     """S0.38"""
-    picky = AsyncTool("picky", "Picky", SCHEMA, start, validate_result=lambda text: text == "ok")
+    picky = AsyncTool(
+        "picky", "Picky", SCHEMA, start, validate_result=lambda result: result.output == "ok"
+    )
     registry.register(picky)
     started = await registry.execute("picky", {"branch": "x"})
     resumer = SessionResumer(rt)
@@ -215,3 +217,16 @@ async def test_what_a_tool_started_is_answered_after_it_is_gone(
     record = await PendingToolCall(rt).get(started["pendingID"])
     assert record is not None
     assert record["status"] == "completed"
+
+
+async def test_a_circular_input_is_refused_and_nothing_starts(rt: Runtime) -> None:
+    """S0.8"""
+    loop: dict[str, Any] = {}
+    loop["self"] = loop
+    before = await PendingToolCall(rt).list()
+    registry = AsyncToolRegistry(rt)
+    registry.register(AsyncTool("deploy", "Deploy", {"type": "object"}, start))
+    with pytest.raises(Refused, match="input is nested") as refused:
+        await registry.execute("deploy", loop)
+    assert refused.value.code == "TOO_DEEP"
+    assert await PendingToolCall(rt).list() == before

@@ -361,3 +361,50 @@ async def test_the_model_is_told_that_a_tool_is_asynchronous(in_memory: MakeRunt
         await rt.session("s", agent=one).run("Go")
     assert isinstance(one.model, ScriptedModel)
     assert "asynchronous" in one.model.requests[0].tools[0].description
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_the_context_of_a_deferred_call_has_its_pending_id_and_marks_it_started(
+    runtime: MakeRuntime, is_async: bool
+) -> None:
+    """S0.14, S0.19"""
+    ids: list[str | None] = []
+
+    @tool(deferred=True, name="build")
+    async def later(ctx: Context) -> str:
+        ids.append(ctx.pending_id)
+        await ctx.mark_started()
+        await ctx.mark_started()
+        await ctx.progress("building", 10)
+        return "ref"
+
+    @tool(deferred=True, name="build")
+    def now(ctx: Context) -> str:
+        ids.append(ctx.pending_id)
+        ctx.mark_started()
+        ctx.mark_started()
+        ctx.progress("building", 10)
+        return "ref"
+
+    one = agent(calls("build"), {"text": "Built."}, tools=[later if is_async else now])
+    async with runtime(one) as rt:
+        result = await rt.session("s", agent=one).run("Go")
+        record = await record_of(rt)
+        started = [e for e in await rt.session("s").events() if e.data.get("started")]
+    assert ids == [result.pending[0].id] == [record["id"]]
+    assert record["status"] == "processing"
+    assert record["time"]["created"] <= record["time"]["started"]
+    assert record["progress"]["message"] == "building"
+    assert len(started) == 1
+
+
+async def test_other_calls_have_no_pending_id_and_nothing_to_mark(in_memory: MakeRuntime) -> None:
+    @tool
+    async def look(ctx: Context) -> str:
+        await ctx.mark_started()
+        return str(ctx.pending_id)
+
+    one = agent(calls("look"), {"text": "Done."}, tools=[look])
+    async with in_memory(one) as rt:
+        await rt.session("s", agent=one).run("Go")
+        assert [t["result"] for t in await tool_results(rt)] == ["None"]

@@ -1,5 +1,6 @@
 """A run seen as it happens, and the feed of everything."""
 
+import asyncio
 import gc
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from perdure import Agent, Context, Delta, Event, Result, Runtime, tool
+from perdure import Agent, Context, Delta, Event, Refused, Result, Runtime, tool
 from perdure.testing import ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]
@@ -50,6 +51,25 @@ async def test_a_stream_shows_pieces_events_and_the_result_last(runtime: MakeRun
         (1, "progress"): "half (50 %)",
         (2, "text"): "All is well.",
     }
+
+
+async def test_a_plain_function_reports_progress_too(runtime: MakeRuntime) -> None:
+    @tool
+    def count(ctx: Context) -> str:
+        ctx.progress("half", 50)
+        asyncio.run(later(ctx))  # a loop of its own, in the thread of the tool
+        with pytest.raises(Refused, match="from 0 to 100"):
+            ctx.progress("too much", 101)
+        return "counted"
+
+    async def later(ctx: Context) -> None:
+        await ctx.progress("done", 100)
+
+    one = agent({"calls": [{"tool": "count"}]}, {"text": "Done."}, tools=[count])
+    async with runtime(one) as rt:
+        items = [item async for item in rt.session("s", agent=one).stream("Go")]
+    told = [item.text for item in items if isinstance(item, Delta) and item.kind == "progress"]
+    assert told == ["half (50 %)", "done (100 %)"]
 
 
 async def test_a_stream_begins_with_what_is_new(in_memory: MakeRuntime) -> None:

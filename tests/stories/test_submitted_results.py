@@ -6,7 +6,10 @@ from typing import Any
 import anyio
 import pytest
 
-from perdure import Agent, Conflict, NotFound, PendingCall, Refused, Runtime, tool
+from perdure import Agent, Conflict, NotFound, PendingCall, PendingResult, Refused, Runtime, tool
+from perdure.core.conversation.messages import ToolMessage
+from perdure.core.transfer.event_log import conversations
+from perdure.pending import PendingToolCall
 from perdure.testing import ManualClock, ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]
@@ -16,8 +19,12 @@ def agent(*turns: dict[str, Any], tools: Sequence[Any] = (), **options: Any) -> 
     return Agent("helper", model=ScriptedModel(turns), tools=tools, **options)
 
 
-def is_number(text: str) -> bool:
-    return int(text) >= 0
+CIRCULAR: dict[str, Any] = {}
+CIRCULAR["self"] = CIRCULAR
+
+
+def is_number(result: PendingResult) -> bool:
+    return int(result.output) >= 0
 
 
 @tool(deferred=True, timeout="1h", validate_result=is_number)
@@ -98,15 +105,111 @@ async def test_the_title_of_a_result_is_the_tool_unless_given(in_memory: MakeRun
 
 
 @pytest.mark.parametrize(
+    "output, text",
+    [
+        ({"url": "https://x", "n": [1, None]}, '{"url":"https://x","n":[1,null]}'),
+        ((1, 2), "[1,2]"),
+        (7, "7"),
+        (False, "false"),
+        (None, "(no output)"),
+        ("text", "text"),
+    ],
+)
+async def test_a_result_may_be_any_json_as_the_result_of_a_tool_may(
+    runtime: MakeRuntime, output: Any, text: str
+) -> None:
+    """S0.7"""
+    one = starter()
+    async with runtime(one) as rt:
+        call = await waiting(rt, one)
+        await rt.submit_result(call.id, output)
+        assert (await rt.submit_result(call.id, output)).status == "completed"  # the same again
+        (told,) = await tool_results(rt)
+        assert told["result"] == text
+        (record,) = await PendingToolCall(rt).list()
+        assert record["result"]["output"] == (list(output) if type(output) is tuple else output)
+        assert (await rt.session("s", agent=one).run()).output == "Done."
+
+
+async def test_a_validator_gets_title_output_and_metadata(in_memory: MakeRuntime) -> None:
+    """S0.9"""
+    got: list[PendingResult] = []
+
+    def is_deployed(result: PendingResult) -> bool:
+        got.append(result)
+        return bool(result.metadata.get("exit") == 0)
+
+    @tool(deferred=True, validate_result=is_deployed)
+    def deploy() -> str:
+        return "ref"
+
+    one = agent({"calls": [{"tool": "deploy"}]}, {"text": "Done."}, tools=[deploy])
+    async with in_memory(one) as rt:
+        call = await waiting(rt, one)
+        with pytest.raises(Refused, match="Result validation failed") as refused:
+            await rt.submit_result(call.id, {"url": "x"}, metadata={"exit": 1})
+        assert refused.value.code == "RESULT_INVALID"
+        await rt.submit_result(call.id, {"url": "x"}, title="Up", metadata={"exit": 0})
+    assert got == [
+        PendingResult("deploy", {"url": "x"}, {"exit": 1}),
+        PendingResult("Up", {"url": "x"}, {"exit": 0}),
+    ]
+
+
+async def test_a_result_submitted_without_the_agents_code_is_validated_before_the_model_sees_it(
+    runtime: MakeRuntime,
+) -> None:
+    """S0.38"""
+    one = starter("count")
+    async with runtime(one) as rt:
+        call = await waiting(rt, one)
+    async with runtime() as rt:  # a process without the agent
+        assert (await rt.submit_result(call.id, "minus one")).status == "completed"
+    async with runtime(one) as rt:
+        await rt.work(once=True)
+        assert (await rt.session("s").get()).output == "Done."
+        (record,) = await PendingToolCall(rt).list()
+        assert (record["status"], record["error"]) == ("failed", "Result validation failed")
+        assert record["result"]["output"] == "minus one"
+        logged = [event.to_json() for event in await rt.session("s").events()]
+    assert isinstance(one.model, ScriptedModel)
+    last = one.model.requests[-1].messages[-1]
+    assert isinstance(last, ToolMessage)
+    assert (last.content, last.is_error) == ("Result validation failed", True)
+    recovered = conversations(logged).messages()[-2]["content"]
+    assert [(block["content"], block["is_error"]) for block in recovered] == [
+        ("Result validation failed", True)
+    ]
+
+
+async def test_a_valid_result_submitted_without_the_agents_code_is_used(
+    runtime: MakeRuntime,
+) -> None:
+    """S0.38"""
+    one = starter("count", "start")
+    async with runtime(one) as rt:
+        await waiting(rt, one)
+        calls = [call async for call in rt.pending()]
+    async with runtime() as rt:
+        for call in calls:
+            await rt.submit_result(call.id, "12")
+    async with runtime(one) as rt:
+        assert (await rt.session("s", agent=one).run()).output == "Done."
+        assert [t["result"] for t in await tool_results(rt)] == ["12", "12"]
+
+
+@pytest.mark.parametrize(
     "given",
     [
-        {"output": 7},
-        {"output": None},
+        {"output": object()},
+        {"output": CIRCULAR},
+        {"output": {"a": "\ud800"}},
         {"output": "\ud800"},
         {"output": "x", "title": 7},
         {"output": "x", "title": "\ud800"},
         {"output": "x", "metadata": [1]},
         {"output": "x", "metadata": {"a": object()}},
+        {"output": "x", "metadata": {"a": CIRCULAR}},
         {"output": "x", "metadata": {"a": "\ud800"}},
         {"output": "x", "by": "\ud800"},
         {"output": "x", "by": 7},

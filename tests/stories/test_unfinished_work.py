@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from perdure import Agent, NotFound, PendingCall, Runtime, tool
+from perdure import Agent, Context, NotFound, PendingCall, PendingResult, Runtime, tool
 from perdure.testing import ManualClock, ScriptedModel
 
 MakeRuntime = Callable[..., Runtime]
@@ -16,8 +16,8 @@ def agent(*turns: dict[str, Any], tools: Sequence[Any] = (), **options: Any) -> 
     return Agent("helper", model=ScriptedModel(turns), tools=tools, **options)
 
 
-def is_number(text: str) -> bool:
-    return int(text) >= 0
+def is_number(result: PendingResult) -> bool:
+    return int(result.output) >= 0
 
 
 @tool(deferred=True, timeout="1h", validate_result=is_number)
@@ -131,3 +131,27 @@ async def test_pending_calls_are_listed_by_what_is_asked(in_memory: MakeRuntime)
         assert [c async for c in rt.pending(status="processing")] == []
         with pytest.raises(NotFound):
             _ = [c async for c in rt.pending(session="nobody")]
+
+
+async def test_processing_calls_wait_again_after_a_restart(runtime: MakeRuntime) -> None:
+    """S0.66"""
+
+    @tool(deferred=True)
+    async def deploy(ctx: Context) -> str:
+        await ctx.mark_started()
+        return "ref"
+
+    one = agent({"calls": [{"tool": "deploy"}]}, {"text": "Done."}, tools=[deploy])
+
+    async def statuses(rt: Runtime) -> list[str]:
+        return [call.status async for call in rt.pending()]
+
+    async with runtime(one) as rt:
+        await waiting(rt, one)
+        assert await statuses(rt) == ["processing"]
+    async with runtime(one) as rt:
+        assert [call.status for call in (await rt.recover()).waiting] == ["waiting"]
+        assert await statuses(rt) == ["waiting"]
+        (call,) = [call async for call in rt.pending()]
+        await rt.submit_result(call.id, "up")
+        assert (await rt.session("s", agent=one).run()).output == "Done."

@@ -19,7 +19,7 @@ TOKENS = {
 }
 
 
-@tool(deferred=True, timeout="24h", validate_result=lambda output: output != "rubbish")
+@tool(deferred=True, timeout="24h", validate_result=lambda result: result.output != "rubbish")
 def deploy(branch: str, call: PendingCall) -> dict[str, Any]:
     """Deploy a branch."""
     ran.append(("deploy", branch, call.effect_id))

@@ -406,13 +406,13 @@ class Runtime:
     async def submit_result(
         self,
         pending_id: str,
-        output: str,
+        output: Any,
         *,
         title: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         by: str | None = None,
     ) -> PendingCall:
-        """Submit the result of a deferred call."""
+        """Submit the result of a deferred call: text or any other JSON value."""
         return await self._settle(pending_id, SubmitResult(output, title, metadata, by))
 
     async def submit_error(

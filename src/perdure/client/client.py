@@ -177,14 +177,17 @@ class Client:
     async def submit_result(
         self,
         pending_id: str,
-        output: str,
+        output: Any,
         *,
         title: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         by: str | None = None,
     ) -> Json:
-        """Submit the result of a deferred call; returns `{success, sessionID, duplicate}`."""
-        result = _without_none(output=output, title=title, metadata=metadata)
+        """Submit the result of a deferred call: text or any other JSON value.
+
+        Returns `{success, sessionID, duplicate}`.
+        """
+        result = {"output": output, **_without_none(title=title, metadata=metadata)}
         body = _without_none(pendingID=pending_id, result=result, by=by)
         return await self._submit("result", body)
 

@@ -4,6 +4,7 @@ import re
 from typing import Final
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # of agents, queues and servers
+NO_OUTPUT: Final = "(no output)"  # the result of a call without a value
 NAME_HINT: Final = "use letters, digits, '_', '-' and '.', 64 at most"
 
 

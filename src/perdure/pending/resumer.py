@@ -81,11 +81,13 @@ def _waiting_json(record: PendingRecord) -> dict[str, Any]:
 async def recover_pending_sessions(rt: Runtime) -> dict[str, Any]:
     """Report all sessions that wait: `{recovered, expired, errors, cleanedUp}`.
 
-    Overdue calls are expired, and the entries of calls that were settled long ago are removed.
+    Overdue calls are expired, calls that a stopped process had marked as started are waiting again,
+    and the entries of calls that were settled long ago are removed.
     Nothing has to be repaired: a session that can continue is due, and the next worker claims it.
     """
     service = service_of(rt)
     expired = await service.calls.expire_due()
+    await service.calls.reset_stale()
     recovered: dict[tuple[str, str], dict[str, Any]] = {}
     errors: Calls = []
     async for entry in service.calls.entries():

@@ -14,7 +14,7 @@ from perdure.core.conversation.messages import (
     ToolMessage,
     UserMessage,
 )
-from perdure.core.pending.record import PendingRecord
+from perdure.core.pending.record import PendingRecord, PendingResult
 from perdure.core.webhooks.deliveries import Hook
 from perdure.errors import ConfigError, Conflict, NotFound, Refused, ToolError
 from perdure.pending.records import json_object
@@ -41,7 +41,7 @@ class AsyncTool:
     description: str
     parameters: Mapping[str, Any]  # JSON schema
     execute: Callable[[dict[str, Any], Context[Any]], Any]
-    validate_result: Callable[[str], bool] | None = None
+    validate_result: Callable[[PendingResult], bool] | None = None
     timeout: Duration | EllipsisType | None = ...
 
     def as_tool(self) -> Tool[..., Any]:

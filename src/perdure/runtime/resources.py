@@ -14,6 +14,7 @@ from perdure.runtime.records.cache import SessionCache
 from perdure.runtime.records.verification import LogVerifier
 from perdure.runtime.streaming import Bus
 from perdure.runtime.telemetry import Telemetry
+from perdure.runtime.thread_calls import callable_from_threads
 from perdure.runtime.values import PendingCall
 from perdure.runtime.views import instant, public_decision, public_votes, stored_problem
 from perdure.runtime.webhooks.callbacks import PublicAddress
@@ -116,4 +117,4 @@ class Resources:
         def secret() -> str:
             return own[0] if own else self.address.callback_secret(pending_id)
 
-        return mark, secret
+        return callable_from_threads(mark), secret

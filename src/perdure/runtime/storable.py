@@ -60,7 +60,7 @@ def _displayable(params: Any) -> dict[str, Any]:
     """Return a JSON rendering of arguments that are not JSON."""
     try:
         text = json.dumps(params, ensure_ascii=False, default=repr, skipkeys=True)
-    except ValueError:
+    except (ValueError, RecursionError):
         text = json.dumps(repr(params))
     value = json.loads(storable_text(text))
     return value if isinstance(value, dict) else {"value": value}

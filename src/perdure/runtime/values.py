@@ -13,6 +13,7 @@ from typing_extensions import TypeVar
 from perdure.core.durations import duration_ms
 from perdure.core.literals import CallKind, DecisionKind, PendingStatus
 from perdure.errors import PerdureError, Refused
+from perdure.runtime.thread_calls import COMPLETED
 
 Duration = str | float | timedelta
 
@@ -123,10 +124,12 @@ class PendingCall:
             )
         return self._secret()
 
-    async def mark_started(self) -> None:
-        """Mark the external work as started (`processing`). No effect outside the tool."""
-        if self._mark_started is not None:
-            await self._mark_started()
+    def mark_started(self) -> Awaitable[None]:
+        """Mark the external work as started (`processing`). No effect outside the tool.
+
+        An async tool awaits it; in a plain function it is done when the call returns.
+        """
+        return COMPLETED if self._mark_started is None else self._mark_started()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,11 +163,25 @@ class Context(Generic[D_co]):
         """The last answer to a question that this call asked with InputRequired; None before."""
         return self.answers[-1] if self.answers else None
 
-    async def progress(self, message: str, percent: float | None = None) -> None:
-        """Report progress to readers, never to the model. No effect outside a run."""
+    @property
+    def pending_id(self) -> str | None:
+        """The pending id of a deferred call, under which its result is submitted; else None."""
+        return None if self.pending is None else self.pending.id
+
+    def mark_started(self) -> Awaitable[None]:
+        """Mark the external work of a deferred call as started; no effect for other calls.
+
+        An async tool awaits it; in a plain function it is done when the call returns.
+        """
+        return COMPLETED if self.pending is None else self.pending.mark_started()
+
+    def progress(self, message: str, percent: float | None = None) -> Awaitable[None]:
+        """Report progress to readers, never to the model. No effect outside a run.
+
+        An async tool awaits it; in a plain function it is done when the call returns.
+        """
         if percent is not None and not 0 <= percent <= 100:
             raise Refused(
                 f"percent is {percent}, and must be from 0 to 100", code="PROGRESS_INVALID"
             )
-        if self._progress is not None:
-            await self._progress(message, percent)
+        return COMPLETED if self._progress is None else self._progress(message, percent)

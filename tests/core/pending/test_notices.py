@@ -93,3 +93,23 @@ def test_a_session_that_was_cancelled_does_not_resume() -> None:
 def test_what_a_fork_copied_is_no_news() -> None:
     copied = events.Decision(pending_id="", kind="approve", by="ana", via="ui", call_id="c1")
     assert types(*BEGUN, call("c1"), copied) == []
+
+
+def test_starting_a_deferred_call_is_no_resumption() -> None:
+    """S0.52"""
+    start = [
+        events.ToolStarted(id=name, effect_id="e", attempt=1, epoch=1) for name in ("c1", "c2")
+    ]
+    returned = [
+        events.Progress(pending_id=f"p_{name}", call_id=name, returned=True)
+        for name in ("c1", "c2")
+    ]
+    begun: list[Event] = [*BEGUN, call("c1"), call("c2")]
+    begun += [waits("c1"), start[0], waits("c2"), start[1], *returned]
+    assert types(*begun) == ["created", "created"]
+    assert types(*begun, *settled("c1"), *settled("c2"), DRIVEN, SECOND)[2:] == [
+        "completed",
+        "completed",
+        "session-resuming",
+        "session-resumed",
+    ]

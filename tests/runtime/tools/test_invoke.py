@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
+from perdure.core.pending.record import PendingResult
 from perdure.errors import Refused, ToolError
 from perdure.runtime.tools.builtin import ASK_USER
 from perdure.runtime.tools.invoke import (
@@ -71,13 +72,20 @@ def test_the_prompt_shows_tool_and_input() -> None:
 def test_a_validator_that_raises_refuses_the_result() -> None:
     """S0.38"""
 
-    def breaks(output: str) -> bool:
-        raise RuntimeError(output)
+    def breaks(result: PendingResult) -> bool:
+        raise RuntimeError(result)
 
-    assert is_valid_result(refund, "anything")
-    assert is_valid_result(replace(refund, validate_result=str.isdigit), "5")
-    assert not is_valid_result(replace(refund, validate_result=str.isdigit), "five")
-    assert not is_valid_result(replace(refund, validate_result=breaks), "5")
+    five = PendingResult("Refund", {"cents": 5}, {"currency": "EUR"})
+    assert is_valid_result(refund, five)
+    validators: list[tuple[Callable[[PendingResult], bool], bool]] = [
+        (lambda result: result.output["cents"] == 5, True),
+        (lambda result: result.metadata["currency"] == "EUR", True),
+        (lambda result: result.title == "Refund", True),
+        (lambda result: result.title == "Other", False),
+        (breaks, False),
+    ]
+    for validate, is_valid in validators:
+        assert is_valid_result(replace(refund, validate_result=validate), five) is is_valid
 
 
 class Colour(Enum):

@@ -240,7 +240,7 @@ def _decision(builder: _DisplayBuilder, _: StampedEvent, event: events.Decision)
 
 def _tool_result(builder: _DisplayBuilder, stamped: StampedEvent, event: events.ToolResult) -> None:
     part = builder.calls.get(event.tool_call_id)
-    if part is None or part.state.time.end is not None:
+    if part is None or (part.state.time.end is not None and not event.replaces):
         return
     output, files = _output(event.result)
     time = PartTime(part.state.time.start, stamped.at)

@@ -102,7 +102,8 @@ class Conversation:
             case events.ToolCall() if self._turn is not None:
                 self._turn.calls.append(event)
             case events.ToolResult() if self._turn is not None:
-                self._turn.results.setdefault(event.tool_call_id, event)
+                if event.replaces or event.tool_call_id not in self._turn.results:
+                    self._turn.results[event.tool_call_id] = event
             case events.Decision() if self._turn is not None:
                 self._turn.decisions.setdefault(event.call_id, []).append(event)
             case events.Compacted():

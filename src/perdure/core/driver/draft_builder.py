@@ -43,6 +43,7 @@ class Draft(Struct):
     facts: list[events.Event] = field(default_factory=list)
     new_records: list[PendingRecord] = field(default_factory=list)
     record_changes: dict[str, RecordChange] = field(default_factory=dict)
+    settled_changes: dict[str, RecordChange] = field(default_factory=dict)  # of settled records
     at: int = 0  # the instant that its records and facts share; 0: the instant of the commit
 
     def extend(self, other: "Draft") -> None:
@@ -50,6 +51,7 @@ class Draft(Struct):
         self.facts += other.facts
         self.new_records += other.new_records
         self.record_changes |= other.record_changes
+        self.settled_changes |= other.settled_changes
 
 
 class DraftBuilder(Struct, frozen=True):

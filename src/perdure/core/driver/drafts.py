@@ -34,6 +34,7 @@ from perdure.core.pending.settlement import (
     LOST_CODE,
     LOST_HINT,
     NOT_STARTED,
+    RESULT_INVALID,
     expiry_text,
     not_answered_in_time,
 )
@@ -280,6 +281,31 @@ def _mark_start_interrupted(builder: DraftBuilder, call: Call, pending_id: str) 
     builder.draft.record_changes[pending_id] = lambda record: moved(
         record, Verb.RESET, now, problem=problem
     )
+
+
+def reject_results(state: State, invalid: Sequence[Call], now: int) -> Draft:
+    """Replace submitted results that their tools do not accept by errors for the model."""
+    builder = draft_builder(state, now)
+    for call in invalid:
+        pending_id = call.unchecked or ""
+        builder.add(
+            events.Settled(
+                pending_id=pending_id, status="failed", call_id=call.id, task_id=builder.task
+            )
+        )
+        builder.add(
+            events.ToolResult(
+                tool_call_id=call.id,
+                result=RESULT_INVALID,
+                is_error=True,
+                replaces=True,
+                task_id=builder.task,
+            )
+        )
+        builder.draft.settled_changes[pending_id] = lambda record: moved(
+            record, Verb.REJECT, now, error=RESULT_INVALID
+        )
+    return builder.draft
 
 
 def fire_timers(state: State, due: Sequence[Call], now: int) -> Draft:

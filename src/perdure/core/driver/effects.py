@@ -43,6 +43,12 @@ class CloseStrays(Struct, frozen=True, gc=False):
     calls: tuple[Call, ...]
 
 
+class CheckResults(Struct, frozen=True, gc=False):
+    """Validate results that were submitted where the validators of their tools are not known."""
+
+    calls: tuple[Call, ...]
+
+
 class FailRun(Struct, frozen=True, gc=False):
     """End the run as failed."""
 
@@ -85,6 +91,7 @@ Effect = (
     | FireTimers
     | CloseCalls
     | CloseStrays
+    | CheckResults
     | FailLostRun
     | EndUnansweredRun
     | FailRun

@@ -36,6 +36,7 @@ class DriveView(Struct, frozen=True):
     in_flight: Collection[str] = ()
     is_asking_model: bool = False
     unstartable: Collection[str] = ()  # calls that this process cannot start
+    checked: Collection[str] = ()  # pending ids of results that this drive has validated
     limits: Limits = field(default_factory=Limits)
     grace: int | None = 0  # ms that deadlines are extended in place; None: deadlines do not count
     until: int | None = None  # end of the running time
@@ -51,6 +52,9 @@ def plan(state: State, view: DriveView, now: int) -> Effect:
         return _summary_effect(state, view, now) or _idle_or_park(state, view)
     if view.tries > MAX_TRIES:
         return _repeated_crashes(view)
+    unchecked = tuple([c for c in state.unchecked_calls if c.unchecked not in view.checked])
+    if unchecked:
+        return effects.CheckResults(unchecked)
     active = in_order(state.calls.active.values())
     if view.until is not None and view.until <= now:
         effect: Effect | None = _timeout(view.limits)

@@ -79,7 +79,10 @@ class ToolStarted(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
 
 
 class ToolResult(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The outcome of a call as the model sees it; each call has exactly one."""
+    """The outcome of a call as the model sees it; each call has exactly one.
+
+    A second one is recorded only if a submitted result turns out to be invalid: `replaces`.
+    """
 
     tool_call_id: str = field(name="toolCallId")
     result: Content | dict[str, Any]  # an object only in logs of other programs
@@ -87,6 +90,7 @@ class ToolResult(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     interrupted: bool = False
     title: str | None = None
     metadata: dict[str, Any] | None = None
+    replaces: bool = False
     task_id: str | None = field(default=None, name="taskID")
 
 
@@ -179,6 +183,7 @@ class Settled(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     call_id: str = field(name="callID")
     by: str | None = None
     late: bool = False
+    unchecked: bool = False  # its result was submitted where the tool's validator is not known
     task_id: str | None = field(default=None, name="taskID")
 
 

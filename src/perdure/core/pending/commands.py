@@ -48,9 +48,9 @@ class Respond:
 
 @dataclass(frozen=True, slots=True)
 class SubmitResult:
-    """Settle a deferred call with its result."""
+    """Settle a deferred call with its result: text or any other JSON value."""
 
-    output: str
+    output: Any
     title: str | None = None
     metadata: Mapping[str, Any] | None = None
     by: str | None = None

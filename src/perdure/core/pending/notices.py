@@ -63,10 +63,12 @@ def follow_event(
         "task_id": None if after.run is None else after.run.id,
     }
     is_resuming = previous.is_resuming
-    if before.status == "waiting" and after.status in ("running", "pending"):
+    is_driver = isinstance(event, _DRIVER_EVENTS)  # it starts the calls of a turn one by one
+    was_woken = before.status == "waiting" and after.status in ("running", "pending")
+    if was_woken and not is_driver:
         notices.append(PendingNotice(type="session-resuming", **common))
         is_resuming = True
-    elif is_resuming and isinstance(event, _DRIVER_EVENTS):
+    elif is_resuming and is_driver:
         notices.append(PendingNotice(type="session-resumed", **common))
         is_resuming = False
     return NoticeState(after, is_resuming and after.status != "cancelled"), notices

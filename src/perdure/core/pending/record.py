@@ -12,6 +12,7 @@ from perdure.core.json_depth import check_readable
 from perdure.core.literals import CallKind, DecisionKind, PendingStatus
 from perdure.core.log.events import RAISED, ApprovalPolicy
 from perdure.core.log.redaction import mask_arguments
+from perdure.core.text import NO_OUTPUT
 from perdure.errors import Corrupt
 
 APPROVER_KINDS: Final[frozenset[CallKind]] = frozenset({"approval", "question"})
@@ -30,6 +31,7 @@ class Verb(StrEnum):
     START = "start"
     RESET = "reset"
     EXPIRE = "expire"
+    REJECT = "reject"
 
 
 MOVES: Final[dict[tuple[PendingStatus, Verb], PendingStatus]] = {
@@ -47,6 +49,7 @@ MOVES: Final[dict[tuple[PendingStatus, Verb], PendingStatus]] = {
     ("processing", Verb.RESULT): "completed",
     ("waiting", Verb.ERROR): "failed",
     ("processing", Verb.ERROR): "failed",
+    ("completed", Verb.REJECT): "failed",  # its result did not pass the tool's validation later
     ("waiting", Verb.EXPIRE): "expired",
     ("processing", Verb.EXPIRE): "expired",
     ("waiting", Verb.CANCEL): "cancelled",
@@ -75,11 +78,18 @@ class PendingTime(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class PendingResult(Struct, frozen=True, gc=False):
-    """A result as it was submitted."""
+    """A result as it was submitted: `output` is text or any other JSON value."""
 
     title: str
-    output: str
+    output: Any
     metadata: dict[str, Any]
+
+    @property
+    def text(self) -> str:
+        """The output as the model sees it, like the return value of a tool."""
+        if isinstance(self.output, str):
+            return self.output
+        return NO_OUTPUT if self.output is None else msgspec.json.encode(self.output).decode()
 
 
 class PendingDecision(Struct, frozen=True, omit_defaults=True, gc=False):

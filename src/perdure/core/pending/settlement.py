@@ -43,6 +43,7 @@ from perdure.core.session.calls import params_digest
 from perdure.core.session.permissions import check_remembered_rule
 from perdure.errors import Conflict, Refused
 
+RESULT_INVALID: Final = "Result validation failed"
 TIMED_OUT: Final = "Tool execution timed out"
 UNANSWERED: Final = "Nobody answered this question in time."
 _DO_NOT_INVENT: Final = "Do not proceed as if it had run, and do not invent its result."
@@ -125,6 +126,18 @@ def _vote(record: PendingRecord, command: Approve, now: int) -> tuple[PendingRec
     return record, fact
 
 
+def as_unchecked(settlement: Settlement) -> Settlement:
+    """Return the settlement of a result that could not be validated where it was submitted.
+
+    The driver, which has the tool's code, validates it before the model sees it.
+    """
+    facts = [
+        replace(fact, unchecked=True) if isinstance(fact, events.Settled) else fact
+        for fact in settlement.facts
+    ]
+    return replace(settlement, facts=facts)
+
+
 def check_verb(record: PendingRecord, verb: Verb) -> None:
     """Raise Conflict unless the call is open and of a kind that takes the verb."""
     if verb not in VERBS[record.kind]:
@@ -175,9 +188,9 @@ def _settle_open(record: PendingRecord, command: Command, now: int) -> Settlemen
         case Approve() | Deny() | Respond():
             return _decide(record, command, now)
         case SubmitResult():
-            result = _result(record, command)
+            result = submitted_result(record, command)
             record = replace(record, result=result, by=command.by, via=command.via)
-            return _with_result(record, result.output, title=result.title, metadata=result.metadata)
+            return _with_result(record, result.text, title=result.title, metadata=result.metadata)
         case SubmitError():
             record = replace(record, error=command.error, by=command.by, via=command.via)
             return _with_result(record, command.error, is_error=True)
@@ -211,7 +224,8 @@ def tool_result(record: PendingRecord, text: str, **result: Any) -> events.ToolR
     )
 
 
-def _result(record: PendingRecord, command: SubmitResult) -> PendingResult:
+def submitted_result(record: PendingRecord, command: SubmitResult) -> PendingResult:
+    """Return a result as it is stored, and as the tool's validator gets it."""
     title = record.tool if command.title is None else command.title
     return PendingResult(title, command.output, dict(command.metadata or {}))
 
@@ -344,7 +358,7 @@ def _is_duplicate(record: PendingRecord, command: Command) -> bool:
                 record.decision, at=0, via=repeated.via, note=repeated.note
             )
         case SubmitResult():
-            return record.result == _result(record, command)
+            return record.result == submitted_result(record, command)
         case SubmitError():
             return record.status == "failed" and record.error == command.error
         case CancelCall():

@@ -87,6 +87,7 @@ class Call(Struct, frozen=True, gc=False):
     decided_at: int = 0
     raised_decisions: tuple[tuple[events.Decision, int], ...] = ()  # that the tool asked for
     answers: tuple[Any, ...] = ()  # to the questions that the tool asked
+    unchecked: str | None = None  # pending id of a submitted result that was not yet validated
     redact: tuple[str, ...] = ()  # names of arguments that are not shown
 
     @property

@@ -57,6 +57,7 @@ class State(Struct, frozen=True, gc=False):
     request_head: int = 0  # head of the log at the request of the last response
     input_head: int = 0  # seq of the last input
     calls: CallTable = field(default_factory=CallTable)  # of the last turn
+    unchecked: tuple[str, ...] = ()  # calls of the last turn with results that nobody validated
     cancelling: bool = False  # open calls of a cancelled run must be closed
     resuming: bool = False  # a new run continues from the recorded log, without a new input
     retry: events.Retry | None = None
@@ -79,6 +80,12 @@ class State(Struct, frozen=True, gc=False):
     @property
     def open_calls(self) -> list[Call]:
         return self.calls.open_calls if self.calls else []
+
+    @property
+    def unchecked_calls(self) -> list[Call]:
+        """Calls whose submitted results must be validated before the model sees them."""
+        calls = [self.calls[call_id] for call_id in self.unchecked if call_id in self.calls]
+        return [call for call in calls if call.unchecked is not None]
 
     @property
     def is_model_due(self) -> bool:
@@ -196,6 +203,7 @@ def _assistant(state: State, stamped: StampedEvent, event: events.Assistant) -> 
         turn=event.turn or state.turn + 1,
         request_head=event.request_head or stamped.seq,
         calls=CallTable(),
+        unchecked=(),
         resuming=False,
         retry=None,
         text=previous_text + event.content,
@@ -303,8 +311,11 @@ def _settled(state: State, _: StampedEvent, event: events.Settled) -> State:
             call,
             approval_id=None if call.approval_id == event.pending_id else call.approval_id,
             pending_id=None if call.pending_id == event.pending_id else call.pending_id,
+            unchecked=event.pending_id if event.unchecked else None,
         )
 
+    if event.unchecked:
+        state = replace(state, unchecked=(*state.unchecked, event.call_id))
     return _change_call(state, event.call_id, close)
 
 

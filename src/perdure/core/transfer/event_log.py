@@ -202,12 +202,23 @@ class _AgentLog:
         }
         if _is_error(data):
             block["is_error"] = True
+        if data.get("replaces") is True and self._replace_result(block):
+            return
         if self._results and self._results[-1] == len(self._messages) - 1:
             self._messages[-1]["content"].append(block)
         else:
             self._results.append(len(self._messages))
             self._add({"role": "user", "content": [block]}, at)
         self.times[-1].by_id.setdefault(_key(data.get("toolCallId")), at)
+
+    def _replace_result(self, block: dict[str, Any]) -> bool:
+        """Put a result in the place of the one that turned out to be invalid, if it is there."""
+        blocks = self._messages[self._results[-1]]["content"] if self._results else []
+        for index, other in enumerate(blocks):
+            if other["tool_use_id"] == block["tool_use_id"]:
+                blocks[index] = block
+                return True
+        return False
 
     def messages(self) -> list[Message]:
         """Return the messages: results in the order of their calls, native responses unchanged."""

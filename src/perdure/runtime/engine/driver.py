@@ -45,7 +45,7 @@ logger = logging.getLogger("perdure")
 CLOCK_CHECK_S: Final = 1.0  # how often a driver that waits for an instant reads the store's clock
 STOP_WAIT_S: Final = 2.0  # how long an ending drive waits for cancelled effects
 _STARTING: Final = (effects.AskModel, effects.Summarize, effects.StartCalls)
-_NEED_TOOLS: Final = (*_STARTING, effects.HandleInterrupted)
+_NEED_TOOLS: Final = (*_STARTING, effects.HandleInterrupted, effects.CheckResults)
 STUCK_RETRY_MS: Final = 60_000  # how often a worker tries whether it has the missing code
 
 
@@ -103,6 +103,7 @@ class Driver:
         self._planned: tuple[State, Effect] | None = None  # the effect that follows the last commit
         self._clock = RunClock(agent.limits.running_ms)
         self._stuck: dict[str, PerdureError] = {}
+        self._checked: set[str] = set()  # pending ids of results that were validated here
         self._is_stopping = False
         self._is_stale = False  # another writer has written since we last read
         self._has_written = False
@@ -204,6 +205,7 @@ class Driver:
             in_flight=starting.union(self._in_flight.calls) if starting else self._in_flight.calls,
             is_asking_model=self._in_flight.request is not None,
             unstartable=self._stuck,
+            checked=self._checked,
             limits=self._agent.limits,
             grace=self._agent.blocking_grace_ms,
             until=self._clock.deadline(self._log, self._resources.store.now()),
@@ -226,8 +228,10 @@ class Driver:
             case Park():
                 await self._park(effect)
                 return True
-            case effects.StartCalls():
-                return await self._start_calls(effect.calls)
+            case effects.StartCalls() | effects.CheckResults():
+                is_start = isinstance(effect, effects.StartCalls)
+                act = self._start_calls if is_start else self._check_results
+                return await act(effect.calls)
             case _:
                 return await self._write_decision(self._draft_written(effect))
         return False
@@ -288,6 +292,16 @@ class Driver:
         draft, stuck = self._drafts.draft_start(calls, self._resources.store.now())
         self._stuck.update(stuck)
         return False if draft is None else await self._write_decision(draft)
+
+    async def _check_results(self, calls: tuple[Call, ...]) -> bool:
+        """Validate results that were submitted without the tools' code, and replace bad ones."""
+        invalid = await self._tool_calls.invalid_results(calls)
+        self._checked.update(call.unchecked for call in calls if call.unchecked is not None)
+        if not invalid:
+            return False
+        return await self._write_decision(
+            turns.reject_results(self._log.state, invalid, self._resources.store.now())
+        )
 
     async def _record_outcomes(self, outcomes: Sequence[Outcome]) -> bool:
         """Record one outcome, or several facts in one commit."""

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from msgspec import Struct
@@ -22,7 +23,7 @@ from perdure.core.session.permissions import (
     remembered_denial_text,
 )
 from perdure.core.session.state import State
-from perdure.errors import PerdureError, Refused
+from perdure.errors import NotFound, PerdureError, Refused
 from perdure.runtime.agents.agents import ReadyAgent
 from perdure.runtime.engine.in_flight import StartReturned, ToolAsked, ToolReturned
 from perdure.runtime.ids import secret_id
@@ -31,10 +32,12 @@ from perdure.runtime.probes import ToolRun, notify
 from perdure.runtime.records.content import check_size, stored_content
 from perdure.runtime.requests import ApprovalRequired, ToolRequest, raised_request
 from perdure.runtime.resources import Resources
+from perdure.runtime.thread_calls import callable_from_threads
 from perdure.runtime.tools.builtin import wait_duration_ms
 from perdure.runtime.tools.invoke import (
     invoke,
     is_approval_required,
+    is_valid_result,
     render_prompt,
 )
 from perdure.runtime.tools.outputs import Deferred, parse_deferred, render_result
@@ -101,7 +104,7 @@ class CallContext(Struct, frozen=True):
                     call.pending_id, lambda record: replace(record, progress=progress)
                 )
 
-        return report
+        return callable_from_threads(report)
 
 
 def _raised_decisions(call: Call | None) -> tuple[Decision, ...]:
@@ -322,6 +325,20 @@ class ToolCalls(Struct, frozen=True):
             line, text = error_line(error), "tool %s failed (call %s): %.1000s"
             logger.exception(text, call.tool, call.id, line, exc_info=loggable(error))
             return ToolReturned(call.id, line, is_error=True)
+
+    async def invalid_results(self, calls: Sequence[Call]) -> list[Call]:
+        """Return the calls whose submitted results their tools do not accept."""
+        invalid = []
+        for call in calls:
+            tool = self.context.agent.tool(call.tool)
+            if tool is None or tool.validate_result is None or call.unchecked is None:
+                continue
+            with suppress(NotFound):  # removed since: settled calls are kept for days
+                inbox = self.context.resources.pending_inbox
+                result = (await inbox.pending_record(call.unchecked)).result
+                if result is not None and not is_valid_result(tool, result):
+                    invalid.append(call)
+        return invalid
 
     async def _start_deferred(
         self, tool: Tool[..., Any], call: Call, state: State, record: PendingRecord

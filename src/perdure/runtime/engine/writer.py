@@ -151,6 +151,7 @@ class LeasedWriter:
         )
         pending = [PendingEntry(stream, 1, record) for record in plan.draft.new_records]
         pending += await self._changed_entries(plan.draft.record_changes)
+        pending += await self._changed_settled(plan.draft.settled_changes)
         entry = None if anywhere else self._updated_entry(plan, problem, parked=park is not None)
         puts = [item.as_put for item in (*pending, entry) if item is not None]
         heads = await self._commit(write, puts, patient=patient)
@@ -205,6 +206,16 @@ class LeasedWriter:
                     # A caller has settled it, and its record moved the head: read again.
                     raise VersionMoved(f"{pending_id} is settled", entry=entry)
             entries.append(pending.with_record(change(pending.record)))
+        return entries
+
+    async def _changed_settled(self, changes: dict[str, RecordChange]) -> list[PendingEntry]:
+        """Return changed entries of settled calls; one that was removed since has none."""
+        entries = []
+        for pending_id, change in changes.items():
+            entry = await self._store.get("pending", pending_id)
+            if entry is not None:
+                pending = PendingEntry.decode(entry)
+                entries.append(pending.with_record(change(pending.record)))
         return entries
 
     def pending_record(self, pending_id: str) -> PendingRecord | None:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from perdure.core.log import events
 from perdure.core.pending import record as pending
 from perdure.core.pending import settlement as decide
-from perdure.core.pending.commands import Command, Expire
+from perdure.core.pending.commands import Command, Expire, SubmitResult
 from perdure.core.pending.record import PendingRecord, Verb, moved
 from perdure.core.pending.settlement import Settlement
 from perdure.core.session import naming as index
@@ -30,8 +30,8 @@ from perdure.store.base import Gone, NoStream, Put, Store, VersionMoved, Write
 
 logger = logging.getLogger("perdure")
 
-Inspect = Callable[[PendingRecord], Awaitable[None]]
-InspectCommand = Callable[[PendingRecord, Command], Awaitable[None]]
+Inspect = Callable[[PendingRecord], Awaitable[bool]]  # False: the tool is not known here
+InspectCommand = Callable[[PendingRecord, Command], Awaitable[bool]]
 
 
 class PendingInbox:
@@ -86,7 +86,7 @@ class PendingInbox:
                 await self._verifier.verify(entry.stream)
             is_accepted = outcome.voted or not outcome.record.is_open
             if inspect is not None and is_accepted and not outcome.expired:
-                await inspect(record)
+                outcome = _inspected(outcome, command, is_checked=await inspect(record))
             if not await self._commit_settlement(entry, outcome, now):
                 continue
             if outcome.expired:
@@ -131,7 +131,8 @@ class PendingInbox:
             await self._verifier.verify(entry.stream)
             if outcome.voted or (not outcome.record.is_open and not outcome.expired):
                 if inspect is not None:
-                    await inspect(entry.record, command)
+                    is_checked = await inspect(entry.record, command)
+                    outcome = _inspected(outcome, command, is_checked=is_checked)
                 return entry, outcome
             # It is overdue: that is recorded by itself, whatever becomes of the others.
             if await self._commit_settlement(entry, outcome, now) and outcome.expired:
@@ -258,6 +259,19 @@ class PendingInbox:
 
         await self.update(pending_id, start, fact)
 
+    async def reset_stale(self, pending_id: str) -> bool:
+        """Return a `processing` call to `waiting`, unless a driver has its session now."""
+        entry = await self._read_entry(pending_id, None)
+        if (await self._store.read(entry.stream, limit=0)).holder is not None:
+            return False
+        now = self._store.now()
+
+        def reset(record: PendingRecord) -> PendingRecord:
+            return moved(record, Verb.RESET, now)
+
+        await self.update(pending_id, reset)
+        return True
+
     async def expire_due(self) -> list[PendingRecord]:
         """Settle the overdue calls; a corrupt one does not stop the others."""
         overdue = all_entries(self._store, "pending", due_before=self._store.now())
@@ -272,3 +286,9 @@ class PendingInbox:
             logger.warning("%s cannot expire: %s", pending_id, error.message)
             return None
         return None if outcome.duplicate or outcome.record.is_open else outcome.record
+
+
+def _inspected(outcome: Settlement, command: Command, *, is_checked: bool) -> Settlement:
+    """Return the settlement; a result that could not be validated here is marked so."""
+    is_unchecked = isinstance(command, SubmitResult) and not is_checked
+    return decide.as_unchecked(outcome) if is_unchecked else outcome

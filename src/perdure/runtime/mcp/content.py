@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 from mcp import types
 
+from perdure.core.text import NO_OUTPUT
 from perdure.errors import Refused, ToolError
 from perdure.runtime.mcp.servers import ListedTool
-from perdure.runtime.tools.outputs import NO_OUTPUT, Rendered
+from perdure.runtime.tools.outputs import Rendered
 from perdure.runtime.values import File
 
 

@@ -1,11 +1,14 @@
 """Checks of a command before it settles a pending call: its values, and the code at hand."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
+
+import msgspec
 
 from perdure.core.pending.commands import Approve, Command, Respond, SubmitResult
 from perdure.core.pending.record import PendingRecord
+from perdure.core.pending.settlement import RESULT_INVALID, submitted_result
 from perdure.core.roles import ROLES
 from perdure.errors import Refused
 from perdure.runtime.agents.agents import Agents, ReadyAgent
@@ -14,8 +17,8 @@ from perdure.runtime.tools.invoke import is_valid_result
 from perdure.runtime.tools.tool import Tool
 
 
-def check_command(command: Command) -> None:
-    """Raise Refused for a value that is not text, or not JSON, where that is required."""
+def checked_command(command: Command) -> Command:
+    """Return the command with its output as JSON. Raises Refused for a value of a wrong type."""
     for field in fields(command):
         name, value = field.name, getattr(command, field.name)
         if value is None and field.default is None:
@@ -24,12 +27,15 @@ def check_command(command: Command) -> None:
             _check_object(name, value)
         elif name in ("remember", "all_tools") and isinstance(value, bool):
             continue
-        elif name == "output" and isinstance(command, Respond):
+        elif name == "output" and isinstance(command, Respond | SubmitResult):
             _check_json(name, value)
         elif name == "role":
             _check_role(value)
         else:
             check_text(name, value)
+    if isinstance(command, SubmitResult) and not isinstance(command.output, str):
+        return replace(command, output=msgspec.json.decode(check_json("output", command.output)))
+    return command
 
 
 def _check_object(name: str, value: Any) -> None:
@@ -52,19 +58,20 @@ def _check_role(role: Any) -> None:
         )
 
 
-async def check_acceptable(agents: Agents, record: PendingRecord, command: Command) -> None:
+async def check_acceptable(agents: Agents, record: PendingRecord, command: Command) -> bool:
     """Raise Refused for a command that could not take effect with the code of this process.
 
-    Where the agent is not known, every command is accepted: the worker that has it decides.
+    Where the agent or its tool is not known, every command is accepted, and False is returned:
+    the worker that has it decides.
     """
     agent = agents.find(record.agent)
     if agent is None:
-        return
+        return False
     if isinstance(command, Approve):
         agent = await agents.refresh_tools(agent)
     tool = agent.tool(record.tool)
     if tool is None and agent.problem is not None:
-        return
+        return False
     match command:
         case Approve() if tool is None:
             raise Refused(
@@ -74,10 +81,16 @@ async def check_acceptable(agents: Agents, record: PendingRecord, command: Comma
             )
         case Approve() if tool is not None:
             _check_approved(agent, tool, {**record.input, **(command.args or {})})
-        case SubmitResult() if tool is not None and not is_valid_result(tool, command.output):
-            raise Refused("Result validation failed", code="RESULT_INVALID")
+        case SubmitResult() if tool is not None:
+            if not is_valid_result(tool, submitted_result(record, command)):
+                raise Refused(
+                    RESULT_INVALID,
+                    code="RESULT_INVALID",
+                    hint=f"validate_result of {record.tool} did not accept it; submit another",
+                )
         case _:
             pass
+    return tool is not None
 
 
 def _check_approved(agent: ReadyAgent, tool: Tool[..., Any], args: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Pending calls as every entry point uses them: found, listed, settled."""
 
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from perdure.core.pending.record import PendingRecord
 from perdure.core.pending.settlement import Settlement, lost_at_restart
 from perdure.core.webhooks import signatures
 from perdure.core.webhooks.deliveries import Hook
-from perdure.errors import Conflict
+from perdure.errors import Conflict, Corrupt, NotFound
 from perdure.runtime.agents.agents import Agents
 from perdure.runtime.records.entries import (
     SessionEntry,
@@ -25,7 +26,7 @@ from perdure.runtime.records.entries import (
 )
 from perdure.runtime.records.log import as_record
 from perdure.runtime.resources import Resources
-from perdure.runtime.sessions.command_checks import check_acceptable, check_command
+from perdure.runtime.sessions.command_checks import check_acceptable, checked_command
 from perdure.runtime.sessions.runs import Runs
 from perdure.runtime.values import PendingCall
 from perdure.runtime.views import pending_json
@@ -94,10 +95,10 @@ class PendingCalls:
         self, pending_id: str, command: Command, tenant: str | None = None
     ) -> Settlement:
         """Give a call its outcome. Raises NotFound, Refused, or Conflict with the winner."""
-        check_command(command)
+        command = checked_command(command)
 
-        async def inspect(record: PendingRecord) -> None:
-            await self._inspect(record, command)
+        async def inspect(record: PendingRecord) -> bool:
+            return await self._inspect(record, command)
 
         inbox = self._resources.pending_inbox
         return await inbox.settle(pending_id, command, tenant=tenant, inspect=inspect)
@@ -106,16 +107,18 @@ class PendingCalls:
         self, commands: Mapping[str, Command], tenant: str | None = None
     ) -> Settlements:
         """Give several calls their outcome in one commit, or none of them. Raises as `settle`."""
-        for command in commands.values():
-            check_command(command)
+        checked = {pending_id: checked_command(command) for pending_id, command in commands.items()}
         inbox = self._resources.pending_inbox
-        return await inbox.settle_all(commands, tenant=tenant, inspect=self._inspect)
+        return await inbox.settle_all(checked, tenant=tenant, inspect=self._inspect)
 
-    async def _inspect(self, record: PendingRecord, command: Command) -> None:
-        """Raise if a command that the record accepts could not take effect here."""
+    async def _inspect(self, record: PendingRecord, command: Command) -> bool:
+        """Raise if a command that the record accepts could not take effect here.
+
+        False: the tool is not known here, so that a result cannot be validated.
+        """
         if record.epoch is not None and record.is_open:
             await self._check_held(record)
-        await check_acceptable(self._agents, record, command)
+        return await check_acceptable(self._agents, record, command)
 
     async def _check_held(self, record: PendingRecord) -> None:
         """Raise Conflict if the driver that waited in place for this call has died."""
@@ -127,6 +130,24 @@ class PendingCalls:
     async def expire_due(self) -> tuple[PendingRecord, ...]:
         """Settle every overdue call of the store; returns those that this settled."""
         return tuple(await self._resources.pending_inbox.expire_due())
+
+    async def reset_stale(self) -> None:
+        """Return calls that a stopped process had marked as started to `waiting`."""
+        async for record in self.list(None, status="processing"):
+            await self.reset_if_stale(record)
+
+    async def reset_if_stale(self, record: PendingRecord) -> PendingRecord:
+        """Return the call, reset to `waiting` if it is `processing` and no driver has its session.
+
+        The external work may still be running: its result is accepted in both statuses.
+        """
+        if record.status != "processing":
+            return record
+        inbox = self._resources.pending_inbox
+        with suppress(NotFound, Corrupt, NoStream, Gone):  # erased or damaged since
+            if await inbox.reset_stale(record.id):
+                return await inbox.pending_record(record.id)
+        return record
 
     async def report_progress(
         self, record: PendingRecord, percent: float | None, message: str | None

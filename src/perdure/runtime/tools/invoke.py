@@ -13,6 +13,7 @@ import anyio.to_thread
 
 from perdure.core.durations import format_ms
 from perdure.core.log.redaction import mask_arguments
+from perdure.core.pending.record import PendingResult
 from perdure.errors import ToolError
 from perdure.runtime.tools.signature import Signature
 from perdure.runtime.tools.tool import Tool
@@ -53,13 +54,13 @@ def render_prompt(tool: Tool[..., Any], args: Mapping[str, Any]) -> str:
     return _PLACEHOLDER.sub(lambda match: values[match[1]], template)
 
 
-def is_valid_result(tool: Tool[..., Any], output: str) -> bool:
+def is_valid_result(tool: Tool[..., Any], result: PendingResult) -> bool:
     """Return True if the tool's validator accepts a submitted result; raising refuses it."""
     if tool.validate_result is None:
         return True
     try:
         with CONTAINED:
-            return bool(tool.validate_result(output))
+            return bool(tool.validate_result(result))
     except Exception:  # noqa: BLE001 - the user's validator
         return False
 

@@ -8,11 +8,10 @@ from types import EllipsisType
 from typing import Any, Final
 
 from perdure.core.durations import MAX_MS
+from perdure.core.text import NO_OUTPUT
 from perdure.errors import Refused, ToolError
 from perdure.runtime.user_code import CONTAINED
 from perdure.runtime.values import File, parse_duration
-
-NO_OUTPUT: Final = "(no output)"
 
 Rendered = str | tuple[str | File, ...]
 

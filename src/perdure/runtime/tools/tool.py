@@ -29,6 +29,7 @@ from perdure.core.json_values import schema_problems
 from perdure.core.literals import CallKind, DecisionKind, OnCrash
 from perdure.core.log.events import ApprovalPolicy
 from perdure.core.log.redaction import secret_arguments
+from perdure.core.pending.record import PendingResult
 from perdure.errors import ConfigError, Refused
 from perdure.runtime.tools.arguments import invalid_arguments, json_text
 from perdure.runtime.tools.binding import Binding, bind, tool_name
@@ -68,7 +69,7 @@ class Tool(Generic[P, R]):
     timeout: Duration | EllipsisType | None = ...
     idempotent: bool = False
     on_crash: OnCrash | None = None
-    validate_result: Callable[[str], bool] | None = None
+    validate_result: Callable[[PendingResult], bool] | None = None
     aliases: Sequence[str] = ()
     redact: Sequence[str] = ()
     allowed_decisions: Sequence[DecisionKind] = ()  # empty: all
@@ -197,7 +198,7 @@ class ToolOptions(TypedDict, total=False):
     timeout: Duration | EllipsisType | None
     idempotent: bool
     on_crash: OnCrash | None
-    validate_result: Callable[[str], bool] | None
+    validate_result: Callable[[PendingResult], bool] | None
     aliases: Sequence[str]
     redact: Sequence[str]
     allowed_decisions: Sequence[DecisionKind]
@@ -225,7 +226,7 @@ def tool(  # noqa: PLR0913 - the options of a tool
     timeout: Duration | EllipsisType | None = ...,
     idempotent: bool = False,
     on_crash: OnCrash | None = None,
-    validate_result: Callable[[str], bool] | None = None,
+    validate_result: Callable[[PendingResult], bool] | None = None,
     aliases: Sequence[str] = (),
     redact: Sequence[str] = (),
     allowed_decisions: Sequence[DecisionKind] = (),

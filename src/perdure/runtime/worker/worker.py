@@ -159,7 +159,8 @@ class Worker:
         """Expire overdue calls and report what waits. It may be repeated, also concurrently."""
         expired = await self._resources.pending_inbox.expire_due()
         page = await self._resources.store.find("pending", state="open", limit=MAX_REPORTED)
-        waiting = list(decode_readable(page.entries, lambda entry: pending.decode(entry.data)))
+        records = decode_readable(page.entries, lambda entry: pending.decode(entry.data))
+        waiting = [await self._service.calls.reset_if_stale(record) for record in records]
         failed: list[str] = []
         if not self._service.resumes_running:
             await note_running(self._service)
@@ -185,7 +186,10 @@ class Worker:
                 if not is_prepared:
                     await self._resources.outbox.publish_targets()
                     await self._service.wake_stuck()
-                    if not once:
+                    if once:
+                        await self._service.calls.reset_stale()
+                    else:
+                        self._drives.background.run_beside(self._service.calls.reset_stale)
                         self._drives.background.run_beside(self._list_tools)
                     is_prepared = True
                 started = await self._round()

@@ -22,7 +22,7 @@ _SUBMIT_RESPONSES: Final = responses({200: ACCEPTED, 202: ACCEPTED}, 404, 409)
 class ResultIn(Struct, forbid_unknown_fields=True):
     """The result of a deferred tool; its default title is the name of the tool."""
 
-    output: str
+    output: Any
     title: str | None = None
     metadata: dict[str, Any] | None = None
 
