@@ -35,8 +35,8 @@ DOCSTRING_START: Final = re.compile(r"(What|How|Which|Who|Where|Whether|Why)\b")
 
 PUBLIC: Final = {
     "perdure": "Agent ApprovalRequired Conflict Context Decision Delta Event File InputRequired "
-    "NotFound PendingCall PerdureError Principal Refused Result Runtime Session Tool ToolError "
-    "asgi tool",
+    "NotFound PendingCall PendingResult PerdureError Principal Refused Result Runtime Session "
+    "Tool ToolError asgi tool",
     "perdure.errors": "PerdureError Conflict NotFound Refused ToolError ModelError ConfigError",
     "perdure.app": "Runtime",
     "perdure.sessions": "AgentSystem AgentSystemBuilder EventLogger FilesystemStorage "

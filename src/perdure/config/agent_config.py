@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
 
-from perdure.config.problems import did_you_mean, quoted_list
+from perdure.config.problems import quoted_list
+from perdure.core.text import did_you_mean
 from perdure.errors import ConfigError
 
 FILE: Final = "agent-config.json"

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from perdure.config.collector import ProblemCollector
 from perdure.config.kinds import InvalidValue
 from perdure.config.paths import ConfigFolder
-from perdure.config.problems import Key, did_you_mean, quoted_list
+from perdure.config.problems import Key, quoted_list
 from perdure.config.settings import (
     AgentConfig,
     McpTools,
@@ -19,17 +19,9 @@ from perdure.config.settings import (
     ToolRef,
 )
 from perdure.config.table import PROVIDERS
+from perdure.core.providers.catalog import default_provider
+from perdure.core.text import did_you_mean
 
-# Providers by the prefixes of their model names.
-_PREFIXES: Final = {
-    "gpt-": "openai",
-    "chatgpt-": "openai",
-    "o1": "openai",
-    "o3": "openai",
-    "o4": "openai",
-    "claude-": "anthropic",
-    "gemini-": "google",
-}
 _NOT_SCRIPTED: Final = ("model", "base_url", "api_key", "settings")
 
 
@@ -66,9 +58,9 @@ def split_model_name(name: str, llms: Mapping[str, Any]) -> tuple[str, str]:
             f"unknown provider {provider!r}{did_you_mean(provider, PROVIDERS)}",
             f"known providers: {', '.join(PROVIDERS)}",
         )
-    for prefix, provider in _PREFIXES.items():
-        if name.startswith(prefix):
-            return provider, name
+    known_provider = default_provider(name)
+    if known_provider is not None:
+        return known_provider, name
     raise InvalidValue(
         f"{name!r} is not a key of llms and not of the form provider:model"
         f"{did_you_mean(name, llms)}",

@@ -10,7 +10,7 @@ from perdure.config.agents import References, parse_agent, parse_model
 from perdure.config.collector import ProblemCollector
 from perdure.config.kinds import InvalidValue
 from perdure.config.paths import ConfigFolder
-from perdure.config.problems import Key, did_you_mean, quoted_list
+from perdure.config.problems import Key, quoted_list
 from perdure.config.reader import ParsedValue
 from perdure.config.settings import (
     Config,
@@ -21,6 +21,7 @@ from perdure.config.settings import (
     TokenConfig,
     WebhookConfig,
 )
+from perdure.core.text import did_you_mean
 
 DEFAULT_DATABASE = "perdure.db"
 

@@ -9,10 +9,10 @@ from math import inf
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from perdure.config.problems import did_you_mean, quoted_list
+from perdure.config.problems import quoted_list
 from perdure.core.durations import duration_ms
 from perdure.core.session.permissions import parse_rule
-from perdure.core.text import NAME
+from perdure.core.text import NAME, did_you_mean
 from perdure.errors import Refused
 
 MODEL_NAME: Final = re.compile(r"[^\s:]+:\S+")  # provider:model

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from perdure.config.problems import did_you_mean
+from perdure.core.text import did_you_mean
 from perdure.errors import ConfigError, PerdureError
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Final
 
 from perdure.errors import ConfigError
@@ -43,12 +42,6 @@ def config_error(file: str, problems: Sequence[ConfigProblem]) -> ConfigError:
             "problems": [{**_details(file, problem), "error": problem.text} for problem in ordered],
         },
     )
-
-
-def did_you_mean(word: str, words: Iterable[str]) -> str:
-    """Return the end of a message that suggests a similar word; empty if there is none."""
-    similar = get_close_matches(word.lower(), list(words), n=1, cutoff=0.6)
-    return f"; did you mean {similar[0]!r}?" if similar else ""
 
 
 def quoted_list(words: Iterable[str], last: str = "or") -> str:

@@ -9,7 +9,8 @@ from typing import Any, Final
 import yaml
 
 from perdure.config.kinds import Block, Either, Free, InvalidValue, Many, Named, Plain, Scalar, Spec
-from perdure.config.problems import ConfigProblem, Key, did_you_mean, quoted_list
+from perdure.config.problems import ConfigProblem, Key, quoted_list
+from perdure.core.text import did_you_mean
 
 # `${VAR}` and `${VAR:-default}` in a value; `$${` is a literal `${`.
 _VARIABLE: Final = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")

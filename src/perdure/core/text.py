@@ -1,11 +1,19 @@
 """Text from users and models: names, and characters that every store can keep."""
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Final
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # of agents, queues and servers
 NO_OUTPUT: Final = "(no output)"  # the result of a call without a value
 NAME_HINT: Final = "use letters, digits, '_', '-' and '.', 64 at most"
+
+
+def did_you_mean(word: str, words: Iterable[str]) -> str:
+    """Return the end of a message that suggests a similar word; empty if there is none."""
+    similar = get_close_matches(word.lower(), list(words), n=1, cutoff=0.6)
+    return f"; did you mean {similar[0]!r}?" if similar else ""
 
 
 def storable_text(text: str) -> str:

@@ -15,7 +15,7 @@ from tests.support.models import KEY, NAMES, look
 from perdure import Agent, Runtime
 from perdure.core.providers.catalog import PROVIDERS
 from perdure.errors import ConfigError
-from perdure.runtime.models.resolve import named_model
+from perdure.runtime.models.resolve import named_model, resolve_model
 from perdure.testing.endpoint import fake_endpoint
 
 YAML = """\
@@ -75,11 +75,44 @@ def test_a_missing_library_is_told_with_what_to_install(monkeypatch: pytest.Monk
     assert error.hint == "pip install 'perdure[anthropic]'"
 
 
-@pytest.mark.parametrize("model", ["antropic:claude", "claude-x", "openai:", 7])
+@pytest.mark.parametrize("model", ["antropic:claude", "mistral-large", "openai:", 7])
 def test_what_is_no_model_is_told_in_one_line(model: Any) -> None:
     error = refusal(model)
     assert error.code == "MODEL_UNKNOWN"
     assert "\n" not in error.message
+
+
+@pytest.mark.parametrize(
+    "bare, full",
+    [
+        ("gpt-4o", "openai:gpt-4o"),
+        ("o3-mini", "openai:o3-mini"),
+        ("claude-sonnet-4-5", "anthropic:claude-sonnet-4-5"),
+        ("gemini-2.5-pro", "google:gemini-2.5-pro"),
+    ],
+)
+def test_a_bare_name_of_a_well_known_model_has_its_provider(
+    bare: str, full: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GOOGLE_API_KEY"):
+        monkeypatch.setenv(variable, KEY)
+    assert resolve_model(bare, "support").name == full
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("antropic:claude", "there is no provider 'antropic'; did you mean 'anthropic'?"),
+        ("gtp-4o", "'gtp-4o' does not name a provider and a model; did you mean 'gpt-4o'?"),
+        ("openai:", "the model of the provider openai is missing"),
+        ("openai", "the model of the provider openai is missing"),
+        ("llama", "'llama' does not name a provider and a model"),
+    ],
+)
+def test_a_mistyped_name_is_repeated_as_written_with_a_suggestion(name: str, message: str) -> None:
+    error = refusal(name)
+    assert error.message == f"agent 'support': {message}"
+    assert "provider:model" in (error.hint or "")
 
 
 def test_naming_a_model_imports_no_library(tmp_path: Path) -> None:

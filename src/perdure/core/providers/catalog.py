@@ -101,3 +101,20 @@ _ALL: Final = (
 )
 RETIRED: Final[Mapping[str, str]] = {"github": "GitHub Models was switched off on 2026-07-30"}
 PROVIDERS: Final[Mapping[str, Provider]] = {provider.name: provider for provider in _ALL}
+
+# Providers by the prefixes of their model names.
+_PREFIXES: Final = {
+    "gpt-": "openai",
+    "chatgpt-": "openai",
+    "o1": "openai",
+    "o3": "openai",
+    "o4": "openai",
+    "claude-": "anthropic",
+    "gemini-": "google",
+}
+
+
+def default_provider(model: str) -> str | None:
+    """Return the provider of a bare model name such as `gpt-4o`; None if it is not obvious."""
+    names = (name for prefix, name in _PREFIXES.items() if model.startswith(prefix))
+    return next(names, None)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from perdure.core.conversation.messages import Answer
-from perdure.core.providers.catalog import PROVIDERS, RETIRED, Provider
+from perdure.core.providers.catalog import PROVIDERS, RETIRED, Provider, default_provider
+from perdure.core.text import did_you_mean
 from perdure.errors import ConfigError
 from perdure.runtime.models.base import Delta, Model, Request
 from perdure.runtime.models.named import ModelObject, NamedModel, PydanticAIModel
@@ -26,12 +27,26 @@ def find_provider(name: str, model: str, agent: str) -> Provider:
             code="MODEL_UNKNOWN",
             hint="use the provider of the model itself",
         )
+    full_name = f"{name}:{model}" if model else name
+    if provider is None and model:
+        problem = f"there is no provider {name!r}{did_you_mean(name, ('scripted', *PROVIDERS))}"
+    elif provider is not None:
+        problem = f"the model of the provider {name} is missing"
+    else:
+        problem = f"{full_name!r} does not name a provider and a model{_similar_model(name)}"
     raise ConfigError(
-        f"agent {agent!r}: {f'{name}:{model}'!r} does not name a provider and a model",
+        f"agent {agent!r}: {problem}",
         code="MODEL_UNKNOWN",
-        hint=f"use one of scripted, {', '.join(PROVIDERS)}, or pass a Model object",
-        details={"agent": agent, "model": f"{name}:{model}"},
+        hint=f"write provider:model; providers: scripted, {', '.join(PROVIDERS)}; or pass a Model",
+        details={"agent": agent, "model": full_name},
     )
+
+
+def _similar_model(name: str) -> str:
+    """Return a suggestion for a bare name that is almost that of a well-known model."""
+    head, dash, rest = name.partition("-")
+    suggestion = did_you_mean(head, ("gpt", "claude", "gemini")) if dash else ""
+    return suggestion.replace("'?", f"-{rest}'?")
 
 
 def check_ready(
@@ -92,9 +107,11 @@ def resolve_model(model: Any, agent: str) -> Model:
     if isinstance(model, Model):
         return model
     if isinstance(model, str):
-        provider, _, rest = model.partition(":")
+        provider, colon, rest = model.partition(":")
         if provider == "scripted" and rest:
             return ScriptedModel.read(Path(rest))
+        if not colon and (default := default_provider(model)) is not None:
+            provider, rest = default, model
         return named_model(provider, rest, agent)
     if isinstance(model, PydanticAIModel):
         return ModelObject(model)

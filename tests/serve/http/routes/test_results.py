@@ -134,7 +134,7 @@ async def test_an_unknown_id_is_not_found(client: Client) -> None:
         ("result", b'{"pendingID": 5, "result": {"output": "x"}}'),
         ("result", b'{"pendingID": "p", "result": {"title": "x"}}'),
         ("result", b'{"pendingID": "p", "result": null}'),
-        ("result", b'{"pendingID": "p", "result": {"output": 1}}'),
+        ("result", b'{"pendingID": "p", "result": {"output": "x", "title": 1}}'),
         ("result", b'{"pendingID": "p", "result": {"output": "x"}, "error": "y"}'),
         ("result", b'{"pendingID": "p", "result": {"output": "x"}, "wait": -1}'),
         ("result", b'{"pendingID": "p", "result": {"output": "x", "metadata": {"n": NaN}}}'),
