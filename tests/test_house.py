@@ -42,8 +42,8 @@ PUBLIC: Final = {
     "perdure.sessions": "AgentSystem AgentSystemBuilder EventLogger FilesystemStorage "
     "InMemoryStorage NoOpStorage SessionStorage SimpleSessionManager TodoManager "
     "sanitize_recovered_messages validate_message_structure",
-    "perdure.pending": "AsyncTool AsyncToolRegistry PendingToolCall SessionResumer "
-    "recover_pending_sessions",
+    "perdure.pending": "AsyncTool AsyncToolRegistry DEFAULT_ASYNC_TIMEOUT PendingToolCall "
+    "SessionResumer check_expired_calls recover_pending_sessions",
     "perdure.hitl": "ExecutionState ReasoningStateSnapshot capture_execution_state "
     "serialize_execution_state deserialize_execution_state restore_reasoning_state "
     "save_execution_state_to_session load_execution_state_from_session",

@@ -73,7 +73,7 @@ async def test_a_result_is_kept_and_told_once(calls: PendingToolCall, clock: Man
         ({"output": "x", "titel": "y", "more": 1}, "unknown keys in result: more, titel"),
         ({"title": "x"}, "a result is text"),
         (["x"], "a result is text"),
-        ({"output": 5}, "output must be text"),
+        ({"output": object()}, "output is not JSON"),
     ],
 )
 async def test_a_result_that_is_none_is_refused(

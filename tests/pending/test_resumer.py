@@ -4,9 +4,16 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.pending.conftest import deploy
 
 from perdure import Agent, NotFound, Refused, Runtime, tool
-from perdure.pending import PendingToolCall, SessionResumer, recover_pending_sessions
+from perdure.pending import (
+    DEFAULT_ASYNC_TIMEOUT,
+    PendingToolCall,
+    SessionResumer,
+    check_expired_calls,
+    recover_pending_sessions,
+)
 from perdure.store.base import Put, Write
 from perdure.store.memory import MemoryStore
 from perdure.testing import ManualClock, ScriptedModel
@@ -141,3 +148,47 @@ async def test_recovery_tells_a_tenant_of_its_own(
         assert (await recover_pending_sessions(rt.tenant("other")))["recovered"] == []
         clock.advance("25h")
         assert (await recover_pending_sessions(rt.tenant("other")))["expired"] == []
+
+
+async def test_the_specification_s_loop_over_expired_calls_works_as_written(
+    resumer: SessionResumer, rt: Runtime, clock: ManualClock
+) -> None:
+    """S0.62"""
+    assert DEFAULT_ASYNC_TIMEOUT == 24 * 60 * 60 * 1000
+    records = PendingToolCall(rt)
+    clock.advance("25h")
+    overdue = await records.find_expired()
+    assert len(overdue) == 2
+    for call in overdue:
+        await records.expire(call["id"])
+        told = await resumer.resume_with_error(call, "Tool execution timed out")
+        assert (told["success"], told["sessionID"]) == (True, "s")
+    assert (await resumer.resume("s")).output == "Both are up."
+    statuses = [call["status"] for call in await records.list()]
+    assert statuses == ["expired", "expired"]
+
+
+async def test_a_session_is_resumed_with_an_error_for_an_open_call(
+    resumer: SessionResumer, rt: Runtime
+) -> None:
+    one, other = await resumer.find_waiting_sessions()
+    await resumer.resume_with_error(one, "no disk")
+    await resumer.resume_with_error(other["id"], "no disk")
+    assert {call["error"] for call in await PendingToolCall(rt).list()} == {"no disk"}
+
+
+async def test_overdue_calls_can_be_expired_at_once(rt: Runtime, clock: ManualClock) -> None:
+    """S0.62"""
+    assert await check_expired_calls(rt) == []
+    clock.advance("25h")
+    assert [call["status"] for call in await check_expired_calls(rt)] == ["expired", "expired"]
+    assert await check_expired_calls(rt) == []
+
+
+async def test_records_are_listed_in_the_order_of_their_calls(rt: Runtime) -> None:
+    """S0.47"""
+    calls = [{"tool": "deploy", "args": {"branch": str(n)}} for n in range(12)]
+    many = Agent("many", model=ScriptedModel([{"calls": calls}]), tools=[deploy])
+    await rt.session("many", agent=many).run("Go")
+    records = await PendingToolCall(rt).list_by_session("many")
+    assert [record["input"]["branch"] for record in records] == [str(n) for n in range(12)]

@@ -1,16 +1,18 @@
 """Options of a Runtime, and the address that a server gives to the runtime it loads."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from perdure.core.webhooks.deliveries import TYPES
+from perdure.errors import ConfigError, Refused
 from perdure.runtime.agents.prices import Prices
 from perdure.runtime.engine.heartbeat import LEASE_MS
 from perdure.runtime.records.retention import KEEP_MS
 from perdure.runtime.telemetry import Telemetry
-from perdure.runtime.webhooks.address_filter import AddressFilter
+from perdure.runtime.webhooks.address_filter import AddressFilter, parse_url
 from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.runtime.webhooks.outbox import WARNING_SHARE, WebhookTarget
 
@@ -31,6 +33,42 @@ class RuntimeOptions:
     is_tracked: bool = True
     resumes_running: bool = True
     keep_settled_ms: int = KEEP_MS
+
+
+def webhook_targets(
+    receivers: Sequence[Mapping[str, Any]] | None,
+) -> tuple[WebhookTarget, ...] | None:
+    """Return the receivers that `Runtime(webhooks=)` names, as in YAML. Raises ConfigError."""
+    if receivers is None:
+        return None
+    return tuple(_webhook_target(receiver) for receiver in receivers)
+
+
+def _webhook_target(receiver: Mapping[str, Any]) -> WebhookTarget:
+    form = 'write {"url": "https://…", "secret": …, "on": [' + ", ".join(TYPES) + "]}"
+    if not isinstance(receiver, Mapping) or not isinstance(receiver.get("url"), str):
+        raise ConfigError("webhooks: a receiver has no url", hint=form)
+    if unknown := sorted(set(receiver) - {"url", "secret", "on"}):
+        raise ConfigError(f"webhooks: unknown key {unknown[0]!r}", hint=form)
+    occasions = receiver.get("on", tuple(TYPES))
+    if isinstance(occasions, str) or (unknown := sorted(set(occasions) - set(TYPES))):
+        raise ConfigError(f"webhooks: on is {receiver['on']!r}", hint=form)
+    try:
+        parse_url(receiver["url"])
+    except Refused as error:
+        raise ConfigError(f"webhooks: {error.message}", hint=error.hint) from error
+    return WebhookTarget(receiver["url"], receiver.get("secret"), frozenset(occasions))
+
+
+def allowed_addresses(hosts: Sequence[str]) -> AddressFilter:
+    """Return the filter that `Runtime(webhook_allow=)` describes. Raises ConfigError."""
+    hint = "name hosts and networks, such as ci.internal or 10.0.0.0/8"
+    if isinstance(hosts, str) or not all(isinstance(host, str) for host in hosts):
+        raise ConfigError("webhook_allow must be a list of hosts and networks", hint=hint)
+    try:
+        return AddressFilter.from_allow_list(hosts)
+    except ValueError as error:
+        raise ConfigError(f"webhook_allow: {error}", hint=hint) from error
 
 
 _server_address: ContextVar[PublicAddress] = ContextVar("perdure_server_address")

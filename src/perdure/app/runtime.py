@@ -21,7 +21,12 @@ from typing import Any, Final, Self, TypeVar, overload
 import anyio
 
 from perdure.app.assembly import assemble_resources, check_deps, check_mode
-from perdure.app.options import RuntimeOptions, complete_address
+from perdure.app.options import (
+    RuntimeOptions,
+    allowed_addresses,
+    complete_address,
+    webhook_targets,
+)
 from perdure.app.stores import around_store, has_liveness_locks, indexed, open_store
 from perdure.core.literals import Role
 from perdure.core.pending.commands import (
@@ -75,6 +80,8 @@ class Runtime:
         worker: bool = False,
         public_url: str | None = None,
         webhook_secret: str | None = None,
+        webhooks: Sequence[Mapping[str, Any]] | None = None,
+        webhook_allow: Sequence[str] = (),
         clock: Clock | None = None,
         index: str | None = None,
         mcp_servers: Sequence[MCPServer] = (),
@@ -85,6 +92,8 @@ class Runtime:
             deps=deps,
             worker=worker,
             address=PublicAddress(public_url, webhook_secret),
+            targets=webhook_targets(webhooks),
+            address_filter=allowed_addresses(webhook_allow),
             telemetry=Telemetry.from_options(telemetry or {}),
             prices=Prices(prices),
         )

@@ -11,13 +11,20 @@ Records are dicts, with the names of the wire format.
 """
 
 from perdure.pending.records import PendingToolCall
-from perdure.pending.resumer import SessionResumer, recover_pending_sessions
+from perdure.pending.resumer import (
+    SessionResumer,
+    check_expired_calls,
+    recover_pending_sessions,
+)
 from perdure.pending.tools import AsyncTool, AsyncToolRegistry
+from perdure.runtime.tools.tool import DEFERRED_TIMEOUT_MS as DEFAULT_ASYNC_TIMEOUT
 
 __all__ = [
+    "DEFAULT_ASYNC_TIMEOUT",
     "AsyncTool",
     "AsyncToolRegistry",
     "PendingToolCall",
     "SessionResumer",
+    "check_expired_calls",
     "recover_pending_sessions",
 ]

@@ -115,7 +115,8 @@ class PendingToolCall:
     async def _all(self, status: str, stream: str | None = None) -> Calls:
         calls = service_of(self._rt).calls
         records = calls.list(tenant_of(self._rt), status=status, stream=stream)
-        return [call_json(self._rt, record) async for record in records]
+        in_order = sorted([record async for record in records], key=_position)
+        return [call_json(self._rt, record) for record in in_order]
 
     async def complete(self, pending_id: str, result: str | Mapping[str, Any]) -> Call:
         """Submit the result of a call: text, or `{title?, output, metadata?}`."""
@@ -136,6 +137,12 @@ class PendingToolCall:
     async def cancel(self, pending_id: str, *, by: str | None = None) -> Call:
         """Cancel a call."""
         return call_json(self._rt, (await settle(self._rt, pending_id, CancelCall(by))).record)
+
+
+def _position(record: PendingRecord) -> tuple[int, str, list[int], str]:
+    """Return the place of a record in a list: by time, then in the order of a turn's calls."""
+    numbers = [int(part) for part in record.part_id.lstrip("m").split(".") if part.isdecimal()]
+    return record.time.created, record.session_id, numbers, record.id
 
 
 def json_object(value: Any) -> dict[str, Any]:

@@ -34,13 +34,29 @@ class SessionResumer:
         """Record that a call has failed; otherwise like `submit_result`."""
         return await self._submit(pending_id, SubmitError(error))
 
+    async def resume_with_error(self, call: str | Mapping[str, Any], error: str) -> dict[str, Any]:
+        """Give a call this error unless it is settled, for example expired; then drive its session.
+
+        `call` is a record or its id. Returns the same as `submit_error`.
+        """
+        pending_id = call if isinstance(call, str) else call["id"]
+        record = await service_of(self._rt).calls.get(pending_id, tenant_of(self._rt))
+        if record.is_open:
+            return await self.submit_error(pending_id, error)
+        await self._drive(record)
+        return {"success": True, "sessionID": record.session_id, "duplicate": True}
+
     async def _submit(self, pending_id: str, command: Command) -> dict[str, Any]:
         outcome = await settle(self._rt, pending_id, command)
-        record, service = outcome.record, service_of(self._rt)
+        record = outcome.record
+        await self._drive(record)
+        return {"success": True, "sessionID": record.session_id, "duplicate": outcome.duplicate}
+
+    async def _drive(self, record: PendingRecord) -> None:
+        service = service_of(self._rt)
         with suppress(NotFound, StoreError):  # the result is recorded, and the session is due
             entry = await service.get(SessionRef(record.tenant, record.session_id))
             await service.runs.start(entry)
-        return {"success": True, "sessionID": record.session_id, "duplicate": outcome.duplicate}
 
     async def find_waiting_sessions(self) -> Calls:
         """Return every open call, with the session that waits for it."""
@@ -76,6 +92,15 @@ class SessionResumer:
 def _waiting_json(record: PendingRecord) -> dict[str, Any]:
     data = {"id": record.id, "tool": record.tool, "createdAt": record.time.created}
     return data if record.external_ref is None else {**data, "externalRef": record.external_ref}
+
+
+async def check_expired_calls(rt: Runtime) -> Calls:
+    """Expire every overdue call, as a worker does each second; return those that this expired.
+
+    Their sessions are due, and the next worker or `SessionResumer.resume` continues them.
+    """
+    expired = await service_of(rt).calls.expire_due()
+    return [call_json(rt, record) for record in expired if tenant_of(rt) in (None, record.tenant)]
 
 
 async def recover_pending_sessions(rt: Runtime) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """Resources that all drives of a runtime share, and pending calls as public values."""
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from perdure.core.pending.record import PendingRecord
-from perdure.errors import ConfigError, PerdureError
+from perdure.errors import ConfigError, PerdureError, Refused
 from perdure.runtime.agents.prices import Prices
 from perdure.runtime.inbox.pending import PendingInbox
 from perdure.runtime.inbox.sessions import SessionInbox
@@ -20,6 +21,8 @@ from perdure.runtime.views import instant, public_decision, public_votes, stored
 from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.runtime.webhooks.outbox import Outbox
 from perdure.store.base import Store
+
+logger = logging.getLogger("perdure")
 
 
 class Deps:
@@ -115,6 +118,10 @@ class Resources:
             await self.pending_inbox.mark_started(pending_id)
 
         def secret() -> str:
-            return own[0] if own else self.address.callback_secret(pending_id)
+            try:
+                return own[0] if own else self.address.callback_secret(pending_id)
+            except Refused as error:  # the operator can help, and the model cannot
+                logger.warning("call %s: %s; %s", pending_id, error.message, error.hint)
+                raise
 
         return callable_from_threads(mark), secret

@@ -112,7 +112,17 @@ _ALWAYS: Final = (
 
 
 # Fields of a record that are never shown.
-PRIVATE: Final = ("onExpire", "epoch", "grace", "twin", "hooks", "redact", "policy")
+PRIVATE: Final = (
+    "onExpire",
+    "epoch",
+    "grace",
+    "twin",
+    "hooks",
+    "redact",
+    "policy",
+    "progressKeys",
+    "progressSequence",
+)
 
 
 def pending_json(record: PendingRecord, callback_url: str | None = None) -> dict[str, Any]:

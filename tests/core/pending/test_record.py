@@ -45,9 +45,13 @@ def test_the_statuses_are_those_of_the_specification_and_cancelled() -> None:
     assert {"waiting", "processing"} == OPEN_STATUSES
 
 
-def test_a_settled_call_has_no_way_out() -> None:
-    """S0.32 S0.35"""
-    assert {status for status, _ in MOVES} == OPEN_STATUSES
+REJECTION: tuple[PendingStatus, Verb] = ("completed", Verb.REJECT)
+
+
+def test_a_settled_call_changes_only_if_its_result_turns_out_to_be_invalid() -> None:
+    """S0.32 S0.35 S0.38"""
+    assert {status for status, _ in set(MOVES) - {REJECTION}} == OPEN_STATUSES
+    assert MOVES[REJECTION] == "failed"
 
 
 def test_every_status_can_be_reached_and_every_verb_is_used() -> None:
@@ -57,8 +61,9 @@ def test_every_status_can_be_reached_and_every_verb_is_used() -> None:
 
 def test_whatever_is_open_takes_every_verb() -> None:
     """C11: processing is informational, a call in it is settled like one that waits. S0.63"""
-    assert set(MOVES) == {(status, verb) for status in OPEN_STATUSES for verb in Verb}
-    for verb in set(Verb) - {Verb.START, Verb.RESET}:
+    verbs = set(Verb) - {Verb.REJECT}
+    assert set(MOVES) - {REJECTION} == {(s, verb) for s in OPEN_STATUSES for verb in verbs}
+    for verb in verbs - {Verb.START, Verb.RESET}:
         assert MOVES["waiting", verb] is MOVES["processing", verb]
         assert MOVES["waiting", verb] not in OPEN_STATUSES
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import anyio
@@ -86,8 +87,22 @@ def _print_pending(terminal: Terminal, call: Json, now: int) -> None:
     skipped = {"webhookURL", "input", "tool", "partID", "messageID", "by", "via"}
     for name, value in call.items():
         if value not in (None, [], "") and name not in skipped:
-            terminal.print(f"  {name:<12} {line(value_text(value), _LONGEST)}")
+            terminal.print(f"  {name:<12} {line(_field_text(name, value), _LONGEST)}")
     terminal.print(f"  {'input':<12} {json.dumps(call['input'], ensure_ascii=False)}")
+
+
+def _field_text(name: str, value: Any) -> str:
+    """Return a field of a call as text, with its instants as dates."""
+    if name == "timeout":
+        return _date(value)
+    if name == "time":
+        return ", ".join(f"{step} {_date(at)}" for step, at in value.items() if at is not None)
+    return value_text(value)
+
+
+def _date(ms: int) -> str:
+    """Return an instant in UTC, to the second."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _winner(call: Json) -> dict[str, Any]:

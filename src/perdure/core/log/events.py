@@ -123,6 +123,7 @@ class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     call_id: str = field(name="callID")
     percent: float | None = None
     message: str | None = None
+    sequence: int | None = None  # as the submitter counts its reports
     returned: bool = False
     started: bool = False
     external_ref: str | None = field(default=None, name="externalRef")

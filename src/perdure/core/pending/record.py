@@ -149,6 +149,8 @@ class PendingRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     reason: str | None = None
     problem: str | None = None
     progress: dict[str, Any] | None = None
+    progress_sequence: int | None = field(default=None, name="progressSequence")
+    progress_keys: tuple[str, ...] = field(default=(), name="progressKeys")  # of reports without
     decision: PendingDecision | None = None
     result: PendingResult | None = None
     error: str | None = None

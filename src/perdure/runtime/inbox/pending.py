@@ -224,14 +224,20 @@ class PendingInbox:
         change: Callable[[PendingRecord], PendingRecord],
         fact: Callable[[PendingRecord], events.Event] | None = None,
     ) -> None:
-        """Change the record of an open call; without a fact, its driver is not woken."""
+        """Change the record of an open call; without a fact, its driver is not woken.
+
+        A change that returns the record itself is none, and nothing is written.
+        """
         while True:
             entry = await self._read_entry(pending_id, None)
             record, stream, now = entry.record, entry.stream, self._store.now()
             if not record.is_open:
                 return
+            after = change(record)
+            if after is record:
+                return
             facts = [] if fact is None else [fact(record)]
-            changed = entry.with_record(change(record))
+            changed = entry.with_record(after)
             write = Write(stream, [as_record(event, now) for event in facts])
             try:
                 heads = await self._store.commit([write], [changed.as_put])

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from perdure.core.log import events
 from perdure.core.pending import record as pending
 from perdure.core.pending.commands import Command
+from perdure.core.pending.progress import ProgressReport, with_progress
 from perdure.core.pending.record import PendingRecord
 from perdure.core.pending.settlement import Settlement, lost_at_restart
 from perdure.core.webhooks import signatures
@@ -149,21 +150,23 @@ class PendingCalls:
                 return await inbox.pending_record(record.id)
         return record
 
-    async def report_progress(
-        self, record: PendingRecord, percent: float | None, message: str | None
-    ) -> None:
-        """Record the progress of an open call; its driver is not woken."""
-        progress = {"percent": percent, "message": message, "at": self._resources.store.now()}
+    async def report_progress(self, record: PendingRecord, report: ProgressReport) -> None:
+        """Record the progress of an open call; its driver is not woken.
+
+        A report that is outdated or was sent before changes nothing.
+        """
+        now = self._resources.store.now()
         event = events.Progress(
             pending_id=record.id,
             call_id=record.call_id,
             task_id=record.task_id,
-            percent=percent,
-            message=message,
+            percent=report.percent,
+            message=report.message,
+            sequence=report.sequence,
         )
 
         def change(current: PendingRecord) -> PendingRecord:
-            return replace(current, progress=progress)
+            return with_progress(current, report, now)
 
         await self._resources.pending_inbox.update(record.id, change, lambda _: event)
 

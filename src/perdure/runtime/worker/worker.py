@@ -172,12 +172,27 @@ class Worker:
 
     async def run(self, *, once: bool = False) -> None:
         """Work until cancelled, or with `once` until nothing is due and nothing runs."""
+        self._warn_of_missing_secret()
         self._drives.background.start()
         self._service.worked_at = time.monotonic()
         try:
             await self._work(once=once)
         finally:
             self._drives.serve(self, frozenset())
+
+    def _warn_of_missing_secret(self) -> None:
+        """Log deferred tools whose callbacks nobody can sign, though the server has an address."""
+        address = self._resources.address
+        if address.url is None or address.webhook_secret is not None:
+            return
+        agents = self._service.agents.all()
+        names = [name for agent in agents for name, tool in agent.tools.items() if tool.deferred]
+        if names:
+            logger.warning(
+                "%s: there is no webhook_secret, so nobody can sign results for callback_url; "
+                "pass Runtime(webhook_secret=…), or set server.webhook_secret in YAML",
+                ", ".join(sorted(set(names))),
+            )
 
     async def _work(self, *, once: bool) -> None:
         is_prepared = False

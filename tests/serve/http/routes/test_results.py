@@ -1,5 +1,6 @@
 """Results, errors and news from other systems."""
 
+import json
 from typing import Any
 
 import anyio
@@ -10,8 +11,10 @@ from tests.support.http_shop import TOKENS, parked, set_address
 from tests.support.shop import ran
 
 from perdure import Runtime, asgi
+from perdure.core.webhooks.signatures import sign
 from perdure.testing import ManualClock
 
+SIGNING_KEY = "of the server"
 RESULT = {"title": "Deployed", "output": "https://preview", "metadata": {"url": "x"}}
 
 
@@ -255,6 +258,29 @@ async def test_progress_is_kept_and_settles_nothing(
     refusal(await client.post(path, json=news), 409, "ALREADY_DECIDED")
     path = f"/async-tool/webhook/{ids['approval']}"  # which a submitter does not see
     refusal(await client.post(path, json=news), 404, "PENDING_NOT_FOUND")
+
+
+async def test_signed_progress_that_is_sent_again_or_late_changes_nothing(
+    rt: Runtime, client_of: MakeClient
+) -> None:
+    """S0.58"""
+    set_address(rt, webhook_secret=SIGNING_KEY)
+    client = client_of(asgi(rt, auth=TOKENS), as_="submitter")
+    ids = await parked(rt)
+    path = f"/async-tool/webhook/{ids['tool']}"
+    bodies = [
+        json.dumps({"type": "progress", "percent": percent, **extra}).encode()
+        for percent, extra in [(40, {"sequence": 1}), (80, {"sequence": 2}), (90, {}), (95, {})]
+    ]
+    for number, body in enumerate([*bodies, *bodies, *reversed(bodies), *bodies]):
+        headers = sign(body, SIGNING_KEY, f"msg_{number}", rt._service.now())
+        answer = await client.post(path, content=body, headers=headers)
+        assert answer.json() == {"success": True, "sessionID": "s"}
+    record = await record_of(client, ids["tool"])
+    assert record["progress"]["percent"] == 95
+    assert not {"progressKeys", "progressSequence"} & set(record)
+    told = [one.data["percent"] for one in await rt.session("s").events() if "percent" in one.data]
+    assert told == [40, 80, 90, 95]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from fastapi import APIRouter, Response
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from perdure.core.pending.commands import Command, SubmitError, SubmitResult
-from perdure.core.pending.record import PendingRecord, Verb
+from perdure.core.pending.progress import ProgressReport
+from perdure.core.pending.record import Verb
 from perdure.core.pending.settlement import check_verb
 from perdure.errors import Refused
 from perdure.serve.http.dependencies import CallsBack, Id, RequestScope, Submits
@@ -54,6 +55,11 @@ class CallbackBody(Struct, forbid_unknown_fields=True):
     error: str | UnsetType = UNSET
     percent: Annotated[float, Meta(ge=0, le=100)] | None = None
     message: str | None = None
+    id: IdText | None = None  # of a progress report
+    sequence: Annotated[int, Meta(ge=0)] | None = None
+
+
+_PROGRESS_KEYS: Final = ("percent", "message", "id", "sequence")
 
 
 def _callback_body(*required: str) -> dict[str, Any]:
@@ -62,7 +68,7 @@ def _callback_body(*required: str) -> dict[str, Any]:
     variants: dict[str, dict[str, Any]] = {
         "result": {"result": fields["result"]},
         "error": {"error": json_schema(ErrorBody)["properties"]["error"]},
-        "type": {"type": {"const": "progress"}} | {k: fields[k] for k in ("percent", "message")},
+        "type": {"type": {"const": "progress"}} | {k: fields[k] for k in _PROGRESS_KEYS},
     }
     schemas = [
         {
@@ -139,7 +145,7 @@ async def _receive(scope: RequestScope, pending_id: str, body: CallbackBody) -> 
 
 def _payload(body: CallbackBody) -> tuple[str, object]:
     """Return the type and value of the one payload of a callback. Raises Refused."""
-    has_progress = body.percent is not None or body.message is not None
+    has_progress = any(getattr(body, key) is not None for key in _PROGRESS_KEYS)
     payloads: list[tuple[str, object]] = [
         (name, value)
         for name, value in (("result", body.result), ("error", body.error))
@@ -178,18 +184,13 @@ async def _submit(
 
 
 async def _report_progress(scope: RequestScope, pending_id: str, body: CallbackBody) -> Response:
-    """Record progress unless it repeats the last report. Raises Conflict for a settled call."""
+    """Record progress unless it is outdated or repeated. Raises Conflict for a settled call."""
     scope.app_state.count_submission(scope.rate_key(pending_id))
     record = await scope.service.calls.get(pending_id, scope.tenant)
     with hide_unreadable(scope, pending_id):
         check_verb(record, Verb.RESULT)
-    if not _is_repeated(record, body):
-        await scope.service.calls.report_progress(record, body.percent, body.message)
+    report = ProgressReport(
+        percent=body.percent, message=body.message, id=body.id, sequence=body.sequence
+    )
+    await scope.service.calls.report_progress(record, report)
     return json_response({"success": True, "sessionID": record.session_id})
-
-
-def _is_repeated(record: PendingRecord, body: CallbackBody) -> bool:
-    last = record.progress
-    if last is None:
-        return False
-    return (last.get("percent"), last.get("message")) == (body.percent, body.message)
