@@ -14,9 +14,10 @@ from perdure.store.shared.names import file_name
 
 
 class SessionFiles:
-    """`{session}/events.jsonl`, `storage/pending_tool/{id}.json`, `session/{agent}/{session}.json`.
+    """`{session}/events.jsonl`, and in `storage` one file per pending call and session.
 
-    The name of a tenant's session is `{tenant}@{session}`.
+    These are `pending_tool/{id}.json` and `session/{agent}/{session}.json`. The name of a tenant's
+    session is `{tenant}@{session}`.
     """
 
     def folder(self, stream: str) -> str | None:
@@ -34,7 +35,17 @@ class SessionFiles:
             record = index.decode(entry.data)
         except Corrupt:
             return None
-        return f"session/{file_name(record.agent)}/{_name(record.tenant, record.id)}.json"
+        return f"storage/session/{file_name(record.agent)}/{_name(record.tenant, record.id)}.json"
+
+    def content(self, entry: Entry) -> bytes:
+        """Return the data of the entry; that of a pending call always states its status."""
+        if entry.kind != "pending":
+            return entry.data
+        try:
+            status = str(pending.decode(entry.data).status)
+        except Corrupt:
+            return entry.data
+        return msgspec.json.encode({**msgspec.json.decode(entry.data), "status": status})
 
     def index(self, entries: Iterable[Entry]) -> bytes:
         """Return pending calls by session, by status and by deadline, the next deadline first."""

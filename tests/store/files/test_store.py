@@ -98,10 +98,11 @@ async def test_calls_and_sessions_are_files_and_an_index_of_them(tmp_path: Path)
     """S0.74"""
     await fill(tmp_path)
     call = json.loads((tmp_path / "storage/pending_tool/p_1.json").read_text())
-    assert (call["id"], call["sessionID"], call["tool"]) == ("p_1", "s1", "deploy")
-    session = json.loads((tmp_path / "session/shop/s1.json").read_text())
+    shown = (call["id"], call["sessionID"], call["tool"], call["status"])
+    assert shown == ("p_1", "s1", "deploy", "waiting")
+    session = json.loads((tmp_path / "storage/session/shop/s1.json").read_text())
     assert session == {"id": "s1", "agent": "shop", "state": "waiting"}
-    assert json.loads((tmp_path / "index.json").read_text()) == {
+    assert json.loads((tmp_path / "storage/pending_tool/index.json").read_text()) == {
         "bySession": {"s1": ["p_1", "p_2"]},
         "byStatus": {"waiting": ["p_1", "p_2"]},
         "byExpiration": [
@@ -117,18 +118,22 @@ async def test_a_file_goes_with_its_entry(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         gone = Put("pending", "p_1", 1, S, "", None, DELETE)
         await store.commit([Write(S)], [gone])
-        assert names(tmp_path / "storage/pending_tool") == ["p_2.json"]
+        assert names(tmp_path / "storage/pending_tool") == ["index.json", "p_2.json"]
         await store.commit([Write(S, erase=True)])
     assert not (tmp_path / "s1").exists()
-    assert names(tmp_path / "session" / "shop") == []
-    assert json.loads((tmp_path / "index.json").read_text())["bySession"] == {}
+    assert names(tmp_path / "storage" / "session" / "shop") == []
+    assert json.loads((tmp_path / "storage/pending_tool/index.json").read_text())["bySession"] == {}
 
 
 @pytest.mark.parametrize("harm", ["missing", "garbled"])
 async def test_what_is_derived_is_made_again(tmp_path: Path, harm: str) -> None:
     """S0.75"""
     await fill(tmp_path)
-    shown = ["index.json", "storage/pending_tool/p_1.json", "session/shop/s1.json"]
+    shown = [
+        "storage/pending_tool/index.json",
+        "storage/pending_tool/p_1.json",
+        "storage/session/shop/s1.json",
+    ]
     before = [(tmp_path / name).read_bytes() for name in shown]
     for name in shown:
         (tmp_path / name).unlink() if harm == "missing" else (tmp_path / name).write_text("{oops")

@@ -7,15 +7,23 @@ from pathlib import Path
 from typing import NamedTuple
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from perdure.store.base import Entry, Record, Unavailable
 from perdure.store.files.journal import Journal, JournalDamaged, state_lines
-from perdure.store.files.layout import OWN, Layout
+from perdure.store.files.layout import HEADS, OWN, Layout
 from perdure.store.files.replay import Logs, Spans, rebuild_tables, replay_journal
 from perdure.store.files.views import Views
 from perdure.store.judge import Changes, StreamRow
 from perdure.store.shared.file_lock import WriteLock
-from perdure.store.shared.lines import EntryLine, JournalLine, Mark, encode_event, entry_line
+from perdure.store.shared.lines import (
+    EntryLine,
+    JournalLine,
+    Mark,
+    checksum,
+    encode_event,
+    entry_line,
+)
 from perdure.store.shared.tables import LeaseChanges, Tables
 
 logger = logging.getLogger("perdure")
@@ -46,10 +54,13 @@ class Folder:
         self.pos = 0
         self.logs = Logs(base, layout)
         self.journal = Journal(base / OWN / "journal.jsonl")
+        # The rows of streams once more: if the journal is lost, a log that lost its end is noticed.
+        self._heads = Journal(base / OWN / HEADS)
         self._base = base
         self._views = Views(base, layout)
         self._lock = WriteLock(str(base / OWN / "lock"))
         self._processes: dict[str, int] = {}  # process ids, by holder
+        self._checksums: dict[str, tuple[int, str]] = {}  # seq and checksum of the last line
 
     # --- open and close -------------------------------------------------------------------------
 
@@ -90,7 +101,8 @@ class Folder:
             self._keep_damaged(str(damage))
             lines = []
         if not lines:
-            self.tables, self.pos = rebuild_tables(self._base)
+            self.tables, self.pos = rebuild_tables(self._base, self.logs)
+            self._warn_of_lost_journal()
             self.compact()
             return
         self.tables, self.pos, self._processes = replay_journal(lines)
@@ -112,6 +124,11 @@ class Folder:
             location,
             copy.name,
         )
+
+    def _warn_of_lost_journal(self) -> None:
+        if self.tables.streams:
+            count = len(self.tables.streams)
+            logger.warning("%s was lost: %d streams were rebuilt", self.journal.path, count)
 
     def _reap_other_processes(self, now: int) -> None:
         """Free the leases of the processes that had the folder before, expired or not."""
@@ -138,8 +155,11 @@ class Folder:
         for pos, (stream, seq, at, record) in enumerate(changes.records, self.pos + 1):
             row = changes.streams[stream]
             own = entries.get(stream, []) if seq == last[stream] else []
-            mark = _mark(stream, row, seq, pos, own)
+            mark = replace(
+                _mark(stream, row, seq, pos, own), prev=self._checksum_before(stream, seq)
+            )
             line = encode_event(Record(record.type, record.data, at), mark)
+            self._checksums[stream] = (seq, checksum(line))
             prepared.logs.setdefault(stream, (seq, []))[1].append(line)
             prepared.positions.append((stream, seq, pos))
         records = [(s, Raw(line)) for s, (_, lines) in prepared.logs.items() for line in lines]
@@ -152,9 +172,17 @@ class Folder:
         )
         return prepared
 
+    def _checksum_before(self, stream: str, seq: int) -> str:
+        """Return the checksum of the line before a record; empty for the first one."""
+        if seq == 1:
+            return ""
+        last_seq, last = self._checksums.get(stream, (0, ""))
+        return last if last_seq == seq - 1 else self.logs.checksum(stream, seq - 1)
+
     def write(self, prepared: PreparedCommit) -> dict[str, Spans]:
         """Write a commit durably. Raises OSError, after which the state of the disk is unknown."""
         self.journal.add(prepared.line, sync=True)
+        self._heads.add(JournalLine(streams=prepared.line.streams), sync=False)
         self.pos = prepared.line.pos
         for stream in prepared.line.erased:
             self.logs.erase(stream)
@@ -185,6 +213,7 @@ class Folder:
             for name, until in self.tables.holders.items()
         }
         entries = [e for kind in self.tables.entries.values() for e in kind.values()]
+        self._heads.restart(state_lines(self.tables.streams, (), {}, self.pos))
         self.journal.restart(state_lines(self.tables.streams, entries, dict(holders), self.pos))
 
     # --- reading --------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from perdure.store.base import Store
 from perdure.store.files.journal import FORMAT, Journal, JournalDamaged
-from perdure.store.files.layout import LOG, OWN, Layout, log_path
-from perdure.store.files.replay import rebuild_tables, replay_journal
+from perdure.store.files.layout import LOG, OWN, Layout, all_logs, log_path
+from perdure.store.files.replay import Logs, rebuild_tables, replay_journal
 from perdure.store.files.store import FilesStore
 from perdure.store.inspect import (
     Due,
@@ -78,11 +78,14 @@ class FilesInspector:
         )
 
     def damage(self, *, full: bool = False) -> list[str]:  # noqa: ARG002 - there is only one check
-        """Return whether and where the journal is damaged."""
+        """Return whether the journal is missing, or where it is damaged."""
+        rebuilt = "the next start rebuilds it from the logs"
         try:
-            self._journal.read()
+            lines, _, _ = self._journal.read()
         except JournalDamaged as damage:
-            return [f"the journal is damaged at {damage}; the next start rebuilds it from the logs"]
+            return [f"the journal is damaged at {damage}; {rebuilt}"]
+        if not lines and any(True for _ in all_logs(self.path)):
+            return [f"the journal {self._journal.path} is missing or empty; {rebuilt}"]
         return []
 
     def holes(self) -> list[tuple[str, int]]:
@@ -146,7 +149,11 @@ class FilesInspector:
             lines, _, _ = self._journal.read()
         except JournalDamaged:
             lines = []
-        return replay_journal(lines)[0] if lines else rebuild_tables(self.path)[0]
+        return (
+            replay_journal(lines)[0]
+            if lines
+            else rebuild_tables(self.path, Logs(self.path, self._layout))[0]
+        )
 
     def cut_tail(self, stream: str) -> None:
         """Cut off an incomplete last line, as the next append would."""

@@ -9,7 +9,8 @@ from perdure.store.shared.names import file_name
 
 LOG: Final = "events.jsonl"
 OWN: Final = ".perdure"  # the folder of the store's own files
-INDEX: Final = "index.json"
+INDEX: Final = "storage/pending_tool/index.json"
+HEADS: Final = "heads.jsonl"  # the rows of streams, beside the journal
 
 
 class Layout(Protocol):
@@ -21,6 +22,10 @@ class Layout(Protocol):
 
     def file_path(self, entry: Entry) -> str | None:
         """Return the file of an entry, relative to the store's folder; None if it has none."""
+        ...
+
+    def content(self, entry: Entry) -> bytes:
+        """Return the content of the file of an entry that has one."""
         ...
 
     def index(self, entries: Iterable[Entry]) -> bytes:
@@ -38,6 +43,10 @@ class NoLayout:
     def file_path(self, entry: Entry) -> str | None:  # noqa: ARG002
         """Return None."""
         return None
+
+    def content(self, entry: Entry) -> bytes:
+        """Return the data of the entry."""
+        return entry.data
 
     def index(self, entries: Iterable[Entry]) -> bytes:  # noqa: ARG002
         """Return an empty object."""

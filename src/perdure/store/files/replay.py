@@ -9,7 +9,7 @@ from typing import Final
 
 from perdure.errors import Corrupt
 from perdure.store.base import Record
-from perdure.store.files.layout import LOG, Layout, all_logs, log_path
+from perdure.store.files.layout import HEADS, LOG, OWN, Layout, all_logs, log_path
 from perdure.store.judge import StreamRow
 from perdure.store.shared.line_files import (
     Span,
@@ -27,7 +27,9 @@ from perdure.store.shared.lines import (
     decode_entry,
     decode_event,
     decode_foreign,
+    decode_journal_line,
     decode_record,
+    is_foreign,
 )
 from perdure.store.shared.tables import LeaseChanges, Tables
 
@@ -105,23 +107,32 @@ class Logs:
         """Return the marks of the records of a stream, up to the first missing one."""
         return [line.perdure for _, line in self._own_events(stream)]
 
+    def checksum(self, stream: str, seq: int) -> str:
+        """Return the checksum of the line of a record; empty if it cannot be read."""
+        for _, line in self._own_events(stream):
+            if line.perdure.seq == seq:
+                return line.perdure.crc
+        return ""
+
     def _own_events(self, stream: str) -> Iterator[tuple[Span, EventLine]]:
-        next_seq = 1
+        next_seq, before = 1, ""
         for span, text in read_lines(self.path(stream)):
             try:
                 line = decode_event(text)
             except ValueError:
                 continue  # if it was one of ours, the seq of the next one shows it
             if line is not None:
-                if line.perdure.seq != next_seq:
+                mark = line.perdure
+                if mark.seq != next_seq or (mark.prev and before and mark.prev != before):
                     return
                 yield span, line
-                next_seq += 1
+                next_seq, before = next_seq + 1, mark.crc
 
     def read(self, stream: str, spans: "Spans", after: int, end: int) -> list[Record]:
         """Return the records after one seq up to another. Raises Corrupt at the first damaged."""
         if end > len(spans):
-            raise _corrupt(stream, max(after, len(spans)) + 1, "it is missing")
+            seq = max(after, len(spans)) + 1
+            raise _corrupt(stream, seq, "it is missing, damaged or does not follow the one before")
         records: list[Record] = []
         chosen = [spans[seq] for seq in range(after + 1, end + 1)]
         for seq, text in enumerate(read_spans(self.path(stream), chosen), after + 1):
@@ -186,39 +197,67 @@ def replay_journal(lines: Iterable[JournalLine]) -> tuple[Tables, int, dict[str,
     return tables, pos, processes
 
 
-def rebuild_tables(base: Path) -> tuple[Tables, int]:
-    """Rebuild streams and entries from the logs alone, and return the highest position too.
+def rebuild_tables(base: Path, logs: Logs) -> tuple[Tables, int]:
+    """Rebuild streams and entries without the journal, and return the highest position too.
 
-    No stream has a holder then, and each is due: its next driver finds out what to do.
+    No stream has a holder then, and each is due: its next driver finds out what to do. A stream is
+    never shorter than it was: a record that was lost stays part of it, and reading it raises
+    Corrupt.
     """
-    tables = Tables()
-    return tables, max((_rebuild(tables, path) for path in all_logs(base)), default=0)
+    tables, rows = Tables(), _last_rows(base)
+    names = {logs.path(stream): stream for stream in rows}
+    tops = [_rebuild(tables, path, names.get(path, "")) for path in all_logs(base)]
+    for stream, row in rows.items():
+        present = tables.streams.get(stream, row._replace(holder=None))  # its whole log may be lost
+        head = max(present.head, row.head)
+        tables.set_stream(stream, present._replace(kind=row.kind, head=head, gone=row.gone))
+    return tables, max(tops, default=0)
 
 
-def _rebuild(tables: Tables, path: Path) -> int:
-    """Add the stream of one log, up to its first missing record; returns its highest position."""
-    stream, row, top = "", StreamRow(""), 0
-    for line in _own_lines(path):
-        mark = line.perdure
-        if mark.seq == 1:
+def _last_rows(base: Path) -> dict[str, StreamRow]:
+    """Return the rows of streams that are kept beside the journal."""
+    lines = []
+    for _, text in read_lines(base / OWN / HEADS):
+        with suppress(ValueError):
+            lines.append(decode_journal_line(text))
+    return dict(replay_journal(lines)[0].streams)
+
+
+def _rebuild(tables: Tables, path: Path, stream: str) -> int:
+    """Add the stream of one log with its entries, and return the highest position.
+
+    The first line of a log names the stream; `stream` is its name if that line is lost.
+    """
+    row, top, damaged, size = StreamRow(""), 0, 0, path.stat().st_size
+    for span, text in read_lines(path):
+        line = _readable_event(text)
+        if line is None:
+            is_torn = sum(span) == size
+            damaged += not is_torn and not is_foreign(text)
+            continue
+        mark, damaged = line.perdure, 0  # a damaged line before this one is a missing seq
+        if mark.stream:
             stream, row = mark.stream, StreamRow(mark.kind, due=line.timestamp)
-        if not stream or mark.seq != row.head + 1:
-            break
-        row = row._replace(head=mark.seq, epoch=max(row.epoch, mark.epoch + 1))
+        row = row._replace(head=max(row.head, mark.seq), epoch=max(row.epoch, mark.epoch + 1))
         top = max(top, mark.pos)
         for entry in mark.entries:
             _apply_entry(tables, entry, stream)
     if stream:
-        tables.set_stream(stream, row)
+        due = row.due if row.due is not None else 0
+        tables.set_stream(stream, row._replace(head=row.head + damaged, due=due))
     return top
+
+
+def _readable_event(text: bytes) -> EventLine | None:
+    try:
+        return decode_event(text)
+    except ValueError:
+        return None
 
 
 def _own_lines(path: Path) -> Iterator[EventLine]:
     for _, text in read_lines(path):
-        try:
-            line = decode_event(text)
-        except ValueError:
-            continue
+        line = _readable_event(text)
         if line is not None:
             yield line
 

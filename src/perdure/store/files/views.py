@@ -29,8 +29,9 @@ class Views:
         """Write the files that are missing or out of date."""
         for entry in self._entries_with_file(tables):
             path = self._path(entry)
-            if path is not None and _content(path) != entry.data:
-                replace_file(path, entry.data)
+            content = self._layout.content(entry)
+            if path is not None and _content(path) != content:
+                replace_file(path, content)
         self._is_behind = _content(self._base / INDEX) != self._index(tables)
         self.write_index(tables)
 
@@ -40,7 +41,7 @@ class Views:
         for entry in new:
             path = self._path(entry)
             if path is not None:
-                replace_file(path, entry.data)
+                replace_file(path, self._layout.content(entry))
                 written.add(path)
                 self._is_behind = True
         for entry in old:

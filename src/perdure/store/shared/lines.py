@@ -18,6 +18,7 @@ from perdure.store.judge import StreamRow
 
 _WRAPPED: Final = b'{"base64":'
 _CRC: Final = len(b',"crc":"00000000"')
+_CRC_DIGITS: Final = 8
 
 
 class EntryLine(Struct, frozen=True, omit_defaults=True):
@@ -33,7 +34,10 @@ class EntryLine(Struct, frozen=True, omit_defaults=True):
 
 
 class Mark(Struct, frozen=True, omit_defaults=True):
-    """Our part of a line. The first line of a log also names its stream and kind."""
+    """Our part of a line. The first line of a log also names its stream and kind.
+
+    `prev` is the checksum of the line before, so that a replaced or missing line is noticed.
+    """
 
     seq: int
     pos: int
@@ -41,6 +45,7 @@ class Mark(Struct, frozen=True, omit_defaults=True):
     stream: str = ""
     kind: str = ""
     entries: list[EntryLine] = []
+    prev: str = ""  # empty in the first line, and in lines of earlier versions
     crc: str = ""
 
 
@@ -128,6 +133,11 @@ def decode_event(line: bytes) -> EventLine | None:
         raise ValueError(str(error)) from error
     _verify_checksum(line, b"}}")
     return event
+
+
+def checksum(line: bytes) -> str:
+    """Return the checksum at the end of an encoded event."""
+    return line[-_CRC_DIGITS - 3 : -3].decode()
 
 
 def decode_record(line: EventLine, stream: str) -> Record:
