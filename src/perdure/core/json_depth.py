@@ -62,7 +62,9 @@ def too_deep(label: str) -> Refused:
 def check_readable(data: bytes) -> None:
     """Check stored JSON before it is decoded. Raises Corrupt."""
     if is_deeper(data, READABLE_DEPTH):
-        raise Corrupt(f"it is nested deeper than {READABLE_DEPTH} levels")
+        raise Corrupt(
+            f"it is nested deeper than {READABLE_DEPTH} levels", hint="perdure doctor reports it"
+        )
 
 
 def pruned(data: bytes) -> bytes:

@@ -72,3 +72,8 @@ def has_role(role: Role, other: Role) -> bool:
 def may_see(principal: Principal, tenant: str) -> bool:
     """Return True if the principal may see what belongs to the tenant."""
     return principal.tenant is None or principal.tenant == tenant
+
+
+def roles_with(permit: Permit) -> list[Role]:
+    """Return the roles that have a permit, the least powerful first."""
+    return [role for role, permits in ROLES.items() if permit in permits]

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
+from perdure.core.json_depth import encode_value
 from perdure.core.pending.answers import check_question
 from perdure.core.pending.record import APPROVER_KINDS
 from perdure.errors import PerdureError, Refused
@@ -91,13 +92,21 @@ def raised_request(error: BaseException) -> ToolRequest | None:
 
 def _checked_text(name: str, text: object) -> str:
     if not isinstance(text, str) or not text.strip():
-        raise Refused(f"{name} must be a text, not {text!r}", code="QUESTION_INVALID")
+        raise Refused(
+            f"{name} must be a text, not {text!r}",
+            code="QUESTION_INVALID",
+            hint="say in a sentence what the person decides or answers",
+        )
     return text
 
 
 def _checked_details(details: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(dict(details)))
+        plain: dict[str, Any] = msgspec.json.decode(encode_value(dict(details), "details"))
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise Refused(f"details must be JSON: {error}", code="QUESTION_INVALID") from error
+        raise Refused(
+            f"details must be JSON: {error}",
+            code="QUESTION_INVALID",
+            hint="use text, numbers, lists and objects",
+        ) from error
     return plain

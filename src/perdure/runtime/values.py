@@ -36,7 +36,11 @@ class File:
 
     def __post_init__(self) -> None:
         if (self.data is None) == (self.url is None):
-            raise Refused("a File has either data or a url", code="FILE_INVALID")
+            raise Refused(
+                "a File has either data or a url",
+                code="FILE_INVALID",
+                hint="pass exactly one of data= and url=",
+            )
         if "/" not in self.media_type:
             raise Refused(
                 f"{self.media_type!r} is not a media type",
@@ -182,6 +186,8 @@ class Context(Generic[D_co]):
         """
         if percent is not None and not 0 <= percent <= 100:
             raise Refused(
-                f"percent is {percent}, and must be from 0 to 100", code="PROGRESS_INVALID"
+                f"percent is {percent}, and must be from 0 to 100",
+                code="PROGRESS_INVALID",
+                hint="leave percent out if it is not known",
             )
         return COMPLETED if self._progress is None else self._progress(message, percent)

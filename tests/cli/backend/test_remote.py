@@ -162,7 +162,12 @@ def test_who_is_not_known_or_may_not_exits_with_4(
     monkeypatch.setenv("PERDURE_TOKEN", "wrong")
     told = here.remote("pending list")
     assert told.exit_code == 4
-    assert "error: this request needs a valid token" in told.stderr
+    assert "error: the token of this request is wrong" in told.stderr
+    assert "PERDURE_TOKEN is not a token of this server" in told.stderr
+    monkeypatch.delenv("PERDURE_TOKEN")
+    nobody = here.remote("pending list")
+    assert "error: this request needs a token" in nobody.stderr
+    assert "set PERDURE_TOKEN" in nobody.stderr
     file = tmp_path / "token"
     file.write_text(f"{CI}\n")
     refused = here.remote("sessions list", "--token-file", str(file))

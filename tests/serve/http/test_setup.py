@@ -113,3 +113,10 @@ def test_no_token_is_ever_shown() -> None:
     made = setup(ServerConfig(tokens=(OPS,)), None, None)
     assert "t0" not in made.protection
     assert made.protection == "tokens: ops (operator)"
+
+
+def test_a_token_that_can_be_guessed_is_a_warning_that_does_not_show_it() -> None:
+    (warning,) = setup(ServerConfig(), "q", None).warnings
+    assert warning.startswith("the token of admin has 1 of at least 8 characters")
+    assert "openssl" in warning
+    assert setup(ServerConfig(), "long-enough", None).warnings == []

@@ -144,6 +144,8 @@ class _ServerProcess:
 
     def _announce(self) -> None:
         server_setup = self._setup
+        for warning in server_setup.warnings:
+            logger.warning("%s", warning)
         url = server_url(server_setup.host, server_setup.port)
         description = {
             "url": url,

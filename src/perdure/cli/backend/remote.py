@@ -50,7 +50,16 @@ def with_server(settings: Settings, main: Callable[[Backend], Awaitable[R]]) -> 
         return anyio.run(inside)
     except PerdureError as error:
         error.hint = _as_command(error.hint)
+        if error.code == "NOT_AUTHENTICATED":
+            error.hint = _token_hint(settings, token)
         raise
+
+
+def _token_hint(settings: Settings, token: str | None) -> str:
+    if token is None:
+        return f"set {TOKEN} to a token of this server, or pass --token-file FILE"
+    source = TOKEN if settings.token_file is None else settings.token_file
+    return f"{source} is not a token of this server: see server.tokens, or {TOKEN}, of its operator"
 
 
 def _token(settings: Settings) -> str | None:

@@ -40,6 +40,7 @@ def check_answer(record: PendingRecord, answer: Any) -> None:
         raise Refused(
             f"{answer_text(answer)!r} is not one of the choices: {choices_text(record.choices)}",
             code="ANSWER_INVALID",
+            hint="answer with one of them, exactly as written",
             details={"choices": record.choices},
         )
     problems = [] if record.schema is None else schema_problems(answer, record.schema)

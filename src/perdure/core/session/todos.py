@@ -136,4 +136,8 @@ def _check_list(todos: Sequence[Todo]) -> None:
 
 
 def _invalid(problem: str) -> Refused:
-    return Refused(f"Invalid todo update: {problem}", code="TODO_INVALID")
+    return Refused(
+        f"Invalid todo update: {problem}",
+        code="TODO_INVALID",
+        hint="send the whole list again, corrected",
+    )

@@ -183,7 +183,9 @@ class ReadyAgent:
         self.problem: PerdureError | None = None
         if self.mcp_choices and tool_lists is None:
             self.problem = PerdureError(
-                f"the tools of agent {agent.name!r} are not known yet", code="MCP_NOT_LISTED"
+                f"the tools of agent {agent.name!r} are not known yet",
+                code="MCP_NOT_LISTED",
+                hint="wait until its MCP servers have been connected to",
             )
         for item in agent.tools:
             if not isinstance(item, MCPTools | MCPServer):

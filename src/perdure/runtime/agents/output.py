@@ -16,6 +16,7 @@ from perdure.errors import ConfigError, Refused
 from perdure.runtime.user_code import CONTAINED, bounded_text, error_line
 
 MAX_CORRECTIONS: Final = 2
+_OUTPUT_HINT: Final = "the output must fit the agent's output_type"
 
 
 class OutputShape:
@@ -84,7 +85,11 @@ class OutputShape:
         if isinstance(self._type, Mapping):
             problems = schema_problems(value, self._type)
             if problems:
-                raise Refused("; ".join(f"{path}: {problem}" for path, problem in problems))
+                raise Refused(
+                    "; ".join(f"{path}: {problem}" for path, problem in problems),
+                    code="OUTPUT_INVALID",
+                    hint=_OUTPUT_HINT,
+                )
             return value
         from pydantic import ValidationError
 
@@ -95,6 +100,6 @@ class OutputShape:
             first = error.errors(include_url=False)[0]
             path = ".".join(str(part) for part in first["loc"]) or "the output"
             problem = bounded_text(f"{path}: {first['msg']}")
-            raise Refused(problem, code="OUTPUT_INVALID") from error
+            raise Refused(problem, code="OUTPUT_INVALID", hint=_OUTPUT_HINT) from error
         except Exception as error:  # a validator of the user's own type
-            raise Refused(error_line(error), code="OUTPUT_INVALID") from error
+            raise Refused(error_line(error), code="OUTPUT_INVALID", hint=_OUTPUT_HINT) from error

@@ -13,6 +13,7 @@ from perdure.runtime.values import Content, File
 from perdure.store.base import HeadMoved, NoStream, Record, Store, Write
 
 MAX_BYTES: Final = 10 * 1024 * 1024
+_SURROGATE_HINT: Final = "it is half of a character: decode the text correctly before sending it"
 
 
 def check_size(text: str | bytes, label: str, limit: int = MAX_BYTES) -> None:
@@ -31,11 +32,17 @@ def check_size(text: str | bytes, label: str, limit: int = MAX_BYTES) -> None:
 def check_text(name: str, text: Any) -> None:
     """Raise Refused if a value is not text that can be stored; `by` must not be empty."""
     if not isinstance(text, str) or (name == "by" and not text):
-        raise Refused(f"{name} must be text, not {text!a}", code="VALUE_INVALID")
+        raise Refused(
+            f"{name} must be text, not {text!a}",
+            code="VALUE_INVALID",
+            hint=f"pass {name} as text, or leave it out",
+        )
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise Refused(f"{name} has a lone surrogate", code="VALUE_INVALID") from error
+        raise Refused(
+            f"{name} has a lone surrogate", code="VALUE_INVALID", hint=_SURROGATE_HINT
+        ) from error
     check_size(text, f"the {name}")
 
 
@@ -80,6 +87,7 @@ def _not_a_message(value: Any) -> Refused:
     return Refused(
         f"a message is text, a File, or a list of them, not {type(value).__name__}",
         code="CONTENT_INVALID",
+        hint="pass text, File(…), or a list such as [text, File(…)]",
     )
 
 
@@ -88,7 +96,9 @@ def _check_unicode(text: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         raise Refused(
-            "the text has a lone surrogate, which no store can keep", code="CONTENT_INVALID"
+            "the text has a lone surrogate, which no store can keep",
+            code="CONTENT_INVALID",
+            hint=_SURROGATE_HINT,
         ) from error
     return text
 

@@ -40,7 +40,11 @@ def checked_command(command: Command) -> Command:
 
 def _check_object(name: str, value: Any) -> None:
     if not isinstance(value, Mapping):
-        raise Refused(f"{name} must be an object, not {value!r}", code="VALUE_INVALID")
+        raise Refused(
+            f"{name} must be an object, not {value!r}",
+            code="VALUE_INVALID",
+            hint=f'write {name} as in {{"key": "value"}}',
+        )
     _check_json(name, value)
 
 

@@ -88,6 +88,8 @@ def decision_commands(
         commands[item.pending_id] = item.command(by, via, role)
     if not 1 <= len(commands) <= MOST:
         raise Refused(
-            f"a list of decisions has 1 to {MOST} items, not {len(commands)}", code="VALUE_INVALID"
+            f"a list of decisions has 1 to {MOST} items, not {len(commands)}",
+            code="VALUE_INVALID",
+            hint="send at least one, and more than that in several requests",
         )
     return commands

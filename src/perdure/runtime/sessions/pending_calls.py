@@ -191,7 +191,11 @@ class PendingCalls:
                 *self._resources.outbox.with_deliveries([write], puts)
             )
         except VersionMoved as error:
-            raise Conflict(f"there is a pending call {record.id!r}", code="ID_TAKEN") from error
+            raise Conflict(
+                f"there is a pending call {record.id!r}",
+                code="ID_TAKEN",
+                hint="leave the id out, and it gets a new one",
+            ) from error
         except (NoStream, Gone) as error:
             raise session_not_found(record.session_id) from error
         return record

@@ -194,7 +194,11 @@ def _decision_command(decision: ReplyDecision, reply: Reply) -> Command:
         case "respond":
             output = reply.text if decision.output is None else decision.output
             if output is None:
-                raise Refused("a respond decision needs an output", code="VALUE_INVALID")
+                raise Refused(
+                    "a respond decision needs an output",
+                    code="VALUE_INVALID",
+                    hint='write the answer as "output" of the decision, or as "content"',
+                )
             return Respond(reply.by, reply.via, output, reply.role)
 
 

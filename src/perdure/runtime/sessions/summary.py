@@ -52,7 +52,11 @@ def _check_request(request: CompactionRequested) -> None:
             check_text(name, text)
     keep = request.keep
     if keep is not None and (type(keep) is not int or keep < 0):
-        raise Refused(f"keep must be a number of turns, not {keep!r}", code="VALUE_INVALID")
+        raise Refused(
+            f"keep must be a number of turns, not {keep!r}",
+            code="VALUE_INVALID",
+            hint="0 keeps none of the last turns",
+        )
 
 
 def _check_settled(name: str, state: State) -> None:

@@ -90,7 +90,11 @@ def _decode_base64(text: Any) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise Refused(f"data is not base64: {error}", code="CONTENT_INVALID") from error
+        raise Refused(
+            f"data is not base64: {error}",
+            code="CONTENT_INVALID",
+            hint="encode the bytes of the file in base64, without line breaks",
+        ) from error
 
 
 async def _existing_file(service: Service, entry: SessionEntry | None, part: FileIn) -> events.Part:

@@ -19,7 +19,7 @@ from pydantic import AfterValidator
 
 from perdure.app import Runtime, is_open, service_of, tenant_of
 from perdure.core.literals import Role
-from perdure.core.roles import Permit, Principal, has_permit, may_see
+from perdure.core.roles import Permit, Principal, has_permit, may_see, roles_with
 from perdure.core.session.naming import MAX_ID, check_id, check_tenant
 from perdure.core.webhooks import signatures as webhooks
 from perdure.errors import NotAllowed, NotFound, PerdureError
@@ -145,6 +145,7 @@ class RequestScope:
         if not self.has_permit(permit):
             raise NotAllowed(
                 f"{self.principal.name!r} is {self.principal.role} and may not {permit}",
+                hint=f"use a token of role {' or '.join(roles_with(permit))}",
                 details={"role": self.principal.role},
             )
 
@@ -166,7 +167,7 @@ class Requires:
         app_state = get_app_state(request)
         principal = await app_state.authenticate(request)
         if principal is None:
-            raise not_authenticated()
+            raise not_authenticated(has_token="authorization" in request.headers)
         tenant = request.query_params.get("tenant")
         scope = RequestScope(
             request, app_state, principal, _visible_tenant(app_state, principal, tenant)
@@ -190,7 +191,11 @@ def _visible_tenant(app_state: AppState, principal: Principal, requested: str | 
         return own
     check_tenant(requested)
     if own is not None and (requested != own or not may_see(principal, requested)):
-        raise NotFound(f"there is no tenant {requested!r}", code="TENANT_NOT_FOUND")
+        raise NotFound(
+            f"there is no tenant {requested!r}",
+            code="TENANT_NOT_FOUND",
+            hint="leave tenant out: this token sees one tenant only",
+        )
     return requested
 
 

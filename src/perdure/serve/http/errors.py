@@ -25,11 +25,19 @@ STATUS: Final[Mapping[str, int]] = {
     "BUSY": 503,
 }
 BUSY_S: Final = 5
+_DOCS_HINT: Final = "GET /docs describes the parameters of every route"
 _UNEXPECTED: Final = PerdureError(
     "an unexpected error occurred in the server",
     code="INTERNAL",
     hint="see the server's log",
 )
+# For errors of user code and of rare cases, which have no hint of their own.
+_HINTS: Final[Mapping[int, str]] = {
+    403: "use a token that may do this",
+    404: "check the id and the tenant",
+    409: "read it again, then decide what to do",
+    503: "try again later",
+}
 # Hints name commands; an HTTP caller needs the request instead.
 _REQUESTS: Final = (
     (re.compile(r"perdure (pending|sessions) list"), r"GET /\1"),
@@ -52,6 +60,7 @@ def error_response(error: PerdureError) -> Response:
             logger.error("%s (%s)", error.message, error.code)
         error = _UNEXPECTED
     body = error.to_json()
+    body["hint"] = body["hint"] or _HINTS.get(status, _DOCS_HINT)
     for command, request in _REQUESTS:
         body["hint"] = command.sub(request, body["hint"])
     return json_response(body, status, _headers(error, status))
@@ -70,10 +79,16 @@ def internal_error_response() -> Response:
     return error_response(_UNEXPECTED)
 
 
-def not_authenticated() -> NotAllowed:
-    """Return the error for a caller without a valid token."""
+def not_authenticated(*, has_token: bool) -> NotAllowed:
+    """Return the error for a caller whose token is wrong, or who sent none."""
+    if has_token:
+        return NotAllowed(
+            "the token of this request is wrong",
+            code="NOT_AUTHENTICATED",
+            hint="send a token of this server as Authorization: Bearer TOKEN",
+        )
     return NotAllowed(
-        "this request needs a valid token",
+        "this request needs a token",
         code="NOT_AUTHENTICATED",
         hint="send it as Authorization: Bearer TOKEN",
     )
@@ -133,7 +148,7 @@ def _invalid_parameters(problems: Any) -> Refused:
     return Refused(
         "; ".join(messages) or "the request is malformed",
         code="PARAMETER_INVALID",
-        hint="GET /docs describes the parameters of every route",
+        hint=_DOCS_HINT,
     )
 
 
@@ -164,5 +179,5 @@ def _no_route(app: FastAPI, request: Request, status: int) -> Response:
     return (
         internal_error_response()
         if status >= 500
-        else error_response(Refused("the request is malformed"))
+        else error_response(Refused("the request is malformed", hint=_DOCS_HINT))
     )

@@ -269,5 +269,9 @@ def _decode_part(part: bytes) -> str:
     try:
         text = unquote_to_bytes(part).decode()
     except UnicodeDecodeError as error:
-        raise Refused("the path is not UTF-8", code="PATH_INVALID") from error
+        raise Refused(
+            "the path is not UTF-8",
+            code="PATH_INVALID",
+            hint="encode ids in a path as UTF-8, then quote them with %",
+        ) from error
     return text.replace("%", "%25").replace("/", "%2F")

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, get_args
 
 import msgspec
 from fastapi import Response
@@ -113,13 +113,30 @@ def decode_body(raw: bytes, body_type: type[T]) -> T:
         message = f"the body is not valid: {error}"
         if _UNKNOWN_FIELD.fullmatch(str(error)):
             message = f"unknown keys: {', '.join(_unknown_keys(raw, body_type))}"
-        raise Refused(message, code="BODY_INVALID") from error
+        hint = f"send {body_shape(body_type)}; a key with ? may be left out"
+        raise Refused(message, code="BODY_INVALID", hint=hint) from error
     except _NOT_JSON as error:
         raise _not_json(error) from error
 
 
 def _not_json(error: Exception) -> Refused:
-    return Refused(f"the body is not JSON: {error}", code="BODY_INVALID")
+    return Refused(
+        f"the body is not JSON: {error}", code="BODY_INVALID", hint="send one object of JSON"
+    )
+
+
+def body_shape(body_type: Any) -> str:
+    """Return the keys of a body, as in `{pendingID, result: {output, title?}, by?}`."""
+    keys = []
+    for item in msgspec.structs.fields(body_type):
+        name = item.encode_name if item.required else f"{item.encode_name}?"
+        inner = next(filter(_is_struct, (item.type, *get_args(item.type))), None)
+        keys.append(name if inner is None else f"{name}: {body_shape(inner)}")
+    return f"{{{', '.join(keys)}}}"
+
+
+def _is_struct(value_type: Any) -> bool:
+    return isinstance(value_type, type) and issubclass(value_type, msgspec.Struct)
 
 
 def _unknown_keys(raw: bytes, body_type: Any) -> list[str]:

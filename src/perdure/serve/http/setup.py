@@ -15,6 +15,7 @@ from perdure.serve.http.auth import Authenticate, local_authenticator, token_aut
 from perdure.serve.http.middleware import LOOPBACK, PER_ID, PER_SOURCE, Rules, parse_networks
 from perdure.serve.limits import Rate
 
+SHORT_TOKEN: Final = 8  # characters; anything shorter is guessed within minutes
 _ALL_INTERFACES: Final = ("0.0.0.0", "::")  # noqa: S104 - compared with, never bound here
 
 
@@ -34,6 +35,16 @@ class Setup:
         if self.principals:
             return token_authenticator(self.principals)
         return local_authenticator(LOOPBACK | {self.host.lower()})
+
+    @property
+    def warnings(self) -> list[str]:
+        """Warnings for its operator."""
+        return [
+            f"the token of {principal.name} has {len(token)} of at least {SHORT_TOKEN} characters "
+            "and can be guessed: openssl rand -hex 32"
+            for token, principal in self.principals.items()
+            if len(token) < SHORT_TOKEN
+        ]
 
     @property
     def protection(self) -> str:

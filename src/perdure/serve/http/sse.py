@@ -220,7 +220,9 @@ class Hub:
         with anyio.move_on_after(START_S):
             await subscribed.wait()
         if not subscribed.is_set():
-            raise StoreError("events cannot be followed: the runtime is closing")
+            raise StoreError(
+                "events cannot be followed: the runtime is closing", hint="connect again"
+            )
         await service.feed.fix_start()
 
     async def _run(self, service: Service, closing: anyio.Event, subscribed: anyio.Event) -> None:
