@@ -22,7 +22,7 @@ AT_ONCE = 16  # concurrent operations
 SESSIONS = 12  # sessions in use at a time
 LONGEST_DEED_S = 60.0  # a frozen worker must not delay any caller
 OVERSLEEP_S = 2.0  # longer than a lease
-DYING = "DRIVERS_KEEP_DYING"
+DYING = "POISONED"
 VERBS = {"approval": ("approve", "approve", "deny", "respond"), "tool": ("result", "error")}
 Deed = Callable[[], Awaitable[None]]
 

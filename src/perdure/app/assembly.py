@@ -40,6 +40,7 @@ def assemble_resources(store: Store, options: RuntimeOptions) -> Resources:
         Deps(options.deps),
         options.telemetry,
         options.prices,
+        options.poison_after,
         options.is_tracked,
     )
 

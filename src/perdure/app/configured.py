@@ -48,6 +48,7 @@ def options_from(config: Config) -> RuntimeOptions:
         telemetry=Telemetry.from_options(config.telemetry or {}),
         prices=Prices(config.prices),
         resumes_running=config.resumes_running,
+        poison_after=config.poison_after,
         keep_settled_ms=parse_duration(config.settled_calls),
     )
 

@@ -6,6 +6,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from perdure.core.driver.plan import POISON_AFTER
 from perdure.core.webhooks.deliveries import TYPES
 from perdure.errors import ConfigError, Refused
 from perdure.runtime.agents.prices import Prices
@@ -32,6 +33,7 @@ class RuntimeOptions:
     lease_ms: int = LEASE_MS
     is_tracked: bool = True
     resumes_running: bool = True
+    poison_after: int = POISON_AFTER
     keep_settled_ms: int = KEEP_MS
 
 
@@ -69,6 +71,13 @@ def allowed_addresses(hosts: Sequence[str]) -> AddressFilter:
         return AddressFilter.from_allow_list(hosts)
     except ValueError as error:
         raise ConfigError(f"webhook_allow: {error}", hint=hint) from error
+
+
+def check_count(value: Any, name: str) -> int:
+    """Return a number that must be 1 or more. Raises ConfigError."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{name} is {value!r} and must be 1 or more")
+    return value
 
 
 _server_address: ContextVar[PublicAddress] = ContextVar("perdure_server_address")

@@ -24,10 +24,12 @@ from perdure.app.assembly import assemble_resources, check_deps, check_mode
 from perdure.app.options import (
     RuntimeOptions,
     allowed_addresses,
+    check_count,
     complete_address,
     webhook_targets,
 )
 from perdure.app.stores import around_store, has_liveness_locks, indexed, open_store
+from perdure.core.driver.plan import POISON_AFTER
 from perdure.core.literals import Role
 from perdure.core.pending.commands import (
     Approve,
@@ -87,6 +89,7 @@ class Runtime:
         mcp_servers: Sequence[MCPServer] = (),
         telemetry: Mapping[str, bool] | None = None,
         prices: Mapping[str, Mapping[str, float]] | None = None,
+        poison_after: int = POISON_AFTER,
     ) -> None:
         options = RuntimeOptions(
             deps=deps,
@@ -96,6 +99,7 @@ class Runtime:
             address_filter=allowed_addresses(webhook_allow),
             telemetry=Telemetry.from_options(telemetry or {}),
             prices=Prices(prices),
+            poison_after=check_count(poison_after, "poison_after"),
         )
         self._create(store, agents, mcp_servers, options, clock=clock, index=index)
 

@@ -131,6 +131,7 @@ def build(
         agents=_frozen(parsed),
         server=server,
         lines=MappingProxyType({key: entry.line for key, entry in entries.items()}),
+        poison_after=data.get("recovery", {}).get("poison_after", 5),
         resumes_running=data.get("recovery", {}).get("running", "resume") == "resume",
         telemetry=MappingProxyType(data.get("telemetry", {})),
         **retention,

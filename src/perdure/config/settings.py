@@ -185,6 +185,7 @@ class Config:
     server: ServerConfig = field(default_factory=ServerConfig)
     settled_calls: timedelta = timedelta(days=7)  # retention
     resumes_running: bool = True  # recovery
+    poison_after: int = 5  # recovery
     telemetry: Mapping[str, bool] = field(default_factory=_nothing)
     lines: Mapping[Key, int] = field(default_factory=_nothing, repr=False)
 

@@ -201,6 +201,8 @@ TABLE: Final = Block(
         "server": _SERVER,
         "retention": Block({"settled_calls": DURATION}),
         "telemetry": Block({"enabled": FLAG, "content": FLAG}),
-        "recovery": Block({"running": choice("recovery.running", "resume", "fail")}),
+        "recovery": Block(
+            {"running": choice("recovery.running", "resume", "fail"), "poison_after": _COUNT}
+        ),
     }
 )

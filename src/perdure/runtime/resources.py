@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from perdure.core.driver.plan import POISON_AFTER
 from perdure.core.pending.record import PendingRecord
 from perdure.errors import ConfigError, PerdureError, Refused
 from perdure.runtime.agents.prices import Prices
@@ -63,6 +64,7 @@ class Resources:
     deps: Deps
     telemetry: Telemetry
     prices: Prices
+    poison_after: int = POISON_AFTER  # processes that stopped while they drove a session
     is_tracked: bool = True  # sessions are stored, so that an approver can decide later
 
     async def own_secrets(self, pending_id: str) -> list[str]:

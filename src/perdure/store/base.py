@@ -59,9 +59,13 @@ class Lease(Struct, frozen=True, gc=False):
 
 
 class Release(Struct, frozen=True, gc=False):
-    """Return of a lease; a worker may claim the stream from `due` on, None: after a wake-up."""
+    """Return of a lease; a worker may claim the stream from `due` on, None: after a wake-up.
+
+    Not `counted`: nothing was driven, and `tries` is as it was before the claim.
+    """
 
     due: int | None = None
+    counted: bool = True
 
 
 class Write(Struct, frozen=True, gc=False):

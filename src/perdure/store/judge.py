@@ -311,6 +311,7 @@ def _row_after(write: Write, row: StreamRow) -> StreamRow:
         tries = 0
     if write.release is not None:
         holder, due = None, write.release.due
+        tries = tries if write.release.counted else max(0, row.tries - 1)
     if write.wake is not None and holder is None:
         due = write.wake if due is None else min(due, write.wake)
     return StreamRow(kind, head + len(write.records), epoch, holder, due, tries, gone)

@@ -8,8 +8,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from perdure.core.driver import effects
-from perdure.core.driver.effects import AskModel, CloseCalls, FailRun, Idle, Park, Summarize
-from perdure.core.driver.plan import MAX_TRIES, SHORT_BACK_OFF_MS, SLOTS, DriveView, Limits, plan
+from perdure.core.driver.effects import (
+    AskModel,
+    CloseCalls,
+    FailRun,
+    HandleInterrupted,
+    Idle,
+    Park,
+    Summarize,
+)
+from perdure.core.driver.plan import POISON_AFTER, SHORT_BACK_OFF_MS, SLOTS, DriveView, Limits, plan
 from perdure.core.literals import CallKind, DecisionKind
 from perdure.core.log import events
 from perdure.core.log.events import Event, StampedEvent
@@ -257,14 +265,56 @@ def test_a_budget_that_is_not_measured_here_stops_nobody(budget: dict[str, float
 
 def test_a_session_that_kills_its_drivers_fails() -> None:
     """E11 S4.32"""
-    assert plan(state_of(user()), DriveView(2, tries=MAX_TRIES), NOW) == AskModel(1)
-    effect = plan(state_of(user()), DriveView(2, tries=MAX_TRIES + 1), NOW)
+    assert plan(state_of(user()), DriveView(2, tries=POISON_AFTER), NOW) == AskModel(1)
+    effect = plan(state_of(user()), DriveView(2, tries=POISON_AFTER + 1), NOW)
     assert isinstance(effect, FailRun)
-    assert effect.code == "DRIVERS_KEEP_DYING"
-    assert "drivers keep dying" in effect.error
-    assert MAX_TRIES == 5
+    assert effect.code == "POISONED"
+    assert effect.error == "the process that drove this session stopped 5 times"
+    assert POISON_AFTER == 5
     assert plan(state_of(user(), FAILED), DriveView(2, tries=9), NOW) == Park()
     assert plan(state_of(*TURN, started(), CANCEL), DriveView(2, tries=9), NOW) == CloseCalls()
+
+
+def repeated(attempt: int) -> events.ToolStarted:
+    return events.ToolStarted(id="c1", effect_id="e1", attempt=attempt, epoch=attempt + 1)
+
+
+def interrupted(call_id: str = "c1") -> events.ToolResult:
+    return events.ToolResult(tool_call_id=call_id, result="?", is_error=True, interrupted=True)
+
+
+def test_a_tool_that_stops_its_process_at_every_attempt_fails_the_run() -> None:
+    """S4.32: each attempt of an idempotent tool is recorded, so that its drivers do write."""
+    log: list[Event] = [user(), answer(), asked(), *[repeated(attempt) for attempt in range(1, 3)]]
+    view = DriveView(9, poison_after=3)
+    assert isinstance(plan(state_of(*log), view, NOW), HandleInterrupted)
+    effect = plan(state_of(*log, repeated(3)), view, NOW)
+    assert isinstance(effect, FailRun)
+    assert effect.code == "POISONED"
+    assert effect.error == "the process that drove this session stopped 3 times while t ran"
+
+
+def test_a_tool_that_the_model_calls_again_after_each_stop_of_the_process_fails_the_run() -> None:
+    """S4.32"""
+    log: list[Event] = [user()]
+    for turn in range(1, 3):
+        start = events.ToolStarted(id="c1", effect_id="e", attempt=1, epoch=turn + 1)
+        log += [answer(turn, len(log)), asked(), start, interrupted()]
+    start = events.ToolStarted(id="c1", effect_id="e", attempt=1, epoch=9)
+    log += [answer(3, len(log)), asked(), start]
+    view = DriveView(10, poison_after=3)
+    assert isinstance(plan(state_of(*log), view, NOW), FailRun)
+    completed = [*log[:-3], answer(3, len(log)), asked(), start, told(), *log[-3:]]
+    assert isinstance(plan(state_of(*completed), view, NOW), HandleInterrupted)
+
+
+def test_calls_that_were_interrupted_together_count_as_one_stop_of_the_process() -> None:
+    names_ = ("c1", "c2", "c3")
+    log: list[Event] = [user(), answer(), *[asked(name) for name in names_]]
+    log += [started(name) for name in names_] + [interrupted(name) for name in names_]
+    run = state_of(*log).run
+    assert run is not None
+    assert run.crashes == {"t": (1, 2)}
 
 
 @given(st.integers(0, 3), st.integers(0, 30), st.integers(0, 30))

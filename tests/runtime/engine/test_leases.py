@@ -204,6 +204,39 @@ async def test_a_drive_that_fails_at_once_is_told_to_who_asked_for_it(
             )
 
 
+async def test_of_sessions_whose_processes_stopped_twice_one_at_a_time_is_driven(
+    in_memory: MakeRuntime, memory: MemoryStore, clock: ManualClock
+) -> None:
+    """S4.32: a session that stops its process must not make others look guilty."""
+    running: set[str] = set()
+
+    class Model:
+        name = "test:slow"
+
+        async def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
+            running.add(request.session_id)
+            assert len(running) == 1
+            await anyio.wait_all_tasks_blocked()
+            running.discard(request.session_id)
+            yield Answer("Done.")
+
+    agent_a = Agent("a", model=Model())
+    names = ("s1", "s2", "s3")
+    async with in_memory(agent_a) as rt:
+        for name in names:
+            await rt.session(name, agent=agent_a).send("Go")
+        for holder in ("dead-1", "dead-2"):
+            await memory.renew(holder, 1_000, join=True)
+            assert len(await memory.claim(holder, "session:a", 10)) == 3
+            clock.advance("2s")
+            await memory.reap(memory.now())
+        with anyio.fail_after(20):
+            for _ in names:
+                await rt.work(once=True)
+                clock.advance("3s")
+        assert [(await rt.session(name).get()).state for name in names] == ["completed"] * 3
+
+
 class Crashed(MemoryStore):
     """As a server that was killed before a claim, which is not synced, had reached its disk."""
 

@@ -13,6 +13,7 @@ Lines = list[str]
 Json = Mapping[str, Any]
 
 SHOW_AGE_FROM_MS: Final = 10_000
+SHOW_WAIT_FROM_MS: Final = 1_000
 _STOPS: Final = {
     "max_tokens": "The last model response was cut off at the token limit (max_tokens)",
     "context_window": "The last model response was cut off at the end of the context window",
@@ -116,12 +117,25 @@ def _progress_lines(snapshot: SessionSnapshot, settings: Settings) -> Lines:
         if snapshot.has_queued_message:
             lines.append("A later message is queued until then.")
         return lines
-    if session["state"] == "pending" and due is None:
+    return _wait_lines(snapshot, due, *_command_lines(("continue", resume)))
+
+
+def _wait_lines(snapshot: SessionSnapshot, due: int | None, *commands: str) -> Lines:
+    """Return lines about a session that waits for nothing but a driver."""
+    is_pending = snapshot.session["state"] == "pending"
+    if is_pending and due is None:
+        return [f"{snapshot.name} is a fork that has not been continued yet.", *commands]
+    if due is None or due - snapshot.now < SHOW_WAIT_FROM_MS:
+        return [f"{snapshot.name} is {snapshot.session['state']}."]
+    wait = age(due - snapshot.now)
+    if snapshot.session["state"] == "running":
         return [
-            f"{name} is a fork that has not been continued yet.",
-            *_command_lines(("continue", resume)),
+            f"{snapshot.name} is running, but the process that drove it has stopped.",
+            f"  A worker tries again in {wait}: the pause grows with each process that stops.",
+            *commands,
         ]
-    return [f"{name} is {session['state']}."]
+    head = f"{snapshot.name} is {snapshot.session['state']}, and due in {wait}:"
+    return [f"{head} the clock was ahead when its message was recorded.", *commands]
 
 
 def _failure_lines(snapshot: SessionSnapshot, settings: Settings) -> Lines:

@@ -13,9 +13,10 @@ from perdure.core.log import events
 from perdure.core.log.events import StampedEvent
 from perdure.core.session.call_table import in_order
 from perdure.core.session.calls import Call, CallStatus
+from perdure.core.session.naming import POISONED
 from perdure.core.session.state import Run, State
 
-MAX_TRIES: Final = 5
+POISON_AFTER: Final = 5  # processes that stopped while they drove a session
 SLOTS: Final = 16  # calls of one turn that run at the same time
 SHORT_BACK_OFF_MS: Final = 1_000  # up to this a back-off is waited for in place: parking costs more
 
@@ -40,6 +41,7 @@ class DriveView(Struct, frozen=True):
     limits: Limits = field(default_factory=Limits)
     grace: int | None = 0  # ms that deadlines are extended in place; None: deadlines do not count
     until: int | None = None  # end of the running time
+    poison_after: int = POISON_AFTER
 
 
 def plan(state: State, view: DriveView, now: int) -> Effect:
@@ -50,12 +52,12 @@ def plan(state: State, view: DriveView, now: int) -> Effect:
         return effects.CloseStrays(tuple(in_order(state.calls.strays.values())))
     if state.run is None or state.run.end is not None:
         return _summary_effect(state, view, now) or _idle_or_park(state, view)
-    if view.tries > MAX_TRIES:
-        return _repeated_crashes(view)
+    active = in_order(state.calls.active.values())
+    if (poison := _poison(state.run, active, view)) is not None:
+        return poison
     unchecked = tuple([c for c in state.unchecked_calls if c.unchecked not in view.checked])
     if unchecked:
         return effects.CheckResults(unchecked)
-    active = in_order(state.calls.active.values())
     if view.until is not None and view.until <= now:
         effect: Effect | None = _timeout(view.limits)
     elif state.calls.has_open:
@@ -92,10 +94,7 @@ def _start_effect(
 
 
 def _is_interrupted(call: Call, view: DriveView) -> bool:
-    running = call.status is CallStatus.RUNNING or (
-        call.status is CallStatus.WAITING and call.epoch is not None and not call.returned
-    )
-    return running and call.epoch != view.epoch
+    return call.is_started and call.epoch != view.epoch
 
 
 def _in_place_ending(blocking: Sequence[Call], view: DriveView, now: int) -> Effect | None:
@@ -139,8 +138,8 @@ def _summary_effect(state: State, view: DriveView, now: int) -> Effect | None:
     """Return the effect of a compaction requested for a session whose run has ended."""
     if not state.is_summary_due or view.is_asking_model:
         return None
-    if view.tries > MAX_TRIES:
-        return _repeated_crashes(view)
+    if view.tries > view.poison_after:
+        return _poisoned(view.tries - 1)
     if state.retry is not None and state.retry.next > now:
         return _back_off(state.retry.next, view, now)
     return effects.Summarize()
@@ -182,11 +181,27 @@ def _timeout(limits: Limits) -> Effect:
     )
 
 
-def _repeated_crashes(view: DriveView) -> Effect:
+def _poison(run: Run, waiting: Sequence[Call], view: DriveView) -> Effect | None:
+    """Return how to fail a run that stopped too many processes; None if it may continue.
+
+    Either they wrote nothing, or they stopped while the same tool ran.
+    """
+    if view.tries > view.poison_after:
+        return _poisoned(view.tries - 1)
+    for call in waiting:
+        if _is_interrupted(call, view):
+            crashes = run.crashes.get(call.tool, (0, None))[0] + 1  # this one is not recorded yet
+            if crashes >= view.poison_after:
+                return _poisoned(crashes, f" while {call.tool} ran")
+    return None
+
+
+def _poisoned(crashes: int, detail: str = "") -> Effect:
+    times = "once" if crashes == 1 else f"{crashes} times"
     return effects.FailRun(
-        f"drivers keep dying: {view.tries} workers claimed this session and wrote nothing",
-        "DRIVERS_KEEP_DYING",
-        "read the workers' logs, then resume the session",
+        f"the process that drove this session stopped {times}{detail}",
+        POISONED,
+        "read the logs of the workers and remove the cause; resuming the session tries again",
     )
 
 

@@ -100,6 +100,13 @@ class Call(Struct, frozen=True, gc=False):
         return self.status is not CallStatus.SETTLED
 
     @property
+    def is_started(self) -> bool:
+        """True if its intent is committed, and whether it ran is known only to its driver."""
+        return self.status is CallStatus.RUNNING or (
+            self.status is CallStatus.WAITING and self.epoch is not None and not self.returned
+        )
+
+    @property
     def is_pending(self) -> bool:
         """True if its outcome or decision comes from outside."""
         return self.status is CallStatus.GATED or (

@@ -19,6 +19,7 @@ _CACHE_SIZE: Final = (
     2_000  # recently composed names: one drive needs each of its names several times
 )
 _KIND: Final = "session:"
+POISONED: Final = "POISONED"  # code of a run that failed because it stopped too many processes
 _FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 

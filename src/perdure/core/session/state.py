@@ -34,6 +34,8 @@ class Run(Struct, frozen=True, gc=False):
     tokens: float = 0
     corrections: int = 0
     model: str | None = None  # the fallback that replaces the agent's own
+    # By tool: how many processes stopped while it ran, since it last returned; the last epoch.
+    crashes: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
     end: RunEnd | None = None
     output: Raw | None = None
     error: events.AgentError | None = None
@@ -256,10 +258,33 @@ def _change_call(state: State, call_id: str, change: Callable[[Call], Call]) -> 
 
 
 def _tool_started(state: State, _: StampedEvent, event: events.ToolStarted) -> State:
+    state = _count_crash(state, event.id, event.epoch)
     return _change_call(state, event.id, lambda call: calls.apply_started(call, event))
 
 
+def _count_crash(state: State, call_id: str, epoch: int | None = None) -> State:
+    """Count the process that stopped while a call ran, if the call had been started before."""
+    call, run = state.calls.get(call_id), state.run
+    if call is None or run is None or not call.is_started or call.epoch == epoch:
+        return state
+    count, counted_epoch = run.crashes.get(call.tool, (0, None))
+    if counted_epoch == call.epoch:  # by another call of the same tool
+        return state
+    crashes = {**run.crashes, call.tool: (count + 1, call.epoch)}
+    return replace(state, run=replace(run, crashes=crashes))
+
+
+def _forget_crashes(state: State, call_id: str) -> State:
+    call, run = state.calls.get(call_id), state.run
+    if call is None or run is None or call.tool not in run.crashes:
+        return state
+    crashes = {tool: count for tool, count in run.crashes.items() if tool != call.tool}
+    return replace(state, run=replace(run, crashes=crashes))
+
+
 def _tool_result(state: State, _: StampedEvent, event: events.ToolResult) -> State:
+    account = _count_crash if event.interrupted else _forget_crashes
+    state = account(state, event.tool_call_id)
     state = _change_call(state, event.tool_call_id, lambda call: call.moved(Move.SETTLE))
     if state.cancelling and not state.calls.has_open:
         return replace(state, cancelling=False)

@@ -22,6 +22,7 @@ from perdure.runtime.doctor.checks import (
 from perdure.runtime.doctor.integrity import IntegrityCheckup
 from perdure.runtime.doctor.postgres import schema_check, server_checks
 from perdure.runtime.queues import due_by_queue, workers_by_queue
+from perdure.runtime.records.entries import POISONED_STATE
 from perdure.store.files.inspect import FilesInspector
 from perdure.store.inspect import Sizes, StoreInspector, Vitals
 from perdure.store.postgres.inspect import PostgresInspector
@@ -111,6 +112,7 @@ class Checkup:
         yield from self._workers(vitals)
         yield from self._due(vitals)
         yield from self._stuck()
+        yield from self._poisoned()
         yield from self._calls()
 
     def _clock(self, vitals: Vitals) -> Checks:
@@ -214,6 +216,21 @@ class Checkup:
             )
         if not records:
             yield fine("STUCK", "sessions: none is stuck")
+
+    def _poisoned(self) -> Checks:
+        records = self._sessions(POISONED_STATE)
+        for record in records[:MAX_LISTED]:
+            resume = self.commands.command("sessions", "resume", record.id)
+            yield CheckResult(
+                "finding",
+                index.POISONED,
+                f"{index.session_label(record.tenant, record.id)} of agent {record.agent} failed: "
+                f"{record.problem_text or record.problem}",
+                f"read the logs of the workers and remove the cause, then: {resume}",
+                {"sessionID": record.id, "tenant": record.tenant, "agent": record.agent},
+            )
+        if not records:
+            yield fine(index.POISONED, "sessions: none stops its processes")
 
     def _calls(self) -> Checks:
         calls = self._open_calls()

@@ -117,6 +117,11 @@ class Driver:
         return self._log
 
     @property
+    def has_written(self) -> bool:
+        """True if this drive has recorded anything."""
+        return self._has_written
+
+    @property
     def cached_session(self) -> CachedSession:
         """The session as this drive left it, for the cache."""
         return CachedSession(self._log, self._writer.entry, self._writer.pending_entries())
@@ -208,6 +213,7 @@ class Driver:
             checked=self._checked,
             limits=self._agent.limits,
             grace=self._agent.blocking_grace_ms,
+            poison_after=self._resources.poison_after,
             until=self._clock.deadline(self._log, self._resources.store.now()),
         )
 

@@ -20,9 +20,12 @@ from perdure.runtime.engine.background import BackgroundTask
 from perdure.runtime.engine.driver import Driver
 from perdure.runtime.engine.heartbeat import LEASE_MS, LeaseHolder
 from perdure.runtime.engine.leases import (
+    SUSPECT_PAUSE_MS,
     UnreturnedLease,
     UnreturnedLeases,
+    is_suspect,
     leased_session,
+    split_suspects,
 )
 from perdure.runtime.records.cache import CachedSession
 from perdure.runtime.records.entries import SessionEntry
@@ -224,9 +227,20 @@ class Drives:
         async with self._pool_lock(agent):
             free = self._free_places(agent, request.limit)
             leases = await self.claim(request.kind, free, request.only) if free else []
+            leases, others = split_suspects(leases, may_drive_one=not self._has_suspect())
             drives = [Drive(lease, agent.name) for lease in leases]
             self.running.update((drive.lease.stream, drive) for drive in drives)
-            return drives
+        due = self._resources.store.now() + SUSPECT_PAUSE_MS
+        for lease in others:
+            await self._unreturned.release(UnreturnedLease(lease, due, is_counted=False))
+        return drives
+
+    def _has_suspect(self) -> bool:
+        """Return whether a drive here may be about to stop this process."""
+        return any(
+            is_suspect(drive.lease) and not (drive.driver is not None and drive.driver.has_written)
+            for drive in self.running.values()
+        )
 
     def _pool_lock(self, agent: ReadyAgent) -> AbstractAsyncContextManager[Any]:
         """Return a lock under which the running drives of a bounded pool are counted."""

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass, replace
+from typing import Final
 
 from perdure.core.log import events
 from perdure.core.session import naming as index
@@ -23,6 +24,9 @@ from perdure.store.base import (
 
 logger = logging.getLogger("perdure")
 
+SUSPECT_FROM_TRY: Final = 3
+SUSPECT_PAUSE_MS: Final = 2_000  # until a suspect that was not driven is due again
+
 
 @dataclass(frozen=True, slots=True)
 class UnreturnedLease:
@@ -31,6 +35,23 @@ class UnreturnedLease:
     lease: Lease
     due: int | None
     failure: PerdureError | None = None  # recorded as the error of the run
+    is_counted: bool = True  # False: nothing was driven under it
+
+
+def split_suspects(leases: list[Lease], *, may_drive_one: bool) -> tuple[list[Lease], list[Lease]]:
+    """Return the leases to drive and those to return.
+
+    Of sessions whose last two processes stopped before they wrote anything, one at a time is
+    driven: the others may be innocent, and would stop and be counted with the guilty one.
+    """
+    suspects = sorted(filter(is_suspect, leases), key=lambda lease: lease.tries)
+    others = suspects[1:] if may_drive_one else suspects
+    return [lease for lease in leases if lease not in others], others
+
+
+def is_suspect(lease: Lease) -> bool:
+    """Return whether the last two processes that drove the session wrote nothing."""
+    return lease.tries >= SUSPECT_FROM_TRY
 
 
 class UnreturnedLeases:
@@ -84,7 +105,8 @@ class UnreturnedLeases:
             fact = events.AgentError(run="", error=failure.message, code=failure.code)
             records = [as_record(fact, store.now())]
             puts = await self._failed_entry_puts(lease)
-        write = Write(lease.stream, records, lease, head, release=Release(unreturned.due))
+        release = Release(unreturned.due, unreturned.is_counted)
+        write = Write(lease.stream, records, lease, head, release=release)
         await store.commit(*self._outbox.with_deliveries([write], puts))
 
     async def _failed_entry_puts(self, lease: Lease) -> list[Put]:

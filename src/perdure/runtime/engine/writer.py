@@ -12,6 +12,7 @@ from perdure.core.driver.effects import Park
 from perdure.core.log import events
 from perdure.core.log.events import Event
 from perdure.core.pending.record import PendingRecord
+from perdure.core.session.naming import POISONED
 from perdure.core.session.state import State
 from perdure.errors import PerdureError, StoreError
 from perdure.runtime.agents.agents import ReadyAgent
@@ -239,6 +240,7 @@ class LeasedWriter:
     ) -> SessionEntry | None:
         after, record = plan.after.state, self.entry.record
         state = after.status if problem is None else "waiting"
+        problem = problem or _poisoning(after)
         code = None if problem is None else problem.code
         is_same = record.state == state and record.problem == code
         if is_same and (not parked or not plan.facts):
@@ -274,6 +276,13 @@ def unsaved(error: StoreError) -> StoreError:
 
 def _pause_s(attempt: int) -> float:
     return float(min(0.01 * 2**attempt, MAX_PAUSE_S))
+
+
+def _poisoning(state: State) -> PerdureError | None:
+    error = None if state.run is None else state.run.error
+    if error is None or error.code != POISONED:
+        return None
+    return PerdureError(error.error, code=POISONED)
 
 
 def _difference(before: Any, now: Any) -> events.AgentChanged:

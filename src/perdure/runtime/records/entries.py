@@ -24,6 +24,7 @@ logger = logging.getLogger("perdure")
 
 WhileWaiting = Literal["queue", "reject", "cancel_calls"]
 PAGE: Final = 500  # entries per read
+POISONED_STATE: Final = "poisoned"  # entry state of a session that failed as POISONED
 STUCK: Final = "stuck"  # entry state of a session that needs code its driver did not have
 
 
@@ -74,12 +75,12 @@ class SessionEntry(Struct, frozen=True, gc=False):
 
     def put(self, **changes: Any) -> Put:
         """Return the put of these changes, conditional on the present version."""
-        record = replace(self.record, **changes)
+        record = _updated(self.record, changes)
         return session_put(record, self.index_entry.version, self.stream)
 
     def with_changes(self, **changes: Any) -> "SessionEntry":
         """Return the entry of the next version with these changes; `as_put` puts it."""
-        record = replace(self.record, **changes)
+        record = _updated(self.record, changes)
         entry, state = self.index_entry, _entry_state(record)
         data = index.encode(record)
         return SessionEntry(
@@ -124,7 +125,16 @@ def session_put(record: SessionRecord, expect: int, stream: str) -> Put:
 
 
 def _entry_state(record: SessionRecord) -> str:
+    if record.problem == index.POISONED:
+        return POISONED_STATE
     return STUCK if record.problem is not None else record.state
+
+
+def _updated(record: SessionRecord, changes: Mapping[str, Any]) -> SessionRecord:
+    record = replace(record, **changes)
+    if record.problem == index.POISONED and record.state != "failed":  # a new run
+        return replace(record, problem=None, problem_text=None)
+    return record
 
 
 def pending_put(record: PendingRecord, expect: int, stream: str) -> Put:

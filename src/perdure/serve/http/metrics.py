@@ -15,7 +15,7 @@ from perdure.core.literals import CallKind, PendingStatus, RunState
 from perdure.core.pending.record import OPEN_STATUSES
 from perdure.core.webhooks.deliveries import KIND as DELIVERY
 from perdure.core.webhooks.deliveries import DeliveryStatus
-from perdure.runtime.records.entries import STUCK, all_entries
+from perdure.runtime.records.entries import POISONED_STATE, STUCK, all_entries
 from perdure.store.base import Census, Store
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -23,7 +23,7 @@ FRESH_S: Final = 5.0  # counts that are younger are returned again
 WALK_PAUSE_FACTOR: Final = 100  # a walk of one second is not repeated for a hundred seconds
 PAGE: Final = 500
 
-SESSION_STATES: Final = (*get_args(RunState), STUCK)
+SESSION_STATES: Final = (*get_args(RunState), STUCK, POISONED_STATE)
 SETTLED_STATUSES: Final = tuple(
     str(status) for status in get_args(PendingStatus) if status not in OPEN_STATUSES
 )
@@ -148,7 +148,8 @@ def store_metrics(census: Census, open_calls: OpenCalls, now: int) -> list[Metri
         _metric("build_info", "gauge", "Versions of perdure and Python.", 1, build),
         _gauge_by(
             "sessions",
-            "Sessions by state; stuck: no worker has the code to continue it.",
+            "Sessions by state; stuck: no worker has the code to continue it; "
+            "poisoned: failed, because it stopped too many processes.",
             "state",
             {state: entries.get(("session", state), 0) for state in SESSION_STATES},
         ),

@@ -269,6 +269,21 @@ async def tries_count_the_claims_since_a_driver_wrote(harness: Harness) -> None:
 
 
 @cases.case("leases")
+async def a_claim_can_be_returned_without_being_counted(harness: Harness) -> None:
+    """A session that was claimed and not driven is not suspected of what other sessions do."""
+    store = await harness.open()
+    await make(store, "s")
+    await _die_once(harness, store, "worker-1")
+    await join(store, "writer")
+    for _ in range(2):
+        lease = await claim(store, "writer", "s")
+        assert lease.tries == 2
+        release = Release(0, counted=False)
+        await store.commit([Write("s", fence=lease, head=lease.head, release=release)])
+    assert (await claim(store, "writer", "s")).tries == 2
+
+
+@cases.case("leases")
 async def a_released_stream_is_due_when_the_release_says(harness: Harness) -> None:
     """Without a due time it is parked until a wake-up."""
     store = await harness.open()
