@@ -4,16 +4,22 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import click
 import msgspec
 import pytest
 from tests.support.http_client import Client, MakeClient, client, client_of, rt
 from tests.support.http_shop import TOKENS, agent, parked
 from tests.support.runtimes import MakeRuntime, clock, in_memory, memory
 
-from perdure import Agent, Refused, Runtime, asgi, tool
-from perdure.core.json_depth import MAX_DEPTH
+from perdure import Agent, ApprovalRequired, Refused, Runtime, asgi, tool
+from perdure.cli.commands.types import change, json_object
+from perdure.core.conversation.messages import Answer
+from perdure.core.json_depth import MAX_DEPTH, is_deeper
 from perdure.core.log import events
+from perdure.core.providers.stream import requested_call
 from perdure.core.session.naming import session_key
+from perdure.core.transfer.foreign import parse
+from perdure.runtime.storable import storable_answer
 from perdure.store.base import Put, Record, Write
 from perdure.store.memory import MemoryStore
 from perdure.testing import ScriptedModel
@@ -260,3 +266,47 @@ def test_doctor_reports_a_session_that_is_nested_too_deeply() -> None:
     record = StoredRecord(1, "metadata", 0, data)
     log = read_readable(StreamInspection("s//s", "session:a", 1, 0, False, None, None, (record,)))
     assert log.unreadable[0][0] == 1
+
+
+# --- other ways in --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("depth", [150, 958, 50_000])
+def test_a_session_of_another_program_that_is_nested_too_deeply_is_refused(depth: int) -> None:
+    call = f'{{"type":"tool_use","id":"c","name":"t","input":{nested_text(depth)}}}'
+    data = f'[{{"role":"user","content":"Hi"}},{{"role":"assistant","content":[{call}]}}]'
+    with pytest.raises(Refused) as refused:
+        parse(data.encode())
+    assert refused.value.code == "TOO_DEEP"
+
+
+def test_options_of_the_command_line_that_are_nested_too_deeply_are_refused() -> None:
+    text = nested_text(50_000)
+    for read in (lambda: json_object(text), lambda: change(f"key={text}")):
+        with pytest.raises(click.BadParameter, match="nested too deeply"):
+            read()
+
+
+@pytest.mark.parametrize("depth", [150, 50_000])
+def test_arguments_from_a_provider_are_bounded_with_its_own_response(depth: int) -> None:
+    arguments = f'{{"value":{nested_text(depth)}}}'
+    call = requested_call("c", "t", arguments)
+    native = f'[{{"type":"tool_use","input":{arguments}}}]'.encode()
+    answer, problems = storable_answer(Answer(calls=(call,), native=native))
+    assert problems["c"].startswith("The arguments are nested deeper than 100 levels")
+    assert answer.native is None
+    assert not is_deeper(msgspec.json.encode(answer.calls[0].params), MAX_DEPTH)
+
+
+async def test_details_of_a_tool_that_asks_are_bounded(in_memory: MakeRuntime) -> None:
+    @tool
+    def ask() -> str:
+        """Ask a person."""
+        raise ApprovalRequired("May I?", details=nested(958))
+
+    turns: list[dict[str, Any]] = [{"calls": [{"tool": "ask"}]}, {"text": "Sorry."}]
+    async with in_memory(Agent("a", model=ScriptedModel(turns), tools=[ask])) as rt:
+        session = rt.session("s", agent="a")
+        assert (await session.run("Go")).output == "Sorry."
+        (answer,) = [event for event in await session.events() if event.type == "tool_result"]
+        assert "details is nested deeper than 100 levels" in answer.data["result"]
