@@ -3,26 +3,25 @@
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from perdure.app import Runtime, tenant_of
+from perdure.core.literals import RunState
+from perdure.core.pending import requests
 from perdure.core.pending.record import APPROVER_KINDS, PendingRecord
+from perdure.core.session.naming import SessionRecord
+from perdure.core.session.projections import TABLE, StateDetails, project
 from perdure.errors import Refused
 from perdure.hitl.access import open_service
+from perdure.runtime.records.entries import STUCK
 from perdure.runtime.sessions.service import Service
+from perdure.runtime.values import PendingCall
 
 logger = logging.getLogger("perdure")
 
 INPUT_REQUIRED: Final = "INPUT_REQUIRED"
 _PREFIX: Final = "TASK_STATE_"
-_STATES: Final = {  # A2A names of states, and ours
-    "SUBMITTED": "pending",
-    "WORKING": "running",
-    "COMPLETED": "completed",
-    "FAILED": "failed",
-    "CANCELED": "cancelled",
-    "CANCELLED": "cancelled",
-}
+_PROJECTED: Final = {row.a2a for row in TABLE.values()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,34 +38,54 @@ class TaskStatus:
 async def get_tasks_by_state(rt: Runtime, state: str) -> list[TaskStatus]:
     """Return all tasks in a state: INPUT_REQUIRED, WORKING …, or a state of a session.
 
-    Reads only the index. The task of a session is its last run.
+    Reads only the index. The task of a session is its last run; a session that has had no message
+    has none.
     """
-    service = open_service(rt)
+    service, tenant = open_service(rt), tenant_of(rt)
     name = state.upper().removeprefix(_PREFIX)
-    if name == INPUT_REQUIRED:
-        return [task async for task in _waiting_tasks(service, tenant_of(rt))]
-    own = _STATES.get(name, name.lower())
-    if own not in {*_STATES.values(), "waiting"}:
+    name = "CANCELED" if name == "CANCELLED" else name
+    if name not in _PROJECTED and name.lower() not in get_args(RunState):
         raise Refused(f"{state!r} is not a state of a task", code="STATE_INVALID")
-    return [
-        TaskStatus(
-            entry.record.task_id or "",
-            entry.record.id,
-            entry.record.agent,
-            state,
-            entry.record.tenant,
-        )
-        async for entry in service.sessions(tenant_of(rt), own)
+    for_approver = {
+        (record.tenant, record.session_id, record.task_id)
+        async for record in service.calls.list(tenant)
+        if record.kind in APPROVER_KINDS
+    }
+    shown = state if state.islower() and name != INPUT_REQUIRED else name
+    tasks = [
+        TaskStatus(record.task_id, record.id, record.agent, shown, record.tenant)
+        async for record in _records(service, tenant, _stored_states(name))
+        if record.task_id is not None and name in _names(record, for_approver)
     ]
+    return sorted(tasks, key=lambda task: (task.tenant, task.context_id))
 
 
-async def _waiting_tasks(service: Service, tenant: str | None) -> AsyncIterator[TaskStatus]:
-    task_ids: set[str] = set()
-    async for record in service.calls.list(tenant):
-        if record.kind in APPROVER_KINDS and record.task_id not in task_ids:
-            task_ids.add(record.task_id)
-            names = (record.task_id, record.session_id, record.agent)
-            yield TaskStatus(*names, INPUT_REQUIRED, record.tenant)
+def _stored_states(name: str) -> set[str]:
+    """Return the states of session entries that may have a task in this state."""
+    if name not in _PROJECTED:
+        return {name.lower(), STUCK}
+    return {STUCK, *(details.state for details, row in TABLE.items() if row.a2a == name)} | (
+        {"pending", "running"} if name == INPUT_REQUIRED else set()
+    )
+
+
+async def _records(
+    service: Service, tenant: str | None, states: set[str]
+) -> AsyncIterator[SessionRecord]:
+    for state in sorted(states):
+        async for entry in service.sessions(tenant, state):
+            yield entry.record
+
+
+def _names(record: SessionRecord, for_approver: set[tuple[str, str, str]]) -> set[str]:
+    """Return the names of a task's state: ours, and that of A2A."""
+    is_for_approver = (record.tenant, record.id, record.task_id) in for_approver
+    details = StateDetails(record.state)
+    if not record.is_over and is_for_approver:  # its driver may run other calls of the turn
+        details = StateDetails("waiting", waits_for="approver")
+    elif record.state == "waiting":
+        details = StateDetails("waiting", waits_for="submitter")
+    return {record.state.upper(), project(details).a2a}
 
 
 async def recover_waiting_tasks(rt: Runtime) -> list[TaskStatus]:
@@ -76,19 +95,9 @@ async def recover_waiting_tasks(rt: Runtime) -> list[TaskStatus]:
     return waiting
 
 
-def approval_request(record: PendingRecord) -> dict[str, Any]:
-    """Return the message that asks an approver about a call: a text, and the same as data."""
-    data: dict[str, Any] = {
-        "interaction_type": "tool_approval",
-        "tool_name": record.tool,
-        "tool_input": record.redacted.input,
-        "options": ["approve", "deny"],
-        "tool_call_id": record.call_id,
-        "task_id": record.task_id,
-        "pending_id": record.id,
-        "expires_at": record.timeout,
-    }
-    if record.kind == "question":
-        data |= {"interaction_type": "question", "options": []}
-    parts = [{"type": "text", "text": record.prompt or ""}, {"type": "data", "data": data}]
-    return {"role": "agent", "parts": parts, "task_id": record.task_id}
+def approval_request(call: PendingCall | PendingRecord) -> dict[str, Any]:
+    """Return the message that asks an approver about a call: a text, and the same as data.
+
+    Every JSON of such a call has it as `request`.
+    """
+    return call.request if isinstance(call, PendingCall) else requests.approval_request(call)

@@ -91,6 +91,7 @@ class Resources:
             args=record.input if inside else record.redacted.input,
             call_id=record.call_id,
             effect_id=record.effect_id,
+            task_id=record.task_id,
             prompt=record.prompt,
             external_ref=record.external_ref,
             created_at=instant(record.time.created),

@@ -12,6 +12,7 @@ from typing_extensions import TypeVar
 
 from perdure.core.durations import duration_ms
 from perdure.core.literals import CallKind, DecisionKind, PendingStatus
+from perdure.core.pending.requests import request_message
 from perdure.errors import PerdureError, Refused
 from perdure.runtime.thread_calls import COMPLETED
 
@@ -96,6 +97,7 @@ class PendingCall:
     args: Mapping[str, Any] = field(hash=False)
     call_id: str
     effect_id: str
+    task_id: str = ""
     prompt: str | None = None
     external_ref: str | None = None
     created_at: datetime
@@ -127,6 +129,21 @@ class PendingCall:
                 hint="read call.callback_secret in the tool, and pass it to the submitter",
             )
         return self._secret()
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """The message that asks an approver about this call, as text and as data."""
+        return request_message(
+            kind=self.kind,
+            prompt=self.prompt,
+            decisions=self.allowed_decisions,
+            tool_name=self.tool,
+            tool_input=dict(self.args),
+            tool_call_id=self.call_id,
+            task_id=self.task_id,
+            pending_id=self.id,
+            expires_at=self.expires_at and round(self.expires_at.timestamp() * 1000),
+        )
 
     def mark_started(self) -> Awaitable[None]:
         """Mark the external work as started (`processing`). No effect outside the tool.

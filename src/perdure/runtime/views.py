@@ -16,10 +16,12 @@ from perdure.core.log.stop_reasons import StopReason, stop_reason
 from perdure.core.pending.record import (
     APPROVER_KINDS,
     NO_POLICY,
+    TOOL_MISSING,
     PendingDecision,
     PendingRecord,
     PendingVote,
 )
+from perdure.core.pending.requests import approval_request, event_request
 from perdure.core.session import queues
 from perdure.core.session.naming import SessionRecord
 from perdure.core.session.permissions import RememberedPermission
@@ -34,10 +36,14 @@ from perdure.runtime.values import Decision, PendingCall
 T_co = TypeVar("T_co", covariant=True, default=Any)
 
 PROBLEMS: Mapping[str, str] = {
+    TOOL_MISSING: "the agent has no tool of this name any more, so that the call cannot run",
     "START_INTERRUPTED": "the process stopped while this call was being started; it may or may "
     "not have begun outside",
 }
-HINTS: Mapping[str, str] = {ServerDown.code: DOWN_HINT}
+HINTS: Mapping[str, str] = {
+    ServerDown.code: DOWN_HINT,
+    TOOL_MISSING: "deploy the tool again, or deny or respond instead",
+}
 
 
 def instant(ms: int) -> datetime:
@@ -135,7 +141,10 @@ def pending_json(record: PendingRecord, callback_url: str | None = None) -> dict
     shown["late"] = record.late
     shown["ancestry"] = list(record.ancestry)
     shown |= _decision_fields(record)
+    shown["problem"] = record.problem
     shown["callbackURL"] = shown["webhookURL"] = callback_url
+    if record.kind in APPROVER_KINDS:
+        shown["request"] = approval_request(record)
     for private in PRIVATE:
         shown.pop(private, None)
     return shown
@@ -365,4 +374,6 @@ def public_event(stream_names: tuple[str, str], record: Any) -> Event:
     except (msgspec.MsgspecError, UnicodeDecodeError, Corrupt) as error:
         raise unreadable_record(record, error) from error
     shown = redact_event_data(record.type, data)
+    if record.type == "pending" and shown.get("kind") in APPROVER_KINDS:
+        shown = {**shown, "request": event_request(shown)}
     return Event(session_id, record.seq, record.pos, record.type, record.at, shown, tenant)

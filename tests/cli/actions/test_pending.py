@@ -183,6 +183,12 @@ def test_a_tool_that_is_gone_refuses_approval_and_is_found_by_the_check(shop: Sh
     refused = shop.run("approve", "@last", app=gone)
     assert refused.exit_code == 2
     assert "has no tool 'refund' any more" in refused.stderr
+    for words in (("pending", "show", "@last"), ("sessions", "show", "s1")):
+        lines = shop.run(*words, app=gone).stdout
+        assert "TOOL_MISSING" in lines
+        assert "perdure approve" not in lines
+        assert "perdure deny" in lines
+    assert "TOOL_MISSING" in shop.run("pending", "list", app=gone).stdout
     checked = shop.run("agents", "check", app=gone)
     assert checked.exit_code == 1
     assert "TOOL_MISSING" in checked.stdout

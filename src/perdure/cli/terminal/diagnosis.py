@@ -8,6 +8,7 @@ from perdure.cli.settings import Settings
 from perdure.cli.terminal.live import pending_line
 from perdure.cli.terminal.terminal import age, line, plural
 from perdure.errors import Corrupt
+from perdure.runtime.views import PROBLEMS
 
 Lines = list[str]
 Json = Mapping[str, Any]
@@ -193,7 +194,9 @@ def _pending_lines(snapshot: SessionSnapshot, settings: Settings) -> Lines:
             f"  {text}" + (f", waiting for {age(since)}" if since >= SHOW_AGE_FROM_MS else "")
         )
         if call.get("problem"):
-            lines.append(f"      {call['problem']}: the external work may or may not have started")
+            lines.append(
+                f"      {call['problem']}: {PROBLEMS.get(call['problem'], '')}".rstrip(": ")
+            )
         lines += [f"    {text}" for text in pending_commands(call, settings)]
     return lines
 

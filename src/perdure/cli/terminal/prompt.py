@@ -75,7 +75,8 @@ class DecisionPrompt:
     async def ask_all(self, session: Json) -> bool:
         """Ask about every pending call of a session. Return True if all were decided."""
         for call in session["pending"]:
-            if call["kind"] not in APPROVER_KINDS or not await self.ask(call):
+            is_askable = call["kind"] in APPROVER_KINDS and not call.get("problem")
+            if not is_askable or not await self.ask(call):
                 return False
         return bool(session["pending"])
 

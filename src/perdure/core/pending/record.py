@@ -19,6 +19,10 @@ APPROVER_KINDS: Final[frozenset[CallKind]] = frozenset({"approval", "question"})
 OPEN_STATUSES: Final[frozenset[PendingStatus]] = frozenset({"waiting", "processing"})
 
 
+TOOL_MISSING: Final = "TOOL_MISSING"  # problem of a call whose agent has lost its tool
+_RUNNING: Final[frozenset[DecisionKind]] = frozenset({"approve", "edit"})  # they run the call
+
+
 class Verb(StrEnum):
     """Transition of a pending call, requested from outside."""
 
@@ -200,6 +204,15 @@ class PendingRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     @property
     def allowed_decisions(self) -> tuple[DecisionKind, ...]:
         """The kinds of decisions that it accepts."""
+        kinds = self._policy_decisions
+        return tuple(kind for kind in kinds if kind not in _RUNNING) if self._cannot_run else kinds
+
+    @property
+    def _cannot_run(self) -> bool:
+        return self.problem == TOOL_MISSING
+
+    @property
+    def _policy_decisions(self) -> tuple[DecisionKind, ...]:
         policy = self.policy
         if policy is not None and policy.allowed_decisions and self.kind == "approval":
             return policy.allowed_decisions

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from perdure.core.pending.commands import Approve, Command, Respond, SubmitResult
-from perdure.core.pending.record import PendingRecord
+from perdure.core.pending.record import TOOL_MISSING, PendingRecord
 from perdure.core.pending.settlement import RESULT_INVALID, submitted_result
 from perdure.core.roles import ROLES
 from perdure.errors import Refused
@@ -15,6 +15,7 @@ from perdure.runtime.agents.agents import Agents, ReadyAgent
 from perdure.runtime.records.content import check_json, check_size, check_text
 from perdure.runtime.tools.invoke import is_valid_result
 from perdure.runtime.tools.tool import Tool
+from perdure.runtime.views import HINTS
 
 
 def checked_command(command: Command) -> Command:
@@ -80,8 +81,8 @@ async def check_acceptable(agents: Agents, record: PendingRecord, command: Comma
         case Approve() if tool is None:
             raise Refused(
                 f"agent {agent.name!r} has no tool {record.tool!r} any more",
-                code="TOOL_MISSING",
-                hint="deploy the tool again, or deny or respond instead",
+                code=TOOL_MISSING,
+                hint=HINTS[TOOL_MISSING],
             )
         case Approve() if tool is not None:
             _check_approved(agent, tool, {**record.input, **(command.args or {})})
@@ -95,6 +96,16 @@ async def check_acceptable(agents: Agents, record: PendingRecord, command: Comma
         case _:
             pass
     return tool is not None
+
+
+def with_problem(agents: Agents, record: PendingRecord) -> PendingRecord:
+    """Return the record with the problem TOOL_MISSING if its call could not run here."""
+    if record.kind != "approval" or not record.is_open or record.problem is not None:
+        return record
+    agent = agents.find(record.agent)
+    if agent is None or agent.problem is not None or agent.tool(record.tool) is not None:
+        return record
+    return msgspec.structs.replace(record, problem=TOOL_MISSING)
 
 
 def _check_approved(agent: ReadyAgent, tool: Tool[..., Any], args: dict[str, Any]) -> None:

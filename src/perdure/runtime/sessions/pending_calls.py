@@ -27,7 +27,11 @@ from perdure.runtime.records.entries import (
 )
 from perdure.runtime.records.log import as_record
 from perdure.runtime.resources import Resources
-from perdure.runtime.sessions.command_checks import check_acceptable, checked_command
+from perdure.runtime.sessions.command_checks import (
+    check_acceptable,
+    checked_command,
+    with_problem,
+)
 from perdure.runtime.sessions.runs import Runs
 from perdure.runtime.values import PendingCall
 from perdure.runtime.views import pending_json
@@ -84,11 +88,11 @@ class PendingCalls:
 
     def view(self, record: PendingRecord) -> PendingCall:
         """Return a record as users hold it."""
-        return self._resources.pending_call(record)
+        return self._resources.pending_call(with_problem(self._agents, record))
 
     def to_json(self, record: PendingRecord) -> dict[str, Any]:
         """Return a record as JSON, with its callback URL."""
-        return pending_json(record, self.view(record).callback_url)
+        return pending_json(with_problem(self._agents, record), self.view(record).callback_url)
 
     # --- writing ------------------------------------------------------------------------------
 

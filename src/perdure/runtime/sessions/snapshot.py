@@ -21,6 +21,7 @@ from perdure.runtime.records.entries import (
 )
 from perdure.runtime.records.log import Log, read_log
 from perdure.runtime.resources import Resources
+from perdure.runtime.sessions.command_checks import with_problem
 from perdure.runtime.views import Result, Snapshot, early_stop, instant, stored_problem
 
 
@@ -76,6 +77,7 @@ class Snapshots(Struct, frozen=True):
         elif log.state.open_calls:
             calls = open_calls(self.resources.store, entry.stream)
             records = [pending.decode(call.data) async for call in calls]
+        records = [with_problem(self.agents, record) for record in records]
         if len(records) > 1:
             order = {call.id: call.index for call in log.state.calls.values()}
             records.sort(key=lambda call: (call.time.created, order.get(call.call_id, 0), call.id))

@@ -50,6 +50,7 @@ def _pending() -> Schema:
         "missingApprovals": INTEGER,
     }
     properties |= {"callbackURL": NULLABLE_TEXT, "webhookURL": NULLABLE_TEXT, "blocking": BOOLEAN}
+    properties["request"] = OBJECT  # of approvals and questions
     return object_schema([*record["required"], "status", "tenant", "callbackURL"], **properties)
 
 
@@ -93,10 +94,18 @@ _SESSION: Final[dict[str, Any]] = {
 }
 
 SESSION: Final = object_schema(_SESSION, **_SESSION, treeUsage=_SESSION["usage"])
+SENT: Final = object_schema(
+    (*_SESSION, "decided"),
+    **_SESSION,
+    treeUsage=_SESSION["usage"],
+    decided=BOOLEAN,
+    pendingID=TEXT,
+    duplicate=BOOLEAN,
+)
 SESSIONS: Final = page_schema("sessions", SESSION)
 MESSAGES: Final = object_schema(("messages",), messages={"type": "array", "items": OBJECT})
 DELETED: Final = object_schema(
-    ("sessionID", "deleted"), sessionID=TEXT, deleted={"type": "boolean"}
+    ("sessionID", "deleted", "state"), sessionID=TEXT, deleted=BOOLEAN, state=_SESSION["state"]
 )
 EVENT: Final = object_schema(
     ("seq", "type", "timestamp", "data"),

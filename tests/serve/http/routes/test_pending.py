@@ -6,6 +6,7 @@ import pytest
 from tests.serve.http.test_app import refusal
 from tests.support.http_client import Client, MakeClient
 from tests.support.http_shop import TOKENS, parked
+from tests.support.shop import agent, clerk, look, paused
 
 from perdure import Agent, Runtime, asgi, tool
 from perdure.store.memory import MemoryStore
@@ -231,3 +232,55 @@ async def test_pages_are_json_for_now(client: Client, accept: str) -> None:
     answer = await client.get("/pending", headers={"Accept": accept})
     assert answer.headers["Content-Type"] == "application/json"
     assert answer.headers["Vary"] == "Accept"
+
+
+async def test_every_json_of_a_call_has_the_message_that_asks_about_it(
+    rt: Runtime, client: Client
+) -> None:
+    """S4.6: lists, single calls, sessions and events; not of a deferred call."""
+    ids = await parked(rt)
+    calls = {call["kind"]: call for call in (await listed(client))["pending"]}
+    text, data = calls["approval"]["request"]["parts"]
+    assert text == {"type": "text", "text": calls["approval"]["prompt"]}
+    assert data["data"]["options"] == ["approve", "deny"]
+    assert data["data"]["tool_input"] == {"order": 991, "cents": 4200}
+    assert data["data"]["pending_id"] == ids["approval"]
+    question = calls["question"]["request"]["parts"][1]["data"]
+    assert (question["interaction_type"], question["options"]) == ("question", [])
+    assert "request" not in calls["tool"]
+    shown = (await client.get(f"/pending/{ids['approval']}")).json()
+    assert shown["request"] == calls["approval"]["request"]
+    session = (await client.get("/sessions/s")).json()
+    assert [call.get("request") for call in session["pending"]] == [
+        calls[call["kind"]].get("request") for call in session["pending"]
+    ]
+    events = (await client.get("/sessions/s/events")).json()["events"]
+    asked = [event["data"] for event in events if event["type"] == "pending"]
+    assert {event["kind"]: event.get("request") for event in asked} == {
+        kind: call.get("request") for kind, call in calls.items()
+    }
+
+
+async def test_a_call_whose_tool_is_missing_has_a_problem_and_cannot_be_approved(
+    memory: MemoryStore, client_of: MakeClient
+) -> None:
+    """S4.33: the server knows the agent, and the agent has lost its tool."""
+    before, after = clerk(), agent({"text": "Done."}, tools=[look])
+    async with Runtime(memory, agents=[before]) as rt:
+        await paused(rt, before)
+    async with Runtime(memory, agents=[after]) as rt:
+        client = client_of(asgi(rt, auth=TOKENS))
+        (call,) = (await listed(client))["pending"]
+        assert call["problem"] == "TOOL_MISSING"
+        assert call["allowedDecisions"] == ["deny", "respond"]
+        assert call["request"]["parts"][1]["data"]["options"] == ["deny"]
+        assert (await client.get(f"/pending/{call['id']}")).json()["problem"] == "TOOL_MISSING"
+        session = (await client.get("/sessions/s")).json()
+        assert (session["state"], session["pending"][0]["problem"]) == ("waiting", "TOOL_MISSING")
+        assert session["problem"]["code"] == "TOOL_MISSING"
+        assert "deploy the tool again" in session["problem"]["hint"]
+        refusal(await client.post(f"/pending/{call['id']}/approve"), 400, "TOOL_MISSING")
+        (pending,) = [item async for item in rt.pending()]
+        assert pending.problem is not None
+        assert pending.problem.code == "TOOL_MISSING"
+        assert (await client.post(f"/pending/{call['id']}/deny")).status_code == 200
