@@ -128,6 +128,8 @@ MATRIX = [
         "{hitl: {mode: async}}",
         "async HITL requires a durable session_store ('mem' is memory)",
     ),
+    *((None, f"{{hitl: {{mode: {empty}}}}}", "blocking") for empty in ("null", "~")),
+    ("main-db", "{hitl: {mode: null}}", "async"),
     (
         None,
         "{hitl: {mode: sync}}",

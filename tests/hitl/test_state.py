@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.runtimes import MakeRuntime
+from tests.support.shop import agent
 
 from perdure.errors import Refused
 from perdure.hitl import (
@@ -14,6 +16,8 @@ from perdure.hitl import (
     ToolCall,
     capture_execution_state,
     deserialize_execution_state,
+    load_execution_state_from_session,
+    restore_reasoning_state,
     serialize_execution_state,
 )
 
@@ -125,6 +129,19 @@ def test_a_state_that_says_it_beside_its_snapshot_is_read_too() -> None:
         (b"{}", "failed to load execution state: Object missing required field `task_id`"),
         (b'{"version": 0}', "failed to load execution state: 0 is not a version"),
         (b'{"version": 2}', "failed to load execution state: version 2 is newer"),
+        (b'{"version": true}', "failed to load execution state: True is not a version"),
+        (
+            b'{"task_id": "t", "context_id": "c", "reasoning_state": "x"}',
+            "failed to load execution state: its reasoning_state is not an object",
+        ),
+        (
+            b'{"task_id": "t", "context_id": "c", "reasoning_state": []}',
+            "failed to load execution state: its reasoning_state is not an object",
+        ),
+        (
+            b'{"task_id": "t", "context_id": "c", "query": ' + b"[" * 9999 + b"]" * 9999 + b"}",
+            "failed to load execution state: ",
+        ),
         (
             b'{"task_id": "t", "context_id": "c", "reasoning_state": {"iteration": "x"}}',
             "failed to load execution state: Expected `int`",
@@ -137,6 +154,82 @@ def test_what_cannot_be_read_is_told(data: bytes, why: str) -> None:
         deserialize_execution_state(data)
     assert caught.value.message.startswith(why)
     assert caught.value.code == "STATE_CORRUPT"
+
+
+def test_a_state_as_go_writes_it_is_read() -> None:
+    """SX.5 S4.18: empty lists and maps are null there."""
+    null = {"args": None, "redact": None}
+    state = deserialize_execution_state(
+        json.dumps(
+            {
+                "task_id": "t",
+                "context_id": "c",
+                "query": "Go",
+                "history": None,
+                "pending_tool_call": {"id": "c1", "name": "refund", **null},
+                "reasoning_state": {
+                    "iteration": 1,
+                    "history": None,
+                    "current_turn": None,
+                    "first_iteration_tool_calls": [{"id": "c1", "name": "refund", **null}],
+                    "sub_agents": None,
+                },
+            }
+        )
+    )
+    assert (state.history, state.current_turn, state.iteration) == ((), (), 1)
+    assert state.pending_tool_call == ToolCall("c1", "refund")
+    assert state.reasoning_state.first_iteration_tool_calls == (ToolCall("c1", "refund"),)
+
+
+ODD_VALUES: tuple[Any, ...] = (None, True, -1, 1.5, "x", "", [], ["x"], [None], {}, {"x": 1}, [{}])
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the path of every value inside a JSON value."""
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    paths: list[tuple[Any, ...]] = []
+    for key, item in items:
+        paths.append((*path, key))
+        if isinstance(item, dict | list):
+            paths += _places(item, (*path, key))
+    return paths
+
+
+def _damaged(data: bytes, path: tuple[Any, ...], odd: Any) -> bytes:
+    value = parent = json.loads(data)
+    for key in path[:-1]:
+        parent = parent[key]
+    parent[path[-1]] = odd
+    return json.dumps(value).encode()
+
+
+async def test_every_wrong_shape_is_refused_or_makes_a_session_that_can_be_read(
+    in_memory: MakeRuntime,
+) -> None:
+    """S4.18: each value of a state, replaced by values of every other type."""
+    data = serialize_execution_state(replace(STATE, context_id="s0"))
+    outcomes = {"refused": 0, "restored": 0}
+    async with in_memory(agent({"text": "Done."}, sub_agents=[])) as rt:
+        for number, path in enumerate(_places(json.loads(data))):
+            for odd in ODD_VALUES:
+                try:
+                    state = deserialize_execution_state(_damaged(data, path, odd))
+                    name = f"s{number}"
+                    state = replace(state, context_id=name)
+                    state = replace(
+                        state, reasoning_state=replace(state.reasoning_state, sub_agents=())
+                    )
+                    await restore_reasoning_state(rt, state)
+                except Refused:
+                    outcomes["refused"] += 1
+                    continue
+                outcomes["restored"] += 1
+                assert (await rt.session(name).get()).state == "waiting"
+                await load_execution_state_from_session(rt, name, state.task_id)
+                await rt.session(name).delete()
+    assert outcomes["refused"] > 100
+    assert outcomes["restored"] > 100
 
 
 def test_a_state_needs_a_session() -> None:

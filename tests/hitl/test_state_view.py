@@ -1,6 +1,8 @@
 """The state of our own paused runs: computed from the log, saved beside it, restored elsewhere."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -19,6 +21,8 @@ from perdure.hitl import (
     save_execution_state_to_session,
     update_session_metadata,
 )
+from perdure.store.base import Write
+from perdure.store.memory import MemoryStore
 from perdure.testing import ScriptedModel
 
 ON_EVERY_STORE = pytest.mark.parametrize("runtime", ["memory", "sqlite", "postgres"], indirect=True)
@@ -132,6 +136,24 @@ async def test_what_was_saved_wins_until_it_is_cleared(runtime: MakeRuntime) -> 
         assert dict((await rt.session("s").get()).metadata) == {}
 
 
+async def test_a_state_saved_at_a_pause_does_not_hide_the_next_pause(
+    in_memory: MakeRuntime,
+) -> None:
+    """S4.12 S4.30"""
+    teller_twice = agent(refunds(1), refunds(2), {"text": "Done."})
+    async with in_memory(teller_twice) as rt:
+        first = await paused(rt, teller_twice)
+        task = str(first.task_id)
+        state = await load_execution_state_from_session(rt, "s", task)
+        await save_execution_state_to_session(rt, "s", task, state)
+        await rt.approve(first.pending[0].id, by="ana")
+        assert (await rt.session("s").run()).state == "waiting"
+        second = await load_execution_state_from_session(rt, "s", task)
+        assert second.pending_tool_call is not None
+        assert second.pending_tool_call.args["cents"] == 2
+        assert second.iteration == 2
+
+
 @pytest.mark.parametrize("end", ["completed", "failed", "cancelled"])
 async def test_a_saved_state_ends_with_its_run(in_memory: MakeRuntime, end: str) -> None:
     """S4.31"""
@@ -183,6 +205,35 @@ async def test_sessions_are_isolated(in_memory: MakeRuntime) -> None:
                 await load_execution_state_from_session(rt, session, foreign.task_id or "")
         with pytest.raises(NotFound):
             await load_execution_state_from_session(rt.tenant("t"), "shop:a", first.task_id or "")
+
+
+async def test_the_run_of_a_deleted_session_is_cancelled_with_the_reason(
+    memory: MemoryStore, in_memory: MakeRuntime
+) -> None:
+    """S4.16: for readers and receivers of webhooks; a completed run stays completed."""
+    shop, facts = clerk(), list[dict[str, Any]]()
+    commit = memory.commit
+
+    async def watched(writes: Sequence[Write], *rest: Any) -> dict[str, int]:
+        facts.extend(
+            json.loads(record.data)
+            for write in writes
+            for record in write.records
+            if record.type == "cancelled"
+        )
+        return await commit(writes, *rest)
+
+    async with in_memory(shop) as rt:
+        await paused(rt, shop)
+        memory.commit = watched  # type: ignore[method-assign,assignment]
+        await rt.session("s").delete()
+        (fact,) = facts
+        assert fact["reason"] == "the session was deleted"
+        (call,) = (await paused(rt, shop)).pending
+        await rt.deny(call.id, by="ana")
+        assert (await rt.session("s").run()).state == "completed"
+        await rt.session("s").delete()
+        assert len(facts) == 1
 
 
 async def test_a_deleted_session_has_no_state(in_memory: MakeRuntime) -> None:
@@ -471,6 +522,56 @@ async def test_tasks_are_found_by_their_state(runtime: MakeRuntime) -> None:
             await hitl.get_tasks_by_state(rt, "SLEEPING")
 
 
+async def test_the_states_of_tasks_are_those_of_the_table(in_memory: MakeRuntime) -> None:
+    """S4.52 SX.1: each session has one state, also one that waits for a deferred tool."""
+
+    @tool(deferred=True)
+    def deploy() -> str:
+        """Deploy."""
+        return "ref"
+
+    shop = clerk()
+    ci = Agent("ci", model=ScriptedModel([{"calls": [{"tool": "deploy"}]}]), tools=[deploy])
+    plain = Agent("plain", model=ScriptedModel([{"text": "Hi."}]))
+    broke = Agent("broke", model=ScriptedModel([{"error": "no credit"}]))
+    async with in_memory(shop, ci, plain, broke) as rt:
+        await paused(rt, shop, "asks")
+        await paused(rt, ci, "deploys")
+        approved = await paused(rt, shop, "approved")
+        await rt.approve(approved.pending[0].id, by="ana")
+        await rt.session("done", agent=plain).run("Go")
+        await rt.session("broken", agent=broke).run("Go")
+        await rt.session("sent", agent=plain).send("Go")
+        await paused(rt, shop, "stopped")
+        await rt.session("stopped").cancel()
+        states = ("SUBMITTED", "WORKING", "INPUT_REQUIRED", "COMPLETED", "FAILED", "CANCELED")
+        listed = {
+            state: [task.context_id for task in await hitl.get_tasks_by_state(rt, state)]
+            for state in states
+        }
+        assert listed == {
+            "SUBMITTED": ["sent"],
+            "WORKING": ["approved", "deploys"],
+            "INPUT_REQUIRED": ["asks"],
+            "COMPLETED": ["done"],
+            "FAILED": ["broken"],
+            "CANCELED": ["stopped"],
+        }
+        waiting = await hitl.get_tasks_by_state(rt, "waiting")
+        assert [task.context_id for task in waiting] == ["approved", "asks", "deploys"]
+
+
+async def test_two_sessions_with_one_task_are_both_listed(in_memory: MakeRuntime) -> None:
+    """S4.52: restored under another context id, as the error of a restore says."""
+    shop = clerk()
+    async with in_memory(shop) as rt:
+        task = str((await paused(rt, shop)).task_id)
+        state = await load_execution_state_from_session(rt, "s", task)
+        await restore_reasoning_state(rt, replace(state, context_id="copy"))
+        listed = await hitl.get_tasks_by_state(rt, "INPUT_REQUIRED")
+        assert [(item.task_id, item.context_id) for item in listed] == [(task, "copy"), (task, "s")]
+
+
 async def test_more_tasks_than_fit_a_page_are_all_found(in_memory: MakeRuntime) -> None:
     """S4.52"""
     one = clerk()
@@ -515,7 +616,9 @@ async def test_the_request_says_what_is_asked(in_memory: MakeRuntime) -> None:
     async with in_memory(one) as rt:
         result = await paused(rt, one)
         (record,) = [one async for one in rt._service.calls.list(None)]
-        text, data = hitl.approval_request(record)["parts"]
+        (call,) = result.pending
+        assert hitl.approval_request(record) == hitl.approval_request(call) == call.request
+        text, data = hitl.approval_request(call)["parts"]
         assert text["text"] == 'Run refund with {"order": 1, "cents": 5}?'
         assert data["data"] == {
             "interaction_type": "tool_approval",

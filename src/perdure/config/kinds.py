@@ -97,7 +97,8 @@ def choice(label: str, *words: str, empty: str | None = None) -> Plain:
     """Return the kind that takes one of the words; `empty` is the meaning of an empty value."""
 
     def parse(scalar: Scalar) -> str:
-        if empty is not None and not scalar.text:
+        is_null = scalar.value is None and not scalar.is_expanded
+        if empty is not None and (is_null or not scalar.text):
             return empty
         if scalar.text in words:
             return scalar.text

@@ -6,7 +6,7 @@
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -17,9 +17,9 @@ from perdure.core.conversation.messages import (
     ToolMessage,
     UserMessage,
 )
-from perdure.core.log import events
+from perdure.core.log import codec, events
 from perdure.core.log.events import Content, Event
-from perdure.errors import Refused
+from perdure.errors import Corrupt, Refused
 
 Json = dict[str, Any]
 
@@ -68,13 +68,21 @@ def _assistant_json(message: AssistantMessage, redact: Mapping[str, tuple[str, .
     return data
 
 
-def message_events(message: Mapping[str, Any], agent: str, task: str | None) -> Iterator[Event]:
-    """Yield the events that recreate a message. Raises Refused."""
+def message_events(message: Mapping[str, Any], agent: str, task: str | None) -> list[Event]:
+    """Return the events that recreate a message. Raises Refused if one could not be read again."""
+    try:
+        recreated = list(_message_events(message, agent, task))
+        for event in recreated:
+            codec.decode(*codec.encode(event))
+    except (Corrupt, TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
+        raise _broken(f"a message of role {message.get('role')!r}: {error}") from error
+    return recreated
+
+
+def _message_events(message: Mapping[str, Any], agent: str, task: str | None) -> Iterator[Event]:
     role, parts = message.get("role"), message.get("parts")
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
-        raise Refused(
-            "failed to load execution state: a message has no parts", code="STATE_CORRUPT"
-        )
+        raise _broken("a message has no parts")
     match role:
         case "user":
             yield events.User(role="user", content=_content(parts), task_id=task)
@@ -84,12 +92,24 @@ def message_events(message: Mapping[str, Any], agent: str, task: str | None) -> 
             for part in parts:
                 yield _result_event(part, task)
         case _:
-            raise Refused(
-                f"failed to load execution state: a message of role {role!r}", code="STATE_CORRUPT"
-            )
+            raise _broken(f"a message of role {role!r}")
+
+
+def _broken(reason: str) -> Refused:
+    return Refused(f"failed to load execution state: {reason}", code="STATE_CORRUPT")
+
+
+_REQUIRED: Final = {"text": "text", "file": "mediaType"}  # by type of a part
+_TEXTS: Final = ("type", "text", "mediaType", "name", "url", "blob")  # text, or not there
 
 
 def _content(parts: list[Json]) -> Content:
+    for part in parts:
+        required = ("type", _REQUIRED.get(str(part.get("type"))))
+        for name in _TEXTS:
+            value = part.get(name)
+            if not isinstance(value, str) and (value is not None or name in required):
+                raise _broken(f"the {name} of a part is {value!r}")
     is_text = len(parts) == 1 and set(parts[0]) == {"type", "text"}
     return str(parts[0]["text"]) if is_text else parts
 
@@ -97,7 +117,7 @@ def _content(parts: list[Json]) -> Content:
 def _assistant_events(
     message: Mapping[str, Any], parts: list[Json], agent: str, task: str | None
 ) -> Iterator[Event]:
-    thinking = [part.get("thinking", "") for part in parts if part.get("type") == "thinking"]
+    thinking = [str(part.get("thinking", "")) for part in parts if part.get("type") == "thinking"]
     yield events.Assistant(
         role="assistant",
         content="".join(str(part.get("text", "")) for part in parts if part.get("type") == "text"),

@@ -1,7 +1,7 @@
 """Execution states in session metadata, under `pending_executions`.
 
 The state of a run that is paused here is computed from its log. A state that `save` stored counts
-until it is cleared or its run has ended.
+until it is cleared, its run has ended, or its run has paused for another call.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -117,8 +117,20 @@ async def session_metadata(
         return metadata
     state = state if secrets else redact_state(state)
     computed = stored_state(state, seq=log.state.head, at=log.state.updated_at)
-    states = {state.task_id: computed, **_stored_states(metadata)}
+    states = _stored_states(metadata)
+    if not _is_of_pause(states.get(state.task_id), state):
+        states[state.task_id] = computed
     return {**metadata, PENDING_EXECUTIONS: states}
+
+
+def _is_of_pause(stored: Any, state: ExecutionState) -> bool:
+    """Return whether a stored state was saved at the pause that this state describes."""
+    try:
+        call = None if stored is None else parse_stored_state(stored).pending_tool_call
+    except Refused:
+        return True  # damaged: loading it says so
+    now = state.pending_tool_call
+    return stored is not None and (call is None or now is None or call.id == now.id)
 
 
 async def pause_json(service: Service, entry: SessionEntry) -> dict[str, Any]:

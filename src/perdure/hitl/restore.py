@@ -72,6 +72,12 @@ async def _create(
     service: Service, ref: SessionRef, state: ExecutionState, agent: ReadyAgent | None
 ) -> None:
     now, name = service.now(), state.reasoning_state.agent_name
+    if not name:
+        raise Refused(
+            "failed to load execution state: it names no agent",
+            code="STATE_CORRUPT",
+            hint="set reasoning_state.agent_name",
+        )
     messages = _conversation_events(state)
     facts = [*messages, *_open_call_events(messages, state, agent), _restored_event(state)]
     log = [StampedEvent(seq, now, fact) for seq, fact in enumerate(facts, 1)]

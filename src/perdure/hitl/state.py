@@ -122,7 +122,7 @@ def deserialize_execution_state(data: bytes | str) -> ExecutionState:
     """Return the state of some JSON. Raises Refused if it is damaged, or newer than this code."""
     try:
         value = msgspec.json.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _broken(str(error)) from error
     return parse_state(value)
 
@@ -131,20 +131,39 @@ def parse_state(value: Any) -> ExecutionState:
     """Return the same from a JSON value; fields beside the snapshot count where it lacks them."""
     if not isinstance(value, Mapping):
         raise _broken("it is not an object")
-    data = _upgrade(dict(value))
-    snapshot = dict(data.get("reasoning_state") or {})
+    data = _without_nulls(_upgrade(dict(value)))
+    snapshot = data.get("reasoning_state", {})
+    if not isinstance(snapshot, Mapping):
+        raise _broken("its reasoning_state is not an object")
+    snapshot = _without_nulls(snapshot)
     for name in ("history", "current_turn", "iteration", "total_tokens", "assistant_response"):
         if name in data:
             snapshot.setdefault(name, data[name])
     try:
-        return msgspec.convert({**data, "reasoning_state": snapshot}, ExecutionState)
-    except msgspec.ValidationError as error:
+        state = msgspec.convert({**data, "reasoning_state": snapshot}, ExecutionState)
+        check_id(state.task_id, "task id")
+        check_id(state.context_id, "context id")
+    except (msgspec.ValidationError, RecursionError, Refused) as error:
         raise _broken(str(error)) from error
+    return state
+
+
+def _without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object without its null fields, as Go writes empty lists, also of its calls."""
+    kept = {name: value for name, value in data.items() if value is not None}
+    call, calls = kept.get("pending_tool_call"), kept.get("first_iteration_tool_calls")
+    if isinstance(call, Mapping):
+        kept["pending_tool_call"] = _without_nulls(call)
+    if isinstance(calls, list):
+        kept["first_iteration_tool_calls"] = [
+            _without_nulls(item) if isinstance(item, Mapping) else item for item in calls
+        ]
+    return kept
 
 
 def _upgrade(data: dict[str, Any]) -> dict[str, Any]:
     version = data.pop("version", VERSION)
-    if not isinstance(version, int) or version < 1:
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise _broken(f"{version!r} is not a version")
     if version > VERSION:
         raise _broken(f"version {version} is newer than this perdure reads ({VERSION})")
