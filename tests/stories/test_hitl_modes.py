@@ -147,7 +147,7 @@ def test_blocking_a_kill_loses_it_and_says_so(project: Project) -> None:
     code, told = project.run("approve", call)
     assert code == 5
     assert f"refund ({call}): lost at restart: the process that waited in place" in told
-    assert "give the agent a session_store" in told
+    assert "hitl mode async with a durable session_store" in told
     assert project.json("sessions", "show", "s")["error"]["code"] == "LOST_AT_RESTART"
     assert project.effects() == []
 

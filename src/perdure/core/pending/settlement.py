@@ -56,7 +56,7 @@ INTERRUPTED: Final = (
 NOT_STARTED: Final = "Cancelled before it was started."
 LOST: Final = "lost at restart: the process that waited in place for a decision is gone"
 LOST_CODE: Final = "LOST_AT_RESTART"
-LOST_HINT: Final = "give the agent a session_store, and what it waits for outlives the process"
+LOST_HINT: Final = "hitl mode async with a durable session_store keeps what a run waits for"
 
 
 class Settlement(Struct, frozen=True, gc=False):

@@ -9,7 +9,7 @@ from perdure.core.log.events import Decision, StampedEvent
 from perdure.core.pending.answers import parse_answer
 from perdure.core.pending.commands import Approve, Command, Deny, Respond, parse_decision
 from perdure.core.pending.record import PendingRecord
-from perdure.core.pending.settlement import Settlement
+from perdure.core.pending.settlement import LOST_CODE, Settlement
 from perdure.errors import Conflict, Corrupt, NotFound, Refused
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.records.log import Log
@@ -118,15 +118,14 @@ async def _repeat_decision(service: Service, log: Log, reply: Reply) -> Settleme
     command = _command(record, reply)
     if command is None:
         return None
-    if reply.decision is None and record.kind == "question":
-        output = None if record.decision is None else record.decision.output
-        answer = parse_answer(reply.text or "", record.schema, record.choices)
-        return Settlement(record, duplicate=True) if output == answer else None
     return await service.calls.settle(record.id, command, record.tenant)
 
 
 async def _last_decided(service: Service, log: Log, reply: Reply) -> PendingRecord | None:
-    """Return the call that the reply names, else the call of this run that was decided last."""
+    """Return the call that the reply names, else the call of this run that was decided last.
+
+    A text that answered an earlier question of the run repeats that answer.
+    """
     decision = ReplyDecision("approve") if reply.decision is None else reply.decision
     decided = [
         item.event.pending_id
@@ -135,13 +134,24 @@ async def _last_decided(service: Service, log: Log, reply: Reply) -> PendingReco
         and item.event.task_id == reply.task_id
         and decision.call_id in (None, item.event.call_id)
     ]
-    pending_id = decision.pending_id or (decided[-1] if decided else None)
-    record = None if pending_id is None else await service.calls.find_in(log.stream, pending_id)
-    if record is not None:
-        return record
+    pending_ids = [decision.pending_id] if decision.pending_id else decided[::-1]
+    records = [await service.calls.find_in(log.stream, item) for item in pending_ids]
+    for record in records:
+        if record is not None and _is_same_answer(record, reply):
+            return record
+    if records and records[0] is not None:
+        return records[0]
     if name := decision.pending_id or decision.call_id:
         raise _call_not_found(name)
     return None
+
+
+def _is_same_answer(record: PendingRecord, reply: Reply) -> bool:
+    """Return whether a text without a decision is what answered this question."""
+    if reply.decision is not None or record.kind != "question" or record.decision is None:
+        return False
+    answer = parse_answer(reply.text or "", record.schema, record.choices)
+    return bool(record.decision.output == answer)
 
 
 def _choose_call(
@@ -185,6 +195,12 @@ def _command(record: PendingRecord, reply: Reply) -> Command | None:
 
 def _decision_command(decision: ReplyDecision, reply: Reply) -> Command:
     match decision.kind:
+        case "edit" if not decision.args:
+            raise Refused(
+                "an edit decision needs the arguments that it changes",
+                code="VALUE_INVALID",
+                hint='add "args": {…}, or decide "approve" to run the call unchanged',
+            )
         case "approve" | "edit":
             remember = (decision.remember, decision.all_tools, reply.role)
             return Approve(reply.by, reply.via, decision.args, decision.note, *remember)
@@ -203,11 +219,14 @@ def _decision_command(decision: ReplyDecision, reply: Reply) -> Command:
 
 
 def _not_waiting(reply: Reply, log: Log) -> Conflict:
-    return Conflict(
-        f"task {reply.task_id} is not waiting for a decision: the session is {log.state.status}",
-        code="NOT_WAITING",
-        hint="perdure pending list",
-    )
+    run = log.state.run
+    error = None if run is None or run.id != reply.task_id else run.error
+    text = f"task {reply.task_id} is not waiting for a decision"
+    if error is None:
+        text = f"{text}: the session is {log.state.status}"
+        return Conflict(text, code="NOT_WAITING", hint="perdure pending list")
+    code = LOST_CODE if error.code == LOST_CODE else "NOT_WAITING"
+    return Conflict(f"{text}: it failed: {error.error}", code=code, hint=error.hint)
 
 
 def _ambiguous(waiting: list[PendingRecord]) -> Conflict:

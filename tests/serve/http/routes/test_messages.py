@@ -9,6 +9,9 @@ from tests.support.http_shop import TOKENS, agent, parked
 from tests.support.shop import ran, refund
 
 from perdure import Agent, Runtime, asgi
+from perdure.core.pending.settlement import LOST, LOST_CODE, LOST_HINT
+from perdure.errors import PerdureError
+from perdure.runtime.records.entries import SessionRef
 from perdure.store.base import Record, Write
 from perdure.store.memory import MemoryStore
 from perdure.testing import ManualClock, ScriptedModel
@@ -30,7 +33,13 @@ def _nothing_ran() -> None:
 
 @pytest.fixture
 async def rt(clock: ManualClock) -> AsyncIterator[Runtime]:
-    agents = [agent(), turns(REFUND), turns(ASKS, name="asks"), turns(*[REFUND] * 3, name="thrice")]
+    agents = [
+        agent(),
+        turns(REFUND),
+        turns(ASKS, name="asks"),
+        turns(ASKS, ASKS, name="asks-twice"),
+        turns(*[REFUND] * 3, name="thrice"),
+    ]
     async with Runtime(MemoryStore(clock), agents=agents, worker=True) as opened:
         yield opened
 
@@ -191,10 +200,70 @@ async def test_a_question_is_answered_by_what_is_said(rt: Runtime, client: Clien
     assert done["state"] == "completed"
     results = [one for one in await rt.session("s").events() if one.type == "tool_result"]
     assert results[0].data["result"] == "no"
-    await said(client, {**task, "content": "no"})
+    assert (await said(client, {**task, "content": "no"}))["duplicate"] is True
     assert await users(rt) == ["Go"]
-    await said(client, {**task, "content": "Something else"})
-    assert await users(rt) == ["Go", "Something else"]
+
+
+async def test_a_second_answer_to_a_question_is_refused(rt: Runtime, client: Client) -> None:
+    """S4.29: it neither replaces the first one nor starts a new run."""
+    task = await paused(rt, "asks")
+    await said(client, {**task, "content": "red", "wait": True}, status=200)
+    other = await said(client, {**task, "content": "blue"}, status=409)
+    assert other["error"].startswith("already answered: ask_user")
+    assert other["details"]["winner"]["output"] == "red"
+    assert await users(rt) == ["Go"]
+    without_task = await said(client, {"content": "blue", "wait": True}, status=200)
+    assert without_task["taskID"] != task["taskID"]
+
+
+async def test_the_answer_to_an_earlier_question_of_the_run_may_be_repeated(
+    rt: Runtime, client: Client
+) -> None:
+    """S4.29: a client that got no reply sends it again after the next question was answered."""
+    task = await paused(rt, "asks-twice")
+    first = await said(client, {**task, "content": "red", "wait": True}, status=200)
+    assert first["state"] == "waiting"
+    await said(client, {**task, "content": "blue", "wait": True}, status=200)
+    again = await said(client, {**task, "content": "red"})
+    assert (again["duplicate"], again["pendingID"]) == (True, first["pendingID"])
+    assert await users(rt) == ["Go"]
+
+
+async def test_the_response_says_whether_the_message_decided(rt: Runtime, client: Client) -> None:
+    """S4.20"""
+    task = await paused(rt)
+    (call,) = (await rt.session("s").get()).pending
+    for body in ({"content": "yes"}, {**task, "content": "yes please"}):
+        assert (await said(client, body))["decided"] is False
+    decided = await said(client, {**task, "content": "yes"})
+    assert (decided["decided"], decided["pendingID"]) == (True, call.id)
+
+
+async def test_a_reply_to_a_run_that_was_lost_at_restart_says_so(
+    rt: Runtime, client: Client
+) -> None:
+    """S4.46"""
+    task = await paused(rt)
+    entry = await rt._service.get(SessionRef("", "s"))
+    lost = PerdureError(LOST, code=LOST_CODE, hint=LOST_HINT)
+    assert await rt._resources.session_inbox.fail(entry, lost)
+    for body in ({"content": "yes"}, {"decision": "approve"}):
+        refused = await said(client, {**task, **body}, status=409)
+        assert refused["code"] == "LOST_AT_RESTART"
+        assert "lost at restart: the process that waited in place" in refused["error"]
+        assert refused["hint"] == LOST_HINT
+
+
+@pytest.mark.parametrize("args", [{}, {"args": None}, {"args": {}}])
+async def test_an_edit_without_arguments_is_refused(
+    rt: Runtime, client: Client, args: dict[str, Any]
+) -> None:
+    task = await paused(rt)
+    body = {**task, "decision": {"kind": "edit", **args}}
+    refused = await said(client, body, status=400)
+    assert refused["code"] == "VALUE_INVALID"
+    assert "args" in refused["hint"]
+    assert ((await rt.session("s").get()).state, ran) == ("waiting", [])
 
 
 async def test_if_several_wait_the_answer_names_one(rt: Runtime, client: Client) -> None:

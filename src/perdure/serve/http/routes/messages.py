@@ -12,6 +12,7 @@ from perdure.core.conversation.display import display_pages
 from perdure.core.literals import DecisionKind
 from perdure.core.log.events import StampedEvent
 from perdure.core.pending.commands import ReplyWord
+from perdure.core.pending.settlement import Settlement
 from perdure.core.roles import Permit
 from perdure.errors import NotFound, Refused
 from perdure.runtime.records.entries import SessionEntry, SessionRef
@@ -21,13 +22,12 @@ from perdure.serve.http.content import ContentIn, plain_text, store_content
 from perdure.serve.http.dependencies import Decides, Id, Reads, RequestScope
 from perdure.serve.http.responses import request_body, responses
 from perdure.serve.http.routes.sessions import (
-    DRIVEN_RESPONSES,
     Key,
     driven_response,
     find_entry,
     new_message,
 )
-from perdure.serve.http.schemas import MESSAGES, By, IdText, Wait, wait_seconds
+from perdure.serve.http.schemas import MESSAGES, SENT, By, IdText, Wait, wait_seconds
 
 router = APIRouter(tags=["sessions"])
 
@@ -59,11 +59,14 @@ class MessageBody(Struct, forbid_unknown_fields=True):
 
 @router.post(
     "/sessions/{session_id}/messages",
-    responses=DRIVEN_RESPONSES,
+    responses=responses({200: SENT, 202: SENT}, 404, 409),
     openapi_extra=request_body(MessageBody),
 )
 async def send_message(scope: Decides, session_id: Id, key: Key = None) -> Response:
-    """Send a message. It is a decision only if `taskID` names the run that waits for one."""
+    """Send a message. It is a decision only if `taskID` names the run that waits for one.
+
+    `decided` says whether it was, and `pendingID` names the call.
+    """
     body = await scope.read_body(MessageBody)
     _check(body)
     if body.task_id is None:
@@ -72,15 +75,26 @@ async def send_message(scope: Decides, session_id: Id, key: Key = None) -> Respo
     seconds = wait_seconds(body.wait)
     entry = await _find_entry(scope, session_id, body.task_id)
     check_context(entry, body.context_id)
-    if body.task_id is not None and await _settle(scope, entry, body, body.task_id):
-        return await driven_response(scope, entry, seconds)
+    if body.task_id is not None:
+        settlement = await _settle(scope, entry, body, body.task_id)
+        if settlement is not None:
+            return await driven_response(scope, entry, seconds, _reply_json(settlement))
     scope.require(Permit.OPERATE)
     content = await store_content(
         scope.service, entry, "" if body.content is None else body.content
     )
     message = new_message(scope, content, key, body.by)
     receipt = await scope.service.send(SessionRef(scope.home_tenant, session_id), message)
-    return await driven_response(scope, receipt.entry, seconds)
+    return await driven_response(scope, receipt.entry, seconds, {"decided": False})
+
+
+def _reply_json(settlement: Settlement) -> dict[str, Any]:
+    """Return the fields that say which call the message decided."""
+    return {
+        "decided": True,
+        "pendingID": settlement.record.id,
+        **({"duplicate": True} if settlement.duplicate else {}),
+    }
 
 
 def _check(body: MessageBody) -> None:
@@ -114,12 +128,12 @@ async def _find_entry(scope: RequestScope, session_id: str, task_id: str | None)
 
 async def _settle(
     scope: RequestScope, entry: SessionEntry, body: MessageBody, task_id: str
-) -> bool:
-    """Settle the call that a run waits for, if the message is a reply to it; report whether."""
+) -> Settlement | None:
+    """Settle the call that a run waits for; returns None if the message is not a reply to it."""
     decision = None if body.decision is None else _reply_decision(body.decision)
     text, role = plain_text(body.content), scope.approver_role(body.by)
     reply = Reply(task_id, text, decision, scope.actor(body.by), scope.via, role)
-    return await settle_by_reply(scope.service, entry, reply) is not None
+    return await settle_by_reply(scope.service, entry, reply)
 
 
 def _reply_decision(decision: ReplyWord | DecisionIn) -> ReplyDecision:
