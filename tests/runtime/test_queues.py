@@ -148,3 +148,22 @@ async def test_a_name_that_is_none_is_refused_by_every_door(
             rt.session("s", agent="helper", queue=queue)
         with pytest.raises(Refused, match="name of a queue"):
             await rt.work(once=True, queues=[queue])
+
+
+async def test_the_hint_for_a_due_session_names_the_agent_if_workers_run(
+    in_memory: MakeRuntime,
+) -> None:
+    """Another worker like those that run would not help."""
+    async with in_memory() as rt:
+        await rt.session("s", agent="missing").send("Go")
+        problem = (await rt.session("s").get()).problem
+        assert problem is not None
+        assert str(problem.hint).startswith("perdure worker, or:")
+        async with in_memory(agent("other")) as other, anyio.create_task_group() as tasks:
+            tasks.start_soon(other.work)
+            with anyio.fail_after(5):
+                while "do not have agent 'missing'" not in str(problem.hint):
+                    await anyio.sleep(0.01)
+                    problem = (await rt.session("s").get()).problem
+                    assert problem is not None
+            tasks.cancel_scope.cancel()

@@ -57,7 +57,7 @@ class RemoteSession:
         limit = float("inf") if timeout is None else timeout
         until = anyio.current_time() + limit
         response = await self._start(message, (key, by), min(LONGEST_WAIT_S, limit))
-        if response.status == 200 and _is_parked(response.body):
+        if response.status in (200, 201) and _is_parked(response.body):
             return _object(response.body)
         return await self._wait_until_parked(until)
 
@@ -121,9 +121,11 @@ class RemoteSession:
                 new_session["metadata"] = self.metadata
             if self.queue is not None:
                 new_session["queue"] = self.queue
-            response = await self._request("POST", "/sessions", body=new_session, key=key)
-            if not wait_s:
-                return response
+            if wait_s:
+                new_session["wait"] = wait_s
+            return await self._request(
+                "POST", "/sessions", body=new_session, key=key, wait_s=wait_s
+            )
         body = {"content": message, **by, **({"wait": wait_s} if wait_s else {})}
         return await self._post("messages", body, key=key, wait_s=wait_s)
 

@@ -26,7 +26,14 @@ def workers_by_queue(vitals: Vitals, now: int) -> Counter[str]:
 async def no_worker_problem(store: Store, record: SessionRecord) -> PerdureError:
     """Return the problem of a session that is due and has no driver."""
     queue = record.queue
-    if queue == queues.DEFAULT or await _is_served(store, queue):
+    if await _is_served(store, queue):
+        return PerdureError(
+            "it is due, and no worker drives it",
+            code="NO_WORKER",
+            hint=f"the workers that run are busy or do not have agent {record.agent!r}: "
+            "start one where it is defined, perdure worker --app MODULE:NAME",
+        )
+    if queue == queues.DEFAULT:
         return PerdureError(
             "it is due, and no worker drives it",
             code="NO_WORKER",

@@ -90,7 +90,15 @@ class LocalBackend:
         if agent is not None and agents.names():
             agents.get(agent)  # a mistyped name must not create a session that no worker drives
         runtime = self.runtime if tenant is None else self.runtime.tenant(tenant)
-        handle = runtime.session(session_id, agent=agent, metadata=metadata, queue=queue)
+        handle: Session[Any] = Session(
+            service_of(runtime),
+            tenant_of(runtime) or "",
+            session_id,
+            agent=agent,
+            metadata=metadata,
+            queue=queue,
+            via=VIA,
+        )
         return LocalSession(runtime, handle)
 
     async def sessions(self, *, is_complete: bool) -> AsyncIterator[Json]:

@@ -7,7 +7,7 @@ if the log of the session cannot be read.
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,7 +19,7 @@ from perdure.core.pending import settlement as decide
 from perdure.core.pending.commands import CancelCall
 from perdure.core.session import naming as index
 from perdure.core.session.naming import SessionRecord
-from perdure.errors import Conflict, PerdureError, Refused
+from perdure.errors import Conflict, Corrupt, PerdureError, Refused
 from perdure.runtime.ids import new_id
 from perdure.runtime.inbox.message_keys import check_same, entry_key, message_key_puts
 from perdure.runtime.records.cache import CachedSession, SessionCache
@@ -40,6 +40,8 @@ from perdure.store.base import Entry, Gone, HeadMoved, Put, Store, VersionMoved,
 
 logger = logging.getLogger("perdure")
 
+DELETED: Final = "the session was deleted"
+
 
 class NewMessage(Struct, frozen=True):
     """A message to record."""
@@ -48,6 +50,7 @@ class NewMessage(Struct, frozen=True):
     key: str | None = None
     by: str | None = None
     redact: bool = False  # it holds redacted arguments
+    via: str = "python"  # the channel that it came through
 
     @property
     def title(self) -> str:
@@ -182,7 +185,9 @@ class SessionInbox:
         head: int | None = None
         if mode != "queue":
             head = (await self._store.read(entry.stream, limit=0)).head
-            facts, closed = await self._settle_open_calls(entry, mode)
+            facts, closed = await self._settle_open_calls(
+                entry, mode, CancelCall(message.by, message.via)
+            )
             puts += closed
         facts.append(_user_event(message, task))
         records = [as_record(fact, now) for fact in facts]
@@ -197,7 +202,7 @@ class SessionInbox:
         return Receipt(updated, heads[entry.stream])
 
     async def _settle_open_calls(
-        self, entry: SessionEntry, mode: WhileWaiting
+        self, entry: SessionEntry, mode: WhileWaiting, command: CancelCall
     ) -> tuple[list[events.Event], list[Put]]:
         open_entries = [call async for call in open_calls(self._store, entry.stream)]
         if open_entries and mode == "reject":
@@ -207,7 +212,7 @@ class SessionInbox:
                 code="SESSION_WAITING",
                 hint="settle or cancel them: perdure pending list",
             )
-        return self._cancel_calls(open_entries, CancelCall())
+        return self._cancel_calls(open_entries, command)
 
     def _cancel_calls(
         self, open_entries: Sequence[Entry], command: CancelCall
@@ -222,7 +227,9 @@ class SessionInbox:
             puts.append(pending_put(outcome.record, entry.version, entry.stream))
         return facts, puts
 
-    async def cancel(self, ref: SessionRef, by: str | None, reason: str | None) -> None:
+    async def cancel(
+        self, ref: SessionRef, by: str | None, reason: str | None, via: str = "python"
+    ) -> None:
         """End the run: after this returns, no intent of it is recorded any more.
 
         A run that has ended stays as it is.
@@ -233,7 +240,7 @@ class SessionInbox:
                 return
             head = (await self._store.read(entry.stream, limit=0)).head
             open_entries = [call async for call in open_calls(self._store, entry.stream)]
-            facts, puts = self._cancel_calls(open_entries, CancelCall(by=by))
+            facts, puts = self._cancel_calls(open_entries, CancelCall(by, via))
             facts.append(events.Cancelled(by=by, reason=reason, task_id=entry.record.task_id))
             now = self._store.now()
             puts.append(entry.put(state="cancelled", updated_at=now, problem=None))
@@ -252,7 +259,7 @@ class SessionInbox:
         if at.holder is not None:
             return False
         open_entries = [call async for call in open_calls(self._store, entry.stream)]
-        facts, puts = self._cancel_calls(open_entries, CancelCall())
+        facts, puts = self._cancel_calls(open_entries, CancelCall(via="worker"))
         run, now = entry.record.task_id or "", self._store.now()
         facts.append(
             events.AgentError(run=run, error=error.message, code=error.code, hint=error.hint)
@@ -317,11 +324,20 @@ class SessionInbox:
             return False
         return True
 
-    async def erase(self, ref: SessionRef) -> None:
-        """Erase a session with its entries."""
+    async def erase(self, ref: SessionRef, by: str | None = None, via: str = "python") -> str:
+        """Erase a session with its entries; return the state that its run had at the end.
+
+        A run that is not over is cancelled first, with the reason, for its readers and receivers.
+        """
         entry = await self.session_entry(ref)
+        state = entry.record.state
+        if not entry.record.is_over:
+            with suppress(Corrupt):  # a damaged session can be deleted too
+                await self.cancel(ref, by, DELETED, via)
+                state = "cancelled"
         with erased_as_not_found(ref.session_id):
             await self._commit(Write(entry.stream, erase=True))
+        return state
 
     async def _commit(self, write: Write, puts: Sequence[Put] = ()) -> None:
         """Commit, drop the session from the cache, and notify the listeners here."""

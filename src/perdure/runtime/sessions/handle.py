@@ -113,8 +113,10 @@ class Session(Generic[T_co]):
         metadata: Mapping[str, Any] | None,
         notify: Hook | None = None,
         queue: str | None = None,
+        via: str = "python",
     ) -> None:
         self.id = check_id(session_id)
+        self._via = via  # the channel that commands through this handle record
         self._service = service
         ready = service.agents.find(agent) if isinstance(agent, str) else agent
         agents = [agent] if isinstance(agent, str) else []
@@ -190,7 +192,7 @@ class Session(Generic[T_co]):
         if by is not None:
             check_id(by, "name")
         content = await self._service.store_content(message)
-        return await self.record_message(NewMessage(content, key, by))
+        return await self.record_message(NewMessage(content, key, by, via=self._via))
 
     async def record_message(self, message: NewMessage) -> Receipt:
         """Record a message whose content is stored already, and wake the session."""
@@ -256,14 +258,14 @@ class Session(Generic[T_co]):
     async def revoke_permission(self, number: int, *, by: str) -> None:
         """Take back a permission: its calls require approval again. Raises NotFound."""
         entry = await self._service.get(self._ref)
-        await self._service.revoke(entry, number, by, "python")
+        await self._service.revoke(entry, number, by, self._via)
 
     async def cancel(self, *, by: str | None = None, reason: str | None = None) -> Result[T_co]:
         """End the run: once this returns, no effect of it starts."""
         for name, text in (("by", by), ("reason", reason)):
             if text is not None:
                 check_text(name, text)
-        await self._service.cancel(self._ref, by, reason)
+        await self._service.cancel(self._ref, by, reason, self._via)
         return await self.get()
 
     async def compact(
@@ -302,7 +304,9 @@ class Session(Generic[T_co]):
         """
         entry = await self._service.get(self._ref)
         record = (await self._service.fork(entry, at=at, session_id=id)).record
-        return Session(self._service, record.tenant, record.id, agent=record.agent, metadata={})
+        return Session(
+            self._service, record.tenant, record.id, agent=record.agent, metadata={}, via=self._via
+        )
 
     async def export(self, *, secrets: bool = False) -> AsyncIterator[str]:
         """Yield the session as lines of JSON, which `Runtime.import_sessions` reads.
@@ -315,5 +319,5 @@ class Session(Generic[T_co]):
             yield line.decode()
 
     async def delete(self) -> None:
-        """Delete the session and everything that finds it."""
-        await self._service.erase(self._ref)
+        """Delete the session and everything that finds it; its run is cancelled first."""
+        await self._service.erase(self._ref, via=self._via)

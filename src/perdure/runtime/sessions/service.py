@@ -175,9 +175,11 @@ class Service:
         agent = None if entry is None else self.agents.find(entry.record.agent)
         return ref if agent is None else replace(ref, while_waiting=agent.agent.while_waiting)
 
-    async def cancel(self, ref: SessionRef, by: str | None, reason: str | None) -> None:
+    async def cancel(
+        self, ref: SessionRef, by: str | None, reason: str | None, via: str = "python"
+    ) -> None:
         """End the run: after this, no effect of it starts. Raises NotFound."""
-        await self._inbox.cancel(ref, by, reason)
+        await self._inbox.cancel(ref, by, reason, via)
 
     async def set_metadata(self, ref: SessionRef, changes: Mapping[str, Any]) -> None:
         """Change metadata; None removes a key. Raises NotFound."""
@@ -193,9 +195,12 @@ class Service:
             if not changes or await self._inbox.put_metadata(entry, changes):
                 return
 
-    async def erase(self, ref: SessionRef) -> None:
-        """Delete a session and everything that finds it. Raises NotFound."""
-        await self._inbox.erase(ref)
+    async def erase(self, ref: SessionRef, by: str | None = None, via: str = "python") -> str:
+        """Delete a session and everything that finds it; return the last state of its run.
+
+        A run that is not over is cancelled first. Raises NotFound.
+        """
+        return await self._inbox.erase(ref, by, via)
 
     async def append(
         self, entry: SessionEntry, facts: Sequence[LogEvent], *, head: int | None = None

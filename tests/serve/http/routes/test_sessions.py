@@ -93,6 +93,18 @@ async def test_a_session_is_made_and_gone_on_with(client: Client) -> None:
     )
 
 
+async def test_a_new_session_may_be_waited_for(client: Client, idle: Client) -> None:
+    """Like every other request that starts work; 202 says that the time was over."""
+    body = {"agent": "greets", "sessionID": "s", "message": "Hi", "wait": True}
+    first = await client.post("/sessions", json=body)
+    assert (first.status_code, first.json()["output"]) == (201, "Hello.")
+    again = await client.post("/sessions", json={**body, "message": "More"})
+    assert (again.status_code, again.json()["output"]) == (200, "Again.")
+    unfinished = await idle.post("/sessions", json={**body, "wait": 0.01})
+    assert (unfinished.status_code, unfinished.json()["state"]) == (202, "pending")
+    refusal(await idle.post("/sessions", json={**body, "wait": 61}), 400, "BODY_INVALID")
+
+
 async def test_a_session_may_be_made_before_anything_is_said(client: Client) -> None:
     shown = await made(client, "s", metadata={"k": 1})
     assert (shown["state"], shown["taskID"], shown["metadata"]) == ("pending", None, {"k": 1})
@@ -403,7 +415,8 @@ async def test_a_fork_is_a_session_of_its_own(rt: Runtime, client: Client) -> No
 async def test_a_deleted_session_is_gone(rt: Runtime, client: Client) -> None:
     pending = await parked(rt)
     answer = await client.delete("/sessions/s")
-    assert (answer.status_code, answer.json()) == (200, {"sessionID": "s", "deleted": True})
+    deleted = {"sessionID": "s", "deleted": True, "state": "cancelled"}
+    assert (answer.status_code, answer.json()) == (200, deleted)
     refusal(await client.get("/sessions/s"), 404, "SESSION_NOT_FOUND")
     refusal(await client.delete("/sessions/s"), 404, "SESSION_NOT_FOUND")
     refusal(await client.get(f"/pending/{pending['tool']}"), 404, "PENDING_NOT_FOUND")

@@ -1,6 +1,7 @@
 """Routes of sessions: create, list, show, resume, cancel, fork, compact, change, delete."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 from urllib.parse import quote
@@ -64,6 +65,7 @@ class NewSessionBody(Struct, forbid_unknown_fields=True):
     notify_url: Annotated[str, Meta(min_length=1, max_length=2000)] | None = None
     notify_secret: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     by: By | None = None
+    wait: Wait = None
 
 
 class WaitBody(Struct, forbid_unknown_fields=True):
@@ -107,11 +109,14 @@ class MetadataBody(Struct, forbid_unknown_fields=True):
 @router.post(
     "/sessions",
     status_code=201,
-    responses=responses({200: SESSION, 201: SESSION}, 404, 409),
+    responses=responses({200: SESSION, 201: SESSION, 202: SESSION}, 404, 409),
     openapi_extra=request_body(NewSessionBody),
 )
 async def create_session(scope: Operates, key: Key = None) -> Response:
-    """Create a session (201), or continue the session that has this id (200)."""
+    """Create a session (201), or continue the session that has this id (200).
+
+    With `wait`, 202 says that the time was over before the session was parked.
+    """
     body = await scope.read_body(NewSessionBody)
     agents, service = scope.service.agents, scope.service
     if agents.names():  # a mistyped name must not create a session that no worker ever drives
@@ -130,7 +135,13 @@ async def create_session(scope: Operates, key: Key = None) -> Response:
         scope.app_state.count_submission(scope.rate_key(session_id))
         content = await store_content(service, await service.find(ref), body.message)
         receipt = await service.send(ref, new_message(scope, content, key, body.by))
-    return json_response(await _session_json(scope, receipt.entry), 201 if receipt.is_new else 200)
+    status = 201 if receipt.is_new else 200
+    seconds = wait_seconds(body.wait)
+    if seconds:
+        response = await driven_response(scope, receipt.entry, seconds)
+        response.status_code = 202 if response.status_code == 202 else status
+        return response
+    return json_response(await _session_json(scope, receipt.entry), status)
 
 
 def _session_id(scope: RequestScope, body: NewSessionBody, key: str | None) -> str:
@@ -228,7 +239,7 @@ async def cancel_session(scope: Operates, session_id: Id) -> Response:
     """Cancel the run: after the response, nothing of it starts any more."""
     body = await scope.read_body(CancelBody, empty=CancelBody())
     ref = session_ref(scope, session_id)
-    await scope.service.cancel(ref, scope.actor(body.by), body.reason)
+    await scope.service.cancel(ref, scope.actor(body.by), body.reason, scope.via)
     return json_response(await _session_json(scope, await find_entry(scope, session_id)))
 
 
@@ -275,9 +286,10 @@ async def change_metadata(scope: Operates, session_id: Id) -> Response:
 
 @router.delete("/sessions/{session_id}", responses=responses({200: DELETED}, 404))
 async def delete_session(scope: Administers, session_id: Id) -> Response:
-    """Delete a session with its log and its calls."""
-    await scope.service.erase(session_ref(scope, session_id))
-    return json_response({"sessionID": session_id, "deleted": True})
+    """Delete a session with its log and its calls; a run that is not over is cancelled first."""
+    ref = session_ref(scope, session_id)
+    state = await scope.service.erase(ref, scope.actor(), scope.via)
+    return json_response({"sessionID": session_id, "deleted": True, "state": state})
 
 
 @router.get("/sessions/{session_id}/files/{digest}", responses=_FILE)
@@ -321,14 +333,20 @@ def new_message(
     scope: RequestScope, content: Content, key: str | None, by: str | None
 ) -> NewMessage:
     """Return a message of the caller. Raises Refused, NotAllowed."""
-    return NewMessage(content, None if key is None else check_id(key, "key"), scope.actor(by))
+    key = None if key is None else check_id(key, "key")
+    return NewMessage(content, key, scope.actor(by), via=scope.via)
 
 
 async def _session_json(scope: RequestScope, entry: SessionEntry) -> dict[str, Any]:
     return (await scope.service.listed_result(entry)).to_json()
 
 
-async def driven_response(scope: RequestScope, entry: SessionEntry, seconds: float) -> Response:
+async def driven_response(
+    scope: RequestScope,
+    entry: SessionEntry,
+    seconds: float,
+    extra: Mapping[str, Any] | None = None,
+) -> Response:
     """Return the session once it is parked (200), or as it is when the time is over (202)."""
     is_parked = bool(seconds) and await scope.service.runs.wait_until_parked(
         entry, seconds, scope.app_state.closing.is_set
@@ -336,4 +354,5 @@ async def driven_response(scope: RequestScope, entry: SessionEntry, seconds: flo
     newest = await scope.service.find(SessionRef(entry.record.tenant, entry.record.id))
     if newest is None:
         raise session_not_found(entry.record.id)  # deleted meanwhile
-    return json_response(await _session_json(scope, newest), 200 if is_parked else 202)
+    body = {**await _session_json(scope, newest), **(extra or {})}
+    return json_response(body, 200 if is_parked else 202)
