@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -10,7 +11,7 @@ from tests.support.runtimes import MakeRuntime
 from tests.support.shop import agent, ran, refunds
 
 from perdure import Agent, Conflict, PendingCall, Result, Runtime
-from perdure.testing import ManualClock
+from perdure.testing import ManualClock, ScriptedModel
 
 ASK: dict[str, Any] = {"calls": [{"tool": "ask_user", "args": {"question": "Which?"}}]}
 
@@ -53,6 +54,31 @@ class Running:
     @property
     def is_over(self) -> bool:
         return self._ended.is_set()
+
+
+@pytest.mark.parametrize("limit", ["worker_pool", "concurrency"])
+async def test_a_run_that_waits_in_place_holds_no_place_of_a_limit(
+    in_memory: MakeRuntime, limit: str
+) -> None:
+    pool = {"worker_pool": 1} if limit == "worker_pool" else {}
+    waiting = clerk(**pool)
+    plain = Agent("plain", model=ScriptedModel([{"text": "Hello."}]))
+    async with in_memory(waiting, plain) as rt, anyio.create_task_group() as tasks:
+        await rt.session("s", agent=waiting).send("Go")
+        with anyio.fail_after(20):
+            tasks.start_soon(partial(rt.work, concurrency=1 if limit == "concurrency" else None))
+            async for _ in rt.stream(session="s", after=0, types=("pending",)):
+                break
+            other = waiting if limit == "worker_pool" else plain
+            await rt.session("other", agent=other).send("Go")
+            event = "pending" if limit == "worker_pool" else "agent_complete"
+            async for _ in rt.stream(session="other", after=0, types=(event,)):
+                break
+            (call,) = (await rt.session("s").get()).pending
+            await rt.approve(call.id, by="ana")
+            async for _ in rt.stream(session="s", after=0, types=("agent_complete",)):
+                break
+        tasks.cancel_scope.cancel()
 
 
 @asynccontextmanager

@@ -72,6 +72,43 @@ def test_what_was_running_is_gone_on_with_or_failed(
         assert code == 0, told
 
 
+DEADLY = """
+import os, signal
+from pathlib import Path
+from perdure import Agent, Runtime
+from perdure.core.conversation.messages import Answer
+
+class Model:
+    name = "test:deadly"
+
+    async def answer(self, request):
+        if not Path("killed").exists():
+            Path("killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield Answer("All done.")
+
+rt = Runtime.from_config("perdure.yaml", agents=[Agent("deadly", model=Model())])
+"""
+
+
+@pytest.mark.parametrize("recovery, state", [("resume", "completed"), ("fail", "failed")])
+def test_a_run_that_was_killed_in_its_first_model_request_is_recovered_as_configured(
+    tmp_path: Path, recovery: str, state: str
+) -> None:
+    """S4.50"""
+    made = project(tmp_path, f"recovery: {{running: {recovery}}}", "refund")
+    (tmp_path / "deadly.py").write_text(DEADLY, "utf-8")
+    app = ("--app", "deadly:rt")
+    assert made.run("run", "deadly", "Go", "-s", "s", *app)[0] != 0
+    assert (tmp_path / "killed").exists()
+    assert made.run("worker", "--once", *app)[0] == 0
+    session = made.json("sessions", "show", "s", *app)
+    assert session["state"] == state
+    if state == "failed":
+        assert session["error"]["code"] == "INTERRUPTED_RUN"
+        assert made.run("sessions", "resume", "s", *app)[0] == 0
+
+
 def test_what_had_expired_is_settled_by_its_policy(tmp_path: Path) -> None:
     """S4.49 S4.50"""
     made = project(tmp_path, "", "refund")

@@ -41,6 +41,7 @@ def assemble_resources(store: Store, options: RuntimeOptions) -> Resources:
         options.telemetry,
         options.prices,
         options.poison_after,
+        not options.resumes_running,
         options.is_tracked,
     )
 

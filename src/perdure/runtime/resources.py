@@ -65,6 +65,7 @@ class Resources:
     telemetry: Telemetry
     prices: Prices
     poison_after: int = POISON_AFTER  # processes that stopped while they drove a session
+    records_starts: bool = False  # before the first effect of a run, not with its outcome
     is_tracked: bool = True  # sessions are stored, so that an approver can decide later
 
     async def own_secrets(self, pending_id: str) -> list[str]:

@@ -104,6 +104,7 @@ class Driver:
         self._clock = RunClock(agent.limits.running_ms)
         self._stuck: dict[str, PerdureError] = {}
         self._checked: set[str] = set()  # pending ids of results that were validated here
+        self.is_waiting_in_place = False  # for an approver; nothing else runs
         self._is_stopping = False
         self._is_stale = False  # another writer has written since we last read
         self._has_written = False
@@ -250,6 +251,7 @@ class Driver:
 
     async def _wait(self, idle: effects.Idle) -> None:
         began = self._resources.store.now()
+        self.is_waiting_in_place = idle.in_place
         if idle.until is None:
             await self._news.wait()
         else:  # the store's clock decides, which may differ from ours
@@ -258,6 +260,7 @@ class Driver:
                 async with asyncio.timeout(min(remaining_s, CLOCK_CHECK_S)):
                     await self._news.wait()
         self._news.clear()
+        self.is_waiting_in_place = False
         if idle.in_place:
             self._clock.exclude(max(0, self._resources.store.now() - began))
 
@@ -341,6 +344,11 @@ class Driver:
 
     async def _request_model(self, effect: effects.AskModel | effects.Summarize) -> bool:
         """Request the next turn, or a summary if one is needed before it."""
+        run = self._log.state.run
+        if self._resources.records_starts and run is not None and not run.is_driven:
+            await self._writer.write_start()
+            self._has_written = True
+            return False
         now, is_manual = self._resources.store.now(), isinstance(effect, effects.Summarize)
         cut = self._summaries.requested_cut() if is_manual else self._summaries.next_cut()
         if cut is not None:

@@ -54,6 +54,11 @@ class Drive:
     waiter: "DrivesFuture | None" = None  # resolved at the end of the drive
 
     @property
+    def is_busy(self) -> bool:
+        """Return whether it does more than wait in place for an approver."""
+        return self.driver is None or not self.driver.is_waiting_in_place
+
+    @property
     def is_backing_off(self) -> bool:
         """Return whether it ended with a back-off before the next model request."""
         return self.driver is not None and self.driver.log.state.retry is not None
@@ -93,6 +98,11 @@ class Drives:
         )
         self._tasks: dict[asyncio.Task[None], DrivesFuture | None] = {}
         self._pool_locks: dict[str, asyncio.Lock] = {}  # by agent with a bounded worker pool
+
+    @property
+    def busy_count(self) -> int:
+        """Number of drives that do more than wait in place for an approver."""
+        return sum(drive.is_busy for drive in self.running.values())
 
     # --- open and close -----------------------------------------------------------------------
 
@@ -253,7 +263,7 @@ class Drives:
         pool = agent.agent.worker_pool
         if pool is None:
             return limit
-        busy = sum(drive.agent == agent.name for drive in self.running.values())
+        busy = sum(drive.agent == agent.name and drive.is_busy for drive in self.running.values())
         return max(0, min(limit, pool - busy))
 
     def _spawn(

@@ -98,6 +98,12 @@ class LeasedWriter:
         plan = self._plan_commit(draft)
         return await self._write(plan, park_after(plan.after.state), patient=patient)
 
+    async def write_start(self) -> None:
+        """Record that this drive has started, before its first effect."""
+        facts, now = self._start_events(), self._store.now()
+        plan = _PlannedCommit(Draft(), facts, now, self.log.extension(facts, now))
+        await self._write(plan, None)
+
     async def park(self, park: Park, problem: PerdureError | None = None) -> None:
         """Release the lease at the folded head."""
         await self._write(self._plan_commit(Draft()), park, problem)
@@ -107,9 +113,12 @@ class LeasedWriter:
         return _PlannedCommit(draft, facts, now, self.log.extension(facts, now))
 
     def _with_start(self, facts: Sequence[Event]) -> list[Event]:
+        return [*self._start_events(), *facts] if facts else []
+
+    def _start_events(self) -> list[Event]:
         state, agent = self.log.state, self._agent
-        if agent is None or not facts or state.run is None or self._has_start():
-            return list(facts)
+        if agent is None or state.run is None or self._has_start():
+            return []
         # Without the complete list of the agent's tools, a change cannot be detected.
         digest = agent.digest if agent.problem is None else state.digest
         changed = state.digest != digest
@@ -125,7 +134,7 @@ class LeasedWriter:
         opening: list[Event] = [start]
         if state.digest and changed:
             opening.append(_difference(state.tools, agent.tool_digests))
-        return opening + list(facts)
+        return opening
 
     def _has_start(self) -> bool:
         """Return whether it is recorded already: the reply to that commit may have been lost."""

@@ -262,7 +262,7 @@ class Worker:
         total = 0
         self._rounds += 1
         for pair in sorted(pairs, key=lambda pair: self._served.get(pair, 0)):
-            free = limit - len(self._drives.running)
+            free = limit - self._drives.busy_count
             if free <= 0:
                 break
             name, queue = pair
