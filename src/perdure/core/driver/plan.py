@@ -17,6 +17,7 @@ from perdure.core.session.naming import POISONED
 from perdure.core.session.state import Run, State
 
 POISON_AFTER: Final = 5  # processes that stopped while they drove a session
+MIN_CLOCK_STEP_MS: Final = 1_000  # a smaller difference is none
 SLOTS: Final = 16  # calls of one turn that run at the same time
 SHORT_BACK_OFF_MS: Final = 1_000  # up to this a back-off is waited for in place: parking costs more
 
@@ -127,8 +128,8 @@ def _is_due(call: Call, now: int) -> bool:
 def _model_effect(state: State, view: DriveView, now: int) -> Effect | None:
     if not state.is_model_due or view.in_flight or view.is_asking_model:
         return None
-    if state.retry is not None and state.retry.next > now:
-        return _back_off(state.retry.next, view, now)
+    if (until := _back_off_end(state, now)) is not None:
+        return _back_off(until, view, now)
     if state.is_summary_due:
         return effects.Summarize()
     return _limit(state, view.limits) or effects.AskModel(state.turn + 1)
@@ -140,9 +141,20 @@ def _summary_effect(state: State, view: DriveView, now: int) -> Effect | None:
         return None
     if view.tries > view.poison_after:
         return _poisoned(view.tries - 1)
-    if state.retry is not None and state.retry.next > now:
-        return _back_off(state.retry.next, view, now)
+    if (until := _back_off_end(state, now)) is not None:
+        return _back_off(until, view, now)
     return effects.Summarize()
+
+
+def _back_off_end(state: State, now: int) -> int | None:
+    """Return until when the next model request is put off; None: it may be made now.
+
+    If the last event is in the future, the clock was ahead, and so is the end of the back-off.
+    """
+    retry = state.retry
+    if retry is None or retry.next <= now or state.updated_at > now + MIN_CLOCK_STEP_MS:
+        return None
+    return retry.next
 
 
 def _back_off(until: int, view: DriveView, now: int) -> Effect:

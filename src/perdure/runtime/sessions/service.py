@@ -232,6 +232,10 @@ class Service:
         """Mark a session as failed whose log cannot be read; return the error for the caller."""
         return await self._resources.verifier.fail_session(entry.stream, error)
 
+    async def wake(self, entry: SessionEntry) -> None:
+        """Make a session due now, unless it is driven. Raises NotFound."""
+        await self._inbox.wake(entry)
+
     async def wake_stuck(self) -> None:
         """Wake sessions that other code could not continue, if their agent is known here."""
         async for entry in self.sessions(None, STUCK):
