@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
@@ -17,12 +18,17 @@ from perdure.cli.terminal.terminal import clean
 from perdure.config.load_object import load_object
 from perdure.errors import ConfigError
 from perdure.runtime.records.entries import SessionEntry
+from perdure.store.base import Unavailable
 
 R = TypeVar("R")
 Need = Literal["any", "existing"]
 
 CONFIG: Final = "perdure.yaml"
 DATABASE: Final = "perdure.db"
+_FIRST_RETRY_S: Final = 1.0
+_LAST_RETRY_S: Final = 8.0
+
+logger = logging.getLogger("perdure")
 
 
 def with_backend(
@@ -43,20 +49,38 @@ def with_runtime(
     *,
     need: Need = "existing",
     level: int = logging.WARNING,
+    patient: bool = False,
 ) -> R:
     """Open the runtime that the options name, await `main` with it, and close it.
 
-    With `need="existing"` no database is created.
+    With `need="existing"` no database is created; with `patient` it is opened again and again
+    while the store is not available.
     """
     log_to_stderr(settings, level)
     runtime = load_runtime(settings, need)
     scoped = runtime if settings.tenant is None else runtime.tenant(settings.tenant)
 
     async def inside() -> R:
-        async with runtime:
+        async with AsyncExitStack() as stack:
+            if patient:
+                await retry_unavailable(lambda: stack.enter_async_context(runtime))
+            else:
+                await stack.enter_async_context(runtime)
             return await main(scoped)
 
     return anyio.run(inside)
+
+
+async def retry_unavailable(attempt: Callable[[], Awaitable[R]]) -> R:
+    """Await an attempt until the store is available; each failure is logged as a warning."""
+    pause_s = _FIRST_RETRY_S
+    while True:
+        try:
+            return await attempt()
+        except Unavailable as error:
+            logger.warning("%s; next attempt in %g s", error.message, pause_s)
+        await anyio.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LAST_RETRY_S)
 
 
 async def find_entry(runtime: Runtime, typed_id: str) -> SessionEntry:

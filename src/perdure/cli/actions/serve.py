@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,7 @@ import uvicorn
 from perdure.app import Runtime, open_without_worker, service_of, serving_at
 from perdure.cli.actions.readiness import server_url
 from perdure.cli.actions.run import INTERRUPTED
-from perdure.cli.open import config_file, load_runtime, log_to_stderr
+from perdure.cli.open import config_file, load_runtime, log_to_stderr, retry_unavailable
 from perdure.cli.process import freeze_loaded_objects
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal
@@ -88,12 +88,16 @@ class _ServerProcess:
     async def run(self) -> int:
         """Open, serve, shut down: first no new work, then requests in progress, then leases."""
         asyncio.get_running_loop().set_exception_handler(self._capacity.handle_loop_error)
-        async with open_without_worker(self._runtime):
+        async with AsyncExitStack() as stack:
+            await retry_unavailable(
+                lambda: stack.enter_async_context(open_without_worker(self._runtime))
+            )
+            if self._has_worker:
+                await retry_unavailable(self._runtime.recover)
             server = self._server()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._listen_for_signals, server)
                 if self._has_worker:
-                    await self._runtime.recover()
                     tasks.start_soon(self._work)
                 self._announce()
                 freeze_loaded_objects()

@@ -10,7 +10,7 @@ import anyio
 
 from perdure.app import Runtime, service_of
 from perdure.cli.actions.run import INTERRUPTED
-from perdure.cli.open import with_runtime
+from perdure.cli.open import retry_unavailable, with_runtime
 from perdure.cli.process import freeze_loaded_objects
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal
@@ -35,14 +35,14 @@ def work(settings: Settings, options: dict[str, Any], *, once: bool) -> int:
                 code="NO_AGENTS",
                 hint="name some with --config FILE or --app MODULE:NAME",
             )
-        start = await runtime.recover()
+        start = await (runtime.recover() if once else retry_unavailable(runtime.recover))
         if not once:
             freeze_loaded_objects()
         await _run_until_stopped(lambda: runtime.work(once=once, **chosen), stopped)
         counts = {"waiting": len(start.waiting), "more": start.more}
         return {**counts, "expired": len(start.expired)}
 
-    report = with_runtime(settings, main, need="any", level=logging.INFO)
+    report = with_runtime(settings, main, need="any", level=logging.INFO, patient=not once)
     if settings.as_json:
         stop = stopped[0].name if stopped else None
         Terminal(settings).print_json({**report, "signal": stop})

@@ -63,13 +63,16 @@ async def session_frames(
 
 async def _all_frames(buffer: ReaderBuffer, source: "_SessionSource | _FeedSource") -> Frames:
     """Yield frames from the store, then from the buffer, and keep-alives in between."""
+    is_waiting = False
     while not buffer.is_closed and not source.is_over:
         try:
             async for frame in _next_frames(buffer, source):
                 yield frame
+            is_waiting = False
         except Unavailable as error:  # the reader stays connected, and will miss no event
-            logger.info("a reader of events waits for the store: %s", error.message)
-            buffer.is_behind = True
+            if not is_waiting:
+                logger.info("a reader of events waits for the store: %s", error.message)
+            buffer.is_behind = is_waiting = True
             yield keep_alive_frame(source.event_id)
             await anyio.sleep(STORE_RETRY_S)
 
@@ -77,6 +80,7 @@ async def _all_frames(buffer: ReaderBuffer, source: "_SessionSource | _FeedSourc
 async def _next_frames(buffer: ReaderBuffer, source: "_SessionSource | _FeedSource") -> Frames:
     if buffer.is_behind:
         buffer.catch_up()
+        await source.service.feed.fix_start()  # later events come through the buffer
         async for frame in source.read():
             yield frame
         buffer.is_behind = buffer.is_behind or source.has_more
@@ -106,7 +110,7 @@ class _SessionSource:
     is_held = False
 
     def __init__(self, service: Service, entry: SessionEntry, after: int) -> None:
-        self._service = service
+        self.service = service
         self._entry = entry
         self._seq = after  # of the last event that was sent
         self._turn = 0  # of the last model response that was sent
@@ -122,7 +126,7 @@ class _SessionSource:
     async def read(self) -> AsyncIterator[bytes]:
         """Yield the frames of a page from the store."""
         try:
-            page = await self._service.feed.read(self._entry.stream, self._seq, PAGE)
+            page = await self.service.feed.read(self._entry.stream, self._seq, PAGE)
         except NotFound:
             self.is_over = True
             return
@@ -204,7 +208,7 @@ class _FeedSource:
     is_over = False
 
     def __init__(self, service: Service, position: FeedPosition, event_filter: EventFilter) -> None:
-        self._service = service
+        self.service = service
         self._pos = position.pos
         self._skip = position.frames_sent
         self._filter = event_filter
@@ -220,7 +224,7 @@ class _FeedSource:
         """Yield the frames of a page from the store."""
         # If some frames of the last record were not sent, that record is read again.
         start = self._pos - 1 if self._skip else self._pos
-        feed = await self._service.feed.tail(str(start), PAGE)
+        feed = await self.service.feed.tail(str(start), PAGE)
         for record in feed.records:
             frames = await self._next_frames(record, feed_event(record))
             if frames:

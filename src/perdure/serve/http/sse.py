@@ -4,6 +4,7 @@ One subscription to the feed serves every reader of the process. Each reader has
 bounded size; a reader that is too slow loses its content and continues from the store.
 """
 
+import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -16,11 +17,13 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from perdure.core.session.naming import parse_session_stream
-from perdure.errors import StoreError
+from perdure.errors import PerdureError, StoreError
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.streaming import DeltaChunk
 from perdure.runtime.views import Event, public_event
 from perdure.store.base import Record
+
+logger = logging.getLogger("perdure")
 
 MEDIA_TYPE: Final = "text/event-stream"
 KEEP_ALIVE_S: Final = 15.0
@@ -49,7 +52,7 @@ class EventStreamResponse(StreamingResponse):
 
     def __init__(self, frames: AsyncGenerator[bytes, None], closing: anyio.Event) -> None:
         headers = {"X-Accel-Buffering": "no", "Vary": "Accept"}
-        super().__init__(frames, media_type=MEDIA_TYPE, headers=headers)
+        super().__init__(_until_failure(frames), media_type=MEDIA_TYPE, headers=headers)
         self._frames = frames
         self._closing = closing
 
@@ -71,6 +74,15 @@ class EventStreamResponse(StreamingResponse):
         await self._closing.wait()
         await anyio.sleep(CLOSE_GRACE_S)
         scope.cancel()
+
+
+async def _until_failure(frames: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+    """Yield frames; a foreseeable failure ends the stream, which its reader then opens again."""
+    try:
+        async for frame in frames:
+            yield frame
+    except PerdureError as error:
+        logger.warning("a stream of events ended: %s", error.message)
 
 
 def is_stream_requested(accept: str | None) -> bool:
@@ -223,7 +235,6 @@ class Hub:
             raise StoreError(
                 "events cannot be followed: the runtime is closing", hint="connect again"
             )
-        await service.feed.fix_start()
 
     async def _run(self, service: Service, closing: anyio.Event, subscribed: anyio.Event) -> None:
         try:

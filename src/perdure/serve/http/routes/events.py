@@ -156,12 +156,15 @@ async def stream_call_events(
 
 
 async def _start_position(scope: RequestScope, after: int | None, last: str | None) -> FeedPosition:
-    """Return the position of the last event received, else `after`, else the end of the feed."""
-    if last:
-        return _parse_position(last)
-    if after is not None:
-        return FeedPosition(after)
-    return FeedPosition(int(await scope.service.feed.end()))
+    """Return the position of the last event received, else `after`, else the end of the feed.
+
+    Raises Unavailable if the store cannot be read: once a stream has begun, it can only wait.
+    """
+    if not last and after is None:
+        return FeedPosition(int(await scope.service.feed.end()))
+    position = _parse_position(last) if last else FeedPosition(after or 0)
+    await scope.service.feed.tail(str(position.pos), 0)
+    return position
 
 
 def _parse_position(event_id: str) -> FeedPosition:
