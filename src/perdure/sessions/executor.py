@@ -1,19 +1,24 @@
 """Executor of agents on one session, which continues where it stopped."""
 
 from typing import Any
+from weakref import WeakValueDictionary
 
 import anyio
 
-from perdure.app import Runtime, service_of, untracked
+from perdure.app import Runtime, service_of, store_of, untracked
 from perdure.core.transfer.foreign import session_log
+from perdure.errors import ConfigError
 from perdure.runtime.agents.agents import Agent
 from perdure.runtime.records.entries import SessionRef
+from perdure.runtime.sessions.service import Service
 from perdure.runtime.transfer.create import SessionNames
 from perdure.runtime.values import Content
-from perdure.runtime.views import Event, Result
+from perdure.runtime.views import Result
+from perdure.sessions.recorded_session import RecordedSession
 from perdure.sessions.storage import FilesystemStorage, NoOpStorage, SessionStorage
 from perdure.sessions.store_storage import StoreStorage
 from perdure.sessions.todos import TodoManager
+from perdure.store.memory import MemoryStore
 
 
 def store_url(storage: SessionStorage) -> str:
@@ -23,8 +28,23 @@ def store_url(storage: SessionStorage) -> str:
     return storage.url if isinstance(storage, StoreStorage) else "memory:"
 
 
+class _SessionTurn:
+    """Lock of one session of a storage object, for all executors on it in this process."""
+
+    def __init__(self) -> None:
+        self.lock = anyio.Lock()
+
+
+_turns: "WeakValueDictionary[tuple[int, str], _SessionTurn]" = WeakValueDictionary()
+
+
 class AgentExecutor:
-    """Runs agents on one session, one prompt at a time."""
+    """Runs agents on one session, one prompt at a time.
+
+    An event is in the storage before anything runs that depends on it: in the storage's own store,
+    or, for a storage of another kind, appended before the runtime's commit is acknowledged. Such a
+    storage needs a runtime on `memory:`.
+    """
 
     def __init__(
         self,
@@ -34,37 +54,33 @@ class AgentExecutor:
         todos: TodoManager | None = None,
     ) -> None:
         self.session_id = session_id
-        is_stored = not isinstance(storage, NoOpStorage)
-        self._runtime = runtime if is_stored else untracked(runtime)
+        self._runtime = untracked(runtime) if isinstance(storage, NoOpStorage) else runtime
         self._storage = storage
         self._todos = todos
-        self._turn = anyio.Lock()
-        is_own_store = isinstance(storage, FilesystemStorage | StoreStorage)
-        self._copies_events = not is_own_store and is_stored
+        self._turn = _turns.setdefault((id(storage), session_id), _SessionTurn())
+        self._recorded = _recorded_session(runtime, storage, session_id)
 
     async def execute(self, agent: str | Agent[Any], prompt: Content) -> Result[Any]:
         """Send a prompt to the agent and follow the session until it parks.
 
         If the storage has events of the session, the conversation continues from them, repaired.
+        Raises Unavailable if the storage does not store the prompt.
         """
-        agents = service_of(self._runtime).agents
+        service = service_of(self._runtime)
+        agents = service.agents
         ready = agents.get(agent) if isinstance(agent, str) else agents.add(agent)
-        async with self._turn, self._runtime as runtime:
-            await self._adopt_stored(ready.name)
-            session = runtime.session(self.session_id, agent=agent)
-            result: Result[Any] | None = None
-            async for item in session.stream(prompt):
-                if isinstance(item, Event) and self._copies_events:
-                    await self._storage.append_event(self.session_id, _event_json(item))
-                result = item if isinstance(item, Result) else result
-            result = result or await session.get()
+        async with self._turn.lock, self._runtime as runtime:
+            if self._recorded is not None:
+                await self._recorded.load(service, ready.name)
+            else:
+                await self._adopt_stored(service, ready.name)
+            result = await runtime.session(self.session_id, agent=agent).run(prompt)
         if self._todos is not None:
             self._todos.set_todos(list(result.todos))
         return result
 
-    async def _adopt_stored(self, agent: str) -> None:
-        """Create the session from the events in the storage, if the runtime does not have it."""
-        service = service_of(self._runtime)
+    async def _adopt_stored(self, service: Service, agent: str) -> None:
+        """Create the session from the events in the storage, if its store does not have it."""
         if await service.find(SessionRef("", self.session_id)) is not None:
             return
         foreign = session_log.read(await self._storage.read_events(self.session_id))
@@ -72,5 +88,18 @@ class AgentExecutor:
             await service.adopt(foreign, SessionNames("", self.session_id, agent))
 
 
-def _event_json(event: Event) -> dict[str, Any]:
-    return {"type": event.type, "timestamp": event.timestamp, "data": dict(event.data)}
+def _recorded_session(
+    runtime: Runtime, storage: SessionStorage, session_id: str
+) -> RecordedSession | None:
+    """Return the session in a storage without a store of its own; None for the others."""
+    if isinstance(storage, FilesystemStorage | StoreStorage | NoOpStorage):
+        return None
+    store = store_of(runtime)
+    if not isinstance(store, MemoryStore):
+        raise ConfigError(
+            f"{type(storage).__name__} stores the events of session {session_id!r}, "
+            "and the runtime has a store of its own",
+            code="STORAGE_MISMATCH",
+            hint="use Runtime('memory:'), or StoreStorage with the URL of the runtime's store",
+        )
+    return RecordedSession(storage, store, session_id)

@@ -8,6 +8,7 @@ from typing import Any
 from perdure.core.conversation.repair.json_values import to_text
 from perdure.core.session.todos import is_todo_tool, valid_todos
 from perdure.core.transfer.event_log import conversations, is_event
+from perdure.core.transfer.stored_log import in_force
 from perdure.sessions.sanitizer import format_sanitization_issues, sanitize_recovered_messages
 from perdure.sessions.storage import SessionStorage
 
@@ -27,7 +28,7 @@ class SimpleSessionManager:
 
         Repairs are logged. An unknown session has no messages.
         """
-        recovered = conversations(await self.storage.read_events(session_id))
+        recovered = conversations(await self._events(session_id))
         for warning in recovered.warnings:
             logger.warning("Session %s recovery: %s", session_id, warning)
         sanitized = sanitize_recovered_messages(recovered.messages(agent))
@@ -38,12 +39,12 @@ class SimpleSessionManager:
 
     async def recover_agents(self, session_id: str) -> list[str]:
         """Return the agents that have a conversation in the session's log, its own one first."""
-        recovered = conversations(await self.storage.read_events(session_id))
+        recovered = conversations(await self._events(session_id))
         return sorted(recovered.by_agent, key=lambda agent: agent != recovered.top)
 
     async def recover_todos(self, session_id: str) -> list[dict[str, Any]]:
         """Return the todos of the last call that wrote a valid list, with or without a result."""
-        for event in reversed(await self.storage.read_events(session_id)):
+        for event in reversed(await self._events(session_id)):
             if not is_event(event) or event["type"] != "tool_call":
                 continue
             data = event["data"]
@@ -53,6 +54,11 @@ class SimpleSessionManager:
                 if todos is not None:
                     return [todo.to_json() for todo in todos]
         return []
+
+    async def _events(self, session_id: str) -> list[Any]:
+        """Return the events that count: not those of a commit that failed, or was repeated."""
+        events = await self.storage.read_events(session_id)
+        return in_force(events) if isinstance(events, list) else events
 
     def has_incomplete_tool_call(self, messages: Sequence[Any]) -> bool:
         """Report whether the last message requests a tool and has no result."""

@@ -1,13 +1,17 @@
 """The reference backend: the contract on plain dictionaries, for tests and work that may be lost.
 
-Nothing is awaited inside an operation, so each operation is atomic within its event loop.
+Nothing is awaited inside an operation, so each operation is atomic within its event loop. Only a
+recorder is awaited, and then the operations that could contradict its commit wait for it.
 """
 
+import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from itertools import count
 from operator import attrgetter
+
+import anyio
 
 from perdure.errors import StoreError
 from perdure.store.base import (
@@ -27,10 +31,12 @@ from perdure.store.base import (
     WallClock,
     Write,
 )
-from perdure.store.judge import Changes, check_commit, judge
+from perdure.store.judge import Changes, Commit, check_commit, judge
 from perdure.store.shared.paging import END, feed_position
 from perdure.store.shared.signal import Signal, Subscribers
 from perdure.store.shared.tables import LeaseChanges, Tables
+
+Recorder = Callable[[Changes], Awaitable[None]]  # stores the records of a commit elsewhere
 
 
 class MemoryStore:
@@ -47,6 +53,18 @@ class MemoryStore:
         self._positions = count(1)
         self._last_position = 0
         self._commits = 0
+        self._recorders: dict[str, Recorder] = {}
+        self._turn = anyio.Lock()  # of commits with a recorder, and of changes of leases
+        self._tasks: set[asyncio.Task[dict[str, int]]] = set()
+
+    def set_recorder(self, name: str, recorder: Recorder | None) -> None:
+        """Await this recorder with the changes of every commit before they are made.
+
+        If it raises, the commit fails and changes nothing. None removes it.
+        """
+        self._recorders.pop(name, None)
+        if recorder is not None:
+            self._recorders[name] = recorder
 
     def now(self) -> int:
         """Return the store's time, in ms since the epoch."""
@@ -67,13 +85,32 @@ class MemoryStore:
         """Write everything and return the new heads, or raise and write nothing."""
         commit = check_commit(writes, puts, checks)
         self._check_open()
+        if not self._recorders:
+            return self._commit(self._judge(commit))
+        # In a task of its own: cancelling the caller must not leave a commit half recorded.
+        task = asyncio.get_running_loop().create_task(self._record_and_commit(commit))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
+
+    async def _record_and_commit(self, commit: Commit) -> dict[str, int]:
+        async with self._turn:
+            changes = self._judge(commit)
+            for recorder in tuple(self._recorders.values()):
+                await recorder(changes)
+            return self._commit(changes)
+
+    def _judge(self, commit: Commit) -> Changes:
         outcome = judge(commit, self._tables.rows(commit), self.now())
         if isinstance(outcome, StoreRefusal):
             raise outcome
-        self._apply(outcome)
+        return outcome
+
+    def _commit(self, changes: Changes) -> dict[str, int]:
+        self._apply(changes)
         self._commits += 1
         self._signal.notify()
-        return outcome.heads()
+        return changes.heads()
 
     async def read(self, stream: str, after: int = 0, limit: int | None = None) -> Slice:
         """Return the records after `after`, oldest first. Raises NoStream or Gone."""
@@ -120,8 +157,9 @@ class MemoryStore:
     ) -> list[Lease]:
         """Reap dead holders, then lease up to `limit` due streams, oldest due first."""
         self._check_open()
-        changes, leases = self._tables.claim(holder, kind, limit, only, self.now())
-        self._apply_leases(changes)
+        async with self._exclusive():
+            changes, leases = self._tables.claim(holder, kind, limit, only, self.now())
+            self._apply_leases(changes)
         if isinstance(leases, Lost):
             raise leases
         return leases
@@ -129,13 +167,16 @@ class MemoryStore:
     async def reap(self, now: int) -> None:
         """Free the leases of the holders whose rows have expired at `now`."""
         self._check_open()
-        self._apply_leases(self._tables.reap(now))
+        async with self._exclusive():
+            self._apply_leases(self._tables.reap(now))
 
     async def renew(self, holder: str, ttl_ms: int, *, join: bool = False) -> int:
         """Extend the holder's row and return its new end; ttl 0 removes the row."""
         self._check_open()
-        changes, until = self._tables.renew(holder, ttl_ms, join, self.now())
-        self._apply_leases(changes)
+        # A heartbeat never waits for a recorder, however slow that is: it changes no stream.
+        async with self._exclusive() if ttl_ms <= 0 else nullcontext():
+            changes, until = self._tables.renew(holder, ttl_ms, join, self.now())
+            self._apply_leases(changes)
         return until
 
     async def tail(self, cursor: str, limit: int = 500) -> Feed:
@@ -163,6 +204,10 @@ class MemoryStore:
     def subscribe(self, callback: Callable[[str, bytes], None]) -> AbstractContextManager[None]:
         """Call the callback with each broadcast."""
         return self._subscribers.subscribe(callback)
+
+    def _exclusive(self) -> AbstractAsyncContextManager[None]:
+        """Return a context without a commit that is being recorded."""
+        return self._turn if self._recorders else nullcontext()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -43,7 +43,7 @@ async def adopt(store: Store, foreign: ForeignSession, names: SessionNames) -> A
     check_id(names.agent, "agent name")
     converted = convert(foreign, names.agent, store.now())
     log = [
-        StampedEvent(seq, at, await _store_files(store, event))
+        StampedEvent(seq, at, await store_files(store, event))
         for seq, (at, event) in enumerate(converted.log, 1)
     ]
     record = session_record(names, log, fold(log))
@@ -62,7 +62,7 @@ async def adopt(store: Store, foreign: ForeignSession, names: SessionNames) -> A
     )
 
 
-async def _store_files(store: Store, event: events.Event) -> events.Event:
+async def store_files(store: Store, event: events.Event) -> events.Event:
     """Return the event with the bytes of its files in the store."""
     if isinstance(event, events.User) and isinstance(event.content, list):
         return replace(event, content=await _parts(store, event.content))

@@ -12,7 +12,13 @@ from perdure.core.conversation.repair.model import Block, Issue, Part, RepairTur
 from perdure.core.conversation.repair.rewrite import repair_turns
 from perdure.core.log import events
 from perdure.core.pending.settlement import INTERRUPTED
-from perdure.core.transfer.foreign.model import ForeignMessage, ForeignSession
+from perdure.core.transfer.foreign.model import (
+    ForeignMessage,
+    ForeignSession,
+    dict_in,
+    kind_in,
+    list_in,
+)
 
 _UNKNOWN_MEDIA: Final = "application/octet-stream"
 
@@ -40,6 +46,25 @@ def convert(foreign: ForeignSession, agent: str, now: int) -> ConvertedLog:
     source = f"{foreign.format}:{foreign.session_id or ''}"
     ends.append((at, events.Forked(source=source, at=len(foreign.messages))))
     return ConvertedLog((*writer.log, *ends), tuple(issues))
+
+
+def interrupted_results(
+    foreign: ForeignSession, converted: ConvertedLog
+) -> list[tuple[int, events.ToolResult]]:
+    """Return the results that the conversion added to calls that were cut off."""
+    answered = {
+        block.get("tool_use_id")
+        for message in foreign.messages
+        for block in list_in(dict_in(message.message).get("content"))
+        if kind_in(block) == "tool_result"
+    }
+    return [
+        (at, event)
+        for at, event in converted.log
+        if isinstance(event, events.ToolResult)
+        and event.interrupted
+        and event.tool_call_id not in answered
+    ]
 
 
 def _issue_list(foreign: ForeignSession, issues: Sequence[Issue]) -> list[Any]:
