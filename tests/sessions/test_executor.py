@@ -1,10 +1,25 @@
 """An executor on a runtime that others use, too."""
 
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from perdure import Agent, Runtime
+from perdure import Agent, Runtime, tool
 from perdure.errors import Refused
-from perdure.sessions import AgentExecutor, InMemoryStorage, NoOpStorage
+from perdure.sessions import (
+    AgentExecutor,
+    AgentSystemBuilder,
+    FilesystemStorage,
+    InMemoryStorage,
+    NoOpStorage,
+    SessionStorage,
+    StoreStorage,
+)
+from perdure.store.base import Unavailable
 from perdure.testing import ScriptedModel
 
 
@@ -23,3 +38,68 @@ async def test_an_executor_leaves_a_runtime_alone_that_is_open(
             await executor.execute("helper", "Go")
         assert (await rt.session("own", agent="helper").run("Go")).output == "one"
     assert (await executor.execute("helper", "Go")).output == "one"
+
+
+async def _meet(storages: list[SessionStorage]) -> list[str]:
+    """Run two executors whose tools wait for each other."""
+    barrier = asyncio.Barrier(2)
+
+    @tool
+    async def meet() -> str:
+        """Meet."""
+        await barrier.wait()
+        return "met"
+
+    async def execute(number: int) -> Any:
+        model = ScriptedModel([{"calls": [{"tool": "meet", "args": {}}]}, {"text": f"{number}"}])
+        builder = AgentSystemBuilder.default().with_storage(storages[number])
+        agent = Agent("a", model=model, tools=[meet])
+        system = await builder.with_session_id(f"s{number}").with_agents(agent).build()
+        return (await system.executor.execute("a", "Go")).output
+
+    async with asyncio.timeout(30):
+        return list(await asyncio.gather(*map(execute, range(2))))
+
+
+@pytest.mark.parametrize("kind", ["one object", "two objects", "stores"])
+async def test_two_executors_work_on_one_folder_at_the_same_time(tmp_path: Path, kind: str) -> None:
+    """S2.11, S2.40"""
+    if kind == "stores":
+        storages: list[SessionStorage] = [StoreStorage(f"files:{tmp_path}") for _ in range(2)]
+    else:
+        storages = [FilesystemStorage(tmp_path) for _ in range(2)]
+    if kind == "one object":
+        storages[1] = storages[0]
+    assert await _meet(storages) == ["0", "1"]
+    for number, storage in enumerate(storages):
+        types = [event["type"] for event in await storage.read_events(f"s{number}")]
+        assert types.count("tool_result") == 1
+        assert types[-1] == "agent_complete"
+
+
+_OTHER = """
+import sys, anyio
+from perdure import Runtime
+async def main():
+    async with Runtime(f"files:{sys.argv[1]}"):
+        print("open", flush=True)
+        sys.stdin.readline()
+anyio.run(main)
+"""
+
+
+async def test_a_folder_of_another_process_is_refused_with_its_pid(tmp_path: Path) -> None:
+    """S2.11"""
+    command = [sys.executable, "-c", _OTHER, str(tmp_path)]
+    other = subprocess.Popen(  # noqa: ASYNC220
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout is not None
+    assert await asyncio.to_thread(other.stdout.readline) == "open\n"
+    model = ScriptedModel([{"text": "one"}])
+    builder = AgentSystemBuilder.default().with_storage(FilesystemStorage(tmp_path))
+    system = await builder.with_agents(Agent("a", model=model)).build()
+    with pytest.raises(Unavailable, match=f"process {other.pid} has the files"):
+        await system.executor.execute("a", "Go")
+    await asyncio.to_thread(other.communicate, "\n")
+    assert (await system.executor.execute("a", "Go")).output == "one"

@@ -1,31 +1,38 @@
 """Where events are kept: nowhere, in memory, in files, in a store."""
 
+import asyncio
 import json
 import logging
 import math
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from tests.sessions.samples import LINES, user
+from tests.sessions.samples import LINES, event, user
 
+from perdure import Agent
 from perdure.errors import Refused, StoreError
 from perdure.sessions import (
+    AgentSystemBuilder,
     FilesystemStorage,
     InMemoryStorage,
     NoOpStorage,
     SessionStorage,
     StoreStorage,
 )
+from perdure.testing import ScriptedModel
 
 Make = Callable[[], SessionStorage]
 
 
-@pytest.fixture(params=["memory", "filesystem", "sqlite", "postgres"])
+@pytest.fixture(
+    params=["memory", "filesystem", "sqlite", "postgres", "store in files", "store in memory"]
+)
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     if request.param == "postgres":
         url = request.getfixturevalue("new_postgres_schema")()
@@ -34,8 +41,10 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
         "memory": lambda: memory,
         "filesystem": lambda: FilesystemStorage(tmp_path / "sessions"),
         "sqlite": lambda: StoreStorage(f"sqlite:///{tmp_path}/h.db"),
+        "store in files": lambda: StoreStorage(f"files:{tmp_path}/folder"),
+        "store in memory": lambda: in_memory,
     }
-    memory = InMemoryStorage()
+    memory, in_memory = InMemoryStorage(), StoreStorage("memory:")
     return made[request.param]
 
 
@@ -79,6 +88,59 @@ async def test_concurrent_appends_keep_the_order_of_each_task(make: Make) -> Non
     assert len(said) == 24
     for name in "abc":
         assert [one for one in said if one[0] == name] == [f"{name}{n}" for n in range(8)]
+
+
+async def test_concurrent_appends_are_read_in_the_order_of_the_calls(make: Make) -> None:
+    """S2.7, S2.17"""
+    storage = make()
+    async with anyio.create_task_group() as group:
+        for number in range(20):
+            group.start_soon(storage.append_event, "s", user(str(number)))
+    texts = [event["data"]["content"] for event in await storage.read_events("s")]
+    assert texts == [str(number) for number in range(20)]
+
+
+async def test_events_appended_around_a_run_are_read_with_those_of_the_run(make: Make) -> None:
+    """S2.7, S2.17: in their order, each one once."""
+    storage = make()
+    remark = event("agent_iteration", agent="a", iteration=1)
+    await storage.append_event("s", user("Before"))
+    await storage.append_event("s", remark)
+    model = ScriptedModel([{"text": "one"}, {"text": "two"}, {"text": "three"}])
+    builder = AgentSystemBuilder.default().with_storage(storage).with_session_id("s")
+    system = await builder.with_agents(Agent("a", model=model)).build()
+    await system.executor.execute("a", "First")
+    await storage.append_event("s", user("Between"))
+    system.logger.log_agent_iteration("a", 2)
+    await system.logger.flush()
+    await system.executor.execute("a", "Second")
+    events = await storage.read_events("s")
+    texts = [e["data"]["content"] for e in events if e["type"] == "user"]
+    assert texts == ["Before", "First", "Between", "Second"]
+    assert [e["data"]["iteration"] for e in events if e["type"] == "agent_iteration"][-1:] == [2]
+    again = make()
+    assert await again.read_events("s") == events
+    assert await again.session_exists("s") is True
+
+
+def test_a_store_stays_open_between_events_and_is_closed_with_its_loop(tmp_path: Path) -> None:
+    """S2.17: no thread or lock is left."""
+    storage = StoreStorage(f"sqlite:///{tmp_path}/h.db")
+
+    async def write() -> None:
+        await storage.append_event("s", user("x"))
+        threads = {t.ident for t in threading.enumerate() if t.name == "perdure-sqlite"}
+        await storage.append_event("s", user("y"))
+        later = {t.ident for t in threading.enumerate() if t.name == "perdure-sqlite"}
+        assert threads == later
+        assert len(threads) == 1
+
+    before = {thread.ident for thread in threading.enumerate()}
+    for _ in range(2):
+        asyncio.run(write())
+        names = [t.name for t in threading.enumerate() if t.ident not in before]
+        assert "perdure-sqlite" not in names
+    assert len(asyncio.run(storage.read_events("s"))) == 4
 
 
 async def test_nobody_alters_history_through_what_was_given_or_read(make: Make) -> None:

@@ -13,7 +13,7 @@ from perdure.core.session.naming import check_id
 from perdure.core.session.todos import is_todo_tool
 from perdure.runtime.agents.agents import Agent, ReadyAgent
 from perdure.runtime.ids import new_id
-from perdure.sessions.executor import AgentExecutor, store_url
+from perdure.sessions.executor import AgentExecutor, store_for
 from perdure.sessions.logger import EventLogger
 from perdure.sessions.recovery import SimpleSessionManager
 from perdure.sessions.storage import (
@@ -73,7 +73,7 @@ class AgentSystemBuilder:
         todos = TodoManager() if any(_has_todos(agent) for agent in agents) else None
         if todos is not None and await storage.session_exists(session_id):
             todos.set_todos(await manager.recover_todos(session_id))
-        runtime = Runtime(store_url(storage), agents=agents)
+        runtime = Runtime(store_for(storage), agents=agents)
         return AgentSystem(
             AgentExecutor(runtime, storage, session_id, todos),
             storage,

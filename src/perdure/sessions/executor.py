@@ -6,7 +6,7 @@ from weakref import WeakValueDictionary
 import anyio
 
 from perdure.app import Runtime, service_of, store_of, untracked
-from perdure.core.transfer.foreign import session_log
+from perdure.core.transfer.foreign import convert, session_log
 from perdure.errors import ConfigError
 from perdure.runtime.agents.agents import Agent
 from perdure.runtime.records.entries import SessionRef
@@ -14,18 +14,19 @@ from perdure.runtime.sessions.service import Service
 from perdure.runtime.transfer.create import SessionNames
 from perdure.runtime.values import Content
 from perdure.runtime.views import Result
-from perdure.sessions.recorded_session import RecordedSession
+from perdure.sessions.recorded_session import RecordedSession, answer_cut_off_calls
 from perdure.sessions.storage import FilesystemStorage, NoOpStorage, SessionStorage
 from perdure.sessions.store_storage import StoreStorage
 from perdure.sessions.todos import TodoManager
+from perdure.store.base import Store
 from perdure.store.memory import MemoryStore
 
 
-def store_url(storage: SessionStorage) -> str:
-    """Return the URL of the storage's own store; without one, of a store in memory."""
+def store_for(storage: SessionStorage) -> str | Store:
+    """Return the storage's own store for a runtime; without one, the URL of a store in memory."""
     if isinstance(storage, FilesystemStorage):
         return f"files:{storage.base}"
-    return storage.url if isinstance(storage, StoreStorage) else "memory:"
+    return storage.store if isinstance(storage, StoreStorage) else "memory:"
 
 
 class _SessionTurn:
@@ -84,8 +85,15 @@ class AgentExecutor:
         if await service.find(SessionRef("", self.session_id)) is not None:
             return
         foreign = session_log.read(await self._storage.read_events(self.session_id))
-        if foreign.messages:
-            await service.adopt(foreign, SessionNames("", self.session_id, agent))
+        if not foreign.messages:
+            return
+        if isinstance(self._storage, StoreStorage):
+            now = service.now()
+            if await answer_cut_off_calls(self._storage, self.session_id, foreign, agent, now):
+                foreign = session_log.read(await self._storage.read_events(self.session_id))
+            converted = convert(foreign, agent, now)
+            await self._storage.mark_adopted(self.session_id, len(converted.log))
+        await service.adopt(foreign, SessionNames("", self.session_id, agent))
 
 
 def _recorded_session(

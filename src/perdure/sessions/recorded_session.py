@@ -123,7 +123,8 @@ class RecordedSession:
     async def _adopt(self, service: Service, agent: str) -> None:
         """Create the session from a conversation that any program may have logged, repaired."""
         foreign = await self._foreign()
-        if foreign.messages and await self._answer_cut_off_calls(foreign, agent):
+        storage, now = self._storage, self._store.now()
+        if await answer_cut_off_calls(storage, self._session_id, foreign, agent, now):
             foreign = await self._foreign()
         if foreign.messages:
             await service.adopt(foreign, SessionNames("", self._session_id, agent))
@@ -132,15 +133,6 @@ class RecordedSession:
         stored = await self._storage.read_events(self._session_id)
         self._base = len(stored)
         return session_log.read(in_force(stored))
-
-    async def _answer_cut_off_calls(self, foreign: ForeignSession, agent: str) -> bool:
-        """Store the results that the model will see for calls without one; False if none."""
-        results = interrupted_results(foreign, convert(foreign, agent, self._store.now()))
-        for at, result in results:
-            data = dict(codec.event_data(result))
-            event = {"type": "tool_result", "timestamp": at, "data": data}
-            await self._storage.append_event(self._session_id, event)
-        return bool(results)
 
     # --- recording ----------------------------------------------------------------------------
 
@@ -189,6 +181,20 @@ class RecordedSession:
             for digest, data in files.items()
             if data is not None
         }
+
+
+async def answer_cut_off_calls(
+    storage: SessionStorage, session_id: str, foreign: ForeignSession, agent: str, now: int
+) -> bool:
+    """Store the results that the model will see for calls without one; False if none."""
+    if not foreign.messages:
+        return False
+    results = interrupted_results(foreign, convert(foreign, agent, now))
+    for at, result in results:
+        data = dict(codec.event_data(result))
+        event = {"type": "tool_result", "timestamp": at, "data": data}
+        await storage.append_event(session_id, event)
+    return bool(results)
 
 
 def _decoded(seq: int, event: Mapping[str, Any]) -> StampedEvent:

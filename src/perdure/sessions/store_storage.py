@@ -1,8 +1,12 @@
 """Storage of session events in a store of the runtime."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from heapq import merge
+from operator import itemgetter
+from typing import Any, Final
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
 
@@ -10,51 +14,126 @@ from perdure.app import open_store
 from perdure.core.conversation.repair.json_values import json_value
 from perdure.core.session import naming as index
 from perdure.store.base import NoStream, Record, Store, Write
+from perdure.store.memory import MemoryStore
 
-_KIND = "log"
+_LOGGED: Final = "log"
+_ADOPTED: Final = "adopted"  # the events before it are the first ones of the session
 
 
 class StoreStorage:
-    """Stores events in the store of a URL, such as `sqlite:///perdure.db`."""
+    """Stores events in the store of a URL, such as `sqlite:///perdure.db`.
+
+    The store stays open until the event loop ends. `memory:` is a store of this object.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self._memory = MemoryStore() if url == "memory:" else None
+        self._open: WeakKeyDictionary[asyncio.AbstractEventLoop, _OpenStore] = WeakKeyDictionary()
+
+    @property
+    def store(self) -> str | Store:
+        """The store for a runtime: its URL, or the object if only this object has it."""
+        return self._memory or self.url
 
     async def append_event(self, session_id: str, event: Any) -> None:
         """Append an event to a log beside the events that the runtime records."""
-        data = msgspec.json.encode(json_value(event))
-        async with self._opened() as store:
-            await store.commit([Write(_log(session_id), [Record(_KIND, data)], create=_KIND)])
+        await self._append(session_id, _LOGGED, json_value(event))
+
+    async def mark_adopted(self, session_id: str, events: int) -> None:
+        """Record that a session is about to begin with the events so far, as so many of its own."""
+        await self._append(session_id, _ADOPTED, {"events": events})
 
     async def read_events(self, session_id: str) -> list[Any]:
-        """Return the events that the runtime recorded; without any, those that were appended."""
-        async with self._opened() as store:
-            entry = await store.get("session", index.session_key("", session_id))
-            if entry is not None:
-                read = await store.read(entry.stream)
-                return [_event(record) for record in read.records]
-            try:
-                logged = await store.read(_log(session_id))
-            except NoStream:
-                return []
-            return [msgspec.json.decode(record.data) for record in logged.records]
+        """Return the events that were appended and those that the runtime recorded, in order."""
+        async with self._opened() as opened:
+            entry = await opened.store.get("session", index.session_key("", session_id))
+            stream = None if entry is None else entry.stream
+            recorded = [] if stream is None else await _records(opened.store, stream)
+            logged = await _records(opened.store, _log(session_id))
+        return _events(recorded, logged)
 
     async def session_exists(self, session_id: str) -> bool:
         """Report whether the session has at least one event."""
         return bool(await self.read_events(session_id))
 
+    async def _append(self, session_id: str, kind: str, value: Any) -> None:
+        record = Record(kind, msgspec.json.encode(value))
+        async with self._opened() as opened, opened.turn(session_id):
+            await opened.store.commit([Write(_log(session_id), [record], create=_LOGGED)])
+
     @asynccontextmanager
-    async def _opened(self) -> AsyncIterator[Store]:
-        store = open_store(self.url)
-        await store.open()
+    async def _opened(self) -> AsyncIterator["_OpenStore"]:
+        loop = asyncio.get_running_loop()
+        opened = self._open.get(loop)
+        if opened is None:
+            opened = self._open[loop] = _OpenStore(self._memory or open_store(self.url))
+            await opened.keep_until_loop_ends()
+        async with opened.in_use():
+            yield opened
+
+
+class _OpenStore:
+    """Store that stays open until its event loop ends."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._users = 0
+        self._is_ending = False
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._end: AsyncGenerator[None, None] | None = None
+
+    def turn(self, session_id: str) -> asyncio.Lock:
+        """Return the lock that keeps a session's events in the order of the calls."""
+        return self._turns.setdefault(session_id, asyncio.Lock())
+
+    async def keep_until_loop_ends(self) -> None:
+        """Have the event loop close the store: it closes its async generators when it ends."""
+        self._end = self._close_at_end()
+        await anext(self._end)
+
+    async def _close_at_end(self) -> AsyncGenerator[None, None]:
         try:
-            yield store
+            yield
         finally:
-            await store.close()
+            self._is_ending = True
+            await self._close_if_unused()
+
+    @asynccontextmanager
+    async def in_use(self) -> AsyncIterator[None]:
+        """Open the store if it is not open; while the loop ends, close it again afterwards."""
+        self._users += 1
+        try:
+            await self.store.open()
+            yield
+        finally:
+            self._users -= 1
+            await self._close_if_unused()
+
+    async def _close_if_unused(self) -> None:
+        if self._is_ending and not self._users:
+            await self.store.close()
 
 
 def _log(session_id: str) -> str:
     return f"log/{session_id}"
+
+
+async def _records(store: Store, stream: str) -> Sequence[Record]:
+    try:
+        return (await store.read(stream)).records
+    except NoStream:
+        return ()
+
+
+def _events(recorded: Sequence[Record], logged: Sequence[Record]) -> list[Any]:
+    """Return the events of both logs by position, without the runtime's copies of logged ones."""
+    marks = [record for record in logged if record.type == _ADOPTED]
+    if marks and recorded and recorded[0].pos > marks[-1].pos:
+        recorded = recorded[msgspec.json.decode(marks[-1].data)["events"] :]
+    own = [(record.pos, _event(record)) for record in recorded]
+    plain = [(r.pos, msgspec.json.decode(r.data)) for r in logged if r.type != _ADOPTED]
+    return [event for _, event in merge(own, plain, key=itemgetter(0))]
 
 
 def _event(record: Record) -> dict[str, Any]:

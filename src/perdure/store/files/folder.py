@@ -70,6 +70,12 @@ class Folder:
         self._lock.open()
         if not self._lock.try_acquire():
             holder = self._lock.holder()
+            if holder == str(os.getpid()):
+                raise Unavailable(
+                    f"this process has the files in {self._base} open already",
+                    hint="close the other store of this folder first",
+                    code="STORE_IN_USE",
+                )
             raise Unavailable(
                 f"process {holder} has the files in {self._base} open",
                 hint=f"a files store is for one process: end process {holder}, or move to "

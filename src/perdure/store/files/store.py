@@ -64,8 +64,31 @@ class _Open:
     feed_from: int = 0
 
 
+@dataclass(slots=True)
+class _SharedFolder:
+    """Folder that the stores of one event loop have open, one operation at a time."""
+
+    loop: asyncio.AbstractEventLoop
+    users: "list[FilesStore]" = field(default_factory=list)
+    turn: anyio.Lock = field(default_factory=anyio.Lock)
+    opened: _Open | None = None
+    failure: str | None = None  # why the folder was closed by an error
+
+    @property
+    def is_abandoned(self) -> bool:
+        """True if its event loop ended without closing it, or a fork copied it."""
+        other_process = self.opened is not None and self.opened.process != os.getpid()
+        return self.loop.is_closed() or other_process
+
+
+_shared: dict[Path, _SharedFolder] = {}  # open folders of this process
+
+
 class FilesStore:
-    """Store in one folder; it belongs to the event loop that opened it."""
+    """Store in one folder; it belongs to the event loop that opened it.
+
+    Several stores of one event loop may have the same folder open.
+    """
 
     journal_limit: int = 4 * 1024 * 1024  # bytes; a longer journal is compacted
 
@@ -81,12 +104,10 @@ class FilesStore:
         self._clock = clock or WallClock()
         self._signal = Signal()
         self._subscribers = Subscribers()
-        self._writing = anyio.Lock()
         self._tasks: set[asyncio.Task[Any]] = (
             set()
         )  # the event loop itself keeps only weak references
-        self._opened: _Open | None = None
-        self._failure: str | None = None  # why the folder was closed by an error
+        self._shared: _SharedFolder | None = None
         self._commits = 0
 
     @property
@@ -102,9 +123,45 @@ class FilesStore:
 
     async def open(self) -> None:
         """Lock the folder, which is created if missing, and finish what a dead process left."""
-        async with self._writing:
-            if self._opened is None:
-                self._opened = await to_thread.run_sync(self._open)
+        shared = self._shared or self._join()
+        try:
+            async with shared.turn:
+                if shared.opened is None:
+                    shared.opened = await to_thread.run_sync(self._open)
+                    shared.failure = None
+        except BaseException:
+            self._leave(shared)
+            raise
+        self._shared = shared
+
+    def _join(self) -> _SharedFolder:
+        """Return the folder as this event loop shares it. Raises Unavailable for another loop."""
+        loop, shared = asyncio.get_running_loop(), _shared.get(self._base)
+        if shared is not None and shared.is_abandoned:
+            if shared.opened is not None and shared.opened.process == os.getpid():
+                shared.opened.folder.close()
+            shared = None
+        if shared is None:
+            shared = _shared[self._base] = _SharedFolder(loop)
+        if shared.loop is not loop:
+            raise Unavailable(
+                f"another event loop of this process has the files in {self._base} open",
+                hint="use one event loop for a files store, or sqlite:///perdure.db",
+                code="STORE_IN_USE",
+            )
+        shared.users.append(self)
+        return shared
+
+    def _leave(self, shared: _SharedFolder) -> _Open | None:
+        """Return the open folder if no other store uses it."""
+        if self in shared.users:
+            shared.users.remove(self)
+        if shared.users:
+            return None
+        if _shared.get(self._base) is shared:
+            del _shared[self._base]
+        opened, shared.opened = shared.opened, None
+        return opened
 
     def _open(self) -> _Open:
         folder = Folder(self._base, self._layout)
@@ -122,18 +179,26 @@ class FilesStore:
         return _Open(folder, feed_from=folder.pos)
 
     async def close(self) -> None:
-        """Release the folder; idempotent."""
+        """Release the folder, which is closed with its last store; idempotent."""
+        shared = self._shared
+        if shared is None:
+            return
         with anyio.CancelScope(shield=True):
-            async with self._writing:
-                opened, self._opened, self._failure = self._opened, None, None
+            async with shared.turn:
+                self._shared = None
+                opened = self._leave(shared)
                 if opened is not None:
                     await to_thread.run_sync(opened.folder.close)
-                    self._signal.notify()
+                self._signal.notify()
+
+    @property
+    def _opened(self) -> _Open | None:
+        return None if self._shared is None else self._shared.opened
 
     def _ready(self) -> _Open:
-        opened = self._opened
-        if opened is None and self._failure is not None:
-            raise Unavailable(self._failure, hint="the next write opens it again")
+        shared, opened = self._shared, self._opened
+        if opened is None and shared is not None and shared.failure is not None:
+            raise Unavailable(shared.failure, hint="the next write opens it again")
         if opened is None:
             raise StoreError(
                 f"the store in {self._base} is not open",
@@ -158,7 +223,7 @@ class FilesStore:
         async def write(opened: _Open) -> dict[str, int]:
             heads = await self._commit(opened, commit)
             self._commits += 1
-            self._signal.notify()
+            self._notify()
             return heads
 
         return await self._run_exclusive(write)
@@ -169,9 +234,12 @@ class FilesStore:
         Cancelling the caller does not withdraw it, and must not leave the state of the disk
         unknown. A cancel scope would shield it from other scopes only, not from the event loop.
         """
+        shared = self._shared
 
         async def run() -> T:
-            async with self._writing:
+            if shared is None:
+                return await operation(self._ready())  # raises
+            async with shared.turn:
                 return await operation(await self._writable())
 
         self._signal.mark_seen()
@@ -215,7 +283,9 @@ class FilesStore:
             return await to_thread.run_sync(write)
         except OSError as error:
             # The state of the disk is unknown: only a new start can read it.
-            self._opened, self._failure = None, f"{self._base} failed: {error.strerror}"
+            if self._shared is not None:
+                self._shared.opened = None
+                self._shared.failure = f"{self._base} failed: {error.strerror}"
             await to_thread.run_sync(opened.folder.close)
             with suppress(StoreError):  # the next write tries again
                 await self._writable()
@@ -226,13 +296,19 @@ class FilesStore:
 
     async def _writable(self) -> _Open:
         """Return the open folder, opened again after a failure. Raises Unavailable."""
-        if self._opened is None and self._failure is not None:
+        shared = self._shared
+        if shared is not None and shared.opened is None and shared.failure is not None:
             try:
-                self._opened = await to_thread.run_sync(self._open)
+                shared.opened = await to_thread.run_sync(self._open)
             except StoreError as error:
                 raise Unavailable(error.message, hint=error.hint) from error
-            self._failure = None
+            shared.failure = None
         return self._ready()
+
+    def _notify(self) -> None:
+        """Wake the tasks that wait for a change, of every store on this folder."""
+        for store in () if self._shared is None else self._shared.users:
+            store._signal.notify()  # noqa: SLF001 - of the same class
 
     async def claim(
         self, holder: str, kind: str, limit: int, *, only: str | None = None
@@ -275,7 +351,7 @@ class FilesStore:
         await self._write(opened, lambda: folder.write_lease_changes(changes))
         folder.tables.apply_leases(changes)
         if any(until is None for until in changes.holders.values()):
-            self._signal.notify()
+            self._notify()
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -352,7 +428,8 @@ class FilesStore:
         return Feed(records, str(positions[-1].pos) if positions else cursor)
 
     async def _load_feed(self, opened: _Open) -> None:
-        async with self._writing:  # no commit may append meanwhile
+        async with anyio.Lock() if self._shared is None else self._shared.turn:
+            # No commit may append meanwhile.
             opened.feed = await self._read(opened.folder.positions)
             opened.feed_from = 0
 
@@ -378,8 +455,9 @@ class FilesStore:
         await self._signal.wait(timeout_s)
 
     def broadcast(self, topic: str, data: bytes) -> None:
-        """Send a message to the present subscribers."""
-        self._subscribers.publish(topic, data)
+        """Send a message to the present subscribers of every store on this folder."""
+        for store in [self] if self._shared is None else tuple(self._shared.users):
+            store._subscribers.publish(topic, data)  # noqa: SLF001 - of the same class
 
     def subscribe(self, callback: Callable[[str, bytes], None]) -> AbstractContextManager[None]:
         """Call the callback with each broadcast."""

@@ -18,6 +18,7 @@ from perdure.core.transfer.foreign.model import (
     dict_in,
     kind_in,
     list_in,
+    text_in,
 )
 
 _UNKNOWN_MEDIA: Final = "application/octet-stream"
@@ -52,18 +53,21 @@ def interrupted_results(
     foreign: ForeignSession, converted: ConvertedLog
 ) -> list[tuple[int, events.ToolResult]]:
     """Return the results that the conversion added to calls that were cut off."""
-    answered = {
-        block.get("tool_use_id")
+    blocks = [
+        block
         for message in foreign.messages
         for block in list_in(dict_in(message.message).get("content"))
-        if kind_in(block) == "tool_result"
+    ]
+    called = {text_in(block.get("id")) for block in blocks if kind_in(block) == "tool_use"}
+    answered = {
+        text_in(block.get("tool_use_id")) for block in blocks if kind_in(block) == "tool_result"
     }
     return [
         (at, event)
         for at, event in converted.log
         if isinstance(event, events.ToolResult)
         and event.interrupted
-        and event.tool_call_id not in answered
+        and event.tool_call_id in called - answered
     ]
 
 
