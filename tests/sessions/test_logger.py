@@ -1,12 +1,16 @@
 """The logger: one event per call of a method, written when there is time."""
 
+import asyncio
 import logging
+import subprocess
+import sys
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perdure.sessions import EventLogger, InMemoryStorage
+from perdure.sessions import EventLogger, FilesystemStorage, InMemoryStorage, StoreStorage
 from perdure.testing import ManualClock
 
 
@@ -135,3 +139,69 @@ def test_without_an_event_loop_nothing_is_lost() -> None:
     log.log_user_message("x")
     anyio.run(log.flush)
     assert len(anyio.run(storage.read_events, "s")) == 1
+
+
+_SAMPLE = """
+import sys
+from perdure.sessions import {storage_class}, EventLogger
+storage = {storage_class}({argument})
+def log():
+    logger = EventLogger(storage, "session-123")
+    logger.log_user_message("Analyze this file")
+    logger.log_assistant_message("default", "I'll analyze the file")
+    logger.log_tool_call("default", "Read", {{"path": "file.txt"}})
+    logger.log_tool_result("default", "Read", "call_123", {{"content": "..."}})
+"""
+_RUNS = {
+    "plain script": "log()",
+    "asyncio.run": "import asyncio\nasync def main(): log()\nasyncio.run(main())",
+    "one tick": "import asyncio\nasync def main():\n  log()\n  await asyncio.sleep(0)\n"
+    "asyncio.run(main())",
+    "a moment": "import asyncio\nasync def main():\n  log()\n  await asyncio.sleep(0.01)\n"
+    "asyncio.run(main())",
+    "a loop that is only closed": "import asyncio\nasync def main(): log()\n"
+    "loop = asyncio.new_event_loop()\nloop.run_until_complete(main())\nloop.close()",
+    "an error": "import asyncio\nasync def main():\n  log()\n  raise SystemExit(0)\n"
+    "asyncio.run(main())",
+    "a thread": "import asyncio\nasync def main(): await asyncio.to_thread(log)\n"
+    "asyncio.run(main())",
+}
+
+
+@pytest.mark.parametrize("run", _RUNS)
+@pytest.mark.parametrize("storage_class", ["FilesystemStorage", "StoreStorage"])
+def test_the_documented_sample_writes_every_event_once(
+    tmp_path: Path, storage_class: str, run: str
+) -> None:
+    """S2.21: whatever way the program ends, without a call of `flush`."""
+    is_files = storage_class == "FilesystemStorage"
+    argument = f"{tmp_path}/log" if is_files else f"sqlite:///{tmp_path}/h.db"
+    sample = _SAMPLE.format(storage_class=storage_class, argument=repr(argument))
+    program = subprocess.run(
+        [sys.executable, "-W", "error", "-c", sample + _RUNS[run]],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # A loop that is closed with a task in it complains about the task.
+    assert program.returncode == 0
+    assert program.stderr == "" or (run == "a loop that is only closed" and is_files)
+    storage = FilesystemStorage(argument) if is_files else StoreStorage(argument)
+    events = asyncio.run(storage.read_events("session-123"))
+    assert [e["type"] for e in events] == ["user", "assistant", "tool_call", "tool_result"]
+
+
+def test_a_storage_that_hangs_does_not_hang_the_exit(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S2.21, S2.23: the log says how many events were lost."""
+
+    class Hanging(InMemoryStorage):
+        async def append_event(self, session_id: str, event: Any) -> None:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr("perdure.sessions.logger.EXIT_S", 0.01)
+    log = EventLogger(Hanging(), "s")
+    log.log_user_message("x")
+    asyncio.run(log.write_rest())
+    assert "1 events of session s were not written at exit" in caplog.text

@@ -1,12 +1,19 @@
-"""Logger of an agent's work: each method logs one event, which is written in the background."""
+"""Logger of an agent's work: each method logs one event, which is written in the background.
+
+Events that are not written yet are written when the event loop ends, at the latest when the
+program exits.
+"""
 
 import asyncio
+import atexit
 import logging
+import os
 import uuid
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, Final
 
+from perdure.sessions.event_values import event_value
 from perdure.sessions.storage import SessionStorage
 from perdure.store.base import Clock, WallClock
 
@@ -14,12 +21,17 @@ logger = logging.getLogger("perdure")
 
 Event = dict[str, Any]
 
+EXIT_S: Final = 30.0  # for a storage to store the last events when the program exits
+_RECENT: Final = 100  # events in which one is looked for that may have been written
+_unwritten: "set[EventLogger]" = set()  # loggers with events that are not written yet
+
 
 class EventLogger:
     """Logs the work of agents to a storage. No method waits or raises; `flush` waits for all.
 
-    These events are for people and for recovery. The runtime itself records the facts that an
-    effect depends on, and raises if it cannot.
+    Without `flush`, the rest is written when the event loop ends or the program exits. These
+    events are for people and for recovery. The runtime itself records the facts that an effect
+    depends on, and raises if it cannot.
     """
 
     def __init__(
@@ -30,6 +42,10 @@ class EventLogger:
         self._clock = clock or WallClock()
         self._queue: deque[Event] = deque()
         self._writer: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # which writes
+        self._end: AsyncGenerator[None, None] | None = None
+        self._is_uncertain = False  # whether the first event of the queue was written
+        self._process = os.getpid()
         self._open: dict[str, tuple[str, str]] = {}  # calls without a result: agent and tool
 
     # --- the conversation ---------------------------------------------------------------------
@@ -145,21 +161,89 @@ class EventLogger:
         if metadata:
             event["metadata"] = dict(metadata)
         self._queue.append(event)
-        self._start_writer()
+        _unwritten.add(self)
+        try:
+            self._start_writer()
+        except RuntimeError:  # in a thread without an event loop
+            self._wake_loop()
+
+    def _wake_loop(self) -> None:
+        """Have the loop of an earlier event write; without one, a later call or the exit does."""
+        loop = self._loop
+        if loop is not None and loop.is_running():
+            loop.call_soon_threadsafe(self._start_writer)
 
     def _start_writer(self) -> None:
-        if self._writer is not None and not self._writer.done():
+        """Start to write in the background. Raises RuntimeError without an event loop."""
+        loop = asyncio.get_running_loop()
+        if self._writer is not None and not self._writer.done() and self._loop is loop:
             return
+        if self._loop is not loop:
+            self._loop = loop
+            self._end = self._write_at_end()
+            _start(self._end)
+        # No caller waits for this task: a method that logs returns at once.
+        self._writer = loop.create_task(self._write())
+
+    async def _write_at_end(self) -> AsyncGenerator[None, None]:
+        """Write the rest when the event loop closes its async generators, its last work."""
         try:
-            # No caller waits for this task: a method that logs returns at once.
-            self._writer = asyncio.get_running_loop().create_task(self._write())
-        except RuntimeError:
-            return  # without an event loop; the next call in one, or `flush`, starts it
+            yield
+        finally:
+            if self._writer is not None and not self._writer.done():
+                await asyncio.wait([self._writer])
+            await self._write()
 
     async def _write(self) -> None:
+        if self._is_uncertain:
+            await self._drop_written()
         while self._queue:
-            event = self._queue.popleft()
+            self._is_uncertain = True
             try:
-                await self.storage.append_event(self.session_id, event)
+                await self.storage.append_event(self.session_id, self._queue[0])
             except Exception:
                 logger.exception("an event of session %s was not written", self.session_id)
+            self._queue.popleft()
+            self._is_uncertain = False
+        _unwritten.discard(self)
+
+    async def _drop_written(self) -> None:
+        """Drop the first event if it was written although the writer was cancelled."""
+        try:
+            stored = await self.storage.read_events(self.session_id)
+            if event_value(self._queue[0]) in stored[-_RECENT:]:
+                self._queue.popleft()
+        except Exception:
+            logger.exception("the events of session %s cannot be read", self.session_id)
+        self._is_uncertain = False
+
+    async def write_rest(self) -> None:
+        """Write the events that are left when the program exits."""
+        if self._process != os.getpid():
+            return  # a fork copied them; the first process writes them
+        try:
+            async with asyncio.timeout(EXIT_S):
+                await self._write()
+        except TimeoutError:
+            count, session_id = len(self._queue), self.session_id
+            logger.warning("%d events of session %s were not written at exit", count, session_id)
+            self._queue.clear()
+            _unwritten.discard(self)
+
+
+def _start(generator: AsyncGenerator[None, None]) -> None:
+    """Run a generator to its first `yield`, so that the event loop knows it and closes it."""
+    step = generator.__anext__()
+    try:
+        step.send(None)
+    except StopIteration:
+        return
+
+
+@atexit.register
+def _write_all() -> None:
+    for event_logger in tuple(_unwritten):
+        try:
+            asyncio.run(event_logger.write_rest())
+        except Exception:
+            logger.exception("events of session %s were not written", event_logger.session_id)

@@ -1,15 +1,16 @@
 """Storages of session events: none, in memory, or in files."""
 
+import asyncio
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
+from weakref import WeakKeyDictionary
 
-import anyio
-from anyio import to_thread
-
-from perdure.core.conversation.repair.json_values import json_value
 from perdure.errors import StoreError
+from perdure.sessions.event_values import event_value
 from perdure.store.files.sessions import SessionLogs
 
 T = TypeVar("T")
@@ -55,7 +56,7 @@ class InMemoryStorage:
 
     async def append_event(self, session_id: str, event: Any) -> None:
         """Append an event; a value that is not JSON is stored as the nearest JSON value."""
-        self._events.setdefault(session_id, []).append(deepcopy(json_value(event)))
+        self._events.setdefault(session_id, []).append(deepcopy(event_value(event)))
 
     async def read_events(self, session_id: str) -> list[Any]:
         """Return copies of the events of a session."""
@@ -90,7 +91,9 @@ class FilesystemStorage:
 
     def __init__(self, base: str | Path = ".agent-sessions") -> None:
         self._logs = SessionLogs(Path(base))
-        self._turn = anyio.Lock()  # keeps events in the order of the calls
+        # Keep events in the order of the calls. One per event loop, which may end within a call.
+        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]
+        self._turns = WeakKeyDictionary()
 
     @property
     def base(self) -> Path:
@@ -99,8 +102,8 @@ class FilesystemStorage:
 
     async def append_event(self, session_id: str, event: Any) -> None:
         """Append an event; a value that is not JSON is written as the nearest JSON value."""
-        line = json_value(event)
-        async with self._turn:
+        line = event_value(event)
+        async with self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
             await self._do(lambda: self._logs.add(session_id, line))
 
     async def read_events(self, session_id: str) -> list[Any]:
@@ -121,9 +124,26 @@ class FilesystemStorage:
 
     async def _do(self, work: Callable[[], T]) -> T:
         try:
-            return await to_thread.run_sync(work)
+            return await _in_thread(work)
         except OSError as error:
             raise StoreError(
                 f"{self._logs.base} cannot be used: {error.strerror}",
                 hint="check the permissions of the folder, and whether the disk is full",
             ) from error
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    """Run work in a thread; a caller that is cancelled still waits for its end.
+
+    Otherwise the work would be under way while the caller believes that it never happened.
+    """
+    if not threading.main_thread().is_alive():
+        return work()  # the interpreter exits: it starts no more threads, and nothing else waits
+    future = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        while not future.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([future])
+        raise

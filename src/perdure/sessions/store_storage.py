@@ -1,18 +1,17 @@
 """Storage of session events in a store of the runtime."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Sequence
 from heapq import merge
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, Self
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
 
 from perdure.app import open_store
-from perdure.core.conversation.repair.json_values import json_value
 from perdure.core.session import naming as index
+from perdure.sessions.event_values import event_value
 from perdure.store.base import NoStream, Record, Store, Write
 from perdure.store.memory import MemoryStore
 
@@ -38,7 +37,7 @@ class StoreStorage:
 
     async def append_event(self, session_id: str, event: Any) -> None:
         """Append an event to a log beside the events that the runtime records."""
-        await self._append(session_id, _LOGGED, json_value(event))
+        await self._append(session_id, _LOGGED, event_value(event))
 
     async def mark_adopted(self, session_id: str, events: int) -> None:
         """Record that a session is about to begin with the events so far, as so many of its own."""
@@ -62,19 +61,18 @@ class StoreStorage:
         async with self._opened() as opened, opened.turn(session_id):
             await opened.store.commit([Write(_log(session_id), [record], create=_LOGGED)])
 
-    @asynccontextmanager
-    async def _opened(self) -> AsyncIterator["_OpenStore"]:
+    def _opened(self) -> "_OpenStore":
         loop = asyncio.get_running_loop()
-        opened = self._open.get(loop)
-        if opened is None:
-            opened = self._open[loop] = _OpenStore(self._memory or open_store(self.url))
-            await opened.keep_until_loop_ends()
-        async with opened.in_use():
-            yield opened
+        if loop not in self._open:
+            self._open[loop] = _OpenStore(self._memory or open_store(self.url))
+        return self._open[loop]
 
 
 class _OpenStore:
-    """Store that stays open until its event loop ends."""
+    """Store that stays open until its event loop ends, and a context in which it is open.
+
+    Not a generator with `@asynccontextmanager`: an event loop that ends accepts no new generators.
+    """
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -87,8 +85,30 @@ class _OpenStore:
         """Return the lock that keeps a session's events in the order of the calls."""
         return self._turns.setdefault(session_id, asyncio.Lock())
 
-    async def keep_until_loop_ends(self) -> None:
+    async def __aenter__(self) -> Self:
+        """Open the store if it is not open."""
+        self._users += 1
+        try:
+            await self._keep_until_loop_ends()
+            await self.store.open()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Keep the store open; while the loop ends, close it after the last use."""
+        self._users -= 1
+        await self._close_if_unused()
+
+    async def _keep_until_loop_ends(self) -> None:
         """Have the event loop close the store: it closes its async generators when it ends."""
+        if self._end is not None or self._is_ending:
+            return
+        loop = asyncio.get_running_loop()
+        if getattr(loop, "_asyncgens_shutdown_called", False):
+            self._is_ending = True  # too late for a new generator
+            return
         self._end = self._close_at_end()
         await anext(self._end)
 
@@ -97,17 +117,6 @@ class _OpenStore:
             yield
         finally:
             self._is_ending = True
-            await self._close_if_unused()
-
-    @asynccontextmanager
-    async def in_use(self) -> AsyncIterator[None]:
-        """Open the store if it is not open; while the loop ends, close it again afterwards."""
-        self._users += 1
-        try:
-            await self.store.open()
-            yield
-        finally:
-            self._users -= 1
             await self._close_if_unused()
 
     async def _close_if_unused(self) -> None:

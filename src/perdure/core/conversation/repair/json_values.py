@@ -1,6 +1,7 @@
 """Values that JSON can represent: valid Unicode, finite numbers, no cycles, no objects."""
 
 import json
+from collections.abc import Callable
 from math import isfinite
 from typing import Any, Final
 
@@ -8,7 +9,11 @@ from perdure.core.json_depth import MAX_DEPTH
 
 MAX_NODES: Final = 1_000_000  # objects and lists; a value with more of them is treated as cyclic
 _DEPTH_RESERVE: Final = 10  # a converted value must still fit into a message
+_TOO_DEEP: Final = "[nested too deeply]"
 _MAX_BITS: Final = 1_024  # most parsers do not accept longer integers
+
+# Returns a simpler value for an object, or the object itself; it must not raise.
+Simplify = Callable[[object], object]
 
 
 def is_valid_text(text: str) -> bool:
@@ -41,15 +46,15 @@ def is_json_value(value: object) -> bool:
     return False
 
 
-def json_value(value: object) -> Any:
+def json_value(value: object, simplify: Simplify | None = None) -> Any:
     """Return the value if JSON can represent it, else the nearest value that it can. Never raises.
 
-    Converts builtin types and their subclasses without calling methods of the subclasses; any
-    other object becomes the name of its type.
+    Converts builtin types and their subclasses without calling methods of the subclasses. Any
+    other object becomes what `simplify` returns for it, or the name of its type.
     """
-    return (
-        value if is_json_value(value) else _Converter().convert(value, MAX_DEPTH - _DEPTH_RESERVE)
-    )
+    if is_json_value(value):
+        return value
+    return _Converter(simplify).convert(value, MAX_DEPTH - _DEPTH_RESERVE)
 
 
 def to_text(value: object) -> str:
@@ -96,8 +101,9 @@ def _is_json_scalar(value: Any) -> bool:
 class _Converter:
     """Converts one value to JSON, up to a limit of nodes."""
 
-    def __init__(self) -> None:
+    def __init__(self, simplify: Simplify | None) -> None:
         self._budget = MAX_NODES // 10
+        self._simplify = simplify
 
     def convert(self, value: object, depth: int) -> Any:
         kind = type(value)
@@ -109,17 +115,27 @@ class _Converter:
             return _number(value)
         if value is None:
             return None
-        return f"[{valid_text(kind.__name__)}]"
+        return self._object(value, depth)
+
+    def _object(self, value: object, depth: int) -> Any:
+        simple = value if self._simplify is None else self._simplify(value)
+        if simple is value:
+            return f"[{valid_text(type(value).__name__)}]"
+        self._budget -= 1
+        return self.convert(simple, depth - 1) if depth > 0 and self._budget > 0 else _TOO_DEEP
 
     def _container(self, value: Any, depth: int) -> Any:
         self._budget -= 1
         if depth <= 0 or self._budget <= 0:
-            return "[nested too deeply]"
+            return _TOO_DEEP
         if issubclass(type(value), dict):
             items = dict.items(value)
-            return {_key(key): self.convert(inner, depth - 1) for key, inner in items}
+            return {self._key(key, depth): self.convert(v, depth - 1) for key, v in items}
         kind = list if issubclass(type(value), list) else tuple
         return [self.convert(inner, depth - 1) for inner in kind.__iter__(value)]
+
+    def _key(self, key: object, depth: int) -> str:
+        return to_text(self.convert(key, depth - 1))
 
 
 def _number(value: Any) -> Any:
@@ -131,9 +147,3 @@ def _number(value: Any) -> Any:
         return exact if bits <= _MAX_BITS else f"[an integer of {bits} bits]"
     number = float.__float__(value)
     return number if isfinite(number) else str(number)
-
-
-def _key(key: object) -> str:
-    if issubclass(type(key), str):
-        return valid_text(str.__str__(key))
-    return to_text(key)
