@@ -237,3 +237,40 @@ async def test_without_a_list_there_are_none(manager: Manager) -> None:
     """S2.39, S2.64: what is shown to people is not what is recovered."""
     await recovered(manager, user("x"), event("todo_update", todos=[TODO]), call("a"), result("a"))
     assert await manager.recover_todos("s") == []
+
+
+@pytest.mark.parametrize(
+    "told, content",
+    [
+        ({"content": "file contents"}, "file contents"),
+        ({"content": "no", "isError": True}, "no"),
+        ({"content": "", "error": "not found"}, '{"content":"","error":"not found"}'),
+        (
+            {"content": "partial", "exitCode": 1, "stderr": "segfault"},
+            '{"content":"partial","exitCode":1,"stderr":"segfault"}',
+        ),
+    ],
+)
+async def test_all_data_of_a_result_reaches_the_model(told: Any, content: str) -> None:
+    """S2.30"""
+    storage = InMemoryStorage()
+    for stored in (user("Read"), call("c1"), result("c1", told)):
+        await storage.append_event("s", stored)
+    messages = await SimpleSessionManager(storage).recover_session("s")
+    assert messages[-1]["content"][0]["content"] == content
+
+
+async def test_a_recovered_response_has_no_keys_that_a_provider_refuses(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """S2.30: they are there for `render`, if asked for."""
+    storage = InMemoryStorage()
+    origin = {"provider": "anthropic", "model": "claude-x"}
+    answer = event("assistant", role="assistant", content="hi", agent="a", **origin)
+    for stored in (user("Hello"), answer):
+        await storage.append_event("s", stored)
+    manager = SimpleSessionManager(storage)
+    assert (await manager.recover_session("s"))[1] == {"role": "assistant", "content": "hi"}
+    assert caplog.text == ""
+    with_origin = await manager.recover_session("s", origins=True)
+    assert with_origin[1] == {"role": "assistant", "content": "hi", **origin}

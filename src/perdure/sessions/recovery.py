@@ -5,6 +5,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from perdure.core.conversation.repair import repair, without_origin
 from perdure.core.conversation.repair.json_values import to_text
 from perdure.core.session.todos import is_todo_tool, valid_todos
 from perdure.core.transfer.event_log import conversations, is_event
@@ -23,19 +24,28 @@ class SimpleSessionManager:
     def __init__(self, storage: SessionStorage) -> None:
         self.storage = storage
 
-    async def recover_session(self, session_id: str, agent: str | None = None) -> list[Message]:
+    async def recover_session(
+        self, session_id: str, agent: str | None = None, *, origins: bool = False
+    ) -> list[Message]:
         """Return the conversation of the session's own agent, or of another, as valid messages.
 
-        Repairs are logged. An unknown session has no messages.
+        Repairs are logged. An unknown session has no messages. With `origins`, responses have the
+        keys `provider` and `model` for `render`, which no provider accepts in a message.
         """
         recovered = conversations(await self._events(session_id))
         for warning in recovered.warnings:
             logger.warning("Session %s recovery: %s", session_id, warning)
-        sanitized = sanitize_recovered_messages(recovered.messages(agent))
-        if sanitized.issues:
-            issues = format_sanitization_issues(sanitized.issues)
-            logger.warning("Session %s recovery: %s", session_id, issues)
-        return sanitized.messages
+        messages = recovered.messages(agent)
+        if origins:
+            repaired = repair(messages)
+            valid, issues = repaired.messages, list(repaired.issues)
+        else:
+            sanitized = sanitize_recovered_messages([without_origin(m) for m in messages])
+            valid, issues = sanitized.messages, sanitized.issues
+        if issues:
+            text = format_sanitization_issues(issues)
+            logger.warning("Session %s recovery: %s", session_id, text)
+        return valid
 
     async def recover_agents(self, session_id: str) -> list[str]:
         """Return the agents that have a conversation in the session's log, its own one first."""

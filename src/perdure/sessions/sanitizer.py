@@ -3,7 +3,8 @@
 Its five layers are the steps of `perdure.core.conversation.repair` and a last look at the result:
 1. structure: values that are not messages are removed; 2. repair: empty messages are removed,
 texts and arguments completed; 3. relationships: unanswered calls and orphaned results are removed;
-4. sequence: results directly after their calls, unique ids, a user message first;
+4. sequence: results directly after their calls, unique ids, a user message first, and only keys
+and blocks that the provider of the list accepts;
 5. final validation, and if that ever fails, the progressive fallback.
 """
 
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from perdure.core.conversation.repair import Issue, find_errors, repair
+from perdure.core.conversation.repair import Issue, find_errors, repair, sendable
 
 SanitizationIssue = Issue
 MAX_DROPPED: Final = 5
@@ -41,12 +42,15 @@ def sanitize_recovered_messages(messages: object) -> SanitizationResult:
     issues.
     """
     repaired = repair(messages)
-    return SanitizationResult(fall_back(repaired.messages), list(repaired.issues))
+    sent, issues = sendable(repaired.messages)
+    return SanitizationResult(fall_back(sent), [*repaired.issues, *issues])
 
 
 def validate_message_structure(messages: object) -> StructureValidation:
     """Check whether the messages could be sent as they are, with a sentence for each reason."""
     errors = find_errors(messages)
+    if not errors and isinstance(messages, list):
+        errors = [f"message {issue.index}: {issue.details}" for issue in sendable(messages)[1]]
     return StructureValidation(not errors, errors)
 
 

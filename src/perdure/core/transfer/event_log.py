@@ -16,6 +16,7 @@ from perdure.core.conversation.repair.json_values import json_value, to_text
 SYSTEM: Final = "system"  # messages of the program itself, which the model never sees
 MAIN: Final = ""  # the log's own agent, if the log does not name it
 _MESSAGE_TYPES: Final = frozenset({"user", "assistant", "tool_call", "tool_result"})
+_CONTENT: Final = frozenset({"content", "isError", "is_error"})
 Message = dict[str, Any]
 
 
@@ -273,8 +274,11 @@ def _key(value: Any) -> str:
 
 
 def _result(result: Any) -> Any:
-    """Return the result of a tool: text, a list of blocks, or the JSON of any other value."""
-    if type(result) is dict and type(result.get("content")) is str:
+    """Return the result of a tool: text, a list of blocks, or the JSON of any other value.
+
+    An object with nothing but text `content` is that text; with more keys, all of it is JSON.
+    """
+    if type(result) is dict and type(result.get("content")) is str and not result.keys() - _CONTENT:
         return result["content"]
     is_blocks = type(result) is list and all(
         type(block) is dict and type(block.get("type")) is str for block in result

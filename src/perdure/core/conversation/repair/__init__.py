@@ -15,6 +15,7 @@ from perdure.core.conversation.repair.incremental import (
 )
 from perdure.core.conversation.repair.model import Issue
 from perdure.core.conversation.repair.rewrite import RepairResult, canonical, find_errors, repair
+from perdure.core.conversation.repair.wire_keys import sendable, without_origin
 
 __all__ = [
     "LOST_START",
@@ -26,4 +27,6 @@ __all__ = [
     "canonical",
     "find_errors",
     "repair",
+    "sendable",
+    "without_origin",
 ]
