@@ -105,7 +105,7 @@ async def test_what_it_says_about_the_state_runs() -> None:
         Runtime("memory:", agents=[agent(refunds(5), {"text": "Done."})]) as other,
     ):
         result = await rt.session("order-991", agent=one).run("Refund it")
-        found = await lines_of(PYTHON[1], rt=rt, other=other, result=result)
+        found = await lines_of(PYTHON[-1], rt=rt, other=other, result=result)
         (call,) = (await found["session"].get()).pending
         await other.approve(call.id, by="ana")
         assert (await found["session"].run()).output == "Done."
