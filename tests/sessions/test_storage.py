@@ -127,19 +127,20 @@ def test_a_store_stays_open_between_events_and_is_closed_with_its_loop(tmp_path:
     """S2.17: no thread or lock is left."""
     storage = StoreStorage(f"sqlite:///{tmp_path}/h.db")
 
+    before = set(threading.enumerate())
+
+    def writers() -> list[threading.Thread]:
+        return [t for t in threading.enumerate() if t.name == "perdure-sqlite" and t not in before]
+
     async def write() -> None:
         await storage.append_event("s", user("x"))
-        threads = {t.ident for t in threading.enumerate() if t.name == "perdure-sqlite"}
+        (first,) = writers()
         await storage.append_event("s", user("y"))
-        later = {t.ident for t in threading.enumerate() if t.name == "perdure-sqlite"}
-        assert threads == later
-        assert len(threads) == 1
+        assert writers() == [first]
 
-    before = {thread.ident for thread in threading.enumerate()}
     for _ in range(2):
         asyncio.run(write())
-        names = [t.name for t in threading.enumerate() if t.ident not in before]
-        assert "perdure-sqlite" not in names
+        assert writers() == []
     assert len(asyncio.run(storage.read_events("s"))) == 4
 
 

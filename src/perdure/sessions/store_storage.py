@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from heapq import merge
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, Final, Self
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -28,7 +29,7 @@ class StoreStorage:
     def __init__(self, url: str) -> None:
         self.url = url
         self._memory = MemoryStore() if url == "memory:" else None
-        self._open: WeakKeyDictionary[asyncio.AbstractEventLoop, _OpenStore] = WeakKeyDictionary()
+        self._own: _Stores = WeakKeyDictionary()  # open stores that only this object has
 
     @property
     def store(self) -> str | Store:
@@ -62,10 +63,12 @@ class StoreStorage:
             await opened.store.commit([Write(_log(session_id), [record], create=_LOGGED)])
 
     def _opened(self) -> "_OpenStore":
-        loop = asyncio.get_running_loop()
-        if loop not in self._open:
-            self._open[loop] = _OpenStore(self._memory or open_store(self.url))
-        return self._open[loop]
+        by_loop = _stores if self._memory is None else self._own
+        stores = by_loop.setdefault(asyncio.get_running_loop(), {})
+        key = f"{Path.cwd()}:{self.url}"
+        if key not in stores:
+            stores[key] = _OpenStore(self._memory or open_store(self.url), stores, key)
+        return stores[key]
 
 
 class _OpenStore:
@@ -74,8 +77,10 @@ class _OpenStore:
     Not a generator with `@asynccontextmanager`: an event loop that ends accepts no new generators.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, stores: "dict[str, _OpenStore]", key: str) -> None:
         self.store = store
+        self._stores = stores
+        self._key = key
         self._users = 0
         self._is_ending = False
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -117,11 +122,18 @@ class _OpenStore:
             yield
         finally:
             self._is_ending = True
+            self._stores.pop(self._key, None)
             await self._close_if_unused()
 
     async def _close_if_unused(self) -> None:
         if self._is_ending and not self._users:
             await self.store.close()
+
+
+# Open stores of each event loop, by URL. The loop has them, not the storages: a connection must be
+# closed before it is collected.
+_Stores = WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _OpenStore]]
+_stores: _Stores = WeakKeyDictionary()
 
 
 def _log(session_id: str) -> str:
