@@ -1,5 +1,6 @@
 """Opening, closing and opening again."""
 
+import asyncio
 from pathlib import Path
 from traceback import format_exception
 
@@ -26,11 +27,16 @@ def test_a_runtime_can_be_opened_again_on_another_event_loop(tmp_path: Path, dur
     assert [rt.run_sync(main), rt.run_sync(main)] == ["one", "two"]
 
 
-async def test_a_runtime_that_is_not_open_says_how_to_open_it(tmp_path: Path) -> None:
-    rt = Runtime(f"sqlite:///{tmp_path}/h.db", agents=[agent()])
+@pytest.mark.parametrize("durable", [False, True])
+async def test_a_runtime_that_is_not_open_says_how_to_open_it(
+    tmp_path: Path, durable: bool
+) -> None:
+    rt = Runtime(f"sqlite:///{tmp_path}/h.db" if durable else "memory:", agents=[agent()])
     with pytest.raises(PerdureError, match="not open") as error:
         await rt.session("s", agent="a").run("Go")
     assert "async with" in (error.value.hint or "")
+    async with asyncio.timeout(10), rt:
+        assert (await rt.session("s", agent="a").run("Go")).output == "one"
 
 
 @pytest.mark.parametrize(

@@ -40,13 +40,13 @@ Recorder = Callable[[Changes], Awaitable[None]]  # stores the records of a commi
 
 
 class MemoryStore:
-    """Store that ends with its process; open from the start."""
+    """Store that ends with its process."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or WallClock()
         self._signal = Signal()
         self._subscribers = Subscribers()
-        self._closed = False
+        self._closed = True
         self._tables = Tables()
         self._records: dict[str, list[Record]] = {}
         self._feed: list[Record] = []
@@ -71,7 +71,7 @@ class MemoryStore:
         return self._clock.now()
 
     async def open(self) -> None:
-        """Open the store again after `close`, with the same content."""
+        """Open the store; after `close`, again with the same content."""
         self._closed = False
 
     async def close(self) -> None:
@@ -211,7 +211,10 @@ class MemoryStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreError("the store is closed")
+            raise StoreError(
+                "the store in memory is not open",
+                hint="open it first: async with Runtime(…) as rt",
+            )
         self._signal.mark_seen()
 
     def _apply(self, changes: Changes) -> None:

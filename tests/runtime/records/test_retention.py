@@ -96,6 +96,7 @@ async def settled_calls(store: MemoryStore, count: int, completed: int) -> None:
         Put("pending", one, 0, "s", "completed", None, (data % (one, completed)).encode())
         for one in ids
     ]
+    await store.open()
     await store.commit([Write("s", create="session:a")], puts)
 
 

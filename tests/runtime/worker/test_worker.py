@@ -179,6 +179,7 @@ async def test_nothing_is_missed_while_the_feed_cannot_be_read() -> None:
             return await super().tail(cursor, limit)
 
     store, heard = Away(), anyio.Event()
+    await store.open()
     watch = FeedReader(store, SessionCache())
     with watch.subscribe("a", lambda _: heard.set()), anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
