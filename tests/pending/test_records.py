@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from perdure import Conflict, NotFound, Refused, Runtime
-from perdure.pending import PendingToolCall
+from perdure.pending import PendingToolCall, SessionResumer
 from perdure.runtime.webhooks.deliveries import Deliveries
 from perdure.testing import ManualClock
 
@@ -129,6 +129,22 @@ async def test_a_call_started_elsewhere_can_be_recorded(
         await calls.complete(call["id"], "up")
     ended = await rt.session("s").run()
     assert (ended.state, ended.output) == ("completed", "Both are up.")
+
+
+async def test_a_session_waits_for_no_call_that_its_model_did_not_request(
+    calls: PendingToolCall, rt: Runtime
+) -> None:
+    """S0.44: the waiting status and the session say the same."""
+    resumer = SessionResumer(rt)
+    before = await resumer.get_waiting_status("s")
+    made = await calls.create(session_id="s", tool="ship", input={})
+    assert await resumer.get_waiting_status("s") == before
+    for call in await calls.list_by_status("waiting"):
+        if call["id"] != made["id"]:
+            await calls.complete(call["id"], "up")
+    assert (await rt.session("s").run()).state == "completed"
+    assert await resumer.get_waiting_status("s") == {"waiting": False}
+    assert [call["id"] for call in await calls.list_by_status("waiting")] == [made["id"]]
 
 
 async def test_a_recorded_call_needs_its_session_and_an_id_of_its_own(

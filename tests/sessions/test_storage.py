@@ -263,6 +263,16 @@ async def test_a_malformed_line_is_skipped_and_told(
     assert "events.jsonl: line 2 is skipped" in caplog.text
 
 
+async def test_a_log_without_a_readable_event_is_not_a_session(
+    storage: FilesystemStorage, log: Path
+) -> None:
+    """S2.13"""
+    put(log, "{oops\n\n{\n")
+    assert await storage.session_exists("s") is False
+    put(log, f"{{oops\n{LINES[0]}\n")
+    assert await storage.session_exists("s") is True
+
+
 async def test_a_torn_last_line_is_cut_before_the_next_one(
     storage: FilesystemStorage, log: Path
 ) -> None:

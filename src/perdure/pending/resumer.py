@@ -78,12 +78,16 @@ class SessionResumer:
         return is_idle or (bool(waiting) and all(call.is_pending for call in waiting))
 
     async def get_waiting_status(self, session_id: str) -> dict[str, Any]:
-        """Return `{waiting: True, pendingCalls}` or `{waiting: False}`.
+        """Return `{waiting: True, pendingCalls}` or `{waiting: False}`, as the session does.
 
-        Each call has id, tool, createdAt and perhaps externalRef.
+        Each call has id, tool, createdAt and perhaps externalRef. A call that was recorded for the
+        session and that its model did not request is not one that the session waits for.
         """
         entry = await session_entry(self._rt, session_id)
-        records = await service_of(self._rt).calls.of_session(entry)
+        service = service_of(self._rt)
+        state = (await service.snapshot(entry)).log_state
+        ids = {item for call in state.open_calls for item in (call.approval_id, call.pending_id)}
+        records = [r for r in await service.calls.of_session(entry) if r.id in ids]
         in_order = sorted(records, key=lambda record: (record.time.created, record.part_id))
         calls = [_waiting_json(record) for record in in_order]
         return {"waiting": True, "pendingCalls": calls} if calls else {"waiting": False}

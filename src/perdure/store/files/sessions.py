@@ -41,7 +41,7 @@ class SessionLogs:
 
     def has_events(self, session_id: str) -> bool:
         """Return whether the session has at least one event."""
-        return any(True for _ in read_lines(self.path(session_id)))
+        return any(_is_json(line) for _, line in read_lines(self.path(session_id)))
 
     def delete(self, session_id: str) -> None:
         """Delete a log if it exists."""
@@ -55,3 +55,11 @@ class SessionLogs:
         names = sorted(path.parent.name for path in self.base.glob(f"*/{LOG}"))
         ids = (id_from_name(name) for name in names)
         return [session_id for session_id in ids if session_id is not None]
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
