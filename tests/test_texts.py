@@ -98,8 +98,9 @@ def refusal_of_an_id() -> str:
 
 
 def refusal_of_todos() -> str:
+    todo = {"status": "in_progress", "activeForm": "Working"}
     with pytest.raises(Refused) as caught:
-        check_todos([{"content": one, "status": "in_progress"} for one in "ab"])
+        check_todos([{"content": one, **todo} for one in "ab"])
     return caught.value.message
 
 

@@ -256,7 +256,12 @@ async def test_a_logger_may_write_beside_the_runtime(tmp_path: Path) -> None:
 
 WRITES = {
     "calls": [
-        {"tool": "todo_write", "args": {"todos": [{"content": "Dig", "status": "in_progress"}]}}
+        {
+            "tool": "todo_write",
+            "args": {
+                "todos": [{"content": "Dig", "status": "in_progress", "activeForm": "Digging"}]
+            },
+        }
     ]
 }
 

@@ -219,7 +219,7 @@ async def test_the_last_list_that_was_written_counts(manager: Manager, name: str
     last = call("b", name, todos=[TODO])
     await recovered(manager, user("x"), first, result("a"), last)
     (todo,) = await manager.recover_todos("s")
-    assert todo == {"id": "1", "content": "Dig", "status": "pending", "priority": "medium"}
+    assert todo == {**TODO, "id": "1", "priority": "medium", "activeForm": "Dig"}
 
 
 async def test_a_malformed_list_is_passed_over(manager: Manager) -> None:

@@ -7,16 +7,15 @@ import pytest
 from perdure.errors import Refused
 from perdure.sessions import TodoManager
 
-DIG = {"content": "Dig", "status": "pending"}
+DIG = {"content": "Dig", "status": "pending", "activeForm": "Digging"}
 
 
 def test_an_update_replaces_the_whole_list_and_gives_ids() -> None:
     """S2.60, S2.62"""
     todos = TodoManager()
-    todos.update_todos([DIG, {"content": "Fill", "status": "in_progress", "id": "x"}])
-    assert todos.update_todos([{"content": "Rest", "status": "pending"}]) == [
-        {"id": "1", "content": "Rest", "status": "pending", "priority": "medium"}
-    ]
+    todos.update_todos([DIG, {**DIG, "content": "Fill", "status": "in_progress", "id": "x"}])
+    rest = {**DIG, "content": "Rest"}
+    assert todos.update_todos([rest]) == [{"id": "1", **rest, "priority": "medium"}]
 
 
 def test_what_is_read_is_a_copy() -> None:
@@ -33,9 +32,9 @@ def test_what_is_read_is_a_copy() -> None:
 @pytest.mark.parametrize(
     "given, why",
     [
-        ([DIG, {"content": "dig", "status": "pending"}], "duplicate todo: dig"),
+        ([DIG, {**DIG, "content": "dig"}], "duplicate todo: dig"),
         (
-            [{"content": c, "status": "in_progress"} for c in "ab"],
+            [{**DIG, "content": c, "status": "in_progress"} for c in "ab"],
             "only one todo can be in_progress",
         ),
         ([{"content": " ", "status": "pending"}], "todo 1 needs content that is not blank"),
@@ -49,7 +48,7 @@ def test_what_is_read_is_a_copy() -> None:
 def test_a_list_that_breaks_the_rules_is_refused(given: list[Any], why: str) -> None:
     """S2.61, SX.6"""
     todos = TodoManager()
-    todos.update_todos([{"content": "Kept", "status": "pending"}])
+    todos.update_todos([{**DIG, "content": "Kept"}])
     with pytest.raises(Refused) as caught:
         todos.update_todos(given)
     assert caught.value.message == f"Invalid todo update: {why}"
@@ -64,9 +63,10 @@ def test_nothing_recovered_is_refused(given: Any) -> None:
     assert todos.get_todos() == []
 
 
-def test_what_of_a_recovered_list_keeps_the_rules_is_kept() -> None:
+def test_the_items_of_a_recovered_list_are_kept_and_made_valid() -> None:
     """S2.60"""
     todos = TodoManager()
     busy = [{"content": c, "status": "in_progress"} for c in "ab"]
     todos.set_todos([DIG, 5, *busy, DIG])
-    assert [todo["content"] for todo in todos.get_todos()] == ["Dig", "a"]
+    shown = [(todo["content"], todo["status"]) for todo in todos.get_todos()]
+    assert shown == [("Dig", "pending"), ("a", "in_progress"), ("b", "pending")]

@@ -264,7 +264,7 @@ async def test_two_calls_with_one_id_are_told_apart(in_memory: MakeRuntime) -> N
 
 async def test_todos_are_shown(runtime: MakeRuntime) -> None:
     todos = [
-        {"content": "Look", "status": "completed"},
+        {"content": "Look", "status": "completed", "activeForm": "Looking"},
         {"content": "Fix", "status": "in_progress", "activeForm": "Fixing"},
     ]
     one = agent(calls("todo_write", todos=todos), {"text": "Done."}, tools=["todo_write"])
@@ -272,3 +272,14 @@ async def test_todos_are_shown(runtime: MakeRuntime) -> None:
         result = await rt.session("s", agent=one).run("Go")
         assert [t["content"] for t in result.todos] == ["Look", "Fix"]
         assert result.to_json()["todos"] == list(result.todos)
+
+
+async def test_todos_that_the_tool_refused_are_not_shown(runtime: MakeRuntime) -> None:
+    """S2.61"""
+    kept = {"content": "Look", "status": "in_progress", "activeForm": "Looking"}
+    refused = [kept, {**kept, "content": "Fix"}]
+    turns = [calls("todo_write", todos=[kept]), calls("todo_write", todos=refused)]
+    one = agent(*turns, {"text": "Done."}, tools=["todo_write"])
+    async with runtime(one) as rt:
+        result = await rt.session("s", agent=one).run("Go")
+        assert [t["content"] for t in result.todos] == ["Look"]

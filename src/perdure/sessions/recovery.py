@@ -7,7 +7,7 @@ from typing import Any
 
 from perdure.core.conversation.repair import repair, without_origin
 from perdure.core.conversation.repair.json_values import to_text
-from perdure.core.session.todos import is_todo_tool, valid_todos
+from perdure.core.session.todos import is_todo_tool, recovered_todos
 from perdure.core.transfer.event_log import conversations, is_event
 from perdure.core.transfer.stored_log import in_force
 from perdure.sessions.sanitizer import format_sanitization_issues, sanitize_recovered_messages
@@ -53,16 +53,21 @@ class SimpleSessionManager:
         return sorted(recovered.by_agent, key=lambda agent: agent != recovered.top)
 
     async def recover_todos(self, session_id: str) -> list[dict[str, Any]]:
-        """Return the todos of the last call that wrote a valid list, with or without a result."""
+        """Return the todos of the last call that wrote a list, with or without a result.
+
+        Items that break a rule are made valid, which is logged.
+        """
         for event in reversed(await self._events(session_id)):
             if not is_event(event) or event["type"] != "tool_call":
                 continue
             data = event["data"]
             params = data.get("params")
             if is_todo_tool(data.get("tool")) and isinstance(params, dict):
-                todos = valid_todos(params.get("todos"))
-                if todos is not None:
-                    return [todo.to_json() for todo in todos]
+                recovered = recovered_todos(params.get("todos"))
+                if recovered is not None:
+                    for problem in recovered.problems:
+                        logger.warning("Session %s recovery: %s", session_id, problem)
+                    return [todo.to_json() for todo in recovered.todos]
         return []
 
     async def _events(self, session_id: str) -> list[Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from perdure.core.session.todos import Todo, check_todos, valid_todos
+from perdure.core.session.todos import Todo, check_todos, recovered_todos
 
 
 class TodoManager:
@@ -22,8 +22,9 @@ class TodoManager:
         return self.get_todos()
 
     def set_todos(self, todos: object) -> None:
-        """Replace the list by a recovered one; invalid items are left out, nothing is refused."""
-        self._todos = valid_todos(todos) or ()
+        """Replace the list by a recovered one; items are made valid, and nothing is refused."""
+        recovered = recovered_todos(todos)
+        self._todos = () if recovered is None else recovered.todos
 
     def clear(self) -> None:
         """Remove all of them."""

@@ -40,7 +40,10 @@ async def test_what_the_runtime_does_cannot_be_called() -> None:
 
 async def test_todos_are_checked_and_read_back() -> None:
     """S2.61"""
-    todos = [{"content": "a", "status": "in_progress"}, {"content": "b", "status": "pending"}]
+    todos = [
+        {"content": "a", "status": "in_progress", "activeForm": "Doing a"},
+        {"content": "b", "status": "pending", "activeForm": "Doing b"},
+    ]
     args = TODO_WRITE.validate({"todos": todos})
     shown = await invoke(TODO_WRITE, Context(deps=None, args=args))
     assert shown == "Todos, 0 of 2 completed:\n[~] a\n[ ] b"

@@ -239,9 +239,7 @@ def _tool_call(state: State, _: StampedEvent, event: events.ToolCall) -> State:
     turn = event.turn or state.turn
     position = (turn, len(state.calls))
     call = Call(event.id, event.tool, event.params, *position, redact=event.redact)
-    state = _put_call(state, call)
-    items = event.params.get("todos") if is_todo_tool(event.tool) else None
-    return replace(state, todos=tuple(items)) if isinstance(items, list) else state
+    return _put_call(state, call)
 
 
 def _put_call(state: State, call: Call) -> State:
@@ -286,6 +284,10 @@ def _tool_result(state: State, _: StampedEvent, event: events.ToolResult) -> Sta
     account = _count_crash if event.interrupted else _forget_crashes
     state = account(state, event.tool_call_id)
     state = _change_call(state, event.tool_call_id, lambda call: call.moved(Move.SETTLE))
+    call = state.calls.get(event.tool_call_id)
+    if call is not None and not event.is_error and is_todo_tool(call.tool):
+        items = call.params.get("todos")  # a list that the tool refused is not the agent's
+        state = replace(state, todos=tuple(items)) if isinstance(items, list) else state
     if state.cancelling and not state.calls.has_open:
         return replace(state, cancelling=False)
     return state

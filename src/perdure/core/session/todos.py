@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final, Literal, NamedTuple, cast, get_args
 
 from perdure.errors import Refused
 
@@ -12,7 +12,7 @@ TodoPriority = Literal["low", "medium", "high"]
 
 _STATUSES: Final = get_args(TodoStatus)
 _PRIORITIES: Final = get_args(TodoPriority)
-_MAX_VALID: Final = 200  # items that are kept of an invalid list
+_MAX_RECOVERED: Final = 1_000  # items that are kept of a recorded list
 _KEYS: Final = frozenset({"content", "status", "activeForm", "id", "priority"})
 _BOXES: Final[Mapping[TodoStatus, str]] = {
     "pending": "[ ]",
@@ -28,18 +28,18 @@ class Todo:
     content: str
     status: TodoStatus
     id: str
-    active_form: str | None = None
+    active_form: str
     priority: TodoPriority = "medium"
 
     def to_json(self) -> dict[str, Any]:
         """Return the todo as plain JSON values."""
-        data = {
+        return {
             "id": self.id,
             "content": self.content,
             "status": self.status,
             "priority": self.priority,
+            "activeForm": self.active_form,
         }
-        return data if self.active_form is None else {**data, "activeForm": self.active_form}
 
 
 def check_todos(items: object) -> tuple[Todo, ...]:
@@ -63,26 +63,71 @@ def is_todo_tool(name: object) -> bool:
     return isinstance(name, str) and name.replace("_", "").casefold() == "todowrite"
 
 
-def valid_todos(items: object) -> tuple[Todo, ...] | None:
-    """Return the valid items of a recorded list; None if it is not a list or has none."""
-    if not isinstance(items, list):
+class RecoveredTodos(NamedTuple):
+    """Items of a recorded list, made valid, and a sentence for each change."""
+
+    todos: tuple[Todo, ...]
+    problems: tuple[str, ...] = ()
+
+
+def recovered_todos(items: object) -> RecoveredTodos | None:
+    """Return a recorded list with every item that has content; None if it has none.
+
+    An item that breaks a rule is changed rather than dropped. Only repetitions are left out.
+    """
+    recovery = _Recovery()
+    for number, item in enumerate(items[:_MAX_RECOVERED] if isinstance(items, list) else (), 1):
+        recovery.add(item, number)
+    if not recovery.items:
         return None
-    try:
-        return check_todos(items)
-    except Refused:
-        valid_items: list[Any] = []
-        for item in items[:_MAX_VALID]:
-            if _is_valid([*valid_items, item]):
-                valid_items.append(item)
-        return check_todos(valid_items) if valid_items else None
+    if isinstance(items, list) and len(items) > _MAX_RECOVERED:
+        recovery.problems.append(f"only the first {_MAX_RECOVERED} todos were kept")
+    return RecoveredTodos(check_todos(recovery.items), tuple(recovery.problems))
 
 
-def _is_valid(items: list[Any]) -> bool:
-    try:
-        check_todos(items)
-    except Refused:
-        return False
-    return True
+class _Recovery:
+    """Collects the items of a recorded list."""
+
+    def __init__(self) -> None:
+        self.items: list[dict[str, Any]] = []
+        self.problems: list[str] = []
+        self._contents: set[str] = set()
+        self._ids: set[str] = set()
+        self._is_busy = False
+
+    def add(self, item: object, number: int) -> None:
+        """Add an item, with the nearest values that the rules allow."""
+        data = item if isinstance(item, Mapping) else {"content": item}
+        content = _stripped(data.get("content"))
+        if content is None or content.casefold() in self._contents:
+            reason = "has no content" if content is None else "repeats another"
+            self.problems.append(f"todo {number} {reason}: left out")
+            return
+        self._contents.add(content.casefold())
+        todo: dict[str, Any] = {"content": content, "status": self._status(data, number)}
+        todo["activeForm"] = _stripped(data.get("activeForm")) or content
+        if data.get("priority") in _PRIORITIES:
+            todo["priority"] = data["priority"]
+        todo_id = _stripped(data.get("id"))
+        if todo_id is not None and todo_id not in self._ids:
+            self._ids.add(todo_id)
+            todo["id"] = todo_id
+        self.items.append(todo)
+
+    def _status(self, data: Mapping[Any, Any], number: int) -> str:
+        status = data.get("status")
+        if status not in _STATUSES:
+            self.problems.append(f"the status of todo {number} is unknown: pending")
+            return "pending"
+        if status == "in_progress" and self._is_busy:
+            self.problems.append(f"todo {number} is a second one in_progress: pending")
+            return "pending"
+        self._is_busy = self._is_busy or status == "in_progress"
+        return str(status)
+
+
+def _stripped(value: object) -> str | None:
+    return value.strip() or None if isinstance(value, str) else None
 
 
 def describe_todos(todos: Sequence[Todo]) -> str:
@@ -99,12 +144,11 @@ def _parse_todo(item: object, number: int, free_ids: Iterator[str]) -> Todo:
         raise _invalid(f"todo {number} must be an object")
     if unknown := sorted(str(key) for key in set(item) - _KEYS):
         raise _invalid(f"todo {number} has unknown keys: {', '.join(unknown)}")
-    active_form = item.get("activeForm")
     return Todo(
         content=_text(item.get("content"), "content", number),
         status=cast("TodoStatus", _choice(item.get("status"), _STATUSES, "status", number)),
         id=_text(item["id"], "id", number) if item.get("id") else next(free_ids),
-        active_form=None if active_form is None else _text(active_form, "activeForm", number),
+        active_form=_text(item.get("activeForm"), "activeForm", number),
         priority=cast(
             "TodoPriority",
             _choice(item.get("priority") or "medium", _PRIORITIES, "priority", number),

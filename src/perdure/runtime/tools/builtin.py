@@ -19,7 +19,7 @@ _TODO: Final[Mapping[str, Any]] = {
         "id": {"type": "string"},
         "priority": {"type": "string", "enum": list(get_args(TodoPriority))},
     },
-    "required": ["content", "status"],
+    "required": ["content", "status", "activeForm"],
     "additionalProperties": False,
 }
 
