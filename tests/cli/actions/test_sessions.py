@@ -141,7 +141,7 @@ def test_a_fork_has_no_open_call_and_goes_on_by_itself(three: Shop) -> None:
     made = three.json("sessions", "fork", "order-2", "--as", "copy")
     assert (made["sessionID"], made["state"], made["pending"]) == ("copy", "pending", [])
     shown = three.run("sessions", "show", "copy").stdout
-    assert shown.startswith("Session copy is a fork that has not been continued yet.")
+    assert shown.startswith("Session copy was forked or imported, and has not been continued yet.")
     went_on = three.run("sessions", "resume", "copy")
     assert went_on.exit_code == 8
     assert three.json("sessions", "show", "order-2")["pending"][0]["sessionID"] == "order-2"

@@ -125,7 +125,10 @@ def _wait_lines(snapshot: SessionSnapshot, due: int | None, *commands: str) -> L
     """Return lines about a session that waits for nothing but a driver."""
     is_pending = snapshot.session["state"] == "pending"
     if is_pending and due is None:
-        return [f"{snapshot.name} is a fork that has not been continued yet.", *commands]
+        return [
+            f"{snapshot.name} was forked or imported, and has not been continued yet.",
+            *commands,
+        ]
     if due is None or due - snapshot.now < SHOW_WAIT_FROM_MS:
         return [f"{snapshot.name} is {snapshot.session['state']}."]
     wait = age(due - snapshot.now)

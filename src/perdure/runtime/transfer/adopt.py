@@ -58,7 +58,7 @@ async def adopt(store: Store, foreign: ForeignSession, names: SessionNames) -> A
             details={"sessionID": names.session_id, "tenant": names.tenant},
         ) from error
     return Adopted(
-        entry, foreign.format, len(log), converted.issues, foreign.notes, foreign.other_agents
+        entry, foreign.format, len(log), converted.issues, converted.notes, foreign.other_agents
     )
 
 

@@ -15,6 +15,7 @@ from perdure.core.log.events import StampedEvent
 from perdure.core.providers import Format, render
 from perdure.core.session.state import State, fold
 from perdure.core.transfer.foreign import ConvertedLog, ForeignSession, convert, parse
+from perdure.core.transfer.foreign.convert import SYSTEM_PREFIX
 from perdure.core.transfer.foreign.model import instant
 from perdure.errors import Refused
 from perdure.testing import provider_rules
@@ -152,9 +153,11 @@ def test_of_codex_every_kind_of_call_is_taken() -> None:
         ("local_shell", {"type": "exec", "command": ["pytest"]}),
     ]
     assert [r.interrupted for r in results(found).values()] == [False, False, True]
-    assert [event.content for event in of(found, events.User)] == ["List the tests", "Run it"]
+    system = f"{SYSTEM_PREFIX}\n\nSandbox: read-only"
+    texts = [event.content for event in of(found, events.User)]
+    assert texts == [system, "List the tests", "Run it"]
     assert foreign("codex.jsonl").notes == ("1 web_search_call item(s) left out",)
-    assert found.log[0][0] == instant("2026-02-03T11:00:01.100Z")
+    assert found.log[1][0] == instant("2026-02-03T11:00:01.100Z")
 
 
 def test_of_a_session_log_every_event_keeps_its_instant() -> None:
@@ -219,7 +222,35 @@ def test_of_two_parallel_calls_the_answered_one_is_untouched() -> None:
     found = taken("openai-messages.json")
     assert results(found)["call_a"].result == "refunded"
     assert results(found)["call_b"].interrupted
-    assert [e.content for e in of(found, events.User)] == ["Refund 991 and 992", "Hello?"]
+    texts = [e.content for e in of(found, events.User)]
+    assert texts == [f"{SYSTEM_PREFIX}\n\nYou help with orders.", "Refund 991 and 992", "Hello?"]
+    assert not any("moved" in issue.details for issue in found.issues)
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_system_messages_are_kept_at_their_place_and_reported(role: str) -> None:
+    """S2.31"""
+    middle = {"role": role, "content": "From now on speak French."}
+    hi = {"role": "user", "content": "hi"}
+    messages = [hi, {"role": "assistant", "content": "hello"}, middle, hi]
+    session = parse(json.dumps(messages).encode())
+    found = convert(session, "coder", NOW)
+    assert session.format == "openai-messages"
+    texts = [event.content for event in of(found, events.User)]
+    assert texts == ["hi", f"{SYSTEM_PREFIX}\n\nFrom now on speak French.", "hi"]
+    assert found.notes == ("system and developer messages kept as messages to the agent: 1",)
+    (report,) = of(found, events.SessionRecovery)
+    assert report.issues[0]["details"] == found.notes[0]
+
+
+@pytest.mark.parametrize("key", ["system", "instructions"])
+def test_the_instructions_of_a_request_are_kept_and_its_tools_reported(key: str) -> None:
+    hi = [{"role": "user", "content": "hi"}]
+    request = {key: "Be kind.", "messages": hi, "tools": [{"name": "x"}]}
+    found = convert(parse(json.dumps(request).encode()), "coder", NOW)
+    texts = [event.content for event in of(found, events.User)]
+    assert texts == [f"{SYSTEM_PREFIX}\n\nBe kind.", "hi"]
+    assert found.notes[0] == "the tools of the request were left out: the agent has its own"
 
 
 def test_a_list_of_messages_may_stand_in_a_request() -> None:

@@ -54,6 +54,7 @@ class Fixes:
         self._turns = turns
         self._interrupted = interrupted
         self.issues: list[Issue] = []
+        self._added_results: set[int] = set()  # of calls that were cut off
         self._placed_results: set[int] = set()  # results that are where they belong
         self._ids = CallIds(part.id for turn in turns for part in turn.parts if part.kind == "call")
 
@@ -118,6 +119,7 @@ class Fixes:
         else:
             for part in calls:
                 part.counterpart = _interrupted_result(part, self._interrupted)
+                self._added_results.add(id(part.counterpart))
         self._report_incomplete(turn, tuple(part.id for part in calls))
 
     def _report_incomplete(self, turn: RepairTurn, ids: tuple[str, ...]) -> None:
@@ -181,10 +183,7 @@ class Fixes:
             return index
         end, following = self._following_results(index, {id(part) for part in expected})
         if len(following) < len(expected):
-            self._report(
-                run[-1].index,
-                f"{len(expected)} tool result(s) not directly after their call: moved",
-            )
+            self._report_moved(run[-1].index, index, expected)
             self._placed_results.update(id(part) for part in expected)
             yield RepairTurn("user", expected, run[-1].index, run[-1].shapes, changed=True)
             return index
@@ -201,6 +200,12 @@ class Fixes:
                 "user", expected + other_parts, turns[0].index, turns[0].shapes, changed=True
             )
         return end
+
+    def _report_moved(self, turn: int, index: int, expected: list[Part]) -> None:
+        """Report results that are elsewhere; those that were added are not."""
+        own = {id(part) for part in expected} - self._added_results
+        if len(self._following_results(index, own)[1]) < len(own):
+            self._report(turn, f"{len(own)} tool result(s) not directly after their call: moved")
 
     def _following_results(self, index: int, expected: set[int]) -> tuple[int, list[Part]]:
         """Return the expected results that directly follow, up to the first other part."""

@@ -21,6 +21,7 @@ from perdure.core.transfer.foreign.model import (
     text_in,
 )
 
+SYSTEM_PREFIX: Final = "[System message of the imported session:]"
 _UNKNOWN_MEDIA: Final = "application/octet-stream"
 
 
@@ -30,6 +31,7 @@ class ConvertedLog:
 
     log: tuple[tuple[int, events.Event], ...]
     issues: tuple[Issue, ...]
+    notes: tuple[str, ...] = ()
 
 
 def convert(foreign: ForeignSession, agent: str, now: int) -> ConvertedLog:
@@ -42,11 +44,12 @@ def convert(foreign: ForeignSession, agent: str, now: int) -> ConvertedLog:
         writer.write_turn(turn)
     at = writer.at or now
     ends: list[tuple[int, events.Event]] = [(at, end) for end in writer.end()]
-    if issues or foreign.notes:
-        ends.append((at, events.SessionRecovery(issues=_issue_list(foreign, issues))))
+    notes = (*foreign.notes, *writer.notes())
+    if issues or notes:
+        ends.append((at, events.SessionRecovery(issues=_issue_list(notes, issues))))
     source = f"{foreign.format}:{foreign.session_id or ''}"
     ends.append((at, events.Forked(source=source, at=len(foreign.messages))))
-    return ConvertedLog((*writer.log, *ends), tuple(issues))
+    return ConvertedLog((*writer.log, *ends), tuple(issues), notes)
 
 
 def interrupted_results(
@@ -71,9 +74,9 @@ def interrupted_results(
     ]
 
 
-def _issue_list(foreign: ForeignSession, issues: Sequence[Issue]) -> list[Any]:
-    notes = [{"type": "left_out", "details": note} for note in foreign.notes]
-    return notes + [
+def _issue_list(notes: Sequence[str], issues: Sequence[Issue]) -> list[Any]:
+    left_out = [{"type": "left_out", "details": note} for note in notes]
+    return left_out + [
         {key: value for key, value in asdict(issue).items() if key != "ids"} for issue in issues
     ]
 
@@ -89,9 +92,16 @@ class _Writer:
         self._by_id: Mapping[str, int] = {}
         self._now = now
         self._turn = 0
+        self._system_messages = 0
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what a reader of the report should know."""
+        count = self._system_messages
+        text = f"system and developer messages kept as messages to the agent: {count}"
+        return (text,) if count else ()
 
     def write_turn(self, turn: RepairTurn) -> None:
-        """Write the next turn; system messages are dropped, since the agent has its own."""
+        """Write the next turn."""
         has_message = 0 <= turn.index < len(self._messages)
         message = self._messages[turn.index] if has_message else ForeignMessage(None)
         self._by_id = message.by_id
@@ -100,6 +110,8 @@ class _Writer:
             self._user(turn)
         elif turn.role == "assistant":
             self._assistant(turn)
+        else:
+            self._system(turn)
 
     def end(self) -> list[events.Event]:
         """Return the end of the run, if the last event is a response without calls."""
@@ -125,6 +137,13 @@ class _Writer:
         blocks = [part.block for part in turn.parts if part.kind != "result"]
         if blocks:
             self._write(events.User(role="user", content=_content(blocks)))
+
+    def _system(self, turn: RepairTurn) -> None:
+        """Write a system message as one to the agent, at its place: a log has no other."""
+        self._system_messages += 1
+        texts = [str(part.block["text"]) for part in turn.parts if part.kind == "text"]
+        content = "\n\n".join([SYSTEM_PREFIX, *texts])
+        self._write(events.User(role="user", content=content))
 
     def _assistant(self, turn: RepairTurn) -> None:
         self._turn += 1

@@ -19,6 +19,8 @@ RESPONSES: Final = "openai-responses"
 _ITEMS: Final = frozenset({"function_call", "function_call_output", "reasoning"})
 _ANTHROPIC_BLOCKS: Final = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking"})
 
+_CHAT_ROLES: Final = frozenset({"tool", "system", "developer"})
+
 
 def is_match(rows: list[Any]) -> bool:
     """Return True if the rows contain messages."""
@@ -28,13 +30,23 @@ def is_match(rows: list[Any]) -> bool:
 def read(rows: list[Any]) -> ForeignSession:
     """Return the messages, in any of the formats."""
     request = dict_in(rows[0]) if len(rows) == 1 else {}
-    messages = _messages(rows)
+    messages = [*_instructions(request), *_messages(rows)]
     foreign = tuple(ForeignMessage(message, _at(message)) for message in messages)
     name = _format(messages)
     if name == RESPONSES:
         foreign = tuple(group_items(foreign, text_in(request.get("model"))))
     session = text_in(request.get("session_id")) or text_in(request.get("sessionID"))
-    return ForeignSession(name, foreign, session, text_in(request.get("agent")))
+    has_tools = bool(list_in(request.get("tools")))
+    notes = ("the tools of the request were left out: the agent has its own",) if has_tools else ()
+    return ForeignSession(name, foreign, session, text_in(request.get("agent")), notes=notes)
+
+
+def _instructions(request: dict[str, Any]) -> list[Any]:
+    """Return the instructions beside the messages of a request, as a system message."""
+    for key in ("system", "instructions"):
+        if text_in(request.get(key)) or list_in(request.get(key)):
+            return [{"role": "system", "content": request[key]}]
+    return []
 
 
 def _at(message: Any) -> int:
@@ -61,7 +73,5 @@ def _format(messages: list[Any]) -> str:
         return ANTHROPIC
     if any(kind_in(block).startswith(("input_", "output_")) for block in blocks):
         return RESPONSES
-    is_chat = any(
-        "tool_calls" in item or str(item.get("role")) in ("tool", "system") for item in items
-    )
+    is_chat = any("tool_calls" in item or str(item.get("role")) in _CHAT_ROLES for item in items)
     return CHAT if is_chat else ANTHROPIC
