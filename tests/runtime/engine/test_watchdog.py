@@ -109,3 +109,12 @@ async def test_a_tool_in_a_thread_blocks_nothing(
 
     async with in_memory() as rt:
         assert await reports(rt, caplog, is_expected=False, tools=[act]) == []
+
+
+def test_a_process_that_the_machine_did_not_run_has_not_been_blocked() -> None:
+    last = watchdog._WatchdogTurn(at=10.0, cpu=1.0)
+    assert watchdog._WatchdogTurn(at=11.5, cpu=1.01).is_starved_since(last)
+    assert not watchdog._WatchdogTurn(at=11.5, cpu=2.4).is_starved_since(
+        last
+    )  # code held the interpreter
+    assert not watchdog._WatchdogTurn(at=10.06, cpu=1.0).is_starved_since(last)  # code sleeps

@@ -32,6 +32,22 @@ class _Block(NamedTuple):
     since: float  # of the last beat before it
 
 
+class _WatchdogTurn(NamedTuple):
+    """A turn of the watchdog's thread: the time, and the CPU time of the process."""
+
+    at: float
+    cpu: float
+
+    @classmethod
+    def now(cls) -> "_WatchdogTurn":
+        return cls(time.monotonic(), time.process_time())
+
+    def is_starved_since(self, last: "_WatchdogTurn") -> bool:
+        """Return whether the machine did not let this process run: then no code has blocked it."""
+        waited = self.at - last.at
+        return waited > 2 * BEAT_S and self.cpu - last.cpu < waited / 2
+
+
 class Watchdog:
     """Reports each block twice: while it lasts, and with its duration once it is over."""
 
@@ -64,13 +80,16 @@ class Watchdog:
 
     def _watch(self, loop: asyncio.AbstractEventLoop, thread: int, stop: threading.Event) -> None:
         block: _Block | None = None
+        turn = _WatchdogTurn.now()
         while not stop.wait(BEAT_S):
+            last_turn, turn = turn, _WatchdogTurn.now()
             beat_at = self._beat_at
             if block is not None and beat_at != block.since:
                 duration_s = beat_at - block.since
                 logger.warning("%s had blocked the event loop for %.1f s", block.label, duration_s)
                 block = None
-            if block is None and time.monotonic() - beat_at >= BLOCKED_S:
+            is_late = turn.at - beat_at >= BLOCKED_S and not turn.is_starved_since(last_turn)
+            if block is None and is_late:
                 block = _report(loop, thread, beat_at)
 
 
