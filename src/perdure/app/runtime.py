@@ -1,5 +1,6 @@
 """The Runtime: the entry point of the Python API."""
 
+import asyncio
 import logging
 import os
 from collections.abc import (
@@ -209,10 +210,15 @@ class Runtime:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Let running calls finish for a moment, release the leases, close the store."""
+        """Let running calls finish for a moment, release the leases, close the store.
+
+        If the body was cancelled, as Ctrl-C does, async tools are cancelled and not waited for.
+        """
         stack, self._stack = self._stack, None
         if stack is not None:
             self._opened.clear()
+            if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
+                self._service.drives.interrupt()
             with anyio.CancelScope(shield=True):
                 await stack.aclose()
 

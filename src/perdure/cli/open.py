@@ -13,7 +13,9 @@ from perdure.app import Runtime
 from perdure.cli.backend.base import Backend
 from perdure.cli.backend.find import find_session
 from perdure.cli.backend.local import LocalBackend, session_entry
+from perdure.cli.process import run_async
 from perdure.cli.settings import Settings
+from perdure.cli.status import STATUS
 from perdure.cli.terminal.terminal import clean
 from perdure.config.load_object import load_object
 from perdure.errors import ConfigError
@@ -40,7 +42,9 @@ def with_backend(
 
         log_to_stderr(settings, logging.WARNING)
         return with_server(settings, main)
-    return with_runtime(settings, lambda runtime: main(LocalBackend(runtime)), need=need)
+    return with_runtime(
+        settings, lambda runtime: main(LocalBackend(runtime)), need=need, prints_events=True
+    )
 
 
 def with_runtime(
@@ -50,13 +54,15 @@ def with_runtime(
     need: Need = "existing",
     level: int = logging.WARNING,
     patient: bool = False,
+    prints_events: bool = False,
 ) -> R:
     """Open the runtime that the options name, await `main` with it, and close it.
 
     With `need="existing"` no database is created; with `patient` it is opened again and again
-    while the store is not available.
+    while the store is not available. If `main` prints the events of the sessions that it drives,
+    they are not logged as well.
     """
-    log_to_stderr(settings, level)
+    log_to_stderr(settings, level, with_retries=not prints_events)
     runtime = load_runtime(settings, need)
     scoped = runtime if settings.tenant is None else runtime.tenant(settings.tenant)
 
@@ -68,7 +74,7 @@ def with_runtime(
                 await stack.enter_async_context(runtime)
             return await main(scoped)
 
-    return anyio.run(inside)
+    return run_async(inside)
 
 
 async def retry_unavailable(attempt: Callable[[], Awaitable[R]]) -> R:
@@ -164,6 +170,7 @@ class _OneLine(logging.Formatter):
     """Formatter of lines such as `12:00:01 info  text`, without terminal control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
+        STATUS.erase()
         head = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname.lower():<7} "
         text = clean(record.getMessage())
         if record.exc_info:
@@ -171,10 +178,16 @@ class _OneLine(logging.Formatter):
         return head + text
 
 
-def log_to_stderr(settings: Settings, level: int) -> None:
+def _is_not_retry(record: logging.LogRecord) -> bool:
+    return getattr(record, "perdure_event", None) != "retry"
+
+
+def log_to_stderr(settings: Settings, level: int, *, with_retries: bool = True) -> None:
     """Write all logs of a command to stderr, one line per record."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_OneLine())
+    if not with_retries:
+        handler.addFilter(_is_not_retry)
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(logging.WARNING)

@@ -1,15 +1,67 @@
-"""The process of a command: a prompt exit, and settings of the garbage collector."""
+"""The process of a command: Ctrl-C, a prompt exit, and settings of the garbage collector."""
 
 import gc
 import os
+import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeVar
 
+from perdure.cli.status import STATUS
+
+R = TypeVar("R")
+
+INTERRUPTED: Final = 130  # the exit code after Ctrl-C
+STOPPING: Final = "stopping; press Ctrl-C again to force"
 GRACE_S: Final = 1.0  # for threads that are about to end
+
+
+def run_async(main: Callable[[], Awaitable[R]]) -> R:
+    """Run a coroutine function. Ctrl-C cancels it and says so; a second one ends the process.
+
+    Raises KeyboardInterrupt after it was cancelled.
+    """
+    import asyncio
+
+    import anyio
+
+    interrupts: list[int] = []
+
+    async def inside() -> R:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+
+        def on_interrupt(number: int, _: object) -> None:
+            interrupts.append(number)
+            if len(interrupts) > 1 or task is None:
+                os._exit(INTERRUPTED)  # a call that cannot be cancelled holds up everything else
+            STATUS.interrupt(STOPPING)
+            loop.call_soon_threadsafe(task.cancel)
+
+        with _handle_interrupts(on_interrupt):
+            return await main()
+
+    try:
+        return anyio.run(inside)
+    except asyncio.CancelledError:
+        if interrupts:
+            raise KeyboardInterrupt from None
+        raise
+
+
+@contextmanager
+def _handle_interrupts(handler: Callable[[int, object], None]) -> Iterator[None]:
+    """Handle SIGINT so inside the block; in a thread, where Python cannot, change nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

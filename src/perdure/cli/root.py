@@ -26,12 +26,11 @@ from perdure.cli.commands.serve import serve
 from perdure.cli.commands.sessions import sessions
 from perdure.cli.commands.webhook import webhook
 from perdure.cli.commands.worker import worker
-from perdure.cli.process import skip_final_collection
+from perdure.cli.process import INTERRUPTED, skip_final_collection
 from perdure.cli.settings import Settings, shared_options
 from perdure.cli.terminal.terminal import clean
 from perdure.errors import PerdureError
 
-INTERRUPTED = 130
 _COMMAND = re.compile(r"perdure (pending|sessions) [a-z]+( [\w@.:-]+)?")
 
 

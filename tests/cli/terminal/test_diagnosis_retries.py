@@ -72,7 +72,7 @@ def test_a_run_in_the_foreground_says_why_it_waits(shop: Shop) -> None:
     Path("shop.py").write_text(BUSY)
     Path("busy").write_text("3600000")
     done = shop.run("run", "a", "Go", "-s", "s", "--timeout", "0.5s")
-    assert "↻ the model request failed (too many requests); next attempt in 1h" in done.output
+    assert "↻ the model request failed (too many requests); attempt 2 in 1h" in done.output
 
 
 def test_a_run_in_the_foreground_says_who_stands_in(shop: Shop) -> None:

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from perdure.cli.actions.run import INTERRUPTED, DriveOptions, follow, past_events
+from perdure.cli.actions.run import DriveOptions, follow, past_events
 from perdure.cli.backend.base import Backend, Handle, Json
 from perdure.cli.backend.find import LAST, find_session
 from perdure.cli.open import with_backend
+from perdure.cli.process import INTERRUPTED
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.diagnosis import SessionSnapshot, diagnose
 from perdure.cli.terminal.live import LivePrinter
@@ -72,7 +73,11 @@ class Chat:
                     self.terminal.print(f"error: {line(error.message, 500)}")
 
     async def _drive(self, text: str | None) -> Json:
-        printer = LivePrinter(self.terminal, thinking=self.backend.may_show_thinking(self.agent))
+        printer = LivePrinter(
+            self.terminal,
+            thinking=self.backend.may_show_thinking(self.agent),
+            is_driven_here=self.terminal.settings.server is None,
+        )
         printer.load(await past_events(self.handle))
         session = await follow(self.handle, DriveOptions(text), printer, self.prompt)
         session = session or await self.handle.get()

@@ -12,7 +12,9 @@ import anyio
 from perdure.cli.backend.base import Backend, Handle, Json, session_handle
 from perdure.cli.backend.find import LAST, find_session
 from perdure.cli.open import with_backend
+from perdure.cli.process import INTERRUPTED
 from perdure.cli.settings import Settings, actor_name
+from perdure.cli.status import STATUS
 from perdure.cli.terminal.diagnosis import SessionSnapshot, diagnose
 from perdure.cli.terminal.live import LivePrinter
 from perdure.cli.terminal.prompt import DecisionPrompt, StdinLines
@@ -24,7 +26,6 @@ from perdure.runtime.values import Content, File
 
 TIMED_OUT: Final = 6
 WAITING: Final = 8
-INTERRUPTED: Final = 130
 EXIT_CODES: Final = {"completed": 0, "failed": 1, "cancelled": 1}
 
 
@@ -137,7 +138,11 @@ async def drive(
     With --json the session is printed, unless the command prints other JSON.
     """
     terminal = Terminal(settings)
-    printer = LivePrinter(terminal, thinking=backend.may_show_thinking(options.agent))
+    printer = LivePrinter(
+        terminal,
+        thinking=backend.may_show_thinking(options.agent),
+        is_driven_here=settings.server is None,
+    )
     printer.load(await past_events(handle))
     if options.content is not None and options.timeout_ms is not None:
         await handle.send(options.content, options.key)  # the timeout must not lose the message
@@ -178,6 +183,7 @@ async def follow(
     items = cast("AsyncGenerator[Json, None]", handle.stream(options.content, options.key))
     session: Json | None = None
     async with anyio.create_task_group() as prompts, aclosing(items) as stream:
+        prompts.start_soon(printer.show_status)
         async for item in stream:
             if "state" in item:
                 session = item
@@ -186,6 +192,7 @@ async def follow(
             if prompt is not None and item["type"] == "pending" and "epoch" in item["data"]:
                 prompts.start_soon(prompt.ask_pending, item["data"]["pendingID"])
         prompts.cancel_scope.cancel()
+    STATUS.erase()
     return session
 
 

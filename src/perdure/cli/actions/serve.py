@@ -17,9 +17,8 @@ import uvicorn
 
 from perdure.app import Runtime, open_without_worker, service_of, serving_at
 from perdure.cli.actions.readiness import server_url
-from perdure.cli.actions.run import INTERRUPTED
 from perdure.cli.open import config_file, load_runtime, log_to_stderr, retry_unavailable
-from perdure.cli.process import freeze_loaded_objects
+from perdure.cli.process import INTERRUPTED, freeze_loaded_objects
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal
 from perdure.config import ServerConfig, blocking_warnings, load

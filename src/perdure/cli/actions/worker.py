@@ -9,9 +9,8 @@ from typing import Any
 import anyio
 
 from perdure.app import Runtime, service_of
-from perdure.cli.actions.run import INTERRUPTED
 from perdure.cli.open import retry_unavailable, with_runtime
-from perdure.cli.process import freeze_loaded_objects
+from perdure.cli.process import INTERRUPTED, freeze_loaded_objects
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal
 from perdure.errors import ConfigError

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import anyio
-
 from perdure.cli.backend.base import Backend, Handle, Json, Options
+from perdure.cli.process import run_async
 from perdure.cli.settings import Settings, login_name
 from perdure.client import Client, RemoteSession
 from perdure.errors import ConfigError, PerdureError
@@ -47,7 +46,7 @@ def with_server(settings: Settings, main: Callable[[Backend], Awaitable[R]]) -> 
             return await main(RemoteBackend(client, by))
 
     try:
-        return anyio.run(inside)
+        return run_async(inside)
     except PerdureError as error:
         error.hint = _as_command(error.hint)
         if error.code == "NOT_AUTHENTICATED":

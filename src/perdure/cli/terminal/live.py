@@ -3,18 +3,26 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+import anyio
+
+from perdure.cli.status import STATUS
+from perdure.cli.terminal.activity import Activity
 from perdure.cli.terminal.terminal import Terminal, age, call_text, line, plural
 
 Json = Mapping[str, Any]
 
+STATUS_S: Final = 0.2  # how often the status line is written again
 _LONGEST_ARGS: Final = 1_000  # characters of a call's arguments that are printed while streamed
 
 
 class LivePrinter:
     """Printer of the events and deltas of one session."""
 
-    def __init__(self, terminal: Terminal, *, thinking: bool = False) -> None:
+    def __init__(
+        self, terminal: Terminal, *, thinking: bool = False, is_driven_here: bool = True
+    ) -> None:
         self._terminal = terminal
+        self._activity = Activity(is_driven_here=is_driven_here)
         self._kinds = ("text", "args", "thinking") if thinking else ("text", "args")
         self._current: tuple[str, str | None] = ("text", None)  # kind and call id of the last delta
         self._args_left = 0  # characters of that call's arguments that may still be printed
@@ -55,11 +63,20 @@ class LivePrinter:
         if printer is not None:
             printer(item["data"], item["timestamp"])
 
+    async def show_status(self) -> None:
+        """Show what runs in the status line, until cancelled; do nothing without a terminal."""
+        while self._terminal.has_status_line:
+            text = None if self._is_mid_line else self._activity.text()
+            if text is not None:
+                STATUS.show(text)
+            await anyio.sleep(STATUS_S)
+
     # --- recording ----------------------------------------------------------------------------
 
     def _record(self, event: Json) -> None:
         data = event["data"]
         self.events.append(event)
+        self._activity.record(event)
         match event["type"]:
             case "tool_call":
                 self._calls[data["id"]] = (data["tool"], data.get("params") or {})
@@ -170,7 +187,7 @@ class LivePrinter:
         if other:
             then = f"continuing with {line(other, 80)}"
         else:
-            then = f"next attempt in {age(data['next'] - now)}"
+            then = f"attempt {data['attempt'] + 1} in {age(data['next'] - now)}"
         self._print_line(f"↻ the model request failed ({line(data['message'], 160)}); {then}")
 
     def _on_compacted(self, data: Mapping[str, Any], _: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 
 from perdure.cli.settings import Settings
+from perdure.cli.status import STATUS
 from perdure.core.durations import format_ms
 from perdure.core.session.usage import UNPRICED
 
@@ -77,6 +78,11 @@ class Terminal:
         """True if stdout is a terminal, so that text may be printed as it is streamed."""
         return not self._to_err and sys.stdout.isatty()
 
+    @property
+    def has_status_line(self) -> bool:
+        """True if a status line may be shown and overwritten."""
+        return self.is_live and not self.settings.quiet and os.environ.get("TERM") != "dumb"
+
     def print(self, text: str = "", *, bold: bool = False, dim: bool = False) -> None:
         """Print a line, unless the command is quiet."""
         if not self.settings.quiet:
@@ -104,10 +110,12 @@ class Terminal:
     def _write(self, text: str, *, end: bool = True, bold: bool = False, dim: bool = False) -> None:
         styled = click.style(text, bold=bold or None, dim=dim or None) if bold or dim else text
         self._has_output = True
+        STATUS.erase()
         click.echo(styled, nl=end, err=self._to_err, color=self._color)
 
     def print_json(self, value: Any) -> None:
         """Print the one JSON object of a command."""
+        STATUS.erase()
         click.echo(json.dumps(value, ensure_ascii=False))
 
     def print_either(self, value: Any, show: Callable[[], None]) -> None:

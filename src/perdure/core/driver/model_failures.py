@@ -7,12 +7,14 @@ from msgspec import Struct
 
 from perdure.core.conversation.messages import Answer
 from perdure.core.driver.verdicts import GiveUp
+from perdure.core.durations import format_ms
 from perdure.core.log import events
 from perdure.core.log.stop_reasons import StopReason, is_cut, stop_reason
 from perdure.core.session.state import Run, State
 
 FIRST_MS: Final = 1_000  # the first back-off; each following one is twice as long
 LONGEST_MS: Final = 60_000
+_WHOLE_SECONDS_MS: Final = 10_000  # longer back-offs are shown in whole seconds
 LONGEST_REQUESTED_MS: Final = 24 * 3_600_000  # the longest back-off that a provider may request
 # Codes of failures for which a fallback may succeed: the request itself is not the cause.
 FALLBACK_CODES: Final = frozenset(
@@ -52,6 +54,16 @@ def retry_or_give_up(
             attempt=failed, message=failure.error, next=now, task_id=task, model=fallback
         )
     return _give_up(failure, failed)
+
+
+def retry_text(retry: events.Retry, now: int, attempts: int) -> str:
+    """Return a line for people: why a request is repeated, when, and which attempt that is."""
+    reason = f"the model request failed ({retry.message})"
+    if retry.model is not None:
+        return f"{reason}; continuing with {retry.model}"
+    ms = max(0, retry.next - now)
+    delay = f"{ms / 1_000:.1f}s" if ms < _WHOLE_SECONDS_MS else format_ms(ms // 1_000 * 1_000)
+    return f"{reason}; attempt {retry.attempt + 1} of {attempts} in {delay}"
 
 
 def failed_attempt(state: State) -> int:

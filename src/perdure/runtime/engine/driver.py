@@ -15,6 +15,7 @@ from perdure.core.driver import drafts as turns
 from perdure.core.driver import effects
 from perdure.core.driver.draft_builder import Draft
 from perdure.core.driver.effects import Effect, Park
+from perdure.core.driver.model_failures import retry_text
 from perdure.core.driver.plan import DriveView, plan, running_ms
 from perdure.core.log import events
 from perdure.core.session.call_table import in_order
@@ -38,6 +39,7 @@ from perdure.runtime.engine.writer import LeasedWriter, ParkAfter
 from perdure.runtime.records.cache import CachedSession
 from perdure.runtime.records.log import Log
 from perdure.runtime.resources import Resources
+from perdure.runtime.tools.invoke import is_async_function
 from perdure.store.base import Fenced, Gone, HeadMoved, Lease, Lost, Unknown, VersionMoved
 
 logger = logging.getLogger("perdure")
@@ -46,6 +48,7 @@ CLOCK_CHECK_S: Final = 1.0  # how often a driver that waits for an instant reads
 STOP_WAIT_S: Final = 2.0  # how long an ending drive waits for cancelled effects
 _STARTING: Final = (effects.AskModel, effects.Summarize, effects.StartCalls)
 _NEED_TOOLS: Final = (*_STARTING, effects.HandleInterrupted, effects.CheckResults)
+RETRY_RECORD: Final = {"perdure_event": "retry"}  # so that a handler can tell these log records
 STUCK_RETRY_MS: Final = 60_000  # how often a worker tries whether it has the missing code
 
 
@@ -157,6 +160,10 @@ class Driver:
         self._planned = None
         self._in_flight.cancel_request()
         self._news.set()
+
+    def cancel_async_calls(self) -> None:
+        """Cancel running async tools, whose calls count as interrupted then."""
+        self._in_flight.cancel_async_calls()
 
     def on_commit(self, seq: int) -> None:
         """Note that the stream has grown to this seq."""
@@ -326,12 +333,22 @@ class Driver:
             return False
         if not isinstance(outcomes[0], FACT_OUTCOMES):
             # A tool cannot be asked again what it wanted to ask: wait for the store.
-            return await self._write_decision(draft, patient=isinstance(outcomes[0], ToolAsked))
+            is_patient = isinstance(outcomes[0], ToolAsked)
+            parked = await self._write_decision(draft, patient=is_patient)
+            self._warn_of_retries(draft, now)
+            return parked
         try:
             return await self._write_fact(draft)
         except (Fenced, Gone):
             self._warn_of_unrecorded(outcomes)
             raise
+
+    def _warn_of_retries(self, draft: Draft, now: int) -> None:
+        label = stream_label(self._lease.stream)
+        for fact in draft.facts:
+            if isinstance(fact, events.Retry):
+                text = retry_text(fact, now, self._agent.retry_policy.retries + 1)
+                logger.warning("%s: %s", label, text, extra=RETRY_RECORD)
 
     def _warn_of_unrecorded(self, outcomes: Sequence[Outcome]) -> None:
         text = "%s: %s (call %s) returned without a lease; its outcome is not recorded"
@@ -384,4 +401,6 @@ class Driver:
     def _run_call(self, call: Call) -> None:
         opened = None if call.pending_id is None else self._writer.pending_record(call.pending_id)
         start = partial(self._tool_calls.run, call, self._log.state, opened)
-        self._in_flight.start_call(call.id, start)
+        tool = self._agent.tool(call.tool)
+        is_async = tool is not None and is_async_function(tool.run)
+        self._in_flight.start_call(call.id, start, is_async=is_async)

@@ -37,6 +37,7 @@ from perdure.store.base import Fenced, Gone, Lease, Lost
 logger = logging.getLogger("perdure")
 
 GRACE_S: Final = 5.0  # for drives to park at a close
+INTERRUPTED_GRACE_S: Final = 0.3  # for async tools, if the program was interrupted
 PAUSE_MS: Final = 5_000  # until a session is due again after a drive that failed
 
 
@@ -97,6 +98,7 @@ class Drives:
             resources, self._holder.heartbeat, self._drain, self._cancel_all
         )
         self._tasks: dict[asyncio.Task[None], DrivesFuture | None] = {}
+        self._is_interrupted = False  # a person waits for the close
         self._pool_locks: dict[str, asyncio.Lock] = {}  # by agent with a bounded worker pool
 
     @property
@@ -110,9 +112,14 @@ class Drives:
         """Allow drives, also after a close."""
         self._next_end = asyncio.Event()  # a new one: an event belongs to one event loop
         self._pool_locks.clear()
+        self._is_interrupted = False
         self._holder.reset()
         self._resources.cache.clear()
         self.background.open()
+
+    def interrupt(self) -> None:
+        """Let the close that follows cancel async tools, because the program was interrupted."""
+        self._is_interrupted = True
 
     async def close(self) -> None:
         """Let the drives park for a moment, stop them, and release all leases."""
@@ -123,8 +130,17 @@ class Drives:
         for drive in self.running.values():
             if drive.driver is not None:
                 drive.driver.stop()
+        if self._is_interrupted:
+            await self._wait_parked(INTERRUPTED_GRACE_S)
+            for drive in self.running.values():
+                if drive.driver is not None:
+                    drive.driver.cancel_async_calls()
+        await self._wait_parked(GRACE_S)
+
+    async def _wait_parked(self, within_s: float) -> None:
+        """Wait until no drive is running, or at most this long."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(GRACE_S):
+            async with asyncio.timeout(within_s):
                 while self.running:
                     await self.drive_ended().wait()
 

@@ -87,6 +87,7 @@ class InFlight:
         self.outcomes: list[Outcome] = []
         self._batch = 0  # how many of them the drive is recording
         self.calls: dict[str, anyio.CancelScope] = {}
+        self._async_calls: set[str] = set()  # of them, those that a cancellation ends
         self.request: asyncio.Task[None] | None = None
         self._request_count = 0
         self._tasks: set[asyncio.Task[None]] = set()  # also cancelled and ended ones
@@ -98,9 +99,11 @@ class InFlight:
         self._request_count += 1
         self.request = self._spawn(self._run_request(self._request_count, start))
 
-    def start_call(self, call_id: str, start: StartEffect) -> None:
+    def start_call(self, call_id: str, start: StartEffect, *, is_async: bool = False) -> None:
         """Start a call, in an anyio cancel scope, so that a tool can shield a part of its work."""
         scope = self.calls[call_id] = anyio.CancelScope()
+        if is_async:
+            self._async_calls.add(call_id)
         self._spawn(self._run_call(call_id, scope, start))
 
     def next_outcomes(self) -> list[Outcome]:
@@ -134,6 +137,11 @@ class InFlight:
             scope.cancel()
         self.calls.clear()
         self.cancel_request()
+
+    def cancel_async_calls(self) -> None:
+        """Cancel the calls of async tools; each stays in flight until its tool has ended."""
+        for call_id in self._async_calls & self.calls.keys():
+            self.calls[call_id].cancel()
 
     def cancel_request(self) -> None:
         """Cancel the model request."""
@@ -192,9 +200,13 @@ class InFlight:
             failure = error
             raise
         finally:
+            self._async_calls.discard(call_id)
             if self.calls.get(call_id) is scope:  # else it was cancelled
                 del self.calls[call_id]
-                self._finish(outcome, failure)
+                if scope.cancelled_caught:
+                    self._notify()  # by `cancel_async_calls`: there is no outcome to record
+                else:
+                    self._finish(outcome, failure)
 
     def _finish(self, outcome: Outcome | None, failure: BaseException | None) -> None:
         if outcome is not None:

@@ -145,17 +145,26 @@ class Session(Generic[T_co]):
         interrupted. Without a message, a failed session gets a new run from its recorded events.
         `by` is the author of the message.
         """
-        if timeout is None:
-            drive = await self._run(message, key, by)
-        else:
-            entry, drive = await self._begin(message, key, by), None
-            with suppress(TimeoutError):
-                async with asyncio.timeout(parse_duration(timeout) / 1000):
-                    drive = await self._service.runs.follow(entry)
+        try:
+            drive = await self._run_within(timeout, message, key, by)
+        except asyncio.CancelledError as error:
+            # After Ctrl-C, Python prints where it came from: our frames would say nothing.
+            raise error.with_traceback(None) from None
         if drive is None or drive.driver is None:
             return await self.get()
         cached = drive.driver.cached_session
         return await self._service.result(cached.entry, cached)
+
+    async def _run_within(
+        self, limit: Duration | None, message: Content | None, key: str | None, by: str | None
+    ) -> Drive | None:
+        if limit is None:
+            return await self._run(message, key, by)
+        entry = await self._begin(message, key, by)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(parse_duration(limit) / 1000):
+                return await self._service.runs.follow(entry)
+        return None
 
     async def _run(self, message: Content | None, key: str | None, by: str | None) -> Drive | None:
         entry = self._service.cached(self._ref) if message is None else None

@@ -102,7 +102,7 @@ def _call_arguments(
 
 
 async def _run_call(call: Callable[[], Any], limiter: anyio.CapacityLimiter | None) -> Any:
-    if _is_async(call):
+    if is_async_function(call):
         return await call()
     contained = functools.partial(_call_contained, call)
     result = await anyio.to_thread.run_sync(contained, abandon_on_cancel=True, limiter=limiter)
@@ -115,7 +115,8 @@ def _call_contained(call: Callable[[], Any]) -> Any:
         return call()
 
 
-def _is_async(call: Any) -> bool:
+def is_async_function(call: Any) -> bool:
+    """Return True if calling it returns a coroutine, also for a partial and a callable object."""
     while isinstance(call, functools.partial):
         call = call.func
     return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(
