@@ -18,11 +18,75 @@ def waiting(shop: Shop) -> Shop:
 def test_the_list_shows_what_waits_and_for_what(waiting: Shop) -> None:
     """S4.58, S0.47"""
     table = waiting.run("pending", "list").stdout.splitlines()
-    assert table[0].split() == ["ID", "TOOL", "SESSION", "WAITING", "EXPIRES", "KIND"]
-    assert "refund" in table[1]
+    assert table[0].split() == ["ID", "CALL", "SESSION", "WAITING", "EXPIRES", "KIND"]
+    assert "  refund(order_id=991, cents=4200)  s1  " in table[1]
     assert table[2].endswith("tool (dep_88)")
     listed = waiting.json("pending", "list", "--kind", "approval", "--session", "s1")
     assert (listed["count"], listed["next"], len(listed["pending"])) == (1, None, 1)
+
+
+def test_the_list_shows_how_calls_were_decided(shop: Shop) -> None:
+    for session, words in (("a", ("approve",)), ("b", ("deny",)), ("c", ("pending", "respond"))):
+        shop.run("run", "support", "go", "-s", session)
+        more = ("--output", "x") if "respond" in words else ()
+        assert shop.run(*words, shop.pending("refund"), *more, "--no-run").exit_code == 0
+    rows = shop.run("pending", "list", "--status", "all").stdout.splitlines()[1:]
+    decided = {words[-4]: words[-3] for words in (row.split() for row in rows)}
+    assert decided == {"a": "approved", "b": "denied", "c": "answered"}
+
+
+@pytest.mark.parametrize(
+    "options, stdin",
+    [
+        (("--output", "-"), True),
+        (("--output-file", "out.txt"), False),
+        (("--output-file", "-"), True),
+    ],
+)
+def test_a_long_result_comes_from_stdin_or_a_file(
+    waiting: Shop, options: tuple[str, ...], stdin: bool
+) -> None:
+    text = "ä line\n" * 40_000  # more than an argument of a process may have
+    (waiting.folder / "out.txt").write_text(text, "utf-8")
+    call = waiting.pending("deploy")
+    words = ("pending", "result", call, *options, "--no-run")
+    done = waiting.run(*words, stdin=text.encode() if stdin else None)
+    assert done.exit_code == 0, done.output
+    assert waiting.json("pending", "show", call)["result"]["output"] == text
+
+
+def test_json_and_errors_come_from_stdin_too(shop: Shop) -> None:
+    for session in ("a", "b"):
+        shop.run("run", "two", "go", "-s", session)
+    first, second = (
+        call["id"] for call in shop.json("pending", "list", "--kind", "tool")["pending"]
+    )
+    words = ("pending", "result", first, "--output-json", "-", "--no-run")
+    assert shop.run(*words, stdin=b'{"url": "x"}').exit_code == 0
+    assert shop.json("pending", "show", first)["result"]["output"] == {"url": "x"}
+    assert shop.run("pending", "error", second, "-", "--no-run", stdin=b"no disk").exit_code == 0
+    assert shop.json("pending", "show", second)["error"] == "no disk"
+
+
+@pytest.mark.parametrize(
+    "options, told",
+    [
+        ((), "give one of --output, --output-json and --output-file"),
+        (("--output", "x", "--output-file", "binary"), "is not UTF-8"),
+        (("--output-file", "gone"), "cannot be read: No such file"),
+        (("--output", "x", "--output-json", "1"), "give one of"),
+        (("--output-json", "[" * 100_000), "nested too deeply"),
+    ],
+)
+def test_an_unclear_result_is_refused_and_the_call_stays_open(
+    waiting: Shop, options: tuple[str, ...], told: str
+) -> None:
+    (waiting.folder / "binary").write_bytes(b"\xff")
+    call = waiting.pending("deploy")
+    refused = waiting.run("pending", "result", call, *options)
+    assert refused.exit_code == 2
+    assert told in refused.output
+    assert waiting.json("pending", "show", call)["status"] == "waiting"
 
 
 def test_one_call_is_shown_with_what_to_type(waiting: Shop) -> None:

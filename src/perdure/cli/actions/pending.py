@@ -19,6 +19,8 @@ from perdure.core.pending.answers import parse_answer
 from perdure.core.pending.record import Verb, winner_text
 
 _LONGEST: Final = 160
+_LONGEST_CALL: Final = 60
+_DECIDED: Final = {"approve": "approved", "deny": "denied", "respond": "answered"}
 _SETTLED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 
 
@@ -52,15 +54,16 @@ def _print_table(terminal: Terminal, calls: list[Json], now: int) -> None:
         expires = "-" if call["timeout"] is None else age(call["timeout"] - now)
         kind = f"{call['kind']} ({call['externalRef']})" if call["externalRef"] else call["kind"]
         kind = f"{kind} {call['problem']}" if call.get("problem") else kind
-        waiting_for = _age_or_status(call, now)
-        rows.append((call["id"], call["tool"], call["sessionID"], waiting_for, expires, kind))
-    terminal.print_table(("ID", "TOOL", "SESSION", "WAITING", "EXPIRES", "KIND"), rows)
+        text = line(call_text(call["tool"], call["input"] or {}), _LONGEST_CALL)
+        rows.append((call["id"], text, call["sessionID"], _age_or_status(call, now), expires, kind))
+    terminal.print_table(("ID", "CALL", "SESSION", "WAITING", "EXPIRES", "KIND"), rows)
 
 
 def _age_or_status(call: Json, now: int) -> str:
     if call["time"].get("completed") is None:
         return age(now - call["time"]["created"])
-    return str(call["status"])
+    kind = (call["decision"] or {}).get("kind") or ""
+    return _DECIDED.get(kind, str(call["status"]))
 
 
 def show_pending(settings: Settings, typed_id: str) -> int:

@@ -6,7 +6,13 @@ from typing import Any, get_args
 
 import click
 
-from perdure.cli.commands.types import change, json_object, json_value
+from perdure.cli.commands.types import (
+    change,
+    file_text,
+    json_object,
+    json_value,
+    text_or_stdin,
+)
 from perdure.cli.settings import Settings, actor_name, by_option, shared_options, with_settings
 from perdure.core.literals import CallKind, PendingStatus
 
@@ -160,39 +166,58 @@ def _decide_all(
     return actions.decide_all(settings, verb, pending_ids, options)
 
 
+def _output_options(text_help: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Add the options of which one is the output: as text, as JSON, or as a file."""
+
+    def decorate(command: Callable[..., int]) -> Callable[..., int]:
+        for name, kind, metavar, text in (
+            ("--output-file", file_text, "PATH", "The text of this file, however long."),
+            ("--output-json", json_value, "JSON", "The same as JSON; - reads it from stdin."),
+            ("--output", text_or_stdin, "TEXT", f"{text_help} - reads it from stdin."),
+        ):
+            command = click.option(name, type=kind, metavar=metavar, help=text)(command)
+        return command
+
+    return decorate
+
+
+def _choose_output(options: dict[str, Any]) -> None:
+    """Replace the options of which one is the output by that output."""
+    file, value = options.pop("output_file"), options.pop("output_json")
+    if sum(item is not None for item in (options["output"], value, file)) != 1:
+        raise click.UsageError("give one of --output, --output-json and --output-file")
+    options["is_typed"] = value is None
+    text = options["output"] if file is None else file
+    options["output"] = text if value is None else value.value
+
+
 @pending.command()
-@click.option(
-    "--output",
-    metavar="TEXT",
-    help="The answer, or the output. If the question has a schema that text does not fit: JSON.",
+@_output_options(
+    "The answer, or the output. If the question has a schema that text does not fit: JSON."
 )
-@click.option("--output-json", type=json_value, metavar="JSON", help="The same, always as JSON.")
 @_settle_options
 def respond(settings: Settings, pending_id: str, **options: Any) -> int:
     """Answer a question, or supply an output instead of running a call."""
-    value = options.pop("output_json")
-    if (options["output"] is None) == (value is None):
-        raise click.UsageError("give either --output or --output-json")
-    options["is_typed"] = value is None
-    options["output"] = options["output"] if value is None else value.value
+    _choose_output(options)
     return _decide(settings, "respond", pending_id, options)
 
 
 @pending.command()
-@click.option("--output", required=True, metavar="TEXT", help="The output of the call.")
+@_output_options("The output of the call.")
 @click.option("--title", metavar="TEXT", help="Record this title with the result.")
 @click.option("--metadata", type=json_object, metavar="JSON", help="Record this with the result.")
 @_settle_options
 def result(settings: Settings, pending_id: str, **options: Any) -> int:
     """Submit the result of a call that ran elsewhere."""
+    _choose_output(options)
     return _decide(settings, "result", pending_id, options)
 
 
 @pending.command()
 @_settle_options
-@click.argument("message")
+@click.argument("message", type=text_or_stdin)
 def error(settings: Settings, pending_id: str, **options: Any) -> int:
-    """Submit an error, the MESSAGE, for a call that failed elsewhere."""
+    """Submit an error, the MESSAGE, for a call that failed elsewhere; - reads it from stdin."""
     return _decide(settings, "error", pending_id, options)
 
 

@@ -1,11 +1,10 @@
 """`perdure run`."""
 
-import sys
 from typing import Any
 
 import click
 
-from perdure.cli.commands.types import json_object
+from perdure.cli.commands.types import json_object, read_stdin
 from perdure.cli.settings import Settings, shared_options, with_settings
 
 
@@ -53,8 +52,6 @@ def run(settings: Settings, /, **options: Any) -> int:
 
 def _stdin() -> str:
     try:
-        return sys.stdin.buffer.read().decode()
-    except UnicodeDecodeError as error:
-        raise click.UsageError(
-            f"stdin is not UTF-8 (byte {error.start}); send the data with --file"
-        ) from error
+        return read_stdin()
+    except click.BadParameter as error:
+        raise click.UsageError(f"{error.message}; send the data with --file") from error

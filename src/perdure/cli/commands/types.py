@@ -1,8 +1,10 @@
-"""Option types: JSON, and changed arguments."""
+"""Option types: JSON, changed arguments, and text that may come from stdin or a file."""
 
 import json
+import sys
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import click
 
@@ -20,6 +22,36 @@ def json_object(value: Any) -> dict[str, Any]:
     return parsed
 
 
+STDIN: Final = "-"
+
+
+def text_or_stdin(value: Any) -> str:
+    """Return the text; for `-`, the text on stdin."""
+    return read_stdin() if value == STDIN else str(value)
+
+
+def read_stdin() -> str:
+    """Return all of stdin as text."""
+    return _text(sys.stdin.buffer.read(), "stdin")
+
+
+def file_text(value: Any) -> str:
+    """Return the text of the file with this path; for `-`, the text on stdin."""
+    if value == STDIN:
+        return read_stdin()
+    try:
+        return _text(Path(value).read_bytes(), f"the file {value}")
+    except OSError as error:
+        raise click.BadParameter(f"the file {value} cannot be read: {error.strerror}") from error
+
+
+def _text(data: bytes, source: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise click.BadParameter(f"{source} is not UTF-8 (byte {error.start})") from error
+
+
 @dataclass(frozen=True, slots=True)
 class JsonValue:
     """A JSON value that was typed, null included."""
@@ -28,9 +60,14 @@ class JsonValue:
 
 
 def json_value(value: Any) -> JsonValue:
-    """Parse the value of an option as JSON."""
+    """Parse the value of an option, or for `-` of stdin, as JSON."""
+    if isinstance(value, JsonValue):
+        return value
+    value = text_or_stdin(value)
     try:
-        return value if isinstance(value, JsonValue) else JsonValue(json.loads(value))
+        return JsonValue(json.loads(value))
+    except RecursionError as error:
+        raise click.BadParameter("it is nested too deeply") from error
     except ValueError as error:
         raise click.BadParameter(f"{value!r} is not valid JSON: {error}") from error
 
