@@ -25,7 +25,7 @@ def test_a_blocking_run_asks_at_its_terminal(tmp_path: Path) -> None:
     os.close(theirs)
     seen = _read_until(ours, "approve? [")
     os.write(ours, b"approve?\n")  # no decision
-    seen += _read_until(ours, "type yes, no")
+    seen += _read_until(ours, "type one of yes, no")
     assert project.effects() == []
     os.write(ours, b"yes\n")
     seen += _read_until(ours, "All done.")

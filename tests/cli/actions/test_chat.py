@@ -33,6 +33,86 @@ def test_a_chat_remembers_what_is_always_allowed(shop: Shop) -> None:
     assert kept["rule"] == "refund"
 
 
+@pytest.mark.parametrize(
+    "reply, effect",
+    [
+        ("edit cents=4000", "refund 4000"),
+        ('edit {"cents": 3900}', "refund 3900"),
+        ("EDIT cents=1 order_id=2", "refund 1"),
+    ],
+)
+def test_an_approver_edits_the_arguments_at_the_prompt(shop: Shop, reply: str, effect: str) -> None:
+    shop.run("chat", "support", "-s", "c", stdin=f"Refund 991\n{reply}\n")
+    assert shop.effects() == [effect]
+    (call,) = shop.json("pending", "list", "--status", "all")["pending"]
+    assert call["decision"]["args"]
+
+
+@pytest.mark.parametrize(
+    "reply", ["no because it is late", "deny: it is late", "No, it is late", "n: it is late"]
+)
+def test_the_model_gets_the_reason_of_a_denial_at_the_prompt(shop: Shop, reply: str) -> None:
+    shop.run("chat", "support", "-s", "c", stdin=f"Refund 991\n{reply}\n")
+    assert shop.effects() == []
+    (call,) = shop.json("pending", "list", "--status", "all")["pending"]
+    assert (call["decision"]["kind"], call["decision"]["reason"]) == ("deny", "it is late")
+
+
+@pytest.mark.parametrize("reply, output", [('{"ok": true}', {"ok": True}), ("by hand", "by hand")])
+def test_an_approver_responds_at_the_prompt(shop: Shop, reply: str, output: object) -> None:
+    shop.run("chat", "support", "-s", "c", stdin=f"Refund 991\nrespond {reply}\n")
+    assert shop.effects() == []
+    (call,) = shop.json("pending", "list", "--status", "all")["pending"]
+    assert call["decision"]["output"] == output
+
+
+@pytest.mark.parametrize(
+    "reply, told",
+    [
+        ("edit dollars=1", "dollars"),
+        ("edit cents=much", "cents"),
+        ("edit cents", "'cents' is not of the form KEY=VALUE"),
+        ("edit {cents}", "is not valid JSON"),
+        ("edit", "type one of yes, no, edit, respond, always, never, later; help explains them"),
+        ("help", "no, no because REASON   do not run it; the model gets the reason"),
+        ("show", '{"order_id": 991, "cents": 4200}'),
+    ],
+)
+def test_a_reply_that_decides_nothing_is_answered_and_asked_again(
+    shop: Shop, reply: str, told: str
+) -> None:
+    played = shop.run("chat", "support", "-s", "c", stdin=f"Refund 991\n{reply}\nlater\n")
+    assert told in played.output
+    assert played.output.count("approve? [") == 2
+    assert shop.effects() == []
+
+
+def test_a_prompt_offers_only_the_decisions_that_the_call_allows(shop: Shop) -> None:
+    played = shop.run("chat", "votes", "-s", "c", stdin="go\nedit cents=1\nlater\n")
+    assert "approve? [yes/no/never/later]" in played.output
+    assert played.output.count("approve? [") == 2  # an edit is refused, and asked again
+    assert shop.json("sessions", "show", "c")["state"] == "waiting"
+
+
+def test_a_chat_begins_with_its_session_and_explains_its_commands(shop: Shop) -> None:
+    played = shop.run("chat", "plain", "-s", "c", stdin="/help\n/hepl\n/exit\nhi\n")
+    assert played.output.startswith("Session c with plain. /help lists the commands")
+    assert "/exit   leave" in played.output
+    assert "/hepl is not a command" in played.output
+    assert shop.run("sessions", "show", "c").exit_code == 3  # nothing was sent
+
+
+@pytest.mark.parametrize("word", ["exit", "quit", "/quit", "/exit", "EXIT"])
+def test_words_that_leave_a_chat(shop: Shop, word: str) -> None:
+    assert "Hello" not in shop.run("chat", "plain", "-s", "c", stdin=f"{word}\nhi\n").output
+
+
+def test_a_question_can_be_declined(shop: Shop) -> None:
+    shop.run("chat", "asks", "-s", "c", stdin="Hi\n/deny not now\n")
+    (call,) = shop.json("pending", "list", "--status", "all")["pending"]
+    assert (call["decision"]["kind"], call["decision"]["reason"]) == ("deny", "not now")
+
+
 def test_a_question_takes_any_answer(shop: Shop) -> None:
     told = shop.run("chat", "asks", "-s", "c", stdin="Hi\n\nthe red one\n").output
     assert "Thanks." in told

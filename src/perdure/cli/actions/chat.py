@@ -1,5 +1,6 @@
 """`perdure chat`: messages line by line, with decisions in between."""
 
+import re
 from dataclasses import dataclass
 
 from perdure.cli.actions.run import DriveOptions, follow, past_events
@@ -15,7 +16,13 @@ from perdure.cli.terminal.terminal import Terminal, line, value_text
 from perdure.errors import NotFound, PerdureError
 from perdure.runtime.ids import new_id
 
-_LEAVE = ("/quit", "/exit", "/q")
+_LEAVE = ("/quit", "/exit", "/q", "quit", "exit")
+_COMMAND = re.compile(r"/[a-z]+")
+_HELP = """  /help   this text
+  /exit   leave; also exit, quit, Ctrl-D and Ctrl-C. The session is saved
+
+Every other line is a message. When a call needs a decision, you are asked: yes, no, no because
+REASON, edit KEY=VALUE, always, never or later; help explains them."""
 
 
 def chat(settings: Settings, agent: str, session: str | None, by: str | None) -> int:
@@ -55,6 +62,11 @@ class Chat:
 
     async def run(self) -> None:
         """Continue an unfinished run, then send the messages that are typed."""
+        self.terminal.print(
+            f"Session {line(self.handle.id)} with {line(self.agent)}. "
+            "/help lists the commands, Ctrl-D leaves.",
+            dim=True,
+        )
         try:
             session = await self.handle.get()
         except NotFound:
@@ -64,13 +76,25 @@ class Chat:
         while True:
             self.terminal.print_part("> ")
             text = await self.prompt.lines.next()
-            if text is None or text.strip() in _LEAVE:
+            if text is None or text.strip().casefold() in _LEAVE:
                 return
-            if text.strip():
-                try:
-                    await self._ask_until_decided(await self._drive(text))
-                except PerdureError as error:
-                    self.terminal.print(f"error: {line(error.message, 500)}")
+            if text.strip() == "/help":
+                self.terminal.print(_HELP)
+            elif _COMMAND.fullmatch(text.rstrip()):
+                self.terminal.print(
+                    f"{text.rstrip()} is not a command; /help lists them. "
+                    "To send it as a message, type a space before it."
+                )
+            elif text.strip():
+                await self._send(text)
+
+    async def _send(self, text: str) -> None:
+        try:
+            await self._ask_until_decided(await self._drive(text))
+        except PerdureError as error:
+            self.terminal.print(f"error: {line(error.message, 500)}")
+            if error.hint:
+                self.terminal.print(f"hint: {line(error.hint, 300)}")
 
     async def _drive(self, text: str | None) -> Json:
         printer = LivePrinter(

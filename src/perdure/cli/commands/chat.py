@@ -14,7 +14,8 @@ from perdure.cli.settings import Settings, actor_name, by_option, shared_options
 def chat(settings: Settings, agent: str, session: str | None, by: str | None) -> int:
     """Talk with AGENT, and decide approvals inline.
 
-    Leave with Ctrl-D or Ctrl-C. The session is saved, and you can continue it later.
+    Leave with /exit, Ctrl-D or Ctrl-C. The session is saved, and you can continue it later. Type
+    /help inside the chat.
     """
     from perdure.cli.actions import chat as actions
 

@@ -1,4 +1,4 @@
-"""Prompts for decisions at the terminal. Only exact words decide."""
+"""Prompts for decisions at the terminal."""
 
 import os
 import sys
@@ -9,12 +9,19 @@ from typing import Any, Final
 import anyio
 
 from perdure.cli.backend.base import Backend, Json
+from perdure.cli.terminal.replies import (
+    PromptReply,
+    help_text,
+    offered_words,
+    parse_answer_reply,
+    parse_reply,
+)
 from perdure.cli.terminal.terminal import Terminal, call_text, line, plural, value_text
-from perdure.core.pending.answers import answer_text, parse_answer
+from perdure.core.pending.answers import answer_text
 from perdure.core.pending.commands import parse_decision
 from perdure.core.pending.record import APPROVER_KINDS
 from perdure.core.session.permissions import parse_rule
-from perdure.errors import PerdureError, Refused
+from perdure.errors import PerdureError
 
 _CHUNK: Final = 65_536
 
@@ -50,16 +57,11 @@ class StdinLines:
         self._buffer += chunk
 
 
-HELP: Final = (
-    "type yes, no, show (prints the arguments) or later; always allows exactly this call for the "
-    "rest of the session, always RULE all calls that match the rule; never and never RULE deny them"
-)
 _NO_OPTIONS: Final = {
     **dict.fromkeys(("args", "note", "reason", "output", "title", "metadata")),
     "remember": False,
     "all_tools": False,
 }
-_REMEMBERED: Final = {"always": "approve", "never": "deny"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +95,17 @@ class DecisionPrompt:
         question = call.get("prompt") or call_text(call["tool"], call.get("input") or {})
         self.terminal.print(f"⏸ {line(question, 300)}", bold=True)
         self._print_details(call)
+        words = "/".join(offered_words(call))
         while True:
-            self.terminal.print_part(
-                "answer> " if is_question else "approve? [yes/no/always/never/later] "
-            )
+            self.terminal.print_part("answer> " if is_question else f"approve? [{words}] ")
             text = await self.lines.next()
-            if text is None or text.strip().casefold() in ("later", "/later"):
+            if text is None:
                 return False
             try:
-                settled = await self._apply(call, text, is_question=is_question)
+                reply = (parse_answer_reply if is_question else parse_reply)(text, call)
+                if reply.verb == "later":
+                    return False
+                settled = await self._apply(call, reply)
                 if settled is not None:
                     return not settled.get("missingApprovals")
             except PerdureError as error:
@@ -109,20 +113,18 @@ class DecisionPrompt:
                 if error.code in ("ALREADY_DECIDED", "LOST_AT_RESTART", "PENDING_NOT_FOUND"):
                     return True  # there is nothing left to decide
 
-    async def _apply(self, call: Json, text: str, *, is_question: bool) -> Json | None:
-        """Return the call if the text decided it, or was an approval of several; else None."""
-        if is_question:
-            answer = parse_answer(text, call.get("schema"), call.get("choices"))
-            return await self._settle("respond", call, output=answer) if text.strip() else None
-        word, first = parse_decision(text), text.strip().split(maxsplit=1)
-        if word is not None:
-            return await self._settle(word, call)
-        if first and (verb := _REMEMBERED.get(first[0].casefold())):
-            return await self._settle_remembered(verb, call, first[1:])
-        if first and first[0].casefold() == "show":
-            self.terminal.print(value_text(call["input"]))
-            return None
-        raise Refused(HELP)
+    async def _apply(self, call: Json, reply: PromptReply) -> Json | None:
+        """Return the call if the reply decided it, or was an approval of several; else None."""
+        match reply.verb:
+            case "show":
+                self.terminal.print(value_text(call["input"]))
+            case "help":
+                self.terminal.print(help_text(call))
+            case "remember":
+                return await self._settle_remembered(call, **reply.options)
+            case verb:
+                return await self._settle(verb, call, **reply.options)
+        return None
 
     def _print_details(self, call: Json) -> None:
         """Print what the tool shows with its request, the choices, and the approvals so far."""
@@ -136,18 +138,18 @@ class DecisionPrompt:
             names = ", ".join(line(vote["by"]) for vote in call["votes"])
             self.terminal.print(f"  approved by {names}; {call['missingApprovals']} missing")
 
-    async def _settle_remembered(self, verb: str, call: Json, rest: list[str]) -> Json | None:
+    async def _settle_remembered(self, call: Json, verb: str, rule: str | None) -> Json | None:
         """Settle a call and remember the decision, for it or for the rule that was typed."""
-        rule = parse_rule(rest[0]) if rest else None
+        parsed = None if rule is None else parse_rule(rule)
         is_confirmed = False
-        if rule is not None and rule.is_every_tool:
+        if parsed is not None and parsed.is_every_tool:
             self.terminal.print_part(
-                f"{rule.text} covers every tool of the session. Sure? [yes/no] "
+                f"{parsed.text} covers every tool of the session. Sure? [yes/no] "
             )
             is_confirmed = parse_decision(await self.lines.next() or "") == "approve"
             if not is_confirmed:
                 return None
-        remember = True if rule is None else rule.text
+        remember = True if parsed is None else parsed.text
         return await self._settle(verb, call, remember=remember, all_tools=is_confirmed)
 
     async def _settle(self, verb: str, call: Json, **options: Any) -> Json:
