@@ -1,6 +1,7 @@
 """The page about working with a server tells the truth: its examples run, against a server."""
 
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -44,15 +45,20 @@ def waiting(server: Server, session: str) -> dict[str, dict[str, Any]]:
 
 def shell(server: Server, script: str, **environ: str) -> str:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    state = {"XDG_STATE_HOME": str(server.folder)}
+    ours, theirs = pty.openpty()  # so that @last is the call of this terminal
     done = subprocess.run(
         ["sh", "-ec", script],
         cwd=server.folder,
-        env={**os.environ, "PATH": path, "URL": server.url, **environ},
+        env={**os.environ, "PATH": path, "URL": server.url, **state, **environ},
+        stdin=theirs,
         capture_output=True,
         encoding="utf-8",
         timeout=60,
         check=False,
     )
+    os.close(theirs)
+    os.close(ours)
     assert done.returncode == 0, (script, done.stdout, done.stderr)
     return done.stdout
 

@@ -127,6 +127,7 @@ def test_blocking_the_answer_continues_the_same_process(
     assert code == 0, told
     out, err = running.communicate(timeout=30)
     assert running.returncode == 0, err
+    assert f"approve   perdure approve {call}" in out
     assert "All done." in out
     assert project.effects() == ["refund 5"]
     events = project.json("sessions", "events", "s")["events"]

@@ -1,5 +1,7 @@
 """Decisions on the command line: several at once, answers, votes, and rules that are remembered."""
 
+from pathlib import Path
+
 import pytest
 from tests.support.cli_project import Shop
 
@@ -13,6 +15,46 @@ def test_several_calls_are_approved_in_one_command(shop: Shop) -> None:
     assert approved.stdout.count("✓ approved refund(order_id=991, cents=4200) by ana") == 2
     assert shop.effects() == ["refund 4200"] * 2
     assert shop.json("sessions", "show", "b")["output"] == "All done."
+
+
+def test_last_is_refused_where_it_could_mean_calls_of_two_sessions(shop: Shop) -> None:
+    for name in ("a", "b"):
+        shop.run("run", "support", "go", "-s", name)
+    refused = shop.run("approve", "@last")
+    assert refused.exit_code == 2
+    assert "@last is not clear: 2 sessions have open calls: " in refused.stderr
+    for call in shop.json("pending", "list")["pending"]:
+        assert f"{call['id']} (refund, session {call['sessionID']})" in refused.stderr
+    assert shop.effects() == []
+
+
+def test_last_is_the_newest_call_of_the_only_session(shop: Shop) -> None:
+    shop.run("run", "support", "go", "-s", "a")
+    assert shop.run("approve", "@last").exit_code == 0
+    assert shop.effects() == ["refund 4200"]
+
+
+def test_help_explains_last(shop: Shop) -> None:
+    for words in (("approve",), ("deny",), ("pending",)):
+        told = " ".join(shop.run(*words, "--help", app=None).stdout.split())
+        assert "@last is the newest open call of the session that this terminal used last" in told
+
+
+def test_the_text_of_an_approval_prompt_is_shown_where_the_pause_is_saved(shop: Shop) -> None:
+    app = (
+        Path("shop.py")
+        .read_text()
+        .replace(
+            "@tool(requires_approval=True)",
+            '@tool(requires_approval=True, approval_prompt="Pay {input}?")',
+        )
+    )
+    Path("shop.py").write_text(app)
+    paused = shop.run("run", "support", "go", "-s", "a").stdout
+    text = 'needs approval: Pay {"order_id": 991, "cents": 4200}?'
+    assert paused.count(text) == 2
+    assert text in shop.run("sessions", "show", "a").stdout
+    assert text in shop.run("pending", "show", "@last").stdout
 
 
 def test_if_one_of_several_cannot_be_decided_none_is(shop: Shop) -> None:

@@ -8,6 +8,7 @@ from perdure.cli.backend.base import Backend, Handle, Json
 from perdure.cli.backend.find import LAST, find_session
 from perdure.cli.open import with_backend
 from perdure.cli.process import INTERRUPTED
+from perdure.cli.recent import remember_session
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.diagnosis import SessionSnapshot, diagnose
 from perdure.cli.terminal.live import LivePrinter
@@ -36,6 +37,7 @@ def chat(settings: Settings, agent: str, session: str | None, by: str | None) ->
             session_json = await find_session(backend, names[0])
             names[0], tenant = session_json["sessionID"], session_json["tenant"]
         handle = backend.session(names[0], tenant=tenant, agent=agent)
+        remember_session(settings, handle.id)
         prompt = DecisionPrompt(backend, terminal, StdinLines(), by)
         await Chat(backend, handle, terminal, prompt, agent).run()
         return 0

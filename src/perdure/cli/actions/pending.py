@@ -1,6 +1,7 @@
 """`perdure pending`: list, show and settle pending calls."""
 
 import json
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -11,12 +12,15 @@ from perdure.cli.actions.run import DriveOptions, drive, run_interruptibly
 from perdure.cli.backend.base import Backend, Handle, Json, Options
 from perdure.cli.backend.find import find_pending, find_session
 from perdure.cli.open import with_backend
+from perdure.cli.recent import recent_session, remember_session
 from perdure.cli.settings import Settings
-from perdure.cli.terminal.diagnosis import pending_commands
+from perdure.cli.terminal.diagnosis import SessionSnapshot, diagnose, pending_commands
 from perdure.cli.terminal.live import pending_line
+from perdure.cli.terminal.prompt import choose_call
 from perdure.cli.terminal.terminal import Terminal, age, call_text, line, plural, value_text
 from perdure.core.pending.answers import parse_answer
 from perdure.core.pending.record import Verb, winner_text
+from perdure.errors import Refused
 
 _LONGEST: Final = 160
 _LONGEST_CALL: Final = 60
@@ -70,7 +74,7 @@ def show_pending(settings: Settings, typed_id: str) -> int:
     """Show one pending call, with the commands that settle it."""
 
     async def main(backend: Backend) -> None:
-        call = await find_pending(backend, typed_id)
+        call = await _find(backend, typed_id, None, settings)
         terminal = Terminal(settings)
         terminal.print_either(call, lambda: _print_pending(terminal, call, backend.now()))
 
@@ -132,9 +136,10 @@ def decide(settings: Settings, verb: str, typed_id: str, options: Options) -> in
     names: list[str] = []
 
     async def main(backend: Backend) -> int:
-        before = await find_pending(backend, typed_id, Verb(verb))
+        before = await _find(backend, typed_id, Verb(verb), settings)
         call = await backend.settle(verb, before, _with_answer(verb, before, options))
         names.append(call["sessionID"])
+        remember_session(settings, call["sessionID"])
         _print_recorded(terminal, verb, before, call)
         if settings.as_json and not options["wait"]:
             terminal.print_json(call)
@@ -146,6 +151,19 @@ def decide(settings: Settings, verb: str, typed_id: str, options: Options) -> in
         return await _continue_session(backend, call, terminal, wait=options["wait"])
 
     return run_interruptibly(settings, names, lambda: with_backend(settings, main))
+
+
+async def _find(backend: Backend, typed_id: str, verb: Verb | None, settings: Settings) -> Json:
+    """Return the call of a typed id. Where @last is not clear, ask the person at the terminal."""
+    try:
+        return await find_pending(backend, typed_id, verb, recent_session(settings))
+    except Refused as error:
+        is_asked = sys.stdin.isatty() and sys.stdout.isatty() and not settings.as_json
+        if error.code != "AMBIGUOUS_LAST" or not is_asked:
+            raise
+        reason, candidates = error.message, error.details["candidates"]
+    calls = [await backend.pending_call(pending_id) for pending_id in candidates]
+    return choose_call(Terminal(settings), calls, reason.partition(": ")[2])
 
 
 def _with_answer(verb: str, call: Json, options: Options) -> Options:
@@ -162,7 +180,7 @@ def decide_all(settings: Settings, verb: str, typed_ids: Sequence[str], options:
     names: list[str] = []
 
     async def main(backend: Backend) -> int:
-        before = [await find_pending(backend, typed_id, Verb(verb)) for typed_id in typed_ids]
+        before = [await _find(backend, item, Verb(verb), settings) for item in typed_ids]
         calls = await backend.decide(verb, before, options)
         names.extend(call["sessionID"] for call in calls)
         for old, call in zip(before, calls, strict=True):
@@ -222,7 +240,9 @@ async def _continue_session(backend: Backend, call: Json, terminal: Terminal, *,
     progress, session = await _wait_for_worker(backend, handle)
     if wait:
         return await drive(backend, handle, settings, DriveOptions())
-    if progress is not None:
+    if progress is not None and session["nextAt"] is None and session["driver"] is None:
+        _print_finished(session, backend.now(), terminal)
+    elif progress is not None:
         terminal.print(f"Session {name} {progress}.")
     elif settings.server is not None:
         terminal.print(f"Session {name} is due, but no worker of the server has claimed it yet.")
@@ -235,6 +255,13 @@ async def _continue_session(backend: Backend, call: Json, terminal: Terminal, *,
         terminal.print(f"No worker has claimed session {name}. It continues here.", dim=True)
         await drive(backend, handle, settings, DriveOptions(), prints_json=False)
     return 0
+
+
+def _print_finished(session: Json, now: int, terminal: Terminal) -> None:
+    """Print what a worker that was quicker than this command has left: the end, or a pause."""
+    if session["state"] == "completed" and session["output"] is not None:
+        terminal.print(value_text(session["output"]))
+    terminal.print_lines(diagnose(SessionSnapshot(session, now), terminal.settings))
 
 
 async def _wait_for_worker(backend: Backend, handle: Handle) -> tuple[str | None, Json]:

@@ -13,9 +13,10 @@ from perdure.cli.backend.base import Backend, Handle, Json, session_handle
 from perdure.cli.backend.find import LAST, find_session
 from perdure.cli.open import with_backend
 from perdure.cli.process import INTERRUPTED
+from perdure.cli.recent import remember_session
 from perdure.cli.settings import Settings, actor_name
 from perdure.cli.status import STATUS
-from perdure.cli.terminal.diagnosis import SessionSnapshot, diagnose
+from perdure.cli.terminal.diagnosis import SessionSnapshot, diagnose, pending_commands
 from perdure.cli.terminal.live import LivePrinter
 from perdure.cli.terminal.prompt import DecisionPrompt, StdinLines
 from perdure.cli.terminal.terminal import Terminal, age, line, value_text
@@ -78,6 +79,7 @@ def run(settings: Settings, options: RunOptions) -> int:
         )
         if options.detach and content is not None:
             return _print_recorded(await handle.send(content, options.key), Terminal(settings))
+        remember_session(settings, session_id)
         drive_options = DriveOptions(content, options.key, timeout, options.agent)
         return await drive(backend, handle, settings, drive_options)
 
@@ -119,6 +121,7 @@ def resume(settings: Settings, typed_id: str, timeout: str | None) -> int:
         session = await find_session(backend, typed_id)
         options = DriveOptions(None, None, limit, session["agent"])
         handle = session_handle(backend, session)
+        remember_session(settings, handle.id)
         await handle.resume()
         return await drive(backend, handle, settings, options)
 
@@ -174,7 +177,7 @@ async def follow(
     handle: Handle,
     options: DriveOptions,
     printer: LivePrinter,
-    prompt: DecisionPrompt | None = None,
+    prompt: "DecisionPrompt | CommandPrinter",
 ) -> Json | None:
     """Print what happens, and return the session at the end.
 
@@ -189,18 +192,32 @@ async def follow(
                 session = item
                 break
             printer.print_item(item)
-            if prompt is not None and item["type"] == "pending" and "epoch" in item["data"]:
+            if item["type"] == "pending" and "epoch" in item["data"]:
                 prompts.start_soon(prompt.ask_pending, item["data"]["pendingID"])
         prompts.cancel_scope.cancel()
     STATUS.erase()
     return session
 
 
-def decision_prompt(backend: Backend, terminal: Terminal) -> DecisionPrompt | None:
-    """Return a prompt for the person at the terminal, or None if input is not a terminal."""
+@dataclass(frozen=True, slots=True)
+class CommandPrinter:
+    """Prints the commands that settle a call, where there is no terminal to ask at."""
+
+    backend: Backend
+    terminal: Terminal
+
+    async def ask_pending(self, pending_id: str) -> None:
+        """Print what can be typed elsewhere about a call that this process waits for."""
+        call = await self.backend.pending_call(pending_id)
+        for text in pending_commands(call, self.terminal.settings):
+            self.terminal.print(f"  {text}")
+
+
+def decision_prompt(backend: Backend, terminal: Terminal) -> DecisionPrompt | CommandPrinter:
+    """Return a prompt for the person at the terminal; without one, a printer of commands."""
     settings = terminal.settings
     if settings.as_json or settings.quiet or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return None
+        return CommandPrinter(backend, terminal)
     return DecisionPrompt(backend, terminal, StdinLines(), actor_name(None, settings.server))
 
 

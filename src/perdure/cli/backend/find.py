@@ -53,15 +53,17 @@ def _name(session: Json) -> str:
     return f"{name} (--tenant {session['tenant']})" if session["tenant"] else name
 
 
-async def find_pending(backend: Backend, typed_id: str, verb: Verb | None = None) -> Json:
+async def find_pending(
+    backend: Backend, typed_id: str, verb: Verb | None = None, recent: str | None = None
+) -> Json:
     """Return the pending call of a typed id. Raises NotFound, or Refused with AMBIGUOUS_ID.
 
-    `@last` is the newest open call, or else the newest settled one; with a verb, only calls that
-    accept it count.
+    `@last` is the newest open call of the session `recent`; without it, of the only session that
+    has one; or else the newest settled call. With a verb, only calls that accept it count.
     """
     check_id(typed_id, "pending id")
     if typed_id == LAST:
-        return await _last_pending(backend, verb)
+        return await _last_pending(backend, verb, recent)
     try:
         return await backend.pending_call(typed_id)
     except NotFound as error:
@@ -76,26 +78,49 @@ async def find_pending(backend: Backend, typed_id: str, verb: Verb | None = None
     return matches[0]
 
 
-async def _last_pending(backend: Backend, verb: Verb | None) -> Json:
+async def _last_pending(backend: Backend, verb: Verb | None, recent: str | None) -> Json:
     for status in (None, "all"):
         calls = [
             call
             async for call in backend.pending(None, status)
             if verb is None or verb in VERBS[call["kind"]]
         ]
-        if calls:  # `respond` also settles approvals, but usually answers a question
-            rank = {"question": 1} if verb is Verb.RESPOND else {}
-            return max(
-                calls,
-                key=lambda call: (
-                    rank.get(call["kind"], 0),
-                    call["time"]["created"],
-                    call["partID"],
-                ),
-            )
+        calls.sort(key=lambda call: _recency(call, verb))
+        mine = [call for call in calls if call["sessionID"] == recent]
+        if mine:
+            return mine[-1]
+        is_open = status is None
+        if calls and is_open and (recent or len({call["sessionID"] for call in calls}) > 1):
+            raise _ambiguous_last(calls, recent)
+        if calls:
+            return calls[-1]
     purpose = "" if verb is None else f" to {_PURPOSES.get(verb, verb)}"
     raise NotFound(
         f"there is no pending call{purpose}", code="PENDING_NOT_FOUND", hint="perdure pending list"
+    )
+
+
+def _recency(call: Json, verb: Verb | None) -> tuple[bool, int, str]:
+    # `respond` also settles approvals, but usually answers a question.
+    is_meant = verb is Verb.RESPOND and call["kind"] == "question"
+    return is_meant, call["time"]["created"], call["partID"]
+
+
+def _ambiguous_last(calls: Sequence[Json], recent: str | None) -> Refused:
+    """Return the error for an @last that could mean calls of several sessions."""
+    count = len({call["sessionID"] for call in calls})
+    reason = (
+        f"session {recent}, which this terminal used last, has no such open call"
+        if recent
+        else f"{count} sessions have open calls"
+    )
+    shown = [f"{call['id']} ({call['tool']}, session {call['sessionID']})" for call in calls]
+    newest = shown[: -_SHOWN - 1 : -1]
+    return Refused(
+        f"@last is not clear: {reason}: {', '.join(newest)}" + (", …" * (len(shown) > _SHOWN)),
+        code="AMBIGUOUS_LAST",
+        hint="type the id of a call: perdure pending list",
+        details={"candidates": [call["id"] for call in calls[: -_SHOWN - 1 : -1]]},
     )
 
 

@@ -22,8 +22,9 @@ from perdure.core.literals import CallKind, PendingStatus
 def pending() -> None:
     """List and settle pending calls.
 
-    An ID may be shortened to a unique prefix; @last is the newest call. A decision or a result is
-    recorded first. Then a worker continues the session, or this command does if none is running.
+    An ID may be shortened to a unique prefix. @last is the newest open call of the session that
+    this terminal used last; if that is not clear, you are asked. A decision or a result is recorded
+    first. Then a worker continues the session, or this command does if none is running.
     """
 
 
@@ -135,7 +136,13 @@ def _decide(settings: Settings, verb: str, pending_id: str, options: dict[str, A
 @click.option("--note", metavar="TEXT", help="Record this note with the decision.")
 @_decision_options("Allow")
 def approve(settings: Settings, pending_ids: tuple[str, ...], **options: Any) -> int:
-    """Approve calls, all or none; a single one also with changed arguments."""
+    """Approve calls, all or none; a single one also with changed arguments.
+
+    An ID may be shortened to a unique prefix. @last is the newest open call of the session that
+    this terminal used last (run, chat, approve …). Without such a session it is the newest call of
+    the only session that has an open one. If it is not clear, you are asked; without a terminal the
+    command is refused and lists the calls.
+    """
     changes = {**(options["args"] or {}), **dict(options.pop("changes"))}
     options["args"] = changes or None
     if changes and len(pending_ids) > 1:
@@ -148,7 +155,11 @@ def approve(settings: Settings, pending_ids: tuple[str, ...], **options: Any) ->
 @click.option("--reason", metavar="TEXT", help="Tell the model this reason.")
 @_decision_options("Deny")
 def deny(settings: Settings, pending_ids: tuple[str, ...], **options: Any) -> int:
-    """Deny calls, all or none, so that they never run."""
+    """Deny calls, all or none, so that they never run.
+
+    An ID may be shortened to a unique prefix. @last is the newest open call of the session that
+    this terminal used last; if that is not clear, you are asked.
+    """
     _remember(options)
     return _decide_all(settings, "deny", pending_ids, options)
 

@@ -233,7 +233,9 @@ def pending_line(pending: Mapping[str, Any], expires_at: int | None, now: int) -
 def _approvals(pending: Mapping[str, Any]) -> str:
     """Return which approvals a call needs: `approval`, or `2 more approvals (approved by ana)`."""
     missing, votes = pending.get("missingApprovals") or 1, pending.get("votes") or ()
-    question = f": {line(pending['prompt'], 300)}" if pending.get("reason") == "raised" else ""
+    prompt, tool = pending.get("prompt") or "", pending["tool"]
+    is_default = prompt.startswith(f"Run {tool} with ") or prompt in ("", f"Run {tool}?")
+    question = "" if is_default else f": {line(prompt, 300)}"
     if missing == 1 and not votes:
         return f"approval{question}"
     names = f" (approved by {', '.join(line(vote['by']) for vote in votes)})" if votes else ""

@@ -2,11 +2,13 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import anyio
+import click
 
 from perdure.cli.backend.base import Backend, Json
 from perdure.cli.terminal.replies import (
@@ -55,6 +57,16 @@ class StdinLines:
         chunk = os.read(file, _CHUNK)
         self._ended = not chunk
         self._buffer += chunk
+
+
+def choose_call(terminal: Terminal, calls: Sequence[Json], reason: str) -> Json:
+    """Return the call that the person at the terminal chooses by its number."""
+    terminal.print(f"Which call? {line(reason.partition(': ')[0], 300)}:")
+    for number, call in enumerate(calls, 1):
+        text = call_text(call["tool"], call.get("input") or {})
+        terminal.print(f"  {number}  {text}  session {line(call['sessionID'])}")
+    choice = click.prompt("number", type=click.IntRange(1, len(calls)))
+    return calls[choice - 1]
 
 
 _NO_OPTIONS: Final = {
