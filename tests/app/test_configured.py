@@ -122,3 +122,35 @@ def test_an_unknown_decision_is_refused_with_its_line(tmp_path: Path) -> None:
     yaml = YAML.replace("requires_approval: true,", "allowed_decisions: [maybe],")
     with pytest.raises(ConfigError, match="maybe"):
         Runtime.from_config(project(tmp_path, yaml))
+
+
+RULES = """
+agents:
+  shop:
+    llm: scripted:turns.json
+    tools: [wait]
+    permissions:
+      allow:
+        - wait
+        - RULE
+"""
+
+
+@pytest.mark.parametrize(
+    "rule, told",
+    [
+        ("refund", "'refund' is about a tool that the agent does not have"),
+        ("'wait:cents=1'", "'wait:cents=1': wait has no 'cents'"),
+    ],
+)
+def test_a_rule_that_can_never_match_is_told_with_its_line(
+    tmp_path: Path, rule: str, told: str
+) -> None:
+    (tmp_path / "turns.json").write_text("[]")
+    file = tmp_path / "perdure.yaml"
+    file.write_text(RULES.replace("RULE", rule))
+    with pytest.raises(ConfigError) as caught:
+        Runtime.from_config(file, store="memory:")
+    assert caught.value.message.startswith(f"{file}:9: agents.shop.permissions.allow[1]: ")
+    assert told in caught.value.message
+    assert caught.value.code == "PERMISSION_INVALID"

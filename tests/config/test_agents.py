@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perdure.app.configured import agents_from
-from perdure.config import ToolRef, describe, load
+from perdure.config import ToolRef, describe, load, token_warnings
 from perdure.config.table import BUILT_IN
 from perdure.errors import ConfigError
 from perdure.runtime.tools.builtin import BUILTINS
@@ -418,3 +418,9 @@ def test_models_that_stand_in_are_understood(write: Write, folder: Path) -> None
 )
 def test_a_wrong_stand_in_is_told(key: str, told: str, refusal: Refusal) -> None:
     assert told in str(refusal(f"agents:{agent('a', key)}"))
+
+
+def test_a_token_that_could_be_guessed_is_warned_of() -> None:
+    (warning,) = token_warnings({"ana": "x", "ben": "a" * 16})
+    assert warning.startswith("warning: the token of ana has only 1 character and could be guessed")
+    assert "x" not in warning.removesuffix("openssl rand -hex 32")

@@ -29,6 +29,12 @@ def agents_from(config: Config) -> list[Agent[Any]]:
     return [_agent(agent, config) for agent in config.agents.values()]
 
 
+def located(error: ConfigError, config: Config) -> ConfigError:
+    """Return an error about an agent with file and line, if it names the path of its value."""
+    path = error.details.get("path")
+    return error if path is None else config.with_location(error, tuple(path))
+
+
 def mcp_servers_from(config: Config) -> list[MCPServer]:
     """Return the MCP servers of a configuration, whether or not an agent uses them."""
     return [_mcp_server(name, config) for name in config.mcp_servers]

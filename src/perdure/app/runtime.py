@@ -43,7 +43,7 @@ from perdure.core.pending.commands import (
 )
 from perdure.core.session.naming import check_tenant
 from perdure.core.webhooks.deliveries import Hook
-from perdure.errors import Refused
+from perdure.errors import ConfigError, Refused
 from perdure.runtime.agents.agents import Agent, Agents, ReadyAgent
 from perdure.runtime.agents.prices import Prices
 from perdure.runtime.engine.drives import Drives
@@ -154,7 +154,7 @@ class Runtime:
     ) -> "Runtime":
         """Return the runtime that a YAML file describes; arguments override the file."""
         from perdure import config
-        from perdure.app.configured import agents_from, mcp_servers_from, options_from
+        from perdure.app.configured import agents_from, located, mcp_servers_from, options_from
 
         loaded = config.load(Path(path))
         runtime = cls.__new__(cls)
@@ -164,13 +164,16 @@ class Runtime:
             deps=loaded.build_deps() if deps is None else deps,
             worker=worker,
         )
-        runtime._create(  # noqa: SLF001 - a second constructor
-            loaded.store_url if store is None else store,
-            [*configured_agents, *agents],
-            mcp_servers_from(loaded),
-            options,
-            index=loaded.store.index if store is None else None,
-        )
+        try:
+            runtime._create(  # noqa: SLF001 - a second constructor
+                loaded.store_url if store is None else store,
+                [*configured_agents, *agents],
+                mcp_servers_from(loaded),
+                options,
+                index=loaded.store.index if store is None else None,
+            )
+        except ConfigError as error:
+            raise located(error, loaded) from error
         return runtime
 
     # --- open and close -----------------------------------------------------------------------

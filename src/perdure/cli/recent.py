@@ -6,11 +6,14 @@ It is a hint in the user's state directory: missing or unreadable, it does no ha
 import json
 import os
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from perdure.cli.settings import Settings
+
+KEPT_S: Final = 30 * 86_400
 
 
 def remember_session(settings: Settings, session_id: str) -> None:
@@ -24,6 +27,7 @@ def remember_session(settings: Settings, session_id: str) -> None:
         temporary = file.with_suffix(f".{os.getpid()}")
         temporary.write_text(json.dumps(sessions), "utf-8")
         temporary.replace(file)
+        _remove_old(file.parent)
 
 
 def recent_session(settings: Settings) -> str | None:
@@ -40,6 +44,13 @@ def _file() -> Path | None:
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
         return Path(state) / "perdure" / "terminals" / f"{terminal}-{os.getsid(0)}.json"
     return None
+
+
+def _remove_old(folder: Path) -> None:
+    """Remove the files of terminals that were closed long ago."""
+    for other in folder.iterdir():
+        if other.stat().st_mtime < time.time() - KEPT_S:
+            other.unlink(missing_ok=True)
 
 
 def _read(file: Path) -> dict[str, Any]:

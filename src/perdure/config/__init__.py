@@ -1,6 +1,6 @@
 """Configuration: frozen, validated values from YAML; problems name file, line and key."""
 
-from perdure.config.description import blocking_warnings, describe
+from perdure.config.description import blocking_warnings, describe, token_warnings
 from perdure.config.jsonschema import schema
 from perdure.config.load import load
 from perdure.config.settings import (
@@ -25,4 +25,5 @@ __all__ = [
     "describe",
     "load",
     "schema",
+    "token_warnings",
 ]

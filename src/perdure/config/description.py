@@ -1,9 +1,12 @@
 """Summary of a configuration in a few lines, without secrets."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Final
 from urllib.parse import urlsplit
 
 from perdure.config.settings import AgentConfig, Config, ModelRef, StoreConfig, ToolRef
+
+SHORTEST_TOKEN: Final = 16  # characters; a shorter one is warned of
 
 
 def describe(config: Config) -> list[str]:
@@ -20,6 +23,17 @@ def blocking_warnings(config: Config) -> list[str]:
     """Return a warning, with the line that helps, for each agent whose waits a restart loses."""
     return [
         _blocking(agent, config) for agent in config.agents.values() if agent.waits == "blocking"
+    ]
+
+
+def token_warnings(tokens: Mapping[str, str]) -> list[str]:
+    """Return a warning for each token, by the name of its caller, that is short enough to guess."""
+    return [
+        f"warning: the token of {name} has only {len(token)} "
+        f"{'character' if len(token) == 1 else 'characters'} and could be guessed; "
+        "create one with: openssl rand -hex 32"
+        for name, token in tokens.items()
+        if len(token) < SHORTEST_TOKEN
     ]
 
 
@@ -69,6 +83,7 @@ def _warnings(config: Config) -> Iterator[str]:
             "a durable store: {backend: sql, sql: {driver: sqlite, database: ./perdure.db}}"
         )
     yield from blocking_warnings(config)
+    yield from token_warnings({token.name: token.token for token in config.server.tokens})
     if any(agent.task.has_backend for agent in config.agents.values()):
         yield "note: the session store also stores tasks; task.backend has no effect"
     if not config.agents:

@@ -177,7 +177,7 @@ def _is_number(bound: object) -> TypeGuard[float]:
 
 
 def json_problem(value: Any, path: str, depth: int = 0) -> str | None:
-    """Return the first problem, as in `a.b[0] is a date, which is not JSON`; None if it is JSON.
+    """Return the first problem, as in `a.b[0] has the type date, which is not JSON`, or None.
 
     Any list, tuple or mapping is accepted, as JSON encoders do.
     """
@@ -187,7 +187,7 @@ def json_problem(value: Any, path: str, depth: int = 0) -> str | None:
         return f"{path} is {value}, which is not JSON"
     if value is None or isinstance(value, str | int | float):
         return None
-    return f"{path} is a {type(value).__name__}, which is not JSON"
+    return f"{path} has the type {type(value).__name__}, which is not JSON"
 
 
 def _container_problem(value: Any, path: str, depth: int) -> str | None:

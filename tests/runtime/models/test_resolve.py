@@ -216,8 +216,11 @@ def test_a_provider_that_is_gone_is_told_so() -> None:
 @pytest.mark.parametrize(
     "settings, wrong",
     [
-        ({"stop": ["a", date(2026, 1, 1)]}, "stop[1] is a date, which is not JSON"),
-        ({"extra_body": {"a": {"b": {1, 2}}}}, "extra_body.a.b is a set, which is not JSON"),
+        ({"stop": ["a", date(2026, 1, 1)]}, "stop[1] has the type date, which is not JSON"),
+        (
+            {"extra_body": {"a": {"b": {1, 2}}}},
+            "extra_body.a.b has the type set, which is not JSON",
+        ),
         ({"extra_body": {"a": {1: 2}}}, "extra_body.a has the key 1, which is not text"),
         ({"temperature": float("nan")}, "temperature is nan, which is not JSON"),
     ],

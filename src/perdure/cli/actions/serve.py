@@ -21,7 +21,7 @@ from perdure.cli.open import config_file, load_runtime, log_to_stderr, retry_una
 from perdure.cli.process import INTERRUPTED, freeze_loaded_objects
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal
-from perdure.config import ServerConfig, blocking_warnings, load
+from perdure.config import ServerConfig, blocking_warnings, load, token_warnings
 from perdure.errors import ConfigError
 from perdure.serve.connections import Capacity, protocol_factory
 from perdure.serve.http.app import application
@@ -42,15 +42,17 @@ def serve_until_stopped(
     log_to_stderr(settings, logging.INFO)
     file = config_file(settings)
     loaded = None if file is None else load(Path(file))
-    for warning in [] if loaded is None else blocking_warnings(loaded):
-        logger.warning("%s", warning.removeprefix("warning: "))
     config = ServerConfig() if loaded is None else loaded.server
+    token = os.environ.get(TOKEN)
+    tokens = {item.name: item.token for item in config.tokens} | ({TOKEN: token} if token else {})
+    warnings = [] if loaded is None else blocking_warnings(loaded)
+    for warning in (*warnings, *token_warnings(tokens)):
+        logger.warning("%s", warning.removeprefix("warning: "))
     config = replace(
         config,
         host=config.host if host is None else host,
         port=config.port if port is None else port,
     )
-    token = os.environ.get(TOKEN)
     listener = _listener(setup(config, token, None))
     config = replace(config, port=listener.getsockname()[1])  # port 0 asks for any free port
     try:

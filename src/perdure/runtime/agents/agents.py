@@ -125,7 +125,9 @@ def _check_budget(agent: str, budget: Mapping[str, float]) -> None:
 def _check_settings(agent: str, settings: Any) -> None:
     """Refuse settings that cannot be sent as JSON; the timeout is not sent."""
     if not isinstance(settings, Mapping):
-        raise _invalid(agent, f"model_settings is a {type(settings).__name__}, not a mapping")
+        raise _invalid(
+            agent, f"model_settings must be a mapping; its type is {type(settings).__name__}"
+        )
     for name, value in settings.items():
         problem = None if name == "timeout" else json_problem(value, str(name))
         if problem is not None:

@@ -28,12 +28,12 @@ def build_permissions(
     unknown = set(agent.permissions) - set(EFFECTS)
     if unknown:
         raise _wrong(
-            agent, "", f"has the unknown key {min(unknown)!r}; it takes deny, allow and ask"
+            agent, (), f"has the unknown key {min(unknown)!r}; it takes deny, allow and ask"
         )
     rules = {
         effect: [
-            _parse_rule(agent, effect, text, tool, is_open=is_open)
-            for text in agent.permissions.get(effect, ())
+            _parse_rule(agent, (effect, number), text, tool, is_open=is_open)
+            for number, text in enumerate(agent.permissions.get(effect, ()))
         ]
         for effect in EFFECTS
     }
@@ -42,7 +42,7 @@ def build_permissions(
 
 def _parse_rule(
     agent: HasPermissions,
-    effect: str,
+    key: tuple[str, int],
     text: str,
     tool: Callable[[str], Tool[..., Any] | None],
     *,
@@ -51,23 +51,27 @@ def _parse_rule(
     try:
         rule = parse_rule(text)
     except Refused as error:
-        raise _wrong(agent, f".{effect}", error.message, error.hint) from error
+        raise _wrong(agent, key, error.message, error.hint) from error
     if not rule.is_single_tool:
         return rule
     named_tool = tool(rule.tool)
     if named_tool is None and is_open:
         return rule
     if named_tool is None:
-        raise _wrong(agent, f".{effect}", f"{text!r} is about a tool that the agent does not have")
+        raise _wrong(agent, key, f"{text!r} is about a tool that the agent does not have")
     arguments = named_tool.parameters.get("properties", {})
     if rule.argument is not None and arguments and rule.argument not in arguments:
-        raise _wrong(agent, f".{effect}", f"{text!r}: {rule.tool} has no {rule.argument!r}")
+        raise _wrong(agent, key, f"{text!r}: {rule.tool} has no {rule.argument!r}")
     return rule
 
 
-def _wrong(agent: HasPermissions, where: str, text: str, hint: str | None = None) -> ConfigError:
+def _wrong(
+    agent: HasPermissions, key: tuple[str | int, ...], text: str, hint: str | None = None
+) -> ConfigError:
+    where = "".join(f".{effect}" for effect in key[:1])
     return ConfigError(
         f"agent {agent.name!r}: permissions{where}: {text}",
         code="PERMISSION_INVALID",
         hint=hint or "rules are tool, or tool:argument=value, such as shell:cmd=rm*",
+        details={"path": ["agents", agent.name, "permissions", *key]},
     )

@@ -72,7 +72,8 @@ class IntegrityCheckup:
                 yield CheckResult("finding", "JOURNAL_DAMAGED", text, remedy)
         for stream, count in self.inspector.holes()[:MAX_LISTED]:
             name = (index.parse_session_stream(stream) or ("", stream))[1]
-            text = f"session {name} has lost {count} events"
+            events = "1 event" if count == 1 else f"{count} events"
+            text = f"session {name} has lost {events}"
             remedy = f"{self._rebuild(name)}; or {self._restore()}"
             yield CheckResult("corrupt", "EVENTS_MISSING", text, remedy, {"sessionID": name})
 

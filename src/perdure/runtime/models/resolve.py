@@ -116,7 +116,7 @@ def resolve_model(model: Any, agent: str) -> Model:
     if isinstance(model, PydanticAIModel):
         return ModelObject(model)
     raise ConfigError(
-        f"the model of agent {agent!r} is a {type(model).__name__}, not a model",
+        f"the model of agent {agent!r} is not a model; its type is {type(model).__name__}",
         code="MODEL_UNKNOWN",
         hint="use 'provider:model', or an object with name and answer()",
     )

@@ -240,9 +240,8 @@ class Worker:
         if self._clock.must_wake():
             count = await wake_recorded_ahead(self._service)
             if count:
-                logger.warning(
-                    "%d sessions were recorded while the clock was ahead: due now", count
-                )
+                sessions = "1 session was" if count == 1 else f"{count} sessions were"
+                logger.warning("%s recorded while the clock was ahead: due now", sessions)
         await self._resources.pending_inbox.expire_due()
         if self._service.running_before:
             for session_id in await fail_abandoned_runs(self._service, self._resources):
