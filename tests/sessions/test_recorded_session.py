@@ -14,7 +14,6 @@ from perdure import Agent, File, Runtime, tool
 from perdure.core.transfer.stored_log import in_force
 from perdure.errors import ConfigError, StoreError
 from perdure.sessions import AgentExecutor, AgentSystem, AgentSystemBuilder, InMemoryStorage
-from perdure.store.base import Unavailable
 from perdure.testing import ScriptedModel
 
 PAYS: dict[str, Any] = {"text": "I will.", "calls": [{"tool": "pay", "args": {"cents": 5}}]}
@@ -127,7 +126,7 @@ async def test_an_append_that_fails_at_any_position_loses_and_repeats_nothing(
         system = await system_on(storage, agent)
         try:
             result = await system.executor.execute("payer", "Pay")
-        except Unavailable:  # the prompt itself was not stored
+        except StoreError:  # the prompt itself was not stored
             assert position == 1
             result = await system.executor.execute("payer", "Pay")
         assert result.output == "Paid.", position

@@ -65,7 +65,7 @@ class AgentExecutor:
         """Send a prompt to the agent and follow the session until it parks.
 
         If the storage has events of the session, the conversation continues from them, repaired.
-        Raises Unavailable if the storage does not store the prompt.
+        Raises StoreError if the storage does not store an event.
         """
         service = service_of(self._runtime)
         agents = service.agents
