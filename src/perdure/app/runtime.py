@@ -325,7 +325,7 @@ class Runtime:
         search: str | None = None,
     ) -> AsyncIterator[Result[Any]]:
         """Yield the sessions as they stand; `search` looks in ids and first messages."""
-        async for entry in self._service.sessions(self._tenant):
+        async for entry in self._service.sessions(self._tenant, damaged=True):
             record = entry.record
             if (agent is not None and record.agent != agent) or (
                 parent is not None and record.parent != parent

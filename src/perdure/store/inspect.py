@@ -7,6 +7,8 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from perdure.store.base import Entry
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -113,12 +115,12 @@ class StoreInspector(Protocol):
         """Return the streams with missing records, and how many each."""
         ...
 
-    def records(self, visit: Callable[[str, int, str, Any], None]) -> None:
-        """Call `visit` with every record, as (stream, seq, type, data)."""
+    def records(self, visit: Callable[[str, StoredRecord], None]) -> None:
+        """Call `visit` with every record and its stream."""
         ...
 
-    def entries(self, visit: Callable[[str, Any], None], kind: str, state: str | None) -> None:
-        """Call `visit` with the entries of a kind (in one state), as (key, data)."""
+    def entries(self, visit: Callable[[Entry], None], kind: str, state: str | None) -> None:
+        """Call `visit` with the entries of a kind, in one state or in any."""
         ...
 
     def streams(self) -> list[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.store.sqlite.filled import downgrade
 from tests.support.cli_project import Shop
 
 from perdure.runtime.doctor import database as checkup
@@ -83,7 +84,7 @@ def test_a_disk_that_is_nearly_full_is_a_finding(
 
 
 def test_instants_in_the_future_are_a_finding(waits: Shop) -> None:
-    edit(f"UPDATE record SET at = at + {DAY} WHERE seq = 2")  # noqa: S608
+    edit(f"UPDATE record SET at = at + {DAY}, crc = NULL WHERE seq = 2")  # noqa: S608
     told = found(waits)["CLOCK"]
     assert "in the future" in told["text"]
     assert told["details"]["aheadMs"] > DAY // 2
@@ -132,7 +133,8 @@ def test_an_overdue_call_is_a_finding(shop: Shop) -> None:
     shop.run("run", "two", "Go", "-s", "s1")
     call = shop.pending("deploy")
     edit(
-        "UPDATE entry SET data = CAST(json_set(CAST(data AS TEXT), '$.timeout', 5) AS BLOB) "
+        "UPDATE entry SET data = CAST(json_set(CAST(data AS TEXT), '$.timeout', 5) AS BLOB), "
+        "crc = NULL "
         "WHERE kind = 'pending' AND due IS NOT NULL"
     )
     told = found(shop)["OVERDUE"]
@@ -171,8 +173,11 @@ def test_an_event_that_cannot_be_read_is_named_by_its_seq(waits: Shop, damage: A
 def test_lost_events_and_entries_that_cannot_be_read_are_named(waits: Shop) -> None:
     edit("DELETE FROM record WHERE seq = 2", "UPDATE entry SET data = x'7b' WHERE kind = 'pending'")
     told = found(waits)
-    assert told["EVENTS_MISSING"]["text"] == "session s1 has lost 1 events"
+    assert told["EVENTS_MISSING"]["text"] == "session s1 has lost 1 event"
     assert "the pending entry p_" in told["ENTRY_UNREADABLE"]["text"]
+    for check in ("EVENTS_MISSING", "ENTRY_UNREADABLE"):
+        assert "perdure doctor s1 --fix" in told[check]["remedy"]
+        assert "backup" not in told[check]["remedy"]
     assert waits.run("doctor").exit_code == 7
 
 
@@ -195,7 +200,7 @@ def test_a_newer_database_is_told(waits: Shop) -> None:
 
 
 def test_an_older_database_is_looked_at_and_not_changed(waits: Shop) -> None:
-    edit("DROP VIEW pending_tool_calls", "PRAGMA user_version = 1")
+    downgrade(Path("shop.db"))
     told = waits.run("doctor")
     assert told.exit_code == 0
     assert f"schema 1; the next command that writes upgrades it to {known_schema()}" in told.stdout

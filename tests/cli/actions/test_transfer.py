@@ -97,5 +97,5 @@ def test_a_damaged_event_ends_its_session_and_no_other(shop: Shop, damage: objec
     assert told.exit_code == 7
     assert json.loads(told.stderr)["details"]["damaged"][0]["seq"] == 3
     lines = [json.loads(one) for one in told.stdout.splitlines()]
-    assert [one["sessionID"] for one in lines if "perdure" in one] == ["a", "b"]
-    assert [one["seq"] for one in lines if "seq" in one][:3] == [1, 2, 1]
+    assert [one["sessionID"] for one in lines if "perdure" in one] == ["b", "a"]
+    assert [one["seq"] for one in lines if "seq" in one][-3:] == [4, 1, 2]

@@ -31,3 +31,14 @@ def edit(database: Path, *statements: str) -> None:
     for statement in statements:
         raw.execute(statement)
     raw.close()
+
+
+def downgrade(database: Path) -> None:
+    """Make a database one of the first schema."""
+    edit(
+        database,
+        "DROP VIEW pending_tool_calls",
+        "ALTER TABLE record DROP COLUMN crc",
+        "ALTER TABLE entry DROP COLUMN crc",
+        "PRAGMA user_version = 1",
+    )

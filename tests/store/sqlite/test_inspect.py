@@ -6,11 +6,12 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.store.sqlite.filled import edit, fill, fill_file
+from tests.store.sqlite.filled import downgrade, edit, fill, fill_file
 
 from perdure.errors import Corrupt, SchemaNewer, StoreError
 from perdure.store.memory import MemoryStore
 from perdure.store.sqlite import inspect as care
+from perdure.store.sqlite.open import open_read_only
 from perdure.store.sqlite.store import SqliteStore
 
 
@@ -41,7 +42,7 @@ def test_looking_changes_nothing(database: Path) -> None:
     assert look.damage() == look.damage(full=True) == []
     assert look.holes() == []
     assert database.read_bytes() == before
-    with pytest.raises(StoreError), care.open_read_only(database) as connection:
+    with pytest.raises(StoreError), open_read_only(database) as connection:
         connection.execute("DELETE FROM record")
 
 
@@ -89,7 +90,7 @@ async def test_an_old_file_is_looked_at_without_being_changed(
     await fill_file(database)
     old = tmp_path / "old.db"
     shutil.copy(database, old)
-    edit(old, "DROP VIEW pending_tool_calls", "PRAGMA user_version = 1")
+    downgrade(old)
     assert care.SqliteInspector(old).vitals(0).schema == 1
     store = SqliteStore(old)
     await store.open()

@@ -9,40 +9,93 @@ import msgspec
 
 from perdure.app import Runtime, service_of, tenant_of
 from perdure.cli.actions.adopt import import_foreign
+from perdure.cli.actions.database import inspection
 from perdure.cli.open import find_entry, with_runtime
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, line, plural
 from perdure.core.json_depth import check_body_depth
+from perdure.core.session.naming import parse_session_stream
 from perdure.errors import Corrupt, Refused
 from perdure.runtime.records.entries import SessionEntry
+from perdure.runtime.sessions.service import Service
 from perdure.runtime.transfer.imports import ImportReport
+from perdure.runtime.transfer.salvaged import salvaged_session
+from perdure.store.base import Gone, NoStream
+from perdure.store.inspect import StoreInspector
 
 
 def export_sessions(
     settings: Settings, typed_ids: Sequence[str], *, every: bool, secrets: bool
 ) -> int:
     """Export sessions to stdout. A damaged event ends its session, but not the others."""
-    out = sys.stdout.buffer
+    export = _ExportedSessions(secrets)
 
-    async def main(runtime: Runtime) -> list[Corrupt]:
-        service, damaged = service_of(runtime), []
+    async def main(runtime: Runtime) -> None:
         for entry in await _select_entries(runtime, typed_ids, every=every):
-            try:
-                async for text in service.export(entry, secrets=secrets):
-                    out.write(text)
-            except Corrupt as error:
-                damaged.append(error)
-        out.flush()
-        return damaged
+            await export.add(service_of(runtime), entry)
 
-    damaged = with_runtime(settings, main)
-    if damaged:
-        raise Corrupt(
-            "; ".join(error.message for error in damaged),
-            hint="all events before these were exported; see perdure doctor SESSION",
-            details={"damaged": [error.details for error in damaged]},
-        )
+    try:
+        with_runtime(settings, main)
+    except Corrupt as error:  # the store cannot even be opened
+        if not every:
+            raise
+        export.damaged.append(error)
+    if export.damaged and every:
+        export.salvage(inspection(settings)[0], settings.tenant)
+    export.finish()
     return 0
+
+
+class _ExportedSessions:
+    """Sessions written to stdout; those that are damaged last, with as many events as possible."""
+
+    def __init__(self, secrets: bool) -> None:
+        self.damaged: list[Corrupt] = []
+        self._secrets = secrets
+        self._complete: set[tuple[str, str]] = set()
+        self._partial: dict[tuple[str, str], list[bytes]] = {}
+
+    async def add(self, service: Service, entry: SessionEntry) -> None:
+        """Write a session; one that is damaged is kept until the end."""
+        names, lines = (entry.record.tenant, entry.record.id), list[bytes]()
+        try:
+            if entry.is_damaged:
+                SessionEntry.decode(entry.index_entry)
+            async for text in service.export(entry, secrets=self._secrets):
+                lines.append(text)
+        except Gone:
+            return  # deleted meanwhile
+        except (Corrupt, NoStream) as error:
+            # An entry without its stream is damage too.
+            self.damaged.append(Corrupt(error.message, details=error.details))
+            self._partial[names] = lines
+        else:
+            self._complete.add(names)
+            sys.stdout.buffer.writelines(lines)
+
+    def salvage(self, inspector: StoreInspector, tenant: str | None) -> None:
+        """Look for more events of damaged sessions, and for sessions that were not found."""
+        inspector.damage()
+        for stream in inspector.streams():
+            names = parse_session_stream(stream)
+            if names is None or names in self._complete or tenant not in (None, names[0]):
+                continue
+            lines = list(salvaged_session(inspector, stream, secrets=self._secrets))
+            if len(lines) > len(self._partial.get(names, ())):
+                self._partial[names] = lines
+
+    def finish(self) -> None:
+        """Write the damaged sessions. Raises Corrupt if there are any."""
+        for lines in self._partial.values():
+            if len(lines) > 2:  # between the first line and the last there are events
+                sys.stdout.buffer.writelines(lines)
+        sys.stdout.buffer.flush()
+        if self.damaged:
+            raise Corrupt(
+                "; ".join(dict.fromkeys(error.message for error in self.damaged)),
+                hint="all events before the damage were exported; see perdure doctor",
+                details={"damaged": [error.details for error in self.damaged]},
+            )
 
 
 async def _select_entries(
@@ -50,7 +103,7 @@ async def _select_entries(
 ) -> list[SessionEntry]:
     if every:
         tenant = tenant_of(runtime)
-        return [entry async for entry in service_of(runtime).sessions(tenant)]
+        return [entry async for entry in service_of(runtime).sessions(tenant, damaged=True)]
     entries = [await find_entry(runtime, typed_id) for typed_id in typed_ids]
     return list({entry.stream: entry for entry in entries}.values())
 

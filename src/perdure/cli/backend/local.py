@@ -104,7 +104,7 @@ class LocalBackend:
     async def sessions(self, *, is_complete: bool) -> AsyncIterator[Json]:
         """Iterate over all sessions; unless complete, from their entries alone."""
         service = service_of(self.runtime)
-        async for entry in service.sessions(tenant_of(self.runtime)):
+        async for entry in service.sessions(tenant_of(self.runtime), damaged=True):
             if is_complete:
                 yield (await service.listed_result(entry)).to_json()
             else:

@@ -69,6 +69,12 @@ def session_key(tenant: str, session_id: str) -> str:
     return f"{_quote(tenant)}/{session_id}"
 
 
+def parse_session_key(key: str) -> tuple[str, str]:
+    """Return tenant and session id of the key of a session's entry."""
+    tenant, _, session_id = key.partition("/")
+    return _unquote(tenant), session_id
+
+
 @lru_cache(_CACHE_SIZE)
 def session_stream(tenant: str, session_id: str, generation: int = 1) -> str:
     """Return the stream of a session; one recreated after deletion has the next generation."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from perdure.core.durations import format_ms
 from perdure.core.pending import record as pending
@@ -23,6 +23,7 @@ from perdure.runtime.doctor.integrity import IntegrityCheckup
 from perdure.runtime.doctor.postgres import schema_check, server_checks
 from perdure.runtime.queues import due_by_queue, workers_by_queue
 from perdure.runtime.records.entries import POISONED_STATE
+from perdure.store.base import Entry
 from perdure.store.files.inspect import FilesInspector
 from perdure.store.inspect import Sizes, StoreInspector, Vitals
 from perdure.store.postgres.inspect import PostgresInspector
@@ -261,8 +262,8 @@ class Checkup:
     def _sessions(self, state: str) -> list[SessionRecord]:
         records: list[SessionRecord] = []
 
-        def add(_: str, data: Any) -> None:
-            if (record := decode_or_none(index.decode, data)) is not None:
+        def add(entry: Entry) -> None:
+            if (record := decode_or_none(index.decode, entry.data)) is not None:
                 records.append(record)
 
         self.inspector.entries(add, "session", state)
@@ -271,8 +272,8 @@ class Checkup:
     def _open_calls(self) -> list[PendingRecord]:
         records: list[PendingRecord] = []
 
-        def add(_: str, data: Any) -> None:
-            if (record := decode_or_none(pending.decode, data)) is not None:
+        def add(entry: Entry) -> None:
+            if (record := decode_or_none(pending.decode, entry.data)) is not None:
                 records.append(record)
 
         self.inspector.entries(add, "pending", "open")

@@ -18,7 +18,8 @@ from perdure.runtime.doctor.checks import (
     decode_or_none,
     fine,
 )
-from perdure.store.inspect import StoreInspector
+from perdure.store.base import Entry
+from perdure.store.inspect import StoredRecord, StoreInspector
 from perdure.store.postgres.inspect import PostgresInspector
 from perdure.store.sqlite.inspect import SqliteInspector
 
@@ -33,7 +34,15 @@ class IntegrityCheckup:
 
     def checks(self) -> Checks:
         """Yield the damage, or one check that there is none."""
-        findings = [*self._damage(), *self._unreadable_events(), *self._unreadable_entries()]
+        damage = self.inspector.damage(full=self.is_full)
+        # Rebuilding a session writes; nothing is written to a file whose pages are damaged.
+        rebuilds = not (damage and self._is_sqlite)
+        findings = [
+            *self._damage(damage),
+            *self._missing_events(rebuilds=rebuilds),
+            *self._unreadable_events(rebuilds=rebuilds),
+            *self._unreadable_entries(rebuilds=rebuilds),
+        ]
         yield from findings
         if not findings:
             yield fine("INTEGRITY", f"integrity: {self._clean_text()}every event can be read")
@@ -52,17 +61,20 @@ class IntegrityCheckup:
         method = "integrity_check" if self.is_full else "quick_check"
         return f"{method} is clean, and " if self._is_sqlite else "every checksum is right, and "
 
-    def _rebuild(self, session: str) -> str:
-        command = self.commands.command("doctor", session)
-        return f"see what can be kept: {command} (--fix rebuilds it and keeps the original)"
+    def _remedy(self, session: str | None, *, rebuilds: bool) -> str:
+        """Return the commands that rebuild a session, or else restore the database."""
+        if session is None or not rebuilds:
+            return self._restore()
+        command = self.commands.command("doctor", session, "--fix")
+        return f"{command} rebuilds it from its readable events and keeps the original in a file"
 
     def _restore(self) -> str:
         return "stop all workers and restore a backup; readable sessions: " + self.commands.command(
             "sessions", "export", "--all"
         )
 
-    def _damage(self) -> Checks:
-        for text in self.inspector.damage(full=self.is_full)[:MAX_LISTED]:
+    def _damage(self, texts: list[str]) -> Checks:
+        for text in texts[:MAX_LISTED]:
             if self._is_sqlite:
                 yield CheckResult("corrupt", "DATABASE_DAMAGED", f"SQLite: {text}", self._restore())
             else:
@@ -70,55 +82,69 @@ class IntegrityCheckup:
                     f"it is kept, and created again by: {self.commands.command('sessions', 'list')}"
                 )
                 yield CheckResult("finding", "JOURNAL_DAMAGED", text, remedy)
+
+    def _missing_events(self, *, rebuilds: bool) -> Checks:
         for stream, count in self.inspector.holes()[:MAX_LISTED]:
-            name = (index.parse_session_stream(stream) or ("", stream))[1]
+            session = _session_of(stream)
+            name = session or stream
             events = "1 event" if count == 1 else f"{count} events"
             text = f"session {name} has lost {events}"
-            remedy = f"{self._rebuild(name)}; or {self._restore()}"
+            remedy = self._remedy(session, rebuilds=rebuilds)
             yield CheckResult("corrupt", "EVENTS_MISSING", text, remedy, {"sessionID": name})
 
-    def _unreadable_events(self) -> Checks:
+    def _unreadable_events(self, *, rebuilds: bool) -> Checks:
         unreadable: list[tuple[str, int, str]] = []
 
-        def add(stream: str, seq: int, kind: str, data: Any) -> None:
-            names = index.parse_session_stream(stream)
-            if names is not None and (reason := _event_problem(kind, data)):
-                unreadable.append((names[1], seq, reason))
+        def add(stream: str, record: StoredRecord) -> None:
+            is_event = _session_of(stream) is not None
+            reason = record.problem or (_event_problem(record) if is_event else "")
+            if reason:
+                unreadable.append((stream, record.seq, reason))
 
         self.inspector.records(add)
-        for session, seq, reason in unreadable[:MAX_LISTED]:
+        for stream, seq, reason in unreadable[:MAX_LISTED]:
+            session = _session_of(stream)
+            name = stream if session is None else f"session {session}"
+            remedy = self._remedy(session, rebuilds=rebuilds)
+            if session is not None and rebuilds:
+                export = self.commands.command("sessions", "export", session)
+                remedy = f"{remedy}; the events before it: {export}"
             yield CheckResult(
                 "corrupt",
                 "EVENT_UNREADABLE",
-                f"event {seq} of session {session} cannot be read: {reason}",
-                f"{self._rebuild(session)}; the events before it: "
-                f"{self.commands.command('sessions', 'export', session)}; or restore a backup",
+                f"event {seq} of {name} cannot be read: {reason}",
+                remedy,
                 {"sessionID": session, "seq": seq},
             )
 
-    def _unreadable_entries(self) -> Checks:
+    def _unreadable_entries(self, *, rebuilds: bool) -> Checks:
         for kind, decode in (("session", index.decode), ("pending", pending.decode)):
-            unreadable: list[str] = []
+            unreadable: list[Entry] = []
 
-            def add(
-                key: str, data: Any, keys: list[str] = unreadable, decode: Any = decode
-            ) -> None:
-                if decode_or_none(decode, data) is None:
-                    keys.append(key)
+            def add(entry: Entry, entries: list[Entry] = unreadable, decode: Any = decode) -> None:
+                if decode_or_none(decode, entry.data) is None:
+                    entries.append(entry)
 
             self.inspector.entries(add, kind, None)
-            for key in unreadable[:MAX_LISTED]:
-                text = f"the {kind} entry {key} cannot be read"
-                yield CheckResult(
-                    "corrupt", "ENTRY_UNREADABLE", text, self._restore(), {"key": key}
-                )
+            for entry in unreadable[:MAX_LISTED]:
+                session = _session_of(entry.stream)
+                text = f"the {kind} entry {entry.key} cannot be read"
+                remedy = self._remedy(session, rebuilds=rebuilds)
+                details = {"key": entry.key, "sessionID": session}
+                yield CheckResult("corrupt", "ENTRY_UNREADABLE", text, remedy, details)
 
 
-def _event_problem(kind: str, data: Any) -> str:
+def _session_of(stream: str) -> str | None:
+    """Return the id of the session whose stream this is; None for other streams."""
+    names = index.parse_session_stream(stream)
+    return None if names is None else names[1]
+
+
+def _event_problem(record: StoredRecord) -> str:
     try:
-        check_readable(data)
-        msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-        codec.decode(kind, data)
+        check_readable(record.data)
+        msgspec.json.decode(record.data, type=dict[str, msgspec.Raw])
+        codec.decode(record.type, record.data)
     except Corrupt as error:
         return error.message
     except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as error:

@@ -6,6 +6,7 @@ from perdure.core.pending import record as pending
 from perdure.core.pending.record import PendingRecord
 from perdure.errors import Corrupt
 from perdure.runtime.queues import due_by_queue, workers_by_queue
+from perdure.store.base import Entry
 from perdure.store.inspect import StoreInspector, Table, Vitals
 
 
@@ -75,10 +76,10 @@ def _call_json(record: PendingRecord) -> dict[str, Any]:
 def _open_calls(inspector: StoreInspector) -> list[PendingRecord]:
     records: list[PendingRecord] = []
 
-    def add(_: str, data: Any) -> None:
+    def add(entry: Entry) -> None:
         try:
-            records.append(pending.decode(data))
-        except (Corrupt, TypeError):
+            records.append(pending.decode(entry.data))
+        except Corrupt:
             return  # `doctor` reports it
 
     inspector.entries(add, "pending", "open")

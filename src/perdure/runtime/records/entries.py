@@ -57,6 +57,32 @@ class SessionEntry(Struct, frozen=True, gc=False):
         return cls(entry, index.decode(entry.data))
 
     @classmethod
+    def decode_listed(cls, entry: Entry) -> "SessionEntry":
+        """Decode an index entry for a list; a damaged one is a failed session with its problem."""
+        try:
+            return cls.decode(entry)
+        except Corrupt as error:
+            tenant, session_id = index.parse_session_key(entry.key)
+            hint = f"perdure doctor {session_id}"
+            text = f"{error.message}; see {hint}"
+            return cls(
+                entry,
+                SessionRecord(
+                    id=session_id,
+                    tenant=tenant,
+                    agent="",
+                    state="failed",
+                    problem=error.code,
+                    problem_text=text,
+                ),
+            )
+
+    @property
+    def is_damaged(self) -> bool:
+        """Report whether the entry itself could not be decoded."""
+        return not self.record.agent
+
+    @classmethod
     def new(cls, record: SessionRecord, stream: str) -> "SessionEntry":
         """Return the entry of a new session; `as_put` puts it."""
         key, data = index.session_key(record.tenant, record.id), index.encode(record)

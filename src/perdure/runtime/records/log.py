@@ -49,6 +49,12 @@ class Log:
     async def read_page(self) -> list[StampedEvent]:
         """Read the next page of new records."""
         self.slice = await self._store.read(self.stream, after=self.state.head, limit=PAGE)
+        if self.slice.head < max(self.state.head, 1):  # a session has an event from its beginning
+            raise Corrupt(
+                f"{self.stream} has lost its last events: it ends at {self.slice.head}",
+                hint="run perdure doctor",
+                details={"stream": self.stream, "seq": self.slice.head + 1},
+            )
         new = [decode_record(record) for record in self.slice.records]
         self.size += sum(len(record.data) for record in self.slice.records)
         self.events += new

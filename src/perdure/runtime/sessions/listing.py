@@ -8,7 +8,7 @@ import msgspec
 
 from perdure.core.session.naming import SessionRecord
 from perdure.errors import NotFound
-from perdure.runtime.records.entries import SessionEntry, decode_readable
+from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.views import Result
 from perdure.store.shared.paging import page_cursor
@@ -58,7 +58,7 @@ async def session_page(
     results: list[Result[Any]] = []
     while True:
         page = await service.session_page(cursor, _PAGE)
-        for entry in decode_readable(page.entries, SessionEntry.decode):
+        for entry in map(SessionEntry.decode_listed, page.entries):
             result = await _result(service, session_filter, entry)
             if result is None:
                 continue

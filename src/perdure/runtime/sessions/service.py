@@ -96,11 +96,15 @@ class Service:
         return self._inbox.cached_entry(ref)
 
     async def sessions(
-        self, tenant: str | None, state: str | None = None
+        self, tenant: str | None, state: str | None = None, *, damaged: bool = False
     ) -> AsyncIterator[SessionEntry]:
-        """Yield the sessions of a tenant, or all, by their entries; no log is read."""
+        """Yield the sessions of a tenant, or all, by their entries; no log is read.
+
+        Entries that cannot be read are left out or, with `damaged`, failed sessions.
+        """
         store = self._resources.store
-        async for entry in all_readable(store, "session", SessionEntry.decode, state=state):
+        decode = SessionEntry.decode_listed if damaged else SessionEntry.decode
+        async for entry in all_readable(store, "session", decode, state=state):
             if tenant is None or entry.record.tenant == tenant:
                 yield entry
 
@@ -152,6 +156,8 @@ class Service:
     ) -> Result[Any]:
         """Return the same; if the log is corrupt, what the entry says, with the problem."""
         try:
+            if entry.is_damaged:
+                SessionEntry.decode(entry.index_entry)
             snapshot = await self.snapshot(entry, cached)
         except Corrupt as error:
             snapshot = Snapshot(entry.record, State(), problem=error)

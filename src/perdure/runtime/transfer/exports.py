@@ -16,10 +16,12 @@ from perdure.errors import Corrupt
 from perdure.runtime.records.content import read_bytes
 from perdure.runtime.records.entries import SessionEntry, open_calls
 from perdure.runtime.records.log import unreadable_record
-from perdure.store.base import Record, Store
+from perdure.runtime.transfer.create import SessionNames
+from perdure.store.base import NoStream, Record, Store
 
 FORMAT: Final = 1
 _PAGE: Final = 500
+_LOST: Final = Corrupt("the log is empty")
 
 
 async def export_lines(
@@ -30,37 +32,81 @@ async def export_lines(
     Without its secrets an export is for reading: an import refuses it.
     """
     session = entry.record
-    yield _line(
-        perdure=FORMAT,
-        sessionID=session.id,
-        tenant=session.tenant,
-        agent=session.agent,
-        **({} if session.queue == queues.DEFAULT else {"queue": session.queue}),
-        **({} if session.parent is None else {"parent": session.parent}),
-    )
-    blobs: dict[str, None] = {}
-    seq, redacted = 0, 0
+    names = SessionNames(session.tenant, session.id, session.agent, session.queue)
+    yield first_line(names, session.parent)
+    export = EventLines(session.id, secrets)
     try:
         async for record in _records(store, entry.stream):
-            event = _decode(record)
-            data = record.data if secrets else _redact(record)
-            redacted += data is not record.data
-            yield _line(
-                seq=record.seq, type=record.type, timestamp=record.at, data=_single_line(data)
-            )
-            blobs |= dict.fromkeys(event_blobs(event))
-            seq = record.seq
+            event = decode_event(record)
+            await _check_blobs(store, record, event)
+            yield export.event_line(record, event)
     except Corrupt:
-        yield _line(end=session.id, events=seq)  # everything before the damage is complete
+        yield export.end_line()  # everything before the damage is complete
         raise
+    damage: Corrupt | None = None
     async for call_entry in open_calls(store, entry.stream):
-        call = pending.decode(call_entry.data)  # Corrupt: never write a line that cannot be read
+        try:
+            call = pending.decode(call_entry.data)
+        except Corrupt as error:  # an import creates it again from the events
+            damage = Corrupt(f"pending call {call_entry.key}: {error.message}")
+            continue
         is_redacted = bool(call.redact) and not secrets
         yield _line(pending=call.redacted if is_redacted else msgspec.Raw(call_entry.data))
-    for digest in blobs:
-        content = base64.b64encode(await read_bytes(store, digest)).decode()
-        yield _line(blob=digest, data=content)
-    yield _line(end=session.id, events=seq, **({"redacted": redacted} if redacted else {}))
+    for digest in export.blobs:
+        yield blob_line(digest, await read_bytes(store, digest))
+    yield export.end_line()
+    if damage is not None:
+        raise damage
+
+
+def first_line(names: SessionNames, parent: str | None = None) -> bytes:
+    """Return the line that names a session."""
+    return _line(
+        perdure=FORMAT,
+        sessionID=names.session_id,
+        tenant=names.tenant,
+        agent=names.agent,
+        **({} if names.queue == queues.DEFAULT else {"queue": names.queue}),
+        **({} if parent is None else {"parent": parent}),
+    )
+
+
+class EventLines:
+    """Lines of the events of one session, and their end."""
+
+    def __init__(self, session_id: str, secrets: bool) -> None:
+        self.blobs: dict[str, None] = {}
+        self.seq = 0
+        self._session_id = session_id
+        self._secrets = secrets
+        self._redacted = 0
+
+    def event_line(self, record: Record, event: events.Event) -> bytes:
+        """Return the line of the next event."""
+        data = record.data if self._secrets else _redact(record)
+        self._redacted += data is not record.data
+        self.blobs |= dict.fromkeys(event_blobs(event))
+        self.seq = record.seq
+        return _line(seq=record.seq, type=record.type, timestamp=record.at, data=_single_line(data))
+
+    def end_line(self) -> bytes:
+        """Return the line that completes the session."""
+        redacted = {"redacted": self._redacted} if self._redacted else {}
+        return _line(end=self._session_id, events=self.seq, **redacted)
+
+
+async def _check_blobs(store: Store, record: Record, event: events.Event) -> None:
+    """Raise Corrupt, naming the record, if a file of the event cannot be read."""
+    for digest in event_blobs(event):
+        try:
+            await read_bytes(store, digest)
+        except (Corrupt, NoStream) as error:
+            raise unreadable_record(record, error) from error
+
+
+def blob_line(digest: str, data: bytes) -> bytes:
+    """Return the line of a file."""
+    return _line(blob=digest, data=base64.b64encode(data).decode())
 
 
 def event_blobs(event: events.Event) -> Iterable[str]:
@@ -91,11 +137,14 @@ async def _records(store: Store, stream: str) -> AsyncIterator[Record]:
         for record in page.records:
             yield record
         if not page.records:
+            if not after:
+                raise unreadable_record(Record("", b"", seq=1, stream=stream), _LOST)
             return
         after = page.records[-1].seq
 
 
-def _decode(record: Record) -> events.Event:
+def decode_event(record: Record) -> events.Event:
+    """Return the event of a record. Raises Corrupt, naming the record."""
     try:
         check_readable(record.data)
         msgspec.json.decode(record.data, type=dict[str, msgspec.Raw])

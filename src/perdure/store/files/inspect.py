@@ -4,9 +4,9 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from perdure.store.base import Store
+from perdure.store.base import Entry, Store
 from perdure.store.files.journal import FORMAT, Journal, JournalDamaged
 from perdure.store.files.layout import LOG, OWN, Layout, all_logs, log_path
 from perdure.store.files.replay import Logs, rebuild_tables, replay_journal
@@ -98,18 +98,18 @@ class FilesInspector:
                 holes.append((stream, missing))
         return holes
 
-    def records(self, visit: Callable[[str, int, str, Any], None]) -> None:
-        """Call `visit` with every readable record, as (stream, seq, type, data)."""
+    def records(self, visit: Callable[[str, StoredRecord], None]) -> None:
+        """Call `visit` with every readable record and its stream."""
         for stream in self.streams():
             for record in self._records(stream):
                 if not record.problem:
-                    visit(stream, record.seq, record.type, record.data)
+                    visit(stream, record)
 
-    def entries(self, visit: Callable[[str, Any], None], kind: str, state: str | None) -> None:
-        """Call `visit` with the entries of a kind (in one state), as (key, data)."""
-        for key, entry in sorted(self._tables().entries.get(kind, {}).items()):
+    def entries(self, visit: Callable[[Entry], None], kind: str, state: str | None) -> None:
+        """Call `visit` with the entries of a kind, in one state or in any."""
+        for _, entry in sorted(self._tables().entries.get(kind, {}).items()):
             if state is None or entry.state == state:
-                visit(key, entry.data)
+                visit(entry)
 
     def streams(self) -> list[str]:
         """Return the ids of all streams that are not gone."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from perdure.errors import StoreError
-from perdure.store.base import Store, WallClock
+from perdure.store.base import Entry, Store, WallClock
 from perdure.store.inspect import (
     Due,
     Sizes,
@@ -107,23 +107,25 @@ class PostgresInspector:
         rows = self._rows("inspect_holes")
         return [(unpack_text(stream), count) for stream, count in rows]
 
-    def records(self, visit: Callable[[str, int, str, Any], None]) -> None:
-        """Call `visit` with every record, as (stream, seq, type, data)."""
+    def records(self, visit: Callable[[str, StoredRecord], None]) -> None:
+        """Call `visit` with every record and its stream."""
         after: int | None = 0
         while after is not None:
             rows = self._rows("inspect_records", after, _PAGE)
-            for _, stream, seq, type_, data in rows:
-                visit(unpack_text(stream), seq, unpack_text(type_), data)
+            for _, stream, seq, type_, at, data in rows:
+                record = StoredRecord(seq, unpack_text(type_), at, data)
+                visit(unpack_text(stream), record)
             after = rows[-1][0] if rows else None
 
-    def entries(self, visit: Callable[[str, Any], None], kind: str, state: str | None) -> None:
-        """Call `visit` with the entries of a kind (in one state), as (key, data)."""
+    def entries(self, visit: Callable[[Entry], None], kind: str, state: str | None) -> None:
+        """Call `visit` with the entries of a kind, in one state or in any."""
         after: str | None = ""
         while after is not None:
             conditions = pack_text(kind), None if state is None else pack_text(state)
             rows = self._rows("inspect_entries", *conditions, after, _PAGE)
-            for key, data in rows:
-                visit(unpack_text(key), data)
+            for key, stream, version, its_state, due, data in rows:
+                names = unpack_text(key), unpack_text(stream)
+                visit(Entry(kind, *names, version, unpack_text(its_state), due, data))
             after = rows[-1][0] if rows else None
 
     def streams(self) -> list[str]:

@@ -4,13 +4,28 @@ import contextlib
 import fcntl
 import os
 import time
+from pathlib import Path
+
+_SIGNATURE = 12  # bytes of a process id
+_MARK = b"data\n"
+
+
+def has_mark(path: Path) -> bool:
+    """Return whether there were data beside this lock file."""
+    try:
+        with path.open("rb") as file:
+            file.seek(_SIGNATURE)
+            return file.read(len(_MARK)) == _MARK
+    except OSError:
+        return False
 
 
 class WriteLock:
     """Lock for which all writing processes queue; the kernel serves them in turn.
 
     SQLite's own lock waits by polling, which starves some writers. The file holds the process id
-    of the last holder, for the error message of a process that waits too long.
+    of the last holder, for the error message of a process that waits too long, and a mark once
+    there are data beside it.
     """
 
     def __init__(self, path: str) -> None:
@@ -64,10 +79,17 @@ class WriteLock:
 
     def holder(self) -> str:
         """Return the process id of the last holder."""
-        return os.pread(self._fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        return os.pread(self._fd, _SIGNATURE, 0).decode("ascii", "replace").strip() or "unknown"
+
+    def mark(self) -> None:
+        """Note durably that there are data beside the file: see `has_mark`."""
+        with contextlib.suppress(OSError):
+            if os.pread(self._fd, len(_MARK), _SIGNATURE) != _MARK:
+                os.pwrite(self._fd, _MARK, _SIGNATURE)
+                os.fsync(self._fd)
 
     def _sign(self) -> None:
         # Reads first: a write would make every fsync also write this file's timestamps.
         with contextlib.suppress(OSError):  # the lock is taken, even if the disk is full
-            if os.pread(self._fd, 32, 0) != self._signature:
+            if os.pread(self._fd, _SIGNATURE, 0) != self._signature:
                 os.pwrite(self._fd, self._signature, 0)

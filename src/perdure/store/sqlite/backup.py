@@ -7,8 +7,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from perdure.errors import Corrupt, Refused, StoreError
-from perdure.store.sqlite.inspect import open_read_only
-from perdure.store.sqlite.open import check_database
+from perdure.store.sqlite.open import check_database, open_read_only
 
 
 def backup(path: Path, target: Path) -> int:

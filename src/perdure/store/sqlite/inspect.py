@@ -2,13 +2,14 @@
 
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from perdure.store.base import Store
+from perdure.errors import Corrupt
+from perdure.store.base import Entry, Store
 from perdure.store.inspect import (
     Due,
     Sizes,
@@ -21,17 +22,17 @@ from perdure.store.inspect import (
 )
 from perdure.store.shared.line_files import append_lines
 from perdure.store.shared.names import file_name
+from perdure.store.sqlite.checksums import checksum_column
 from perdure.store.sqlite.open import (
-    BUSY_S,
     FileSystemRating,
     check_database,
-    check_file,
-    explain_error,
     file_system,
-    is_database_error,
     migrations,
+    open_read_only,
     rate_file_system,
 )
+from perdure.store.sqlite.reads import ANY, entry_from_row
+from perdure.store.sqlite.salvage import Salvage, stored_record
 from perdure.store.sqlite.store import SqliteStore
 
 T = TypeVar("T")
@@ -61,7 +62,7 @@ _HOLES = """
     FROM record GROUP BY sid HAVING count(*) <> max(seq)
 """
 _RECORDS = """
-    SELECT (SELECT id FROM stream WHERE stream.sid = record.sid), seq, type, data
+    SELECT (SELECT id FROM stream WHERE stream.sid = record.sid), sid, seq, type, at, data, {crc}
     FROM record ORDER BY pos
 """
 _STREAMS = "SELECT id FROM stream WHERE gone = 0 ORDER BY sid"
@@ -69,8 +70,13 @@ _STREAM = """
     SELECT sid, kind, epoch, gone, holder, (SELECT until FROM holder WHERE name = stream.holder)
     FROM stream WHERE id = ?
 """
-_LOG = "SELECT seq, type, at, data FROM record WHERE sid = ? ORDER BY seq"
-_OF_STREAM = "SELECT kind, key, version, data FROM entry WHERE sid = ? ORDER BY kind, key"
+_LOG = "SELECT sid, seq, type, at, data, {crc} FROM record WHERE sid = ? ORDER BY seq"
+_ENTRY = """
+    SELECT kind, key, (SELECT id FROM stream WHERE stream.sid = entry.sid),
+           version, state, due, data, sid, {crc}
+    FROM entry
+"""
+_OF_STREAM = f"{_ENTRY} WHERE sid = ? ORDER BY kind, key"
 _TABLES = """
     SELECT m.tbl_name, sum(CASE WHEN m.type = 'table' THEN s.pgsize ELSE 0 END),
            sum(CASE WHEN m.type = 'index' THEN s.pgsize ELSE 0 END)
@@ -85,7 +91,7 @@ _CONTENT = """
     UNION ALL SELECT 'record', coalesce(sum(length(type) + length(data)), 0), 0 FROM record
     UNION ALL SELECT 'stream', coalesce(sum(length(id) + length(kind)), 0), 0 FROM stream
 """
-_ENTRIES = "SELECT key, data FROM entry WHERE kind = ? AND (?2 IS NULL OR state = ?2) ORDER BY key"
+_ENTRIES = f"{_ENTRY} WHERE kind = ? AND (?2 IS NULL OR state = ?2) ORDER BY key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +136,7 @@ class SqliteInspector:
     """Queries of one database file, each about one moment. Raises StoreError, Corrupt."""
 
     path: Path
+    _salvaged: list[Salvage] = field(default_factory=list)  # once the file is known to be damaged
 
     @property
     def where(self) -> str:
@@ -147,30 +154,47 @@ class SqliteInspector:
     def damage(self, *, full: bool = False) -> list[str]:
         """Return what SQLite reports as damaged; `full` also compares every index."""
         pragma = "integrity_check" if full else "quick_check"
-        rows = self._query(lambda connection: connection.execute(f"PRAGMA {pragma}").fetchall())
-        return [text for (text,) in rows if text != "ok"]
+        try:
+            texts = self._query(lambda connection: _damage(connection, pragma))
+        except Corrupt as error:  # the check itself could not continue
+            texts = [error.message]
+        if texts:
+            self._salvage()
+        return texts
 
     def holes(self) -> list[tuple[str, int]]:
         """Return the streams with missing records, and how many each."""
-        rows = self._query(lambda connection: connection.execute(_HOLES).fetchall())
-        return [(stream, top - count) for stream, count, top in rows]
+        if self._salvaged or (rows := self._sound(lambda c: c.execute(_HOLES).fetchall())) is None:
+            return self._salvage().holes()
+        return [(stream or "", top - count) for stream, count, top in rows]
 
-    def records(self, visit: Callable[[str, int, str, Any], None]) -> None:
-        """Call `visit` with every record, as (stream, seq, type, data)."""
-        self._query(lambda connection: _each(connection, visit, _RECORDS))
+    def records(self, visit: Callable[[str, StoredRecord], None]) -> None:
+        """Call `visit` with every record and its stream."""
+        if self._salvaged or self._sound(lambda c: _each_record(c, visit)) is None:
+            for stream, record in self._salvage().records():
+                visit(stream, record)
 
-    def entries(self, visit: Callable[[str, Any], None], kind: str, state: str | None) -> None:
-        """Call `visit` with the entries of a kind (in one state), as (key, data)."""
-        self._query(lambda connection: _each(connection, visit, _ENTRIES, kind, state))
+    def entries(self, visit: Callable[[Entry], None], kind: str, state: str | None) -> None:
+        """Call `visit` with the entries of a kind, in one state or in any."""
+        if self._salvaged or self._sound(lambda c: _each_entry(c, visit, kind, state)) is None:
+            for _, entry in self._salvage().entries:
+                if entry.kind == kind and state in (None, entry.state):
+                    visit(entry)
 
     def streams(self) -> list[str]:
         """Return the ids of all streams that are not gone."""
-        rows = self._query(lambda connection: connection.execute(_STREAMS).fetchall())
-        return [name for (name,) in rows]
+        if self._salvaged or (rows := self._sound(_stream_names)) is None:
+            return self._salvage().names()
+        return rows
 
     def stream(self, stream: str) -> StreamInspection | None:
         """Return one stream with its records, None if it never existed."""
-        return self._query(lambda connection: _stream(connection, stream))
+        if self._salvaged:
+            return self._salvage().inspection(stream)
+        try:
+            return self._query(lambda connection: _stream(connection, stream))
+        except Corrupt:
+            return self._salvage().inspection(stream)
 
     def save_original(self, stream: str) -> Path:
         """Write the stored records of a stream to a new file beside the database."""
@@ -185,25 +209,23 @@ class SqliteInspector:
         with open_read_only(self.path) as connection:
             return question(connection)
 
+    def _sound(self, question: Callable[[sqlite3.Connection], T]) -> T | None:
+        """Return the answer of a database that can be read; None if it cannot."""
+        try:
+            return self._query(question)
+        except Corrupt:
+            return None
+
+    def _salvage(self) -> Salvage:
+        """Return what can be read of a damaged database. Raises Corrupt."""
+        if not self._salvaged:
+            self._salvaged.append(Salvage.load(self.path))
+        return self._salvaged[0]
+
 
 def known_schema() -> int:
     """Return the number of the newest schema that this perdure supports."""
     return len(migrations())
-
-
-@contextmanager
-def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a connection that changes nothing, not even by the WAL checkpoint of its close."""
-    check_file(path)
-    try:
-        uri = f"{path.absolute().as_uri()}?mode=ro"
-        connection = sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None)
-        with closing(connection):
-            yield connection
-    except Exception as error:
-        if is_database_error(error):
-            raise explain_error(error, path) from error
-        raise
 
 
 def _vitals(connection: sqlite3.Connection, path: Path, now: int) -> Vitals:
@@ -228,12 +250,35 @@ def _stream(connection: sqlite3.Connection, stream: str) -> StreamInspection | N
     if row is None:
         return None
     sid, kind, epoch, gone, holder, until = row
-    records = tuple(StoredRecord(*values) for values in connection.execute(_LOG, (sid,)))
+    crc = checksum_column(connection)
+    log = connection.execute(_LOG.format(crc=crc), (sid,)).fetchall()
+    records = tuple(stored_record(*values) for values in log)
     head = records[-1].seq if records else 0
-    entries = tuple(connection.execute(_OF_STREAM, (sid,)).fetchall())
+    rows = connection.execute(_OF_STREAM.format(crc=crc), (sid,)).fetchall()
+    entries = tuple(
+        (entry.kind, entry.key, entry.version, entry.data)
+        for entry in (entry_from_row(row, ANY) for row in rows)
+    )
     return StreamInspection(
         stream, kind, head, epoch, bool(gone), holder, until, records, entries=entries
     )
+
+
+def _damage(connection: sqlite3.Connection, pragma: str) -> list[str]:
+    texts = [str(text) for (text,) in connection.execute(f"PRAGMA {pragma}") if text != "ok"]
+    if not texts:  # the quick check compares no index, and an empty one hides its rows
+        for table in ("stream", "record", "entry"):
+            rows, keys = (
+                connection.execute(f"SELECT count(*) FROM {table} {source}").fetchone()[0]  # noqa: S608 - ours
+                for source in ("NOT INDEXED", f"INDEXED BY sqlite_autoindex_{table}_1")
+            )
+            if rows != keys:
+                texts.append(f"table {table} has {rows} rows, and its index {keys}")
+    return texts
+
+
+def _stream_names(connection: sqlite3.Connection) -> list[str]:
+    return [name for (name,) in connection.execute(_STREAMS).fetchall()]
 
 
 def _sizes(connection: sqlite3.Connection, path: Path) -> Sizes:
@@ -272,8 +317,18 @@ def _count(connection: sqlite3.Connection, table: str) -> int:
     return int(rows)
 
 
-def _each(
-    connection: sqlite3.Connection, visit: Callable[..., None], sql: str, *values: Any
-) -> None:
-    for row in connection.execute(sql, values):
-        visit(*row)
+def _each_record(
+    connection: sqlite3.Connection, visit: Callable[[str, StoredRecord], None]
+) -> bool:
+    for stream, *row in connection.execute(_RECORDS.format(crc=checksum_column(connection))):
+        visit(f"the stream {row[0]}" if stream is None else stream, stored_record(*row))
+    return True
+
+
+def _each_entry(
+    connection: sqlite3.Connection, visit: Callable[[Entry], None], kind: str, state: str | None
+) -> bool:
+    sql = _ENTRIES.format(crc=checksum_column(connection))
+    for row in connection.execute(sql, (kind, state)).fetchall():
+        visit(entry_from_row(row, ANY))
+    return True

@@ -3,12 +3,14 @@
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Final, Literal
 
 from perdure.errors import Corrupt, SchemaNewer, StoreError
 from perdure.store.base import Unavailable
+from perdure.store.shared.file_lock import has_mark
 
 MOUNTS: Final = Path("/proc/self/mounts")
 
@@ -79,6 +81,7 @@ Connect = Callable[[str], sqlite3.Connection]
 APPLICATION_ID = 0x686F6C64  # "hold": what makes a SQLite file ours
 BUSY_S = 10.0  # wait for programs that write the file without our lock
 WAL_LIMIT_BYTES = 16 * 1024 * 1024
+_SMALLEST = 512  # bytes of the smallest database: its first page
 PAGE_BYTES = 8192  # of new files: events of some hundred bytes leave less unused space
 
 # NORMAL would lose acknowledged commits at power loss. Only the writer checkpoints the log, under
@@ -149,6 +152,46 @@ def check_path(path: Path) -> None:
     if path.exists() and not os.access(path, os.W_OK):
         raise StoreError(f"{path} cannot be written", hint="check the permissions of the file")
     check_file_system(path)
+
+
+def check_not_emptied(path: Path) -> None:
+    """Raise Corrupt if the database is empty or missing although sessions were in it.
+
+    SQLite would take the file for a new database, and delete its write-ahead log.
+    """
+    size, log_size = _size(path), _size(Path(f"{path}-wal"))
+    has_log = log_size is not None and log_size > 0
+    if size is None and has_log:
+        text = f"{path} is missing, and its write-ahead log {path}-wal is there"
+    elif size is not None and size < _SMALLEST and (has_log or has_mark(Path(f"{path}.lock"))):
+        text = f"{path} is empty, and sessions were in it"
+    else:
+        return
+    hint = f"restore a backup; to begin anew, delete {path}, {path}-wal and {path}.lock"
+    raise Corrupt(text, hint=hint)
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
+
+
+@contextmanager
+def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a connection that changes nothing, not even by the WAL checkpoint of its close."""
+    check_file(path)
+    check_not_emptied(path)
+    try:
+        uri = f"{path.absolute().as_uri()}?mode=ro"
+        connection = sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None)
+        with closing(connection):
+            yield connection
+    except Exception as error:
+        if is_database_error(error):
+            raise explain_error(error, path) from error
+        raise
 
 
 def check_database(connection: sqlite3.Connection, path: Path, *, new: bool) -> int:

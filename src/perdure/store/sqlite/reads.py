@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 from perdure.errors import Corrupt
 from perdure.store.base import Census, Entry, Feed, Gone, NoStream, Page, Record, Slice
 from perdure.store.shared.paging import PagePosition, check_complete, page_cursor, page_position
+from perdure.store.sqlite.checksums import DAMAGED, checked_entry, record_checksum
 
 T = TypeVar("T")
 
@@ -18,17 +19,18 @@ _STREAM = """
     FROM stream WHERE id = ?
 """
 _RECORDS = f"""
-    SELECT type, {_DATA}, at, seq, pos FROM record WHERE sid = ? AND seq > ? AND seq <= ?
+    SELECT type, {_DATA}, at, seq, pos, sid, crc FROM record WHERE sid = ? AND seq > ? AND seq <= ?
     ORDER BY seq
 """  # noqa: S608 - no value in it
 ENTRY = f"""
     SELECT kind, key, (SELECT id FROM stream WHERE stream.sid = entry.sid),
-           version, state, due, {_DATA}
+           version, state, due, {_DATA}, sid, crc
     FROM entry
 """  # noqa: S608 - no value in it
 _GET = f"{ENTRY} WHERE kind = ? AND key = ?"
 _FEED = f"""
-    SELECT type, {_DATA}, at, seq, pos, (SELECT id FROM stream WHERE stream.sid = record.sid)
+    SELECT type, {_DATA}, at, seq, pos, sid, crc,
+           (SELECT id FROM stream WHERE stream.sid = record.sid)
     FROM record WHERE pos > ? ORDER BY pos LIMIT ?
 """  # noqa: S608 - no value in it
 _ONE_MORE = """
@@ -145,15 +147,20 @@ def read(
     records: tuple[Record, ...] = ()
     if last > after:
         rows = connection.execute(_RECORDS, (bounds.bytes, sid, after, last)).fetchall()
-        records = tuple(_record((*values, stream), bounds) for values in rows)
+        records = tuple(_record(values, stream, bounds) for values in rows)
         check_complete(records, stream, after, last)
     return Slice(records, head, holder, due)
 
 
 def get(connection: sqlite3.Connection, bounds: Bounds, kind: str, key: str) -> Entry | None:
-    """Return the entry with this key, or None."""
+    """Return the entry with this key, or None. Raises Corrupt."""
     row = connection.execute(_GET, (bounds.bytes, kind, key)).fetchone()
-    return None if row is None else entry_from_row(row, bounds)
+    if row is None:
+        return None
+    entry = entry_from_row(row, bounds)
+    if entry.data is DAMAGED:
+        raise Corrupt(f"the entry {kind} {key} is damaged", hint="run perdure doctor")
+    return entry
 
 
 def find(
@@ -189,7 +196,7 @@ def tail(connection: sqlite3.Connection, bounds: Bounds, position: int, limit: i
     rows = connection.execute(_FEED, (bounds.bytes, position, most)).fetchall()
     if len(rows) > bounds.rows:
         raise TooLarge
-    records = tuple(_record(row, bounds) for row in rows)
+    records = tuple(_feed_record(row, bounds) for row in rows)
     return Feed(records, str(records[-1].pos if records else position))
 
 
@@ -270,22 +277,43 @@ def _check_few(connection: sqlite3.Connection, bounds: Bounds, conditions: dict[
         raise TooLarge
 
 
-def _record(row: tuple[Any, ...], bounds: Bounds) -> Record:
-    record = Record(*row)
-    if not isinstance(record.data, bytes):
-        raise _data_error(record.data, bounds, f"record {record.seq} of {record.stream}")
-    return record
+def _record(row: tuple[Any, ...], stream: str, bounds: Bounds) -> Record:
+    type_, data, at, seq, pos, sid, crc = row
+    if data is None and bounds is not ANY:
+        raise TooLarge
+    if not _is_intact(data, stream) or (
+        crc is not None and crc != record_checksum(sid, seq, type_, at, data)
+    ):
+        raise Corrupt(
+            f"event {seq} of {stream} cannot be read: its row is damaged",
+            hint="run perdure doctor",
+            details={"stream": stream, "seq": seq},
+        )
+    return Record(type_, data, at, seq, pos, stream)
+
+
+def _feed_record(row: tuple[Any, ...], bounds: Bounds) -> Record:
+    """Return a record of the feed; a damaged one has no data, so that the others can be read."""
+    *values, stream = row
+    try:
+        return _record(tuple(values), stream, bounds)
+    except Corrupt:
+        _, _, at, seq, pos, *_ = values
+        return Record("user", DAMAGED, at, seq, pos, stream or "")
 
 
 def entry_from_row(row: tuple[Any, ...], bounds: Bounds) -> Entry:
-    """Return the entry of a row of `ENTRY`. Raises Corrupt, or TooLarge if data was left out."""
-    entry = Entry(*row)
-    if not isinstance(entry.data, bytes):
-        raise _data_error(entry.data, bounds, f"{entry.kind} {entry.key}")
-    return entry
+    """Return the entry of a row of `ENTRY`. Raises TooLarge if data was left out.
 
-
-def _data_error(data: object, bounds: Bounds, name: str) -> Exception:
+    A damaged entry has the data DAMAGED, so that a list can name it among the others.
+    """
+    kind, key, stream, version, state, due, data, sid, crc = row
     if data is None and bounds is not ANY:
-        return TooLarge()
-    return Corrupt(f"{name} is damaged", hint="restore a backup of the database")
+        raise TooLarge
+    if not _is_intact(data, stream):
+        return Entry(kind, key, stream or "", version, state, due, DAMAGED)
+    return checked_entry(Entry(kind, key, stream, version, state, due, data), sid, crc)
+
+
+def _is_intact(data: object, stream: object) -> bool:
+    return isinstance(data, bytes) and isinstance(stream, str)

@@ -11,6 +11,7 @@ from typing import Any
 
 from perdure.store.base import Entry, Lease, Write
 from perdure.store.judge import Changes, Commit, Rows, StreamRow, row_after_claim
+from perdure.store.sqlite.checksums import checked_entry, entry_checksum, record_checksum
 
 _LOAD_STREAM = """
     SELECT sid, kind, (SELECT max(seq) FROM record WHERE record.sid = stream.sid),
@@ -19,7 +20,7 @@ _LOAD_STREAM = """
 """
 _LOAD_ENTRY = """
     SELECT kind, key, (SELECT id FROM stream WHERE stream.sid = entry.sid),
-           version, state, due, CAST(data AS BLOB)
+           version, state, due, CAST(data AS BLOB), sid, crc
     FROM entry WHERE kind = ? AND key = ?
 """
 _ADD_STREAM = """
@@ -29,18 +30,20 @@ _ADD_STREAM = """
 _SET_STREAM = """
     UPDATE stream SET epoch = ?, holder = ?, due = ?, tries = ?, gone = ? WHERE sid = ?
 """
-_ADD_RECORD = "INSERT INTO record (sid, seq, type, at, data) VALUES (?, ?, ?, ?, ?)"
+_ADD_RECORD = "INSERT INTO record (sid, seq, type, at, data, crc) VALUES (?, ?, ?, ?, ?, ?)"
 # Many rows per statement, since AUTOINCREMENT updates its own table once per statement.
 _TOGETHER = 16
-_ADD_RECORDS = _ADD_RECORD + ", (?, ?, ?, ?, ?)" * (_TOGETHER - 1)
+_ADD_RECORDS = _ADD_RECORD + ", (?, ?, ?, ?, ?, ?)" * (_TOGETHER - 1)
 _ADD_ENTRY = """
-    INSERT INTO entry (version, state, due, data, sid, kind, key) VALUES (?, ?, ?, ?, ?, ?, ?)
+    INSERT INTO entry (version, state, due, data, sid, crc, kind, key)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
 _SET_ENTRY = """
-    UPDATE entry SET version = ?, state = ?, due = ?, data = ?, sid = ? WHERE kind = ? AND key = ?
+    UPDATE entry SET version = ?, state = ?, due = ?, data = ?, sid = ?, crc = ?
+    WHERE kind = ? AND key = ?
 """
 # Changes no column of an index.
-_SET_DATA = "UPDATE entry SET version = ?, data = ? WHERE kind = ? AND key = ?"
+_SET_DATA = "UPDATE entry SET version = ?, data = ?, crc = ? WHERE kind = ? AND key = ?"
 _DROP_ENTRY = "DELETE FROM entry WHERE kind = ? AND key = ?"
 
 _MOST_ROWS = 10_000
@@ -169,7 +172,11 @@ class RowCache:
 
     def _load_entry(self, kind: str, key: str) -> None:
         row = self._execute(_LOAD_ENTRY, (kind, key)).fetchone()
-        self._cache_entry((kind, key), None if row is None else Entry(*row))
+        entry = None
+        if row is not None:
+            *columns, sid, crc = row
+            entry = checked_entry(Entry(*columns), sid, crc)
+        self._cache_entry((kind, key), entry)
 
     def _cache_entry(self, key: _Key, entry: Entry | None) -> None:
         self.entries[key] = entry
@@ -202,14 +209,14 @@ class RowCache:
         self._run(changes)
 
     def _flush_records(self) -> None:
-        rows = self._new_records
+        rows = [(*row, record_checksum(*row)) for row in self._new_records]
         first = len(rows) % _TOGETHER
         if first:
             self._executemany(_ADD_RECORD, rows[:first])
         for start in range(first, len(rows), _TOGETHER):
             values = chain.from_iterable(rows[start : start + _TOGETHER])
             self._execute(_ADD_RECORDS, tuple(values))
-        rows.clear()
+        self._new_records.clear()
 
     def _flush_entries(self) -> None:
         changes: dict[str, list[tuple[Any, ...]]] = {}
@@ -224,13 +231,14 @@ class RowCache:
     ) -> tuple[str, tuple[Any, ...]]:
         if entry is None:
             return _DROP_ENTRY, key
-        state, due, stream = entry.state, entry.due, entry.stream
+        state, due, stream, sid = entry.state, entry.due, entry.stream, self._sids[entry.stream]
+        columns = (entry.version, state, due, entry.data, sid)
+        crc = entry_checksum(entry, sid)
         if before is None:
-            sid = self._sids[stream]
-            return _ADD_ENTRY, (entry.version, state, due, entry.data, sid, *key)
+            return _ADD_ENTRY, (*columns, crc, *key)
         if before.state == state and before.due == due and before.stream == stream:
-            return _SET_DATA, (entry.version, entry.data, *key)
-        return _SET_ENTRY, (entry.version, state, due, entry.data, self._sids[stream], *key)
+            return _SET_DATA, (entry.version, entry.data, crc, *key)
+        return _SET_ENTRY, (*columns, crc, *key)
 
     def _run(self, changes: dict[str, list[tuple[Any, ...]]]) -> None:
         for sql, values in changes.items():

@@ -11,7 +11,7 @@ from typing import cast
 import anyio
 from anyio import to_thread
 
-from perdure.errors import StoreError
+from perdure.errors import Corrupt, StoreError
 from perdure.store.base import (
     Census,
     Check,
@@ -38,12 +38,14 @@ from perdure.store.sqlite.open import (
     Connect,
     apply_settings,
     check_database,
+    check_not_emptied,
     check_path,
     explain_error,
     is_database_error,
     migrate,
     python_connect,
 )
+from perdure.store.sqlite.salvage import Salvage
 
 
 class SqliteStore:
@@ -148,9 +150,13 @@ class SqliteStore:
     ) -> Page:
         """Return entries of a kind by key; with `due_before` those due by then, by (due, key)."""
         conditions = {"kind": kind, "state": state, "stream": stream, "due_before": due_before}
-        return await self._ready().query(
-            partial(reads.find, conditions=conditions, after=after, limit=limit)
-        )
+        try:
+            return await self._ready().query(
+                partial(reads.find, conditions=conditions, after=after, limit=limit)
+            )
+        except Corrupt:  # a damaged page: a list has at least the other entries
+            salvage = await to_thread.run_sync(partial(Salvage.load, self._path, records=False))
+            return salvage.find(conditions, after, limit)
 
     async def entries_of(self, stream: str) -> Sequence[Entry]:
         """Return every entry of a stream by (kind, key)."""
@@ -227,11 +233,13 @@ class SqliteStore:
                 hint=f"it may be stopped or hung: check process {lock.holder()}",
             )
         try:
+            check_not_emptied(self._path)
             connection = self._new_connection(str(self._path))
             try:
                 migrate(apply_settings(connection), self._path)
             finally:
                 connection.close()
+            lock.mark()
         except Exception as error:
             if is_database_error(error):
                 raise explain_error(error, self._path) from error

@@ -38,12 +38,14 @@ SELECT s.id, s.head - count(r.seq) FROM stream s LEFT JOIN record r ON r.sid = s
 WHERE NOT s.gone GROUP BY s.sid, s.id, s.head HAVING s.head <> count(r.seq) ORDER BY s.id;
 
 -- inspect_records --
-SELECT r.pos, s.id, r.seq, r.type, r.data FROM record r JOIN stream s ON s.sid = r.sid
+SELECT r.pos, s.id, r.seq, r.type, r.at, r.data FROM record r JOIN stream s ON s.sid = r.sid
 WHERE r.pos > $1 ORDER BY r.pos LIMIT $2;
 
 -- inspect_entries --
-SELECT key, data FROM entry
-WHERE kind = $1 AND ($2::text IS NULL OR state = $2) AND key > $3 ORDER BY key LIMIT $4;
+SELECT e.key, s.id, e.version, e.state, e.due, e.data
+FROM entry e JOIN stream s ON s.sid = e.sid
+WHERE e.kind = $1 AND ($2::text IS NULL OR e.state = $2) AND e.key > $3
+ORDER BY e.key LIMIT $4;
 
 -- inspect_streams --
 SELECT id FROM stream WHERE NOT gone ORDER BY sid;

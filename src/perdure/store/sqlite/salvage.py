@@ -1,0 +1,291 @@
+"""Rows of a damaged SQLite file: all that SQLite can still reach, by a table or by an index.
+
+One unreadable page ends an ordinary query. Here a scan continues behind it, and what a table does
+not yield is looked for in its indexes.
+"""
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import structs
+
+from perdure.store.base import Entry, Page
+from perdure.store.inspect import StoredRecord, StreamInspection
+from perdure.store.shared.paging import page_cursor, page_position
+from perdure.store.sqlite.checksums import (
+    DAMAGED,
+    checked_entry,
+    checksum_column,
+    record_checksum,
+)
+from perdure.store.sqlite.open import open_read_only
+
+_NEARBY: Final = 2_000  # rowids behind a damaged page that are tried one by one
+_FARTHEST: Final = 40  # then by powers of two
+_UNREADABLE: Final = "its page is damaged"
+_ENTRY_STREAM: Final = "SELECT rowid, sid FROM entry INDEXED BY entry_stream ORDER BY sid {order}"
+_ENTRY_KEY: Final = """
+    SELECT rowid, kind, key FROM entry INDEXED BY sqlite_autoindex_entry_1
+    ORDER BY kind {order}, key {order}
+"""
+_STREAM_ID: Final = """
+    SELECT sid, id FROM stream INDEXED BY sqlite_autoindex_stream_1 ORDER BY id {order}
+"""
+_RECORD_SEQ: Final = """
+    SELECT pos, sid, seq FROM record INDEXED BY sqlite_autoindex_record_1
+    ORDER BY sid {order}, seq {order}
+"""
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _SalvagedStream:
+    name: str
+    kind: str = ""
+    epoch: int = 0
+    holder: str | None = None
+    is_gone: bool = False
+
+
+@dataclass(slots=True)
+class Salvage:
+    """Index of the rows that can be reached, and their content on demand."""
+
+    path: Path
+    streams: dict[int, _SalvagedStream] = field(default_factory=dict)  # by sid
+    places: dict[int, dict[int, int]] = field(default_factory=dict)  # by sid: pos by seq
+    entries: list[tuple[int | None, Entry]] = field(default_factory=list)  # with sid
+
+    @classmethod
+    def load(cls, path: Path, *, records: bool = True) -> "Salvage":
+        """Find all rows that can be reached. Raises Corrupt if the schema cannot be read."""
+        salvage = cls(path)
+        with _open(path) as connection:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            salvage._find_streams(connection)
+            salvage._find_entries(connection)
+            if records:
+                salvage._find_records(connection)
+        return salvage
+
+    def find(self, conditions: Mapping[str, Any], after: str | None, limit: int) -> Page:
+        """Return a page of entries, damaged ones too, by conditions as `Store.find` has them."""
+        state, stream, due_before = (
+            conditions.get(name) for name in ("state", "stream", "due_before")
+        )
+        start = page_position(after) or (-(2**63), "")
+        places = {
+            ((entry.due or 0) if due_before is not None else 0, entry.key): entry
+            for _, entry in self.entries
+            if entry.kind == conditions["kind"]
+            and state in (None, entry.state)
+            and stream in (None, entry.stream)
+            and (due_before is None or (entry.due is not None and entry.due <= due_before))
+        }
+        rest = sorted(place for place in places if place > start)
+        has_more = len(rest) > limit > 0
+        cursor = page_cursor(rest[limit - 1]) if has_more else None
+        return Page([places[place] for place in rest[:limit]], cursor)
+
+    def names(self) -> list[str]:
+        """Return the ids of the streams that are not gone."""
+        return [stream.name for _, stream in sorted(self.streams.items()) if not stream.is_gone]
+
+    def inspection(self, name: str) -> StreamInspection | None:
+        """Return a stream with all records that can be read, and the numbers of the others."""
+        sids = [sid for sid, stream in self.streams.items() if stream.name == name]
+        if not sids:
+            return None
+        stream, places = self.streams[sids[0]], self.places.get(sids[0], {})
+        with _open(self.path) as connection:
+            records = [
+                _read_record(connection, (sids[0], seq), pos) for seq, pos in sorted(places.items())
+            ]
+        entries = [
+            (entry.kind, entry.key, entry.version, entry.data)
+            for sid, entry in self.entries
+            if sid == sids[0]
+        ]
+        return StreamInspection(
+            name,
+            stream.kind,
+            max(places, default=0),
+            stream.epoch,
+            stream.is_gone,
+            stream.holder,
+            None,
+            tuple(records),
+            entries=tuple(sorted(entries)),
+        )
+
+    def records(self) -> Iterator[tuple[str, StoredRecord]]:
+        """Yield all records that can be reached, readable or not, with their streams."""
+        with _open(self.path) as connection:
+            for sid, places in sorted(self.places.items()):
+                stream = self.streams.get(sid)
+                name = f"the stream {sid}" if stream is None else stream.name
+                for seq, pos in sorted(places.items()):
+                    yield name, _read_record(connection, (sid, seq), pos)
+
+    def holes(self) -> list[tuple[str, int]]:
+        """Return the streams with missing records, and how many each."""
+        return [
+            (self.streams[sid].name, max(places) - len(places))
+            for sid, places in sorted(self.places.items())
+            if sid in self.streams and len(places) < max(places)
+        ]
+
+    # --- finding ------------------------------------------------------------------------------
+
+    def _find_streams(self, connection: sqlite3.Connection) -> None:
+        by_index = _both_ways(connection, _STREAM_ID)
+        columns = "id, kind, epoch, holder, gone"
+        for sid, name, kind, epoch, holder, gone in _scan(connection, "stream", columns, by_index):
+            self._add_stream(sid, name)
+            if sid in self.streams and _is_text(kind) and isinstance(epoch, int):
+                self.streams[sid] = replace(
+                    self.streams[sid],
+                    kind=_text(kind),
+                    epoch=epoch,
+                    holder=_text(holder) if _is_text(holder) else None,
+                    is_gone=bool(gone),
+                )
+        for sid, name in by_index:
+            self._add_stream(sid, name)
+
+    def _add_stream(self, sid: Any, name: Any) -> None:
+        if isinstance(sid, int) and _is_text(name):
+            self.streams.setdefault(sid, _SalvagedStream(_text(name)))
+
+    def _find_records(self, connection: sqlite3.Connection) -> None:
+        by_index = _both_ways(connection, _RECORD_SEQ)
+        by_table = _scan(connection, "record", "sid, seq", by_index)
+        for pos, sid, seq in chain(by_table, by_index):
+            if all(isinstance(number, int) for number in (pos, sid, seq)) and seq > 0:
+                self.places.setdefault(sid, {}).setdefault(seq, pos)
+
+    def _find_entries(self, connection: sqlite3.Connection) -> None:
+        sids: dict[int, Any] = dict(_both_ways(connection, _ENTRY_STREAM))
+        by_index = _both_ways(connection, _ENTRY_KEY)
+        rows: dict[int, Row] = {}
+        columns = "kind, key, sid, version, state, due"
+        for rowid, *values in _scan(connection, "entry", columns, by_index):
+            rows[rowid] = tuple(values)
+        for rowid, kind, key in by_index:
+            rows.setdefault(rowid, (kind, key, sids.get(rowid), 0, b"", None))
+        self.entries = [
+            self._entry(connection, rowid, row)
+            for rowid, row in sorted(rows.items())
+            if _is_text(row[0]) and _is_text(row[1])
+        ]
+
+    def _entry(
+        self, connection: sqlite3.Connection, rowid: int, row: Row
+    ) -> tuple[int | None, Entry]:
+        kind, key, sid, version, state, due = row
+        stream = self.streams.get(sid)
+        name = "" if stream is None else stream.name
+        state = _text(state) if _is_text(state) else ""
+        entry = Entry(_text(kind), _text(key), name, version, state, due, DAMAGED)
+        sql = f"SELECT data, {checksum_column(connection)} FROM entry WHERE rowid = ?"  # noqa: S608 - no value in it
+        with suppress(sqlite3.DatabaseError, TypeError):
+            data, crc = connection.execute(sql, (rowid,)).fetchone()
+            if isinstance(data, bytes):
+                entry = checked_entry(structs.replace(entry, data=data), sid, crc)
+        return sid, entry
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a connection that returns texts as bytes: a damaged text may not be UTF-8."""
+    with open_read_only(path) as connection:
+        connection.text_factory = bytes
+        # Without this setting SQLite reads nothing of a file that is shorter than its header says.
+        connection.execute("PRAGMA writable_schema = ON")
+        yield connection
+
+
+def _read_record(connection: sqlite3.Connection, place: tuple[int, int], pos: int) -> StoredRecord:
+    """Return the record of a stream with a seq, or why it cannot be read."""
+    crc = checksum_column(connection)
+    sql = f"SELECT sid, seq, type, at, data, {crc} FROM record WHERE pos = ?"  # noqa: S608 - no value in it
+    with suppress(sqlite3.DatabaseError):
+        row = connection.execute(sql, (pos,)).fetchone()
+        if row is not None and row[:2] == place:
+            return stored_record(*row)
+    return StoredRecord(place[1], problem=_UNREADABLE)
+
+
+def stored_record(
+    sid: int, seq: int, type_: str | bytes, at: int, data: Any, crc: int | None
+) -> StoredRecord:
+    """Return the record of a row, with its problem if its content is not what was written."""
+    if not isinstance(type_, str | bytes) or not isinstance(data, bytes):
+        return StoredRecord(seq, problem="its row is damaged")
+    kind = _text(type_) if isinstance(type_, bytes) else type_
+    if crc is not None and crc != record_checksum(sid, seq, kind, at, data):
+        return StoredRecord(seq, kind, at, data, problem="its checksum is wrong")
+    return StoredRecord(seq, kind, at, data)
+
+
+def _scan(
+    connection: sqlite3.Connection, table: str, columns: str, by_index: Sequence[Row]
+) -> Iterator[Row]:
+    """Yield the rows of a table after their rowids; damaged pages are skipped."""
+    bound = max((row[0] for row in by_index if isinstance(row[0], int)), default=None)
+    sql = f"SELECT rowid, {columns} FROM {table} NOT INDEXED WHERE rowid > ? ORDER BY rowid"  # noqa: S608
+    last: int | None = 0
+    rowids: set[int] = set()
+    while last is not None:
+        try:
+            for row in connection.execute(sql, (last,)):
+                if row[0] not in rowids:
+                    rowids.add(row[0])
+                    yield row
+                if bound is None or row[0] <= bound or row[0] == last + 1:  # else it is damaged
+                    last = row[0]
+        except sqlite3.DatabaseError:
+            last = _next_start(connection, table, last, bound)
+        else:
+            return
+
+
+def _next_start(
+    connection: sqlite3.Connection, table: str, last: int, bound: int | None
+) -> int | None:
+    """Return the lowest rowid after which a row can be read; None if there is none."""
+    sql = f"SELECT rowid FROM {table} NOT INDEXED WHERE rowid > ? ORDER BY rowid LIMIT 1"  # noqa: S608
+    for step in (*range(1, _NEARBY), *(2**n for n in range(11, _FARTHEST))):
+        if bound is not None and last + step > bound:
+            return None
+        with suppress(sqlite3.DatabaseError):
+            row = connection.execute(sql, (last + step,)).fetchone()
+            return None if row is None else last + step
+    return None
+
+
+def _both_ways(connection: sqlite3.Connection, sql: str) -> Sequence[Row]:
+    """Return the rows of an index from its beginning and from its end, up to a damaged page."""
+    rows: dict[Row, None] = {}
+    for order in ("ASC", "DESC"):
+        try:
+            for row in connection.execute(sql.format(order=order)):
+                rows[row] = None
+        except sqlite3.DatabaseError:
+            continue
+        break
+    return list(rows)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, bytes)
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")
