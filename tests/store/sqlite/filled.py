@@ -38,6 +38,9 @@ def downgrade(database: Path) -> None:
     edit(
         database,
         "DROP VIEW pending_tool_calls",
+        "DROP INDEX pending_call_session",
+        "DROP INDEX pending_call_status",
+        "DROP INDEX pending_call_timeout",
         "ALTER TABLE record DROP COLUMN crc",
         "ALTER TABLE entry DROP COLUMN crc",
         "PRAGMA user_version = 1",

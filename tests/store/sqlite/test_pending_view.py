@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.store.sqlite.filled import downgrade, edit
 
 from perdure import Agent, Runtime, tool
+from perdure.store.base import Put, Record, Write
+from perdure.store.sqlite.store import SqliteStore
 from perdure.testing import ManualClock, ScriptedModel
 
 COLUMNS = [
@@ -97,14 +100,60 @@ async def test_it_is_a_view_and_no_second_copy(
         assert rows() == []
 
 
-async def test_what_the_documented_indexes_are_for_is_indexed(
+FILL = """
+    WITH RECURSIVE number (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < 5000)
+    INSERT INTO entry (kind, key, sid, version, state, data)
+    SELECT 'pending', 'p_' || n, 1, 1, 'open', CAST(json_object(
+        'id', 'p_' || n, 'sessionID', 's' || (n / 5), 'tool', 'deploy', 'input', json('{}'),
+        'status', CASE WHEN n % 100 = 0 THEN 'waiting' ELSE 'completed' END, 'timeout', n,
+        'time', json_object('created', n)) AS BLOB)
+    FROM number
+"""
+
+
+@pytest.mark.parametrize(
+    "condition, index, count",
+    [
+        ("session_id = 's77'", "pending_call_session", 5),
+        ("session_id = 's80' AND status = 'waiting'", "pending_call_session", 1),
+        ("status = 'waiting'", "pending_call_status", 50),
+        ("timeout <= 7", "pending_call_timeout", 7),
+        ("timeout IS NOT NULL AND timeout < 9 ORDER BY timeout", "pending_call_timeout", 8),
+    ],
+)
+async def test_calls_are_found_by_session_status_and_deadline_through_an_index(
+    tmp_path: Path, rows: Any, condition: str, index: str, count: int
+) -> None:
+    """S0.77"""
+    async with Runtime(f"sqlite:///{tmp_path}/h.db"):
+        edit(tmp_path / "h.db", FILL)
+        sql = f"SELECT * FROM pending_tool_calls WHERE {condition}"  # noqa: S608 - above
+        plan = [row["detail"] for row in rows(f"EXPLAIN QUERY PLAN {sql}")]
+        assert [line for line in plan if index in line] == plan, plan
+        assert len(rows(sql)) == count
+
+
+async def test_an_entry_that_is_not_json_is_not_in_the_view_and_harms_nothing(
+    tmp_path: Path, rows: Any
+) -> None:
+    store = SqliteStore(tmp_path / "h.db")
+    await store.open()
+    write = Write("s", [Record("t", b"")], create="session:a")
+    puts = [Put("pending", key, 0, "s", "open", 1, key.encode()) for key in ("{", '{"id":"p"}')]
+    await store.commit([write], puts)
+    await store.close()
+    assert [row["id"] for row in rows()] == ['{"id":"p"}']
+
+
+async def test_an_old_database_gets_the_indexes(
     tmp_path: Path, agent: Agent[str], rows: Any
 ) -> None:
-    """S0.77: by session, by status, and by deadline where there is one."""
-    async with Runtime(f"sqlite:///{tmp_path}/h.db", agents=[agent]):
-        found = rows(
-            "SELECT name, sql FROM sqlite_master WHERE tbl_name = 'entry' AND sql LIKE '%INDEX%'"
-        )
-    indexes = {row["name"]: row["sql"] for row in found}
-    assert sorted(indexes) == ["entry_due", "entry_state", "entry_stream"]
-    assert indexes["entry_due"].endswith("WHERE due IS NOT NULL")
+    """S0.77"""
+    async with Runtime(f"sqlite:///{tmp_path}/h.db", agents=[agent]) as rt:
+        await rt.session("s1", agent=agent).run("Go")
+    downgrade(tmp_path / "h.db")
+    async with Runtime(f"sqlite:///{tmp_path}/h.db", agents=[agent]) as rt:
+        (call, *_) = (await rt.session("s1").get()).pending
+        await rt.submit_result(call.id, "up")
+        assert len(rows("SELECT * FROM pending_tool_calls WHERE session_id = 's1'")) == 3
+    assert rows("PRAGMA integrity_check") == [{"integrity_check": "ok"}]

@@ -2,7 +2,7 @@
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -231,15 +231,28 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for script in steps[version:]:
-            for statement in _statements(script):
-                connection.execute(statement)
+        for statement in _missing_statements(connection, steps[version:]):
+            connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {len(steps)}")
         connection.execute("COMMIT")
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
+
+
+def _missing_statements(connection: sqlite3.Connection, scripts: Sequence[str]) -> Iterator[str]:
+    """Yield statements; without SQLite's JSON functions none that creates an index by them."""
+    try:
+        connection.execute("SELECT json_valid('{}')").fetchone()
+    except connection.Error:
+        has_json = False
+    else:
+        has_json = True
+    for script in scripts:
+        for statement in _statements(script):
+            if has_json or "CREATE INDEX pending_call_" not in statement:
+                yield statement
 
 
 def migrations() -> list[str]:
