@@ -273,3 +273,39 @@ def test_a_request_that_nobody_could_answer_is_refused_when_it_is_created(name: 
     with pytest.raises(Refused) as caught:
         INVALID[name]()
     assert caught.value.code == "QUESTION_INVALID"
+
+
+async def test_the_request_shows_the_details_of_an_approval_and_the_answers_of_a_question(
+    runtime: MakeRuntime,
+) -> None:
+    """S4.6"""
+
+    @tool(name="transfer")
+    def form(cents: int, ctx: Context) -> str:
+        """Transfer money to a person of three."""
+        if not ctx.decisions:
+            raise ApprovalRequired("Send it?", details={"risk": "high"})
+        if len(ctx.answers) == 0:
+            raise InputRequired("Who?", choices=["ana", "bob"])
+        if len(ctx.answers) == 1:
+            raise InputRequired("When?", schema={"type": "integer"})
+        return "sent"
+
+    shop = transfer_agent(form)
+    async with runtime(shop) as rt:
+        (call,) = (await paused(rt, shop)).pending
+        shown = [call.request]
+        await rt.approve(call.id, by="ana")
+        for answer in ("bob", 5):
+            (call,) = (await rt.session("s", agent=shop).run()).pending
+            shown.append(call.request)
+            await rt.respond(call.id, answer, by="ana")
+        events = [event for event in await rt.session("s").events() if event.type == "pending"]
+        assert [event.data["request"] for event in events] == shown
+    data = [request["parts"][1]["data"] for request in shown if request]
+    names = ("details", "choices", "schema")
+    assert [{name: item[name] for name in names if name in item} for item in data] == [
+        {"details": {"risk": "high"}},
+        {"choices": ["ana", "bob"]},
+        {"schema": {"type": "integer"}},
+    ]

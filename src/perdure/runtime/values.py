@@ -143,6 +143,9 @@ class PendingCall:
             task_id=self.task_id,
             pending_id=self.id,
             expires_at=self.expires_at and round(self.expires_at.timestamp() * 1000),
+            details=self.details and dict(self.details),
+            schema=self.schema and dict(self.schema),
+            choices=self.choices and list(self.choices),
         )
 
     def mark_started(self) -> Awaitable[None]:

@@ -6,7 +6,7 @@ import pytest
 
 from perdure.cli.settings import Settings
 from perdure.cli.terminal import live as module
-from perdure.cli.terminal.live import LivePrinter
+from perdure.cli.terminal.live import LivePrinter, pending_line
 from perdure.cli.terminal.terminal import Terminal
 
 ANSWER = {"type": "assistant", "timestamp": 1, "data": {"content": "I pay."}}
@@ -54,3 +54,19 @@ def test_where_nobody_watches_only_events_are_printed(capsys: pytest.CaptureFixt
     quiet.print_item(delta("args", '{"order": 991}', "c1"))
     quiet.print_item(ANSWER)
     assert capsys.readouterr().out == "I pay.\n"
+
+
+@pytest.mark.parametrize(
+    "answers, text",
+    [
+        ({}, ""),
+        ({"choices": ["red", "blue", 5]}, " (red or blue or 5)"),
+        (
+            {"schema": {"type": "integer"}},
+            ' (JSON of the schema {"type": "integer"})',
+        ),
+    ],
+)
+def test_a_question_shows_which_answers_it_accepts(answers: dict[str, Any], text: str) -> None:
+    pending = {"tool": "pick", "kind": "question", "prompt": "Which?", **answers}
+    assert pending_line(pending, None, 0) == f"⏸ asks: Which?{text}"

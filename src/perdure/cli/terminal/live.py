@@ -1,5 +1,6 @@
 """Live output of a run: streamed text, and a line for each call and event."""
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -218,7 +219,8 @@ def pending_line(pending: Mapping[str, Any], expires_at: int | None, now: int) -
             reason = again if pending.get("reason") == "interrupted" else ""
             return f"⏸ {call} needs {_approvals(pending)}{reason}{expires}"
         case "question":
-            return f"⏸ asks: {line(pending.get('prompt') or call, 300)}{expires}"
+            prompt = line(pending.get("prompt") or call, 300)
+            return f"⏸ asks: {prompt}{_answers(pending)}{expires}"
         case "timer":
             remaining = f" for another {age(expires_at - now)}" if expires_at else ""
             return f"⏲ {call} waits{remaining}"
@@ -228,6 +230,15 @@ def pending_line(pending: Mapping[str, Any], expires_at: int | None, now: int) -
             ref = pending.get("externalRef")
             external = f" (external ref {line(ref, 80)})" if ref else ""
             return f"⏳ {call} waits for its result{external}{expires}"
+
+
+def _answers(pending: Mapping[str, Any]) -> str:
+    """Return which answers a question accepts: ` (red or blue)`, or the schema of the answer."""
+    if choices := pending.get("choices"):
+        texts = [item if isinstance(item, str) else json.dumps(item) for item in choices]
+        return f" ({line(' or '.join(texts), 300)})"
+    schema = pending.get("schema")
+    return f" (JSON of the schema {line(json.dumps(schema), 300)})" if schema else ""
 
 
 def _approvals(pending: Mapping[str, Any]) -> str:

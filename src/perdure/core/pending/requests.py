@@ -7,6 +7,7 @@ from perdure.core.literals import CallKind, DecisionKind
 from perdure.core.pending.record import PendingRecord
 
 _OPTIONS: Final[tuple[DecisionKind, ...]] = ("approve", "deny")
+_OPTIONAL: Final = ("details", "schema", "choices")  # data that only some tools give
 _INTERACTIONS: Final[dict[CallKind, str]] = {"approval": "tool_approval"}
 
 
@@ -25,6 +26,9 @@ def approval_request(record: PendingRecord) -> dict[str, Any]:
         task_id=record.task_id,
         pending_id=record.id,
         expires_at=record.timeout,
+        details=record.details,
+        schema=record.schema,
+        choices=record.choices,
     )
 
 
@@ -39,6 +43,9 @@ def event_request(data: Mapping[str, Any]) -> dict[str, Any]:
         task_id=data.get("taskID"),
         pending_id=data.get("pendingID"),
         expires_at=data.get("expiresAt"),
+        details=data.get("details"),
+        schema=data.get("schema"),
+        choices=data.get("choices"),
     )
 
 
@@ -56,7 +63,7 @@ def request_message(
         "tool_name": data.pop("tool_name"),
         "tool_input": data.pop("tool_input"),
         "options": options,
-        **data,
+        **{name: value for name, value in data.items() if name not in _OPTIONAL or value},
     }
     parts = [{"type": "text", "text": prompt or ""}, {"type": "data", "data": shown}]
     return {"role": "agent", "parts": parts, "task_id": data["task_id"]}
