@@ -81,6 +81,18 @@ async def test_what_a_tunnel_passes_on_is_not_from_this_machine(
     assert (await client.get("/sessions")).status_code == status
 
 
+async def test_a_request_through_a_proxy_learns_that_the_server_needs_tokens(
+    rt: Runtime, client_of: MakeClient
+) -> None:
+    made = setup(ServerConfig(), None, None)
+    app = application(rt, made.authenticate, made.rules)
+    client = client_of(app, as_=None, headers={"Host": "127.0.0.1:4747", "Via": "1.1 box"})
+    for headers in ({}, {"Authorization": "Bearer sesame"}):
+        refusal = (await client.get("/sessions", headers=headers)).json()
+        assert refusal["code"] == "NOT_AUTHENTICATED"
+        assert "through a proxy or tunnel, so set server.tokens" in refusal["hint"]
+
+
 def test_the_known_hosts_are_loopback_the_public_one_and_the_configured_one() -> None:
     rules = setup(ServerConfig(host="Box.example"), "t", "https://agents.example/base").rules
     for good in ("localhost:4747", "127.0.0.1", "[::1]:80", "box.example", "agents.example:443"):

@@ -61,12 +61,13 @@ def local_authenticator(hosts: Collection[str]) -> Authenticate:
 
     async def authenticate(request: Request) -> Principal | None:
         is_local = host_name(request.headers.get("host", "")) in hosts
-        return LOCAL if is_local and not _is_forwarded(request) else None
+        return LOCAL if is_local and not is_forwarded(request) else None
 
     return authenticate
 
 
-def _is_forwarded(request: Request) -> bool:
+def is_forwarded(request: Request) -> bool:
+    """Return whether a proxy, CDN or tunnel forwarded the request, by its headers."""
     return any(
         name in _PROXY_HEADERS or name.startswith(_PROXY_PREFIXES) for name in request.headers
     )

@@ -24,7 +24,7 @@ from perdure.core.session.naming import MAX_ID, check_id, check_tenant
 from perdure.core.webhooks import signatures as webhooks
 from perdure.errors import NotAllowed, NotFound, PerdureError
 from perdure.runtime.sessions.service import Service
-from perdure.serve.http.auth import LOCAL, SIGNED, Authenticate
+from perdure.serve.http.auth import LOCAL, SIGNED, Authenticate, is_forwarded
 from perdure.serve.http.errors import not_authenticated, rate_limited, too_many_bodies
 from perdure.serve.http.middleware import BODY_SHARE
 from perdure.serve.http.responses import decode_body
@@ -167,7 +167,9 @@ class Requires:
         app_state = get_app_state(request)
         principal = await app_state.authenticate(request)
         if principal is None:
-            raise not_authenticated(has_token="authorization" in request.headers)
+            raise not_authenticated(
+                has_token="authorization" in request.headers, is_forwarded=is_forwarded(request)
+            )
         tenant = request.query_params.get("tenant")
         scope = RequestScope(
             request, app_state, principal, _visible_tenant(app_state, principal, tenant)

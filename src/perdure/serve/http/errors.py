@@ -79,18 +79,18 @@ def internal_error_response() -> Response:
     return error_response(_UNEXPECTED)
 
 
-def not_authenticated(*, has_token: bool) -> NotAllowed:
+def not_authenticated(*, has_token: bool, is_forwarded: bool) -> NotAllowed:
     """Return the error for a caller whose token is wrong, or who sent none."""
-    if has_token:
-        return NotAllowed(
-            "the token of this request is wrong",
-            code="NOT_AUTHENTICATED",
-            hint="send a token of this server as Authorization: Bearer TOKEN",
+    hint = f"send {'a token of this server' if has_token else 'it'} as Authorization: Bearer TOKEN"
+    if is_forwarded:
+        hint += (
+            "; a server without tokens accepts no request through a proxy or tunnel,"
+            " so set server.tokens there"
         )
     return NotAllowed(
-        "this request needs a token",
+        "the token of this request is wrong" if has_token else "this request needs a token",
         code="NOT_AUTHENTICATED",
-        hint="send it as Authorization: Bearer TOKEN",
+        hint=hint,
     )
 
 
