@@ -159,7 +159,8 @@ def check_remembered_rule(
         raise Refused(
             f"the rule {text!r} covers every call of every tool of this session",
             code="RULE_COVERS_EVERY_TOOL",
-            hint=f"name a tool, such as {tool}; or confirm it: --yes, or allTools over HTTP",
+            hint=f"name a tool, such as {tool}; or confirm it: --yes, all_tools=True in Python, "
+            "or allTools over HTTP",
         )
     if not rule.is_match((tool,), params):
         raise Refused(
