@@ -61,6 +61,7 @@ async def store_with(calls: int) -> Watched:
             return 65_000
 
     store = Watched(Clock())
+    await store.open()
     store.asked = []
     await store.commit(
         [Write("s", create="session")],
