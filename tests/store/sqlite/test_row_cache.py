@@ -120,6 +120,7 @@ async def test_batches_of_two_stores_on_one_file_answer_as_memory_does_one_by_on
 ) -> None:
     clock, chance = HandClock(), Chance(seed)
     reference = MemoryStore(clock)
+    await reference.open()
     stores = [SqliteStore(database, clock=clock) for _ in range(2)]
     for store in stores:
         await store.open()
