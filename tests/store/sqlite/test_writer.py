@@ -13,7 +13,7 @@ from anyio.lowlevel import checkpoint
 from perdure.errors import StoreError
 from perdure.store.base import Put, Record, Release, Unavailable, Unknown, Write
 from perdure.store.shared.file_lock import WriteLock
-from perdure.store.sqlite.commands import _CLAIM_OLDEST, _NOTHING_TO_CLAIM
+from perdure.store.sqlite.commands import _CLAIM_OLDEST, _HOLDERS, _NOTHING_DUE
 from perdure.store.sqlite.open import BUSY_S, WAL_LIMIT_BYTES
 from perdure.store.sqlite.reads import ANY, SMALL, find
 from perdure.store.sqlite.store import SqliteStore
@@ -314,7 +314,8 @@ async def test_what_is_found_by_due_time_is_found_by_its_index(
         find(explained, ANY, dict(conditions), "1:k", 10)
     find(explained, SMALL, {"kind": "pending", "stream": "s", "state": "open"}, None, 10)
     explained.execute(_CLAIM_OLDEST, ("session", 9, 10))
-    explained.execute(_NOTHING_TO_CLAIM, ("w", 9, "session", 9))
+    explained.execute(_HOLDERS, ())
+    explained.execute(_NOTHING_DUE, ("session", 9))
     connection.close()
     scans = [plan for plan in plans if plan.startswith("SCAN") and "CONSTANT" not in plan]
     assert [plan for plan in scans if plan != "SCAN holder"] == []

@@ -1,20 +1,19 @@
 """Commands that write a SQLite file: commits, claims, reaps and heartbeats, with their SQL."""
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, assert_never
 
 from perdure.errors import StoreError
 from perdure.store.base import Lease, Lost, StoreRefusal
 from perdure.store.judge import Commit, due_after_reaping, judge
+from perdure.store.sqlite.lease_ends import LeaseEnds
 from perdure.store.sqlite.row_cache import RowCache
 from perdure.store.sqlite.side_files import LivenessLock
 
-_NO_EXPIRED = "SELECT NOT EXISTS (SELECT 1 FROM holder WHERE until <= ?)"
-_NOTHING_TO_CLAIM = """
-    SELECT EXISTS (SELECT 1 FROM holder WHERE name = ?)
-       AND NOT EXISTS (SELECT 1 FROM holder WHERE until <= ?)
-       AND NOT EXISTS (SELECT 1 FROM stream WHERE kind = ? AND holder IS NULL AND due <= ?)
+_HOLDERS = "SELECT name, until FROM holder"
+_NOTHING_DUE = """
+    SELECT NOT EXISTS (SELECT 1 FROM stream WHERE kind = ? AND holder IS NULL AND due <= ?)
 """
 _CLAIM_OLDEST = """
     SELECT sid, id, (SELECT max(seq) FROM record WHERE record.sid = stream.sid), epoch, tries
@@ -60,6 +59,7 @@ class CommandExecutor:
 
     def __init__(self, connection: sqlite3.Connection, liveness: LivenessLock) -> None:
         self._liveness = liveness
+        self._lease_ends = LeaseEnds(liveness.lease_ms)
         self._dead: list[str] = []  # holders whose process has ended, until they are reaped
         self._execute = connection.execute
         self._executemany = connection.executemany
@@ -83,7 +83,7 @@ class CommandExecutor:
             case Claim():
                 return self._claim(command, now)
             case Reap():
-                return self._reap_dead(command.now)
+                return self._reap_dead(command.now, now)
             case Renew():
                 return self._renew(command, now)
             case _:
@@ -91,13 +91,15 @@ class CommandExecutor:
 
     def has_nothing_for(self, command: Claim | Reap, now: int) -> bool:
         """Return whether the command would change nothing; needs no transaction."""
-        if self._has_dead():
+        rows = self._holders()
+        instant = command.now if isinstance(command, Reap) else now
+        if self._dead_holders(rows, instant, now):
             return False
         if isinstance(command, Reap):
-            row = self._execute(_NO_EXPIRED, (command.now,)).fetchone()
-        else:
-            values = (command.holder, now, command.kind, now)
-            row = self._execute(_NOTHING_TO_CLAIM, values).fetchone()
+            return True
+        if all(name != command.holder for name, _ in rows):
+            return False
+        row = self._execute(_NOTHING_DUE, (command.kind, now)).fetchone()
         return bool(row[0])
 
     def _commit(self, commit: Commit, now: int) -> CommandResult:
@@ -117,7 +119,7 @@ class CommandExecutor:
     def _claim(self, claim: Claim, now: int) -> CommandResult:
         if not self._has_reaped:  # a transaction has one instant, so once is enough
             self._has_reaped = True
-            self._reap_dead(now)
+            self._reap_dead(now, now)
         if not self._is_alive(claim.holder):
             return Lost(f"the heartbeat of {claim.holder} is over, so it cannot claim")
         limit = max(claim.limit, 0)  # SQLite takes a negative one for "no limit"
@@ -136,24 +138,24 @@ class CommandExecutor:
             for _, stream, head, epoch, tries in due
         ]
 
-    def _reap_dead(self, now: int) -> int:
-        """Reap the holders that are expired or whose process has ended, and count them."""
-        expired = self._execute("SELECT name FROM holder WHERE until <= ?", (now,)).fetchall()
-        holders = {name for (name,) in expired}
-        if self._has_dead():
-            holders.update(self._dead)
+    def _reap_dead(self, instant: int, now: int) -> int:
+        """Reap the holders that are dead at an instant, and count them."""
+        holders = self._dead_holders(self._holders(), instant, now)
         if holders:
             self.flush()
-            self._remove_holders(holders, now)
+            self._remove_holders(holders, instant)
         self._dead = []
         return len(holders)
 
-    def _has_dead(self) -> bool:
-        """Return whether there are holders whose process is known to have ended."""
+    def _holders(self) -> list[tuple[str, int]]:
+        return self._execute(_HOLDERS).fetchall()
+
+    def _dead_holders(self, rows: Sequence[tuple[str, int]], instant: int, now: int) -> set[str]:
+        """Return the holders that are expired at an instant, or whose process has ended."""
         if self._liveness.is_check_due():
-            names = self._execute("SELECT name FROM holder").fetchall()
-            self._dead += self._liveness.dead_holders(name for (name,) in names)
-        return bool(self._dead)
+            self._dead += self._liveness.dead_holders(name for name, _ in rows)
+        expired = (name for name, until in rows if until <= instant)
+        return {*expired, *self._lease_ends.ended(rows, now), *self._dead}
 
     def _renew(self, renew: Renew, now: int) -> CommandResult:
         if renew.join == self._is_alive(renew.holder):
@@ -168,9 +170,10 @@ class CommandExecutor:
             self._remove_holders([renew.holder], until)
             self._liveness.release(renew.holder)
         elif renew.join:
-            self._liveness.acquire(renew.holder)
+            self._liveness.acquire(renew.holder, renew.ttl_ms)
             self._execute("INSERT INTO holder (name, until) VALUES (?, ?)", (renew.holder, until))
         else:
+            self._liveness.lengthen(renew.holder, renew.ttl_ms)
             self._execute("UPDATE holder SET until = ? WHERE name = ?", (until, renew.holder))
         return until
 

@@ -16,6 +16,7 @@ from perdure.store.shared.signal import BroadcastCallback
 _ADDRESS_LIMIT = 100  # bytes; a unix socket's address has 104 or 108, by system
 _LIST_INTERVAL_S = 1.0
 _CHECK_INTERVAL_S = 0.1
+_LONGEST_LEASE_MS = 3_600_000  # assumed of a holder whose file does not say
 _WAKE = b"!"
 _BROADCAST = b"~"  # then the topic, a zero byte, and the data
 _LARGEST = 64 * 1024  # bytes of one broadcast
@@ -27,7 +28,7 @@ class LivenessLock:
 
     Each holder keeps an flock on a file of its own, which the kernel frees when the process ends,
     however it ends. A frozen process keeps it. Where the file cannot be created, or was removed,
-    the lease alone decides.
+    the lease alone decides. The file contains the length of the lease, in ms.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -35,7 +36,7 @@ class LivenessLock:
         self._own: dict[str, int] = {}
         self._checked_at = 0.0
 
-    def acquire(self, holder: str) -> None:
+    def acquire(self, holder: str, lease_ms: int) -> None:
         """Take the lock of a new holder, before other processes can see its row."""
         if holder in self._own:  # its transaction is retried
             return
@@ -43,7 +44,21 @@ class LivenessLock:
             self._folder.mkdir(exist_ok=True)
             fd = os.open(self._path(holder), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             self._own[holder] = fd
+            os.pwrite(fd, b"%d" % lease_ms, 0)
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def lengthen(self, holder: str, lease_ms: int) -> None:
+        """Record that a holder has a longer lease than before."""
+        if lease_ms > self.lease_ms(holder):
+            with contextlib.suppress(OSError), self._path(holder).open("r+b") as file:
+                file.write(b"%d" % lease_ms)
+
+    def lease_ms(self, holder: str) -> int:
+        """Return the length of a holder's lease, or the longest one if its file does not say."""
+        try:
+            return int(self._path(holder).read_bytes())
+        except (OSError, ValueError):  # an earlier version left the file empty
+            return _LONGEST_LEASE_MS
 
     def release(self, holder: str) -> None:
         """Release the lock of a holder that was removed."""
