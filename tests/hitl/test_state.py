@@ -154,6 +154,7 @@ def test_what_cannot_be_read_is_told(data: bytes, why: str) -> None:
         deserialize_execution_state(data)
     assert caught.value.message.startswith(why)
     assert caught.value.code == "STATE_CORRUPT"
+    assert caught.value.hint
 
 
 def test_a_state_as_go_writes_it_is_read() -> None:

@@ -96,7 +96,11 @@ def _message_events(message: Mapping[str, Any], agent: str, task: str | None) ->
 
 
 def _broken(reason: str) -> Refused:
-    return Refused(f"failed to load execution state: {reason}", code="STATE_CORRUPT")
+    return Refused(
+        f"failed to load execution state: {reason}",
+        code="STATE_CORRUPT",
+        hint="correct the history or the current turn of the state, or load it again",
+    )
 
 
 _REQUIRED: Final = {"text": "text", "file": "mediaType"}  # by type of a part

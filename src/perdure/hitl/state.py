@@ -166,14 +166,23 @@ def _upgrade(data: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise _broken(f"{version!r} is not a version")
     if version > VERSION:
-        raise _broken(f"version {version} is newer than this perdure reads ({VERSION})")
+        raise Refused(
+            "failed to load execution state: "
+            f"version {version} is newer than this perdure reads ({VERSION})",
+            code="STATE_CORRUPT",
+            hint="load it with the perdure that wrote it, or a newer one",
+        )
     for step in range(version, VERSION):
         data = UPGRADES[step](data)
     return data
 
 
 def _broken(reason: str) -> Refused:
-    return Refused(f"failed to load execution state: {reason}", code="STATE_CORRUPT")
+    return Refused(
+        f"failed to load execution state: {reason}",
+        code="STATE_CORRUPT",
+        hint="pass what hitl.serialize_execution_state returned, unchanged",
+    )
 
 
 # --- secrets --------------------------------------------------------------------------------------

@@ -150,7 +150,11 @@ def json_object(value: Any) -> dict[str, Any]:
     try:
         return msgspec.json.decode(encode_value(value, "input"), type=dict[str, Any])
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise Refused(f"input is not a JSON object: {error}", code="ARGS_INVALID") from error
+        raise Refused(
+            f"input is not a JSON object: {error}",
+            code="ARGS_INVALID",
+            hint='pass a dict of JSON values, such as {"branch": "main"}',
+        ) from error
 
 
 def submit_command(result: str | Mapping[str, Any]) -> SubmitResult:
