@@ -1,5 +1,6 @@
 """The writer of the SQLite store: what shares a transaction, and what a failure does to it."""
 
+import os
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
@@ -271,7 +272,7 @@ async def test_the_write_ahead_log_stays_bounded(store: SqliteStore, database: P
     wal = database.with_name("perdure.db-wal")
     largest = 0
     for _ in range(60):
-        await store.commit([Write("s", [Record("blob", bytes(1_000_000))])])
+        await store.commit([Write("s", [Record("blob", os.urandom(1_000_000))])])
         largest = max(largest, size(wal))
     assert largest < WAL_LIMIT_BYTES + 3_000_000
     assert size(database) > 30_000_000
@@ -280,7 +281,7 @@ async def test_the_write_ahead_log_stays_bounded(store: SqliteStore, database: P
 async def test_after_a_quiet_second_the_log_is_in_the_database(
     store: SqliteStore, database: Path
 ) -> None:
-    await store.commit([Write("s", [Record("blob", bytes(500_000))], create="session")])
+    await store.commit([Write("s", [Record("blob", os.urandom(500_000))], create="session")])
     until = time.monotonic() + 10
     while size(database) < 500_000:
         assert time.monotonic() < until

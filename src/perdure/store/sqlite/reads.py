@@ -9,6 +9,7 @@ from perdure.errors import Corrupt
 from perdure.store.base import Census, Entry, Feed, Gone, NoStream, Page, Record, Slice
 from perdure.store.shared.paging import PagePosition, check_complete, page_cursor, page_position
 from perdure.store.sqlite.checksums import DAMAGED, checked_entry, record_checksum
+from perdure.store.sqlite.packed_data import unpack
 
 T = TypeVar("T")
 
@@ -289,6 +290,10 @@ def _record(row: tuple[Any, ...], stream: str, bounds: Bounds) -> Record:
             hint="run perdure doctor",
             details={"stream": stream, "seq": seq},
         )
+    if crc is not None:
+        data = unpack(data, 0 if bounds is ANY else bounds.bytes)
+        if data is None:
+            raise TooLarge
     return Record(type_, data, at, seq, pos, stream)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from perdure.store.base import Entry, Lease, Write
 from perdure.store.judge import Changes, Commit, Rows, StreamRow, row_after_claim
 from perdure.store.sqlite.checksums import checked_entry, entry_checksum, record_checksum
+from perdure.store.sqlite.packed_data import pack
 
 _LOAD_STREAM = """
     SELECT sid, kind, (SELECT max(seq) FROM record WHERE record.sid = stream.sid),
@@ -209,7 +210,10 @@ class RowCache:
         self._run(changes)
 
     def _flush_records(self) -> None:
-        rows = [(*row, record_checksum(*row)) for row in self._new_records]
+        packed = [
+            (sid, seq, type_, at, pack(data)) for sid, seq, type_, at, data in self._new_records
+        ]
+        rows = [(*row, record_checksum(*row)) for row in packed]
         first = len(rows) % _TOGETHER
         if first:
             self._executemany(_ADD_RECORD, rows[:first])

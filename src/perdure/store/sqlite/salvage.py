@@ -24,6 +24,7 @@ from perdure.store.sqlite.checksums import (
     record_checksum,
 )
 from perdure.store.sqlite.open import open_read_only
+from perdure.store.sqlite.packed_data import unpack
 
 _NEARBY: Final = 2_000  # rowids behind a damaged page that are tried one by one
 _FARTHEST: Final = 40  # then by powers of two
@@ -231,7 +232,7 @@ def stored_record(
     kind = _text(type_) if isinstance(type_, bytes) else type_
     if crc is not None and crc != record_checksum(sid, seq, kind, at, data):
         return StoredRecord(seq, kind, at, data, problem="its checksum is wrong")
-    return StoredRecord(seq, kind, at, data)
+    return StoredRecord(seq, kind, at, data if crc is None else unpack(data))
 
 
 def _scan(
