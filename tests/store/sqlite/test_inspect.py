@@ -2,6 +2,7 @@
 
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -9,9 +10,10 @@ import pytest
 from tests.store.sqlite.filled import downgrade, edit, fill, fill_file
 
 from perdure.errors import Corrupt, SchemaNewer, StoreError
+from perdure.store.base import Record, Write
 from perdure.store.memory import MemoryStore
 from perdure.store.sqlite import inspect as care
-from perdure.store.sqlite.open import open_read_only
+from perdure.store.sqlite.open import PAGE_BYTES, open_read_only
 from perdure.store.sqlite.store import SqliteStore
 
 
@@ -96,3 +98,38 @@ async def test_an_old_file_is_looked_at_without_being_changed(
     await store.open()
     await store.close()
     assert care.SqliteInspector(old).vitals(0).schema == care.known_schema()
+
+
+async def test_damage_is_not_reported_while_another_process_writes(
+    store: SqliteStore, database: Path
+) -> None:
+    await fill(store)
+    look, reports = care.SqliteInspector(database), list[str]()
+
+    def inspect() -> None:
+        for _ in range(50):
+            reports.extend(look.damage())
+
+    async def write() -> None:
+        while True:
+            await store.commit([Write("s//s0", [Record("user", b"{}")])])
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(write)
+        await anyio.to_thread.run_sync(inspect)
+        group.cancel_scope.cancel()
+    assert reports == []
+
+
+def test_an_index_that_has_lost_its_rows_is_damage(database: Path) -> None:
+    anyio.run(fill_file, database)
+    with closing(sqlite3.connect(database)) as raw:
+        roots = dict(raw.execute("SELECT name, rootpage FROM sqlite_master"))
+    data = bytearray(database.read_bytes())
+    source, target = roots["entry_stream"] - 1, roots["sqlite_autoindex_entry_1"] - 1
+    page = data[source * PAGE_BYTES : (source + 1) * PAGE_BYTES]
+    data[target * PAGE_BYTES : (target + 1) * PAGE_BYTES] = page
+    database.write_bytes(data)
+    assert care.SqliteInspector(database).damage() == [
+        "table entry and its index differ (3 rows, 3 keys)"
+    ]

@@ -22,6 +22,7 @@ from perdure.runtime.transfer.imports import ImportReport
 from perdure.runtime.transfer.salvaged import salvaged_session
 from perdure.store.base import Gone, NoStream
 from perdure.store.inspect import StoreInspector
+from perdure.store.sqlite.inspect import SqliteInspector
 
 
 def export_sessions(
@@ -40,10 +41,24 @@ def export_sessions(
         if not every:
             raise
         export.damaged.append(error)
-    if export.damaged and every:
-        export.salvage(inspection(settings)[0], settings.tenant)
+    if every:
+        _salvage(export, settings)
     export.finish()
     return 0
+
+
+def _salvage(export: "_ExportedSessions", settings: Settings) -> None:
+    """Export what a list has not found, if the database is damaged."""
+    try:
+        inspector, _ = inspection(settings)
+    except Refused:  # a store in memory
+        return
+    # Without an error, too: sessions that an index has lost are in no list.
+    damage = inspector.damage() if isinstance(inspector, SqliteInspector) else []
+    if damage and not export.damaged:
+        export.damaged.append(Corrupt(f"SQLite: {damage[0]}"))
+    if export.damaged:
+        export.salvage(inspector, settings.tenant)
 
 
 class _ExportedSessions:
@@ -75,7 +90,6 @@ class _ExportedSessions:
 
     def salvage(self, inspector: StoreInspector, tenant: str | None) -> None:
         """Look for more events of damaged sessions, and for sessions that were not found."""
-        inspector.damage()
         for stream in inspector.streams():
             names = parse_session_stream(stream)
             if names is None or names in self._complete or tenant not in (None, names[0]):

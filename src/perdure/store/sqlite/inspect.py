@@ -93,6 +93,13 @@ _CONTENT = """
 """
 _ENTRIES = f"{_ENTRY} WHERE kind = ? AND (?2 IS NULL OR state = ?2) ORDER BY key"
 
+# What a table and the index of its key have in common, without sorting either.
+_DIGESTS = {
+    "stream": "count(*), total(sid), total(length(id)), min(id), max(id)",
+    "record": "count(*), total(pos), total(sid), total(seq), total(sid * seq)",
+    "entry": "count(*), total(length(kind)), total(length(key)), min(key), max(key)",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class LinkedSqlite:
@@ -265,15 +272,16 @@ def _stream(connection: sqlite3.Connection, stream: str) -> StreamInspection | N
 
 
 def _damage(connection: sqlite3.Connection, pragma: str) -> list[str]:
+    connection.execute("BEGIN")  # one moment: other processes may be writing
     texts = [str(text) for (text,) in connection.execute(f"PRAGMA {pragma}") if text != "ok"]
-    if not texts:  # the quick check compares no index, and an empty one hides its rows
-        for table in ("stream", "record", "entry"):
+    if not texts:  # the quick check compares no index, and rows that are not in it are not found
+        for table, digest in _DIGESTS.items():
             rows, keys = (
-                connection.execute(f"SELECT count(*) FROM {table} {source}").fetchone()[0]  # noqa: S608 - ours
+                connection.execute(f"SELECT {digest} FROM {table} {source}").fetchone()  # noqa: S608 - ours
                 for source in ("NOT INDEXED", f"INDEXED BY sqlite_autoindex_{table}_1")
             )
             if rows != keys:
-                texts.append(f"table {table} has {rows} rows, and its index {keys}")
+                texts.append(f"table {table} and its index differ ({rows[0]} rows, {keys[0]} keys)")
     return texts
 
 
