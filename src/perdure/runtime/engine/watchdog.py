@@ -86,7 +86,7 @@ class Watchdog:
             beat_at = self._beat_at
             if block is not None and beat_at != block.since:
                 duration_s = beat_at - block.since
-                logger.warning("%s had blocked the event loop for %.1f s", block.label, duration_s)
+                logger.warning("%s blocked the event loop for %.1f s", block.label, duration_s)
                 block = None
             is_late = turn.at - beat_at >= BLOCKED_S and not turn.is_starved_since(last_turn)
             if block is None and is_late:
