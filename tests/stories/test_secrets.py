@@ -17,6 +17,7 @@ from tests.support.server_project import CI, OPS, make_project
 
 from perdure.client import Client
 from perdure.errors import NotAllowed
+from perdure.store.sqlite.packed_data import unpack
 
 HOOK, OUT = "hook-secret-b7d1f0", "out-secret-9e42aa"
 PASSWORD, PIN = "hunter2-3f8e11c0", "4711-90aa-77ef"
@@ -180,7 +181,7 @@ async def test_the_store_keeps_what_must_run_and_no_token(server: Server) -> Non
     await told(server)
     server.stop()
     with closing(sqlite3.connect(server.folder / "perdure.db")) as raw:
-        kept = b"\n".join(bytes(data) for (data,) in raw.execute("SELECT data FROM record"))
+        kept = b"\n".join(unpack(data) or b"" for (data,) in raw.execute("SELECT data FROM record"))
         kept += b"\n".join(bytes(data) for (data,) in raw.execute("SELECT data FROM entry"))
     assert PASSWORD.encode() in kept
     assert not any(secret.encode() in kept for secret in (OPS, CI, HOOK, WRONG))

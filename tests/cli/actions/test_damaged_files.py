@@ -17,6 +17,7 @@ from tests.support.damage import damage_file
 
 from perdure import Agent, File, Runtime, tool
 from perdure.cli.root import cli
+from perdure.store.sqlite.packed_data import unpack
 from perdure.testing import ScriptedModel
 
 CASES = 200
@@ -122,7 +123,7 @@ class Sound:
         self.content = contents(path)
         self.rows = {row[0]: row for row in self.content[0]}
         with closing(sqlite3.connect(path)) as raw:
-            stored = raw.execute(sql).fetchall()
+            stored = [(*row, unpack(data)) for *row, data in raw.execute(sql)]
         self.files = {row[1].removeprefix("blob/").encode(): row[0] for row in stored}
         self.events = {
             pos: (stream.removeprefix("s//"), *rest)

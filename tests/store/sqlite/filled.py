@@ -4,6 +4,7 @@ import sqlite3
 from pathlib import Path
 
 from perdure.store.base import Put, Record, Write
+from perdure.store.sqlite.packed_data import unpack
 from perdure.store.sqlite.store import SqliteStore
 
 
@@ -34,7 +35,11 @@ def edit(database: Path, *statements: str) -> None:
 
 
 def downgrade(database: Path) -> None:
-    """Make a database one of the first schema."""
+    """Make a database one of the first schema, whose records are not compressed."""
+    raw = sqlite3.connect(database, isolation_level=None)
+    raw.create_function("unpack", 1, unpack)
+    raw.execute("UPDATE record SET data = unpack(data)")
+    raw.close()
     edit(
         database,
         "DROP VIEW pending_tool_calls",
