@@ -5,7 +5,9 @@ Of any number of callers that settle one call, exactly one wins.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
 
 from perdure.core.log import events
 from perdure.core.pending import record as pending
@@ -26,10 +28,11 @@ from perdure.runtime.records.entries import (
 from perdure.runtime.records.log import as_record
 from perdure.runtime.records.verification import LogVerifier
 from perdure.runtime.webhooks.outbox import Outbox
-from perdure.store.base import Gone, NoStream, Put, Store, VersionMoved, Write
+from perdure.store.base import DELETE, Entry, Gone, NoStream, Put, Store, VersionMoved, Write
 
 logger = logging.getLogger("perdure")
 
+STARTED: Final = "started"  # kind of the entries of calls whose external work was started
 Inspect = Callable[[PendingRecord], Awaitable[bool]]  # False: the tool is not known here
 InspectCommand = Callable[[PendingRecord, Command], Awaitable[bool]]
 
@@ -146,6 +149,8 @@ class PendingInbox:
                 more, twin_puts = await self._with_twin(outcome, now)
                 facts[entry.stream] = [*facts.get(entry.stream, ()), *more]
                 puts += [entry.with_record(outcome.record).as_put, *twin_puts]
+                if not outcome.record.is_open:
+                    puts += await self._ended_puts(entry.record)
         woken = {entry.stream for entry, outcome in batch if not outcome.voted}
         writes = [
             Write(stream, [as_record(f, now) for f in added], wake=now if stream in woken else None)
@@ -173,6 +178,8 @@ class PendingInbox:
             others += await self._cancelled_run_puts(outcome.record, stream, now)
         facts, twin_puts = await self._with_twin(outcome, now)
         others += twin_puts
+        if not outcome.record.is_open:
+            others += await self._ended_puts(entry.record)
         records = [as_record(fact, now) for fact in facts]
         # One approval of several changes nothing for the driver.
         write = Write(stream, records, wake=now if records and not outcome.voted else None)
@@ -239,12 +246,39 @@ class PendingInbox:
             facts = [] if fact is None else [fact(record)]
             changed = entry.with_record(after)
             write = Write(stream, [as_record(event, now) for event in facts])
+            puts = [changed.as_put]
+            if after.status == "processing" and record.status != "processing":
+                puts.append(await self._started_put(pending_id, stream))
             try:
-                heads = await self._store.commit([write], [changed.as_put])
+                heads = await self._store.commit([write], puts)
             except VersionMoved:
                 continue
             self._cache.apply_commit(write, facts, heads, pending={pending_id: changed})
             return
+
+    async def _started_put(self, pending_id: str, stream: str) -> Put:
+        """Return the put of the entry by which a later start finds a call that was started."""
+        entry = await self._store.get(STARTED, pending_id)
+        return Put(STARTED, pending_id, entry.version if entry else 0, stream, "open", None, b"")
+
+    async def _ended_puts(self, record: PendingRecord) -> list[Put]:
+        """Return the put that removes the entry of a started call which is settled now."""
+        if record.status != "processing":
+            return []
+        entry = await self._store.get(STARTED, record.id)
+        return [] if entry is None else [_removed(entry)]
+
+    async def started_calls(self) -> AsyncIterator[PendingRecord]:
+        """Yield the open calls that were marked as started, without a look at the others."""
+        async for entry in all_entries(self._store, STARTED):
+            with suppress(Corrupt):
+                stored = await self._store.get("pending", entry.key)
+                record = None if stored is None else PendingEntry.decode(stored).record
+                if record is not None and record.is_open:
+                    yield record
+                    continue
+                with suppress(VersionMoved, NoStream, Gone):  # settled by a driver
+                    await self._store.commit([Write(entry.stream)], [_removed(entry)])
 
     async def mark_started(self, pending_id: str) -> None:
         """Mark the external work of a call as started; again has no effect."""
@@ -298,3 +332,7 @@ def _inspected(outcome: Settlement, command: Command, *, is_checked: bool) -> Se
     """Return the settlement; a result that could not be validated here is marked so."""
     is_unchecked = isinstance(command, SubmitResult) and not is_checked
     return decide.as_unchecked(outcome) if is_unchecked else outcome
+
+
+def _removed(entry: Entry) -> Put:
+    return Put(entry.kind, entry.key, entry.version, entry.stream, entry.state, None, DELETE)

@@ -138,7 +138,7 @@ class PendingCalls:
 
     async def reset_stale(self) -> None:
         """Return calls that a stopped process had marked as started to `waiting`."""
-        async for record in self.list(None, status="processing"):
+        async for record in self._resources.pending_inbox.started_calls():
             await self.reset_if_stale(record)
 
     async def reset_if_stale(self, record: PendingRecord) -> PendingRecord:
