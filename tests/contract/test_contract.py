@@ -61,7 +61,9 @@ class _Forgetful:
         return None
 
     async def open(self) -> MemoryStore:
-        return MemoryStore(self.clock)
+        store = MemoryStore(self.clock)
+        await store.open()
+        return store
 
 
 async def test_the_report_says_what_a_backend_has_and_what_it_broke() -> None:

@@ -132,6 +132,7 @@ async def test_secrets_of_a_call_are_known_only_inside_its_tool(
         assert refused.value.code == "NOT_IN_TOOL"
         everything = [shown, repr(result), repr(call), str(result.to_json())]
         everything += [str(e.to_json()) for e in await rt.session("s").events()]
+        await memory.open()  # also where the runtime is on SQLite
         stored = [str(r) for r in (await memory.tail("", 10_000)).records] + contents(tmp_path)
         assert any(call.id in text for text in stored)  # we look where things are kept
         everything += stored

@@ -12,7 +12,17 @@ from perdure import Agent, Runtime, tool
 from perdure.errors import StoreError
 from perdure.runtime.engine import driver as engine
 from perdure.runtime.engine import writer as ledger
-from perdure.store.base import DELETE, Check, Feed, Put, Record, Slice, Unavailable, Write
+from perdure.store.base import (
+    DELETE,
+    Check,
+    Feed,
+    Lease,
+    Put,
+    Record,
+    Slice,
+    Unavailable,
+    Write,
+)
 from perdure.store.memory import MemoryStore
 from perdure.testing import ManualClock, ScriptedModel
 
@@ -143,13 +153,22 @@ async def test_a_runtime_that_fell_and_is_opened_again_lets_its_calls_finish(
     clock: ManualClock,
 ) -> None:
     """As one that never fell."""
-    store, begun, may_end = MemoryStore(clock), anyio.Event(), anyio.Event()
-    falls = [Boom()]
+    begun, may_end = anyio.Event(), anyio.Event()
+
+    class Falling(MemoryStore):
+        is_falling = True
+
+        async def claim(
+            self, holder: str, kind: str, limit: int, *, only: str | None = None
+        ) -> list[Lease]:
+            if self.is_falling:
+                raise Boom
+            return await super().claim(holder, kind, limit, only=only)
+
+    store = Falling(clock)
 
     @tool
     async def act() -> str:
-        if falls:
-            raise falls.pop()
         begun.set()
         await may_end.wait()
         return "acted"
@@ -159,6 +178,7 @@ async def test_a_runtime_that_fell_and_is_opened_again_lets_its_calls_finish(
     async with rt:
         with pytest.raises(StoreError, match="background task has failed"):
             await rt.session("s", agent=one).run("Go")
+    store.is_falling = False
     async with rt:
         running = asyncio.ensure_future(rt.session("t", agent=one).run("Go"))
         await begun.wait()

@@ -125,7 +125,10 @@ def test_blocking_the_answer_continues_the_same_process(
     assert running.poll() is None
     code, told = project.run("approve", call)
     assert code == 0, told
-    out, err = running.communicate(timeout=30)
+    with running:  # `communicate` would lose what the reader of stdout has buffered
+        assert running.stdout is not None
+        assert running.stderr is not None
+        out, err = running.stdout.read(), running.stderr.read()
     assert running.returncode == 0, err
     assert f"approve   perdure approve {call}" in out
     assert "All done." in out

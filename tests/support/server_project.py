@@ -56,7 +56,7 @@ SCRIPTS: Final[dict[str, list[dict[str, Any]]]] = {
     ],
 }
 TOOLS_OF: Final = {"shop": ["tools:refund", "tools:deploy"], "many": ["tools:ask"]}
-OPS, CI = "ops-token-1f9c", "ci-token-77ab"
+OPS, CI = "ops-token-1f9c-44e07d", "ci-token-77ab-08d3c1"
 
 
 def make_project(folder: Path, store: str, **server: Any) -> None:

@@ -157,13 +157,30 @@ async def test_keys_are_remembered(source: Runtime, clock: ManualClock) -> None:
             await rt.session("s").send("Other", key="start")
 
 
-async def test_deadlines_hold_and_expire(source: Runtime, clock: ManualClock) -> None:
-    lines = await exported(source)
+async def test_deadlines_hold_and_expire(clock: ManualClock) -> None:
+    one = helper()
+    async with Runtime(MemoryStore(clock), agents=[one]) as source:
+        await source.session("s", agent=one).run("Go")
+        lines = await exported(source)
     async with target(clock) as rt:
         await imported(rt, lines)
         clock.advance("1h 1m")
         report = await rt.recover()
         assert [one.tool for one in report.expired] == ["deploy"]
+
+
+async def test_a_deferred_call_that_is_kept_is_late_where_it_was_imported(
+    source: Runtime, clock: ManualClock
+) -> None:
+    """S0.43"""
+    lines = await exported(source)
+    async with target(clock) as rt:
+        await imported(rt, lines)
+        clock.advance("1h 1m")
+        assert (await rt.recover()).expired == []
+        deploy = next(one for one in await records(rt) if one.tool == "deploy")
+        assert (deploy.is_open, deploy.late) == (True, True)
+        assert (await rt.submit_result(deploy.id, "up")).status == "completed"
 
 
 async def test_a_session_that_exists_is_never_changed(source: Runtime) -> None:

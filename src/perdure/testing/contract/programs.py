@@ -155,6 +155,7 @@ async def play(make: MakeHarness, program: Sequence[Step]) -> None:
     """Play the program on a new backend and on the reference; all results must be equal."""
     async with make() as harness:
         reference = MemoryStore(harness.clock)
+        await reference.open()
         backend = await harness.open()
         leases: dict[str, Lease] = {}
         for step in program:
