@@ -72,6 +72,8 @@ def test_a_reference_to_itself_ends() -> None:
 def test_true_is_not_one() -> None:
     assert schema_problems(True, {"const": 1}) == [("", "must be 1")]
     assert schema_problems(1, {"enum": [True]}) == [("", "must be one of True")]
+    assert schema_problems({"a": [True]}, {"const": {"a": [1]}})
+    assert schema_problems({"a": [1, {}]}, {"const": {"a": [1, {}]}}) == []
 
 
 def test_false_lets_nothing_pass_and_true_everything() -> None:

@@ -141,7 +141,11 @@ def _is_type(value: Any, kind: str) -> bool:
 
 
 def is_equal(value: Any, other: Any) -> bool:
-    """Return True if two JSON values are equal; true is not 1."""
+    """Return True if two JSON values are equal; true is not 1, also inside lists and objects."""
+    if isinstance(value, Mapping) and isinstance(other, Mapping):
+        return value.keys() == other.keys() and all(is_equal(value[k], other[k]) for k in value)
+    if isinstance(value, list) and isinstance(other, list):
+        return len(value) == len(other) and all(map(is_equal, value, other))
     return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
 
 

@@ -24,7 +24,7 @@ def decision(kind: Any = "edit", **fields: Any) -> events.Decision:
 
 
 def messages(
-    *decisions: events.Decision, result: Any = "OK", redact: tuple[str, ...] = ()
+    *decisions: events.Decision | events.Vote, result: Any = "OK", redact: tuple[str, ...] = ()
 ) -> list[Message]:
     params = {"to": "DE1", "cents": 9000}
     log: list[Event] = [
@@ -37,7 +37,7 @@ def messages(
     return conversation([StampedEvent(n, n, event) for n, event in enumerate(log, 1)])
 
 
-def content(*decisions: events.Decision, **log: Any) -> Any:
+def content(*decisions: events.Decision | events.Vote, **log: Any) -> Any:
     last = messages(*decisions, **log)[-1]
     assert isinstance(last, ToolMessage)
     return last.content
@@ -80,6 +80,17 @@ def test_the_model_reads_no_secret_that_an_approver_typed() -> None:
 def test_two_decisions_about_one_call_are_reported_together() -> None:
     text = content(decision(args={"cents": 1}, note="less"), decision("approve", note="again"))
     assert text == f"{EDITED} Note from the user: less; again\n\nOK"
+
+
+def vote(by: str, note: str | None) -> events.Vote:
+    return events.Vote(pending_id="p_1", by=by, via="python", call_id="c", note=note)
+
+
+def test_the_model_reads_the_notes_of_all_approvers_of_a_call() -> None:
+    votes = vote("ana", "checked"), vote("ben", "fine"), decision("approve", note="fine")
+    text = "The user approved this call. Note from the user: checked; fine\n\nOK"
+    assert content(*votes) == text
+    assert content(vote("ana", None), vote("ben", " "), decision("approve")) == "OK"
 
 
 def test_the_text_precedes_a_result_of_parts_and_replaces_an_empty_one() -> None:

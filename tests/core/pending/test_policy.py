@@ -3,11 +3,12 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.core.pending.test_settlement import NOW, record
 
 from perdure.core.log import events
 from perdure.core.log.events import ApprovalPolicy
-from perdure.core.pending.commands import Approve, Deny, Respond
+from perdure.core.pending.commands import Approve, Deny, Expire, Respond
 from perdure.core.pending.policy import is_approver
 from perdure.core.pending.record import PendingRecord
 from perdure.core.pending.settlement import settle
@@ -119,9 +120,37 @@ def test_all_approvals_are_for_the_same_arguments() -> None:
     with pytest.raises(Conflict) as caught:
         settle(once, Approve("ben", "ui"), NOW)
     assert caught.value.code == "VOTE_FOR_OTHER_ARGUMENTS"
+    assert caught.value.details == {"by": "ana", "args": {"cents": 1}}
+    assert '"cents": 1' in caught.value.message
     done = settle(once, Approve("ben", "ui", {"cents": 1}), NOW).record
     assert done.decision is not None
     assert (done.decision.kind, done.decision.args) == ("edit", {"cents": 1})
+
+
+def test_a_ui_that_sends_all_arguments_approves_the_same_call() -> None:
+    call = gated(min_approvals=2)
+    once = settle(call, Approve("ana", "ui", dict(call.input)), NOW).record
+    assert settle(once, Approve("ana", "cli"), NOW).duplicate
+    assert not settle(once, Approve("ben", "ui"), NOW).record.is_open
+
+
+def test_a_conflict_of_votes_shows_no_secret() -> None:
+    call = replace(gated(min_approvals=2), redact=("cents",))
+    once = settle(call, Approve("ana", "ui", {"cents": 31337}), NOW).record
+    with pytest.raises(Conflict) as caught:
+        settle(once, Approve("ben", "ui"), NOW)
+    assert "31337" not in f"{caught.value.message} {caught.value.details}"
+
+
+@pytest.mark.parametrize("end", [Deny("ben", "ui"), Expire()])
+def test_repeating_a_vote_after_a_denial_or_expiry_is_a_conflict(end: Any) -> None:
+    call = replace(gated(min_approvals=2), timeout=NOW + 1)
+    once = settle(call, Approve("ana", "ui"), NOW).record
+    over = settle(once, end, NOW + isinstance(end, Expire)).record
+    assert not over.is_open
+    with pytest.raises(Conflict) as caught:
+        settle(over, Approve("ana", "ui"), NOW)
+    assert caught.value.code == "ALREADY_DECIDED"
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,15 @@ def test_an_edit_by_an_approver_precedes_the_result_and_hides_what_is_secret() -
     )
 
 
+def test_the_notes_of_several_approvers_precede_the_result() -> None:
+    call = event("tool_call", id="call_123", tool="pay", params={"n": 9})
+    vote = event("vote", callID="call_123", by="ana", note="checked")
+    yes = decision(callID="call_123", kind="approve", by="ben", note="fine")
+    assert told(HELLO, call, vote, yes, RESULT)[-1]["content"][0]["content"] == (
+        "The user approved this call. Note from the user: checked; fine\n\nfile contents"
+    )
+
+
 def test_decisions_of_any_form_never_raise() -> None:
     loop: dict[str, Any] = {}
     loop["x"] = loop

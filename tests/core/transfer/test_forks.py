@@ -70,6 +70,15 @@ def test_a_log_without_such_a_point_is_refused() -> None:
     assert refused.value.code == "AT_INVALID"
 
 
+def test_a_copy_has_the_notes_of_all_approvers() -> None:
+    vote = events.Vote(pending_id="p_1", by="ana", via="ui", call_id="c1", note="checked")
+    log = stamped([*LOG[:6], vote, *LOG[6:]])
+    copy = copy_events(log, 12, lambda name: f"new_{name}")
+    assert conversation(copy) == conversation(log)
+    assert "checked" in repr(conversation(copy))
+    assert "p_1" not in repr(copy)
+
+
 def test_a_copy_has_the_same_conversation_and_no_id_of_the_original() -> None:
     log = stamped(LOG)
     copy = copy_events(log, 11, lambda name: f"new_{name}")

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from perdure.core.log import events
 from perdure.core.log.events import Content
@@ -32,8 +33,16 @@ class Approvals(Struct, frozen=True):
         """Return it with one more decision; only approvals count."""
         if kind not in ("approve", "edit"):
             return self
-        notes = (*self.notes, note.strip()) if note and note.strip() else self.notes
-        return Approvals({**self.changes, **(changes or {})}, notes)
+        return replace(self.add_note(note), changes={**self.changes, **(changes or {})})
+
+    def add_note(self, note: str | None) -> "Approvals":
+        """Return it with the note of one more approver, unless that is empty or known already.
+
+        The last of several approvals is both a vote and the decision.
+        """
+        text = (note or "").strip()
+        is_new = text and text not in self.notes
+        return replace(self, notes=(*self.notes, text)) if is_new else self
 
     def text(self, tool: str, params: Mapping[str, Any], redact: Sequence[str]) -> str | None:
         """Return the text for the model; None if nothing was changed or noted."""
@@ -46,11 +55,16 @@ class Approvals(Struct, frozen=True):
         return happened + (NOTE.format(note="; ".join(self.notes)) if self.notes else "")
 
 
-def approval_text(call: events.ToolCall, decisions: Sequence[events.Decision]) -> str | None:
+def approval_text(
+    call: events.ToolCall, decisions: Sequence[events.Decision | events.Vote]
+) -> str | None:
     """Return the text that precedes the result of a call; None for most calls."""
     approvals = Approvals()
     for decision in decisions:
-        approvals = approvals.add(decision.kind, decision.args, decision.note)
+        if isinstance(decision, events.Vote):
+            approvals = approvals.add_note(decision.note)
+        else:
+            approvals = approvals.add(decision.kind, decision.args, decision.note)
     return approvals.text(call.tool, call.params, call.redact)
 
 

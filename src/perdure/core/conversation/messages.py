@@ -73,7 +73,9 @@ class _Turn:
     answer: events.Assistant
     calls: list[events.ToolCall] = field(default_factory=list)
     results: dict[str, events.ToolResult] = field(default_factory=dict)
-    decisions: dict[str, list[events.Decision]] = field(default_factory=dict)  # by call id
+    decisions: dict[str, list[events.Decision | events.Vote]] = field(
+        default_factory=dict
+    )  # by call id
     paused_answers: tuple[
         events.Assistant, ...
     ] = ()  # responses that the provider paused and continued
@@ -104,7 +106,7 @@ class Conversation:
             case events.ToolResult() if self._turn is not None:
                 if event.replaces or event.tool_call_id not in self._turn.results:
                     self._turn.results[event.tool_call_id] = event
-            case events.Decision() if self._turn is not None:
+            case events.Decision() | events.Vote() if self._turn is not None:
                 self._turn.decisions.setdefault(event.call_id, []).append(event)
             case events.Compacted():
                 self._compact(event)

@@ -1,14 +1,20 @@
 """Policy of decisions: which are allowed, who may make them, and how many approvals are needed."""
 
+import json
+from collections.abc import Mapping
 from typing import Any, assert_never
 
 from msgspec.structs import replace
 
+from perdure.core.json_values import is_equal
 from perdure.core.literals import DecisionKind, Role
+from perdure.core.log.redaction import mask_arguments
 from perdure.core.pending.commands import Approve, Decide, Deny, Respond
 from perdure.core.pending.record import NO_POLICY, PendingRecord, PendingVote
 from perdure.core.roles import ROLES, has_role
 from perdure.errors import Conflict, NotAllowed, Refused
+
+Changes = Mapping[str, Any] | None  # of arguments, by an approver
 
 
 def decision_kind(command: Decide) -> DecisionKind:
@@ -64,7 +70,7 @@ def is_approver(approvers: tuple[str, ...], by: str, role: Role | None) -> bool:
 
 
 def is_repeated_vote(record: PendingRecord, command: Decide) -> bool:
-    """Return True if this approver has approved the same already.
+    """Return True if this approver has approved the same already, and nobody has denied it since.
 
     Raises Conflict if it was for other arguments, and the call is still open.
     """
@@ -73,14 +79,17 @@ def is_repeated_vote(record: PendingRecord, command: Decide) -> bool:
     own = next((vote for vote in record.votes if vote.by == command.by), None)
     if own is None:
         return False
-    if _changes(own.args) == _changes(command.args):
-        return True
+    if _is_same_call(record, own.args, command.args):
+        return record.is_open or _is_approved(record)
     if not record.is_open:
         return False
+    args = _approved_arguments(record, own)
     raise Conflict(
-        f"{command.by!r} has approved {record.tool} ({record.id}) with other arguments",
+        f"{command.by!r} has approved {record.tool} ({record.id}) with other arguments: "
+        f"{json.dumps(args, ensure_ascii=False)}",
         code="ALREADY_VOTED",
         hint=f"nobody votes twice; see perdure pending show {record.id}",
+        details={"by": own.by, "args": args},
     )
 
 
@@ -96,16 +105,30 @@ def add_vote(record: PendingRecord, command: Approve, now: int) -> PendingRecord
             hint="approve it without remember",
         )
     first = record.votes[0] if record.votes else None
-    if first is not None and _changes(first.args) != _changes(command.args):
+    if first is not None and not _is_same_call(record, first.args, command.args):
+        args = _approved_arguments(record, first)
         raise Conflict(
-            f"{first.by!r} approved {record.tool} ({record.id}) with other arguments",
+            f"{first.by!r} approved {record.tool} ({record.id}) with other arguments: "
+            f"{json.dumps(args, ensure_ascii=False)}",
             code="VOTE_FOR_OTHER_ARGUMENTS",
             hint="approve it with the same arguments, or deny it: "
             f"perdure pending show {record.id}",
+            details={"by": first.by, "args": args},
         )
-    vote = PendingVote(command.by, command.via, now, _changes(command.args) or None, command.note)
+    changes = dict(command.args) if command.args else None
+    vote = PendingVote(command.by, command.via, now, changes, command.note)
     return replace(record, votes=(*record.votes, vote))
 
 
-def _changes(args: Any) -> dict[str, Any]:
-    return dict(args or {})
+def _is_approved(record: PendingRecord) -> bool:
+    return record.decision is not None and record.decision.kind in ("approve", "edit")
+
+
+def _is_same_call(record: PendingRecord, changes: Changes, others: Changes) -> bool:
+    """Return True if both changes let the call run with the same arguments."""
+    return is_equal({**record.input, **(changes or {})}, {**record.input, **(others or {})})
+
+
+def _approved_arguments(record: PendingRecord, vote: PendingVote) -> dict[str, Any]:
+    """Return the arguments that an approval was for, without the secret ones."""
+    return mask_arguments({**record.input, **(vote.args or {})}, record.redact)

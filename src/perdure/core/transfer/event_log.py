@@ -85,6 +85,8 @@ class _LogReader:
             self._start(data)
         elif kind == "decision":
             self._decide(data)
+        elif kind == "vote":
+            self._vote(data)
         elif kind in _MESSAGE_TYPES and SYSTEM not in (_text(data, "role"), _text(data, "agent")):
             self._add_message(kind, data, event["timestamp"])
 
@@ -104,6 +106,11 @@ class _LogReader:
             json_value(changes) if type(changes) is dict else None,
             _text(data, "note"),
         )
+
+    def _vote(self, data: dict[str, Any]) -> None:
+        call_id = _key(data.get("callID"))
+        approvals = self._approvals.get(call_id, Approvals())
+        self._approvals[call_id] = approvals.add_note(_text(data, "note"))
 
     def _add_message(self, kind: str, data: dict[str, Any], at: float) -> None:
         if kind == "user":

@@ -16,7 +16,6 @@ DROPPED: Final[frozenset[type]] = frozenset(
     {
         events.ToolStarted,
         events.Pending,
-        events.Vote,
         events.Progress,
         events.Settled,
         events.Retry,
@@ -93,7 +92,7 @@ def _rename_ids(event: Event, rename: Rename) -> Event:
     match event:
         case events.AgentStart() | events.AgentComplete() | events.AgentError():
             changes["run"] = rename(event.run)
-        case events.Decision():
+        case events.Decision() | events.Vote():
             changes["pending_id"] = ""
         case _:
             pass
