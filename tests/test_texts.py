@@ -12,6 +12,7 @@ from perdure.config.table import TABLE
 from perdure.core.literals import PendingStatus
 from perdure.core.pending import settlement as decide
 from perdure.core.pending.commands import Approve, CancelCall, Command, Deny, SubmitResult
+from perdure.core.pending.outcome_texts import denial_text
 from perdure.core.pending.record import PendingRecord, PendingTime
 from perdure.core.session import naming as index
 from perdure.core.session.permissions import NOT_TRACKED
@@ -191,7 +192,7 @@ TEXTS = [
     ),
     (
         "S4.26",
-        lambda: decide.denial_text(RECORD, "too much"),
+        lambda: denial_text("approval", "refund", None, "too much"),
         (
             "The user denied this call to refund; it was not run. Reason: too much. "
             "Do not proceed as if it had run, and do not invent its result."

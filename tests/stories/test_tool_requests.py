@@ -16,7 +16,7 @@ from perdure import (
     Runtime,
     tool,
 )
-from perdure.testing import survives
+from perdure.testing import ManualClock, survives
 
 MakeRuntime = Callable[..., Runtime]
 
@@ -164,7 +164,11 @@ async def test_a_declined_question_ends_the_call(in_memory: MakeRuntime) -> None
         await rt.deny(call.id, by="ana")
         await rt.session("s", agent=shop).run()
         (outcome,) = await tool_results(rt)
-        assert (outcome["isError"], outcome["result"]) == (True, "The user declined to answer.")
+        assert outcome["isError"]
+        assert outcome["result"].startswith(
+            "The user declined to answer what this call to transfer asked while it ran; "
+            "it was not completed."
+        )
     assert len(calls) == 1
 
 
@@ -234,6 +238,24 @@ async def test_a_tool_asks_in_place_where_the_run_waits_in_place(in_memory: Make
             else:
                 await rt.approve(event.data["pendingID"], by="ana")
         assert (await session.get()).output == "Done."
+
+
+async def test_a_question_in_place_that_nobody_answers_was_not_completed(
+    in_memory: MakeRuntime, clock: ManualClock
+) -> None:
+    shop = transfer_agent(asking, hitl="blocking", input_timeout="5m")
+    async with in_memory(shop) as rt, anyio.create_task_group() as group:
+        session = rt.session("s", agent=shop)
+        group.start_soon(session.run, "Go")
+        async for event in rt.stream(after=0, types=["pending", "agent_error"]):
+            if event.type == "agent_error":
+                break
+            clock.advance("5m")
+        (outcome,) = await tool_results(rt)
+        assert outcome["result"].startswith(
+            "Nobody answered in time what this call to transfer asked while it ran; "
+            "it was not completed."
+        )
 
 
 async def test_a_crash_after_any_commit_changes_nothing() -> None:

@@ -389,6 +389,49 @@ def test_every_command_has_an_outcome_in_every_status(
                 assert fitting
 
 
+NOT_COMPLETED = "Do not proceed as if it had been, and do not invent its result."
+RAISED_ENDS: list[tuple[CallKind, Command, str]] = [
+    (
+        "approval",
+        Deny("ana", "ui", "no"),
+        (
+            "The user denied this call to refund at the point where it asked for approval; "
+            "it was not completed. Reason: no."
+        ),
+    ),
+    (
+        "question",
+        Deny("ana", "ui", "private"),
+        (
+            "The user declined to answer what this call to refund asked while it ran; it was not "
+            "completed. Reason: private."
+        ),
+    ),
+    (
+        "approval",
+        Expire(),
+        "Nobody decided in time what this call to refund asked while it ran; it was not completed.",
+    ),
+    (
+        "question",
+        Expire(),
+        (
+            "Nobody answered in time what this call to refund asked while it ran; it was not "
+            "completed."
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize("kind, command, text", RAISED_ENDS)
+def test_the_model_reads_that_a_tool_that_asked_was_not_completed(
+    kind: CallKind, command: Command, text: str
+) -> None:
+    asked = record(kind, timeout=NOW + 1, reason="raised")
+    (told,) = results(settle(asked, command, NOW + isinstance(command, Expire)))
+    assert (told.result, told.is_error) == (f"{text} {NOT_COMPLETED}", True)
+
+
 def test_the_expiry_of_a_question_about_an_interrupted_call_does_not_say_that_it_never_ran() -> (
     None
 ):

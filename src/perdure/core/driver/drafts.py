@@ -26,6 +26,7 @@ from perdure.core.driver.verdicts import (
 from perdure.core.literals import OnCrash
 from perdure.core.log import events
 from perdure.core.log.events import Content
+from perdure.core.pending.outcome_texts import expiry_text
 from perdure.core.pending.record import PendingRecord, Verb, moved
 from perdure.core.pending.settlement import (
     CANCELLED,
@@ -35,7 +36,6 @@ from perdure.core.pending.settlement import (
     LOST_HINT,
     NOT_STARTED,
     RESULT_INVALID,
-    expiry_text,
     not_answered_in_time,
 )
 from perdure.core.session.calls import Call, CallStatus
@@ -377,9 +377,12 @@ def _close_open_calls(
 
 
 def _expiry_text(call: Call) -> str:
-    kind = "approval" if call.approval_id is not None else call.kind or "tool"
+    if call.approval_id is None:
+        return expiry_text(call.kind or "tool", call.tool)
+    if call.is_raised:
+        return expiry_text(call.gate_kind, call.tool, events.RAISED)
     # An intended call that is gated again: an approver decides whether it is repeated.
-    return expiry_text(kind, call.tool, None if call.epoch is None else "interrupted")
+    return expiry_text("approval", call.tool, None if call.epoch is None else "interrupted")
 
 
 def close_strays(state: State, strays: Sequence[Call], now: int) -> Draft:

@@ -6,7 +6,6 @@ from typing import Any, Final, assert_never
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from perdure.core.literals import CallKind
 from perdure.core.log import events
 from perdure.core.log.redaction import mask_arguments
 from perdure.core.pending.answers import answer_text, check_answer
@@ -21,6 +20,7 @@ from perdure.core.pending.commands import (
     SubmitError,
     SubmitResult,
 )
+from perdure.core.pending.outcome_texts import denial_text, expiry_text
 from perdure.core.pending.policy import (
     add_vote,
     check_decision,
@@ -44,11 +44,7 @@ from perdure.core.session.permissions import check_remembered_rule
 from perdure.errors import Conflict, Refused
 
 RESULT_INVALID: Final = "Result validation failed"
-TIMED_OUT: Final = "Tool execution timed out"
-UNANSWERED: Final = "Nobody answered this question in time."
-_DO_NOT_INVENT: Final = "Do not proceed as if it had run, and do not invent its result."
 CANCELLED: Final = "Cancelled by user"
-DECLINED: Final = "The user declined to answer."
 INTERRUPTED: Final = (
     "Interrupted: the process stopped while this call was running. Its outcome is unknown; it may "
     "or may not have taken effect, and it was not repeated. Check before you try again."
@@ -260,7 +256,7 @@ def _decide(record: PendingRecord, command: Decide, now: int) -> Settlement:
                 return Settlement(record, (fact,))
             return Settlement(record, (fact, tool_result(record, answer_text(command.output))))
         case Deny():
-            text = denial_text(record, command.reason)
+            text = denial_text(record.kind, record.tool, record.reason, command.reason)
             return Settlement(record, (fact, tool_result(record, text, is_error=True)))
         case _:
             assert_never(command)
@@ -298,26 +294,6 @@ def _decision(command: Decide, at: int) -> PendingDecision:
             assert_never(command)
 
 
-def denial_text(record: PendingRecord, reason: str | None) -> str:
-    """Return the result text, for the model, of a denied call."""
-    if record.kind == "question":
-        return f"{DECLINED} {reason}" if reason else DECLINED
-    if record.is_raised:  # a part of it ran, up to the point at which it asked
-        because = f" Reason: {reason.rstrip('.')}." if reason else ""
-        return (
-            f"The user denied this call to {record.tool} at the point where it asked for approval; "
-            f"it was not completed.{because} Do not proceed as if it had been, and do not invent "
-            "its result."
-        )
-    because = f" Reason: {reason.rstrip('.')}." if reason else ""
-    happened = (
-        f"The user decided that this call to {record.tool} is not run again."
-        if record.reason == "interrupted"
-        else f"The user denied this call to {record.tool}; it was not run."
-    )
-    return f"{happened}{because} {_DO_NOT_INVENT}"
-
-
 def _expire(record: PendingRecord, now: int, *, came_late: bool) -> Settlement:
     if record.on_expire == "keep":
         late = replace(record, late=True)
@@ -330,17 +306,6 @@ def _expire(record: PendingRecord, now: int, *, came_late: bool) -> Settlement:
         reason = not_answered_in_time(record.tool)
         facts.append(events.Cancelled(reason=reason, task_id=record.task_id))
     return Settlement(expired, facts, expired=came_late)
-
-
-def expiry_text(kind: CallKind, tool: str, reason: str | None = None) -> str:
-    """Return the result text, for the model, of an expired call: one that was gated never ran."""
-    if kind == "question":
-        return UNANSWERED
-    if kind != "approval":
-        return TIMED_OUT
-    if reason == "interrupted":
-        return f"Nobody decided in time whether this call to {tool} is run again; it was not."
-    return f"Nobody decided about this call to {tool} in time; it was not run. {_DO_NOT_INVENT}"
 
 
 def not_answered_in_time(tool: str) -> str:
