@@ -132,6 +132,9 @@ INVALID: dict[str, dict[str, Any]] = {
     "a word": {"approvers": "ana"},
     "none": {"min_approvals": 0},
     "too few names": {"approvers": ["ana"], "min_approvals": 2},
+    "nobody": {"approvers": []},
+    "no decision": {"allowed_decisions": ()},
+    "text": {"not_by_starter": "no"},
 }
 
 

@@ -98,3 +98,15 @@ def test_a_rule_for_every_tool_is_remembered_only_if_that_is_confirmed(rule: str
     check_remembered_rule(rule, "shell", LS, all_tools=True)
     for narrower in ("s*", "*l", "*:cmd=*"):
         check_remembered_rule(narrower, "shell", LS, all_tools=False)
+
+
+@pytest.mark.parametrize("rule", ["*", "?*", "*:*", "[a-z]*", "[!_]*", "[]x]*", "*[a-z]"])
+def test_a_rule_that_names_no_tool_must_be_confirmed(rule: str) -> None:
+    with pytest.raises(Refused) as caught:
+        check_remembered_rule(rule, "refund", {}, all_tools=False)
+    assert caught.value.code == "RULE_COVERS_EVERY_TOOL"
+
+
+@pytest.mark.parametrize("rule", ["ref*", "*fund", "[pr]efund", "*:cents=1"])
+def test_a_rule_that_names_a_tool_or_an_argument_needs_no_confirmation(rule: str) -> None:
+    check_remembered_rule(rule, "refund", {"cents": 1}, all_tools=False)

@@ -23,6 +23,7 @@ NOT_TRACKED: Final = "Tool requires approval but task tracking not enabled, deny
 EFFECTS: Final[tuple[Effect, ...]] = ("deny", "ask", "allow")  # in the order of the checks
 _RULE: Final = re.compile(r"([^:=\s]+)(?::(?:\*|([^:=\s]+)=(.*)))?", re.DOTALL)
 _PATTERN: Final = re.compile(r"[*?\[]")
+_WILDCARDS: Final = re.compile(r"(?:[*?]|\[!?\]?[^\]]*\])*")  # nothing else: it names no tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,9 @@ class PermissionRule:
 
     @property
     def is_every_tool(self) -> bool:
-        """True if it matches every call of every tool."""
-        return self.argument is None and "*" in self.tool and set(self.tool) <= {"*", "?"}
+        """True if it matches every call of every tool, or of all whose names have some letters."""
+        has_any_length = self.argument is None and "*" in self.tool
+        return has_any_length and _WILDCARDS.fullmatch(self.tool) is not None
 
     def is_match(self, names: Collection[str], params: Mapping[str, Any]) -> bool:
         """Return True if it matches this call of a tool with these names."""

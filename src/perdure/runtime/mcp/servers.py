@@ -94,8 +94,8 @@ class MCPTools:
     on_crash: Literal["tell", "ask"] | None = None
     timeout: Duration | None = CALL_TIMEOUT
     approval_timeout: Duration | None = None
-    allowed_decisions: Sequence[DecisionKind] = ()
-    approvers: Sequence[str] = ()
+    allowed_decisions: Sequence[DecisionKind] | None = None
+    approvers: Sequence[str] | None = None
     min_approvals: int = 1
     not_by_starter: bool = False
 

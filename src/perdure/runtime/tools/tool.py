@@ -72,8 +72,8 @@ class Tool(Generic[P, R]):
     validate_result: Callable[[PendingResult], bool] | None = None
     aliases: Sequence[str] = ()
     redact: Sequence[str] = ()
-    allowed_decisions: Sequence[DecisionKind] = ()  # empty: all
-    approvers: Sequence[str] = ()  # names and roles; empty: everyone who may decide
+    allowed_decisions: Sequence[DecisionKind] | None = None  # None: all
+    approvers: Sequence[str] | None = None  # names and roles; None: everyone who may decide
     min_approvals: int = 1
     not_by_starter: bool = False
     kind: CallKind | None = None  # of the pending call that a built-in tool becomes
@@ -83,8 +83,8 @@ class Tool(Generic[P, R]):
         _check_names(self)
         _check_options(self)
         _set(self, aliases=tuple(self.aliases), description=_description(self))
-        _set(self, redact=tuple(self.redact), allowed_decisions=tuple(self.allowed_decisions))
-        _set(self, approvers=tuple(self.approvers))
+        _set(self, redact=tuple(self.redact), approvers=_as_tuple(self.approvers))
+        _set(self, allowed_decisions=_as_tuple(self.allowed_decisions))
         if self._binding is None:
             _set(self, parameters=_checked_schema(self))
         elif self._binding.function != self.run:  # replace(tool, run=…)
@@ -201,8 +201,8 @@ class ToolOptions(TypedDict, total=False):
     validate_result: Callable[[PendingResult], bool] | None
     aliases: Sequence[str]
     redact: Sequence[str]
-    allowed_decisions: Sequence[DecisionKind]
-    approvers: Sequence[str]
+    allowed_decisions: Sequence[DecisionKind] | None
+    approvers: Sequence[str] | None
     min_approvals: int
     not_by_starter: bool
 
@@ -229,8 +229,8 @@ def tool(  # noqa: PLR0913 - the options of a tool
     validate_result: Callable[[PendingResult], bool] | None = None,
     aliases: Sequence[str] = (),
     redact: Sequence[str] = (),
-    allowed_decisions: Sequence[DecisionKind] = (),
-    approvers: Sequence[str] = (),
+    allowed_decisions: Sequence[DecisionKind] | None = None,
+    approvers: Sequence[str] | None = None,
     min_approvals: int = 1,
     not_by_starter: bool = False,
 ) -> Any:
@@ -312,6 +312,10 @@ def _description(target: Tool[..., Any]) -> str:
     """Return the description, which mentions asynchronous work exactly if the tool is deferred."""
     plain = target.description.replace(ASYNCHRONOUS, "").strip()
     return f"{plain} {ASYNCHRONOUS}".strip() if target.deferred else plain
+
+
+def _as_tuple(words: Sequence[Any] | None) -> tuple[Any, ...] | None:
+    return None if words is None else tuple(words)
 
 
 def _check_names(target: Tool[..., Any]) -> None:
