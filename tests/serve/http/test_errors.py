@@ -121,6 +121,13 @@ async def test_a_body_with_unknown_keys_is_told_the_keys_it_may_have(client: Cli
     assert told["hint"].endswith("a key with ? may be left out")
 
 
+async def test_unknown_keys_inside_a_list_are_named_with_their_place(client: Client) -> None:
+    items = [{"pendingID": "p", "decision": "approve"}, {"pendingID": "q", "decission": "deny"}]
+    told = refusal(await client.post("/decisions", json={"decisions": items}), 400, "BODY_INVALID")
+    assert told["error"] == "unknown keys: decisions[1].decission"
+    assert told["hint"].startswith("send {decisions: [{pendingID, decision, args?, ")
+
+
 @pytest.mark.parametrize("error", [Refused("a"), NotFound("a"), Conflict("a"), Corrupt("a")])
 def test_an_error_without_a_hint_gets_the_hint_of_its_status(error: Any) -> None:
     assert b'"hint":""' not in bytes(error_response(error).body)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, Final, TypeVar, get_args, get_origin
 
 import msgspec
 from fastapi import Response
@@ -27,6 +27,7 @@ ERROR: Final[Schema] = {
 _UNKNOWN_FIELD: Final = re.compile(
     r"Object contains unknown field `(.*?)`(?: - at `([^`]*)`)?", re.DOTALL
 )
+_STEP: Final = re.compile(r"(\w+)|\[(\d+)\]")  # of a path: a key, or an index of a list
 _NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError)
 _MAX_NAMES: Final = 20
 ANYWHERE: Final = (400, 401, 403, 413, 429, 500, 503)  # errors that any route may return
@@ -111,8 +112,8 @@ def decode_body(raw: bytes, body_type: type[T]) -> T:
         return msgspec.json.decode(raw, type=body_type)
     except msgspec.ValidationError as error:
         message = f"the body is not valid: {error}"
-        if _UNKNOWN_FIELD.fullmatch(str(error)):
-            message = f"unknown keys: {', '.join(_unknown_keys(raw, body_type))}"
+        if _UNKNOWN_FIELD.fullmatch(str(error)) and (unknown := _unknown_keys(raw, body_type)):
+            message = f"unknown keys: {', '.join(unknown)}"
         hint = f"send {body_shape(body_type)}; a key with ? may be left out"
         raise Refused(message, code="BODY_INVALID", hint=hint) from error
     except _NOT_JSON as error:
@@ -130,13 +131,17 @@ def body_shape(body_type: Any) -> str:
     keys = []
     for item in msgspec.structs.fields(body_type):
         name = item.encode_name if item.required else f"{item.encode_name}?"
-        inner = next(filter(_is_struct, (item.type, *get_args(item.type))), None)
-        keys.append(name if inner is None else f"{name}: {body_shape(inner)}")
+        inner = _value_shape(item.type)
+        keys.append(name if inner is None else f"{name}: {inner}")
     return f"{{{', '.join(keys)}}}"
 
 
-def _is_struct(value_type: Any) -> bool:
-    return isinstance(value_type, type) and issubclass(value_type, msgspec.Struct)
+def _value_shape(value_type: Any) -> str | None:
+    """Return the shape of an object, or of a list of them; None for every other type."""
+    if isinstance(value_type, type) and issubclass(value_type, msgspec.Struct):
+        return body_shape(value_type)
+    shape = next(filter(None, map(_value_shape, get_args(value_type))), None)
+    return f"[{shape}]" if shape and get_origin(value_type) is list else shape
 
 
 def _unknown_keys(raw: bytes, body_type: Any) -> list[str]:
@@ -153,14 +158,22 @@ def _unknown_keys(raw: bytes, body_type: Any) -> list[str]:
             match = _UNKNOWN_FIELD.fullmatch(str(error))
             if match is None:
                 break
-            name, path = match[1], (match[2] or "").split(".")[1:]
-            parent = value
-            for key in path:
-                parent = parent.get(key, {}) if isinstance(parent, dict) else {}
+            name, path = match[1], (match[2] or "").removeprefix("$").removeprefix(".")
+            parent = _value_at(value, path)
             if name not in parent:
                 break
             del parent[name]
-            names.append(".".join([*path, name]))
+            names.append(f"{path}.{name}" if path else name)
         else:
             break
     return names
+
+
+def _value_at(value: Any, path: str) -> Any:
+    """Return the object at a path of the decoder, such as `decisions[0].args`; empty if none is."""
+    for key, index in _STEP.findall(path):
+        if isinstance(value, dict):
+            value = value.get(key)
+        elif isinstance(value, list) and index:
+            value = value[int(index)]
+    return value if isinstance(value, dict) else {}
