@@ -11,7 +11,7 @@ from tests.support.runtimes import MakeRuntime
 from tests.support.shop import agent, clerk, paused, ran, refunds
 
 from perdure import Agent, File, NotFound, Refused, Runtime, hitl, tool
-from perdure.errors import Conflict, StoreError
+from perdure.errors import Conflict, NotAllowed, StoreError
 from perdure.hitl import (
     ExecutionState,
     clear_execution_state_from_session,
@@ -426,6 +426,40 @@ async def test_every_field_is_in_force_after_the_restore(in_memory: MakeRuntime)
     assert result.state == "failed"
     assert result.error is not None
     assert result.error.message == "the run reached its limit: max_turns 10"
+    await there.__aexit__(None, None, None)
+
+
+@tool(requires_approval=True, not_by_starter=True)
+def payout(cents: int) -> str:
+    return f"paid {cents}"
+
+
+async def test_a_restored_run_keeps_its_starters_and_the_answers_it_accepts(
+    in_memory: MakeRuntime,
+) -> None:
+    ask = {"tool": "ask_user", "args": {"question": "Color?", "choices": ["red", "blue"]}}
+    turn = {"calls": [{"tool": "payout", "args": {"cents": 5}}, ask]}
+
+    def payer() -> Agent[str]:
+        return agent(turn, turn, {"text": "Done."}, tools=[payout, "ask_user"])
+
+    one = payer()
+    async with in_memory(one) as rt:
+        result = await rt.session("s", agent=one).run("Pay", by="zoe")
+        assert result.task_id is not None
+        state = await load_execution_state_from_session(rt, "s", result.task_id)
+    there = await elsewhere(
+        hitl.deserialize_execution_state(hitl.serialize_execution_state(state)), payer()
+    )
+    for _ in range(2):  # the calls that were restored, and those of the next turn
+        calls = {call.kind: call for call in (await there.session("s").run()).pending}
+        with pytest.raises(NotAllowed, match="'zoe' started this run"):
+            await there.approve(calls["approval"].id, by="zoe")
+        with pytest.raises(Refused, match="is not one of the choices"):
+            await there.respond(calls["question"].id, "green", by="ana")
+        await there.approve(calls["approval"].id, by="ana")
+        await there.respond(calls["question"].id, "red", by="ana")
+    assert (await there.session("s").run()).output == "Done."
     await there.__aexit__(None, None, None)
 
 

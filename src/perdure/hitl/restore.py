@@ -7,6 +7,7 @@ import msgspec
 from perdure.app import Runtime
 from perdure.core.log import events
 from perdure.core.log.events import Event, StampedEvent
+from perdure.core.pending.answers import check_question
 from perdure.core.session.state import State, fold
 from perdure.core.transfer.open_calls import open_records
 from perdure.errors import Conflict, Refused
@@ -138,25 +139,33 @@ def _open_call_events(
             )
         )
     check_unredacted(list(calls.values()))
-    return added + [_pending_event(item, task, agent) for item in calls.values()]
+    return added + [_pending_event(item, state, agent) for item in calls.values()]
 
 
 def _fold(facts: list[Event]) -> State:
     return fold([StampedEvent(seq, 0, fact) for seq, fact in enumerate(facts, 1)])
 
 
-def _pending_event(call: ToolCall, task: str, agent: ReadyAgent | None) -> events.Pending:
+def _pending_event(
+    call: ToolCall, state: ExecutionState, agent: ReadyAgent | None
+) -> events.Pending:
     tool = None if agent is None else agent.tool(call.name)
+    is_question = tool is not None and tool.kind == "question"
+    schema, choices = (call.args.get(n) if is_question else None for n in ("schema", "choices"))
+    check_question(schema, choices)
     return events.Pending(
         pending_id=secret_id("p"),
-        kind="question" if tool is not None and tool.kind == "question" else "approval",
+        kind="question" if is_question else "approval",
         call_id=call.id,
         tool=call.name,
         input=dict(call.args),
         effect_id=secret_id("e"),
         prompt=None if tool is None else render_prompt(tool, call.args),
+        schema=schema,
+        choices=choices,
         policy=None if tool is None else tool.approval_policy,
-        task_id=task,
+        started_by=state.started_by,
+        task_id=state.task_id,
         redact=call.redact,
     )
 
@@ -172,4 +181,5 @@ def _restored_event(state: ExecutionState) -> events.Restored:
         first_calls=[msgspec.to_builtins(call) for call in snapshot.first_iteration_tool_calls],
         sub_agents=list(snapshot.sub_agents),
         show_thinking=snapshot.show_thinking,
+        started_by=state.started_by,
     )

@@ -56,6 +56,7 @@ class ExecutionState:
     reasoning_state: ReasoningStateSnapshot = field(default_factory=ReasoningStateSnapshot)
     pending_tool_call: ToolCall | None = None
     expired: bool = False  # nobody decided in time, and the run continued without the call
+    started_by: tuple[str, ...] = ()  # authors of the run, for tools with not_by_starter
 
     @property
     def history(self) -> tuple[Message, ...]:
@@ -113,8 +114,9 @@ def serialize_execution_state(state: ExecutionState) -> bytes:
     for call in (data["pending_tool_call"], *data["reasoning_state"]["first_iteration_tool_calls"]):
         if call is not None and not call["redact"]:
             del call["redact"]
-    if not state.expired:
-        del data["expired"]
+    for name in ("expired", "started_by"):
+        if not data[name]:
+            del data[name]
     return msgspec.json.encode({"version": VERSION, **data})
 
 

@@ -53,6 +53,7 @@ def paused_state(
         query=query,
         reasoning_state=_snapshot(log, state, run, query, settings),
         pending_tool_call=ToolCall(call.id, call.tool, dict(call.params), call.redact),
+        started_by=run.authors,
     )
 
 

@@ -298,6 +298,7 @@ class Restored(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     first_calls: list[dict[str, Any]] | None = field(default=None, name="firstCalls")
     sub_agents: list[str] = field(default_factory=list, name="subAgents")
     show_thinking: bool = field(default=False, name="showThinking")
+    started_by: tuple[str, ...] = field(default=(), name="startedBy")  # authors of the run
 
 
 class Delegation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

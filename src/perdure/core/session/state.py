@@ -387,7 +387,9 @@ def _cancelled(state: State, _: StampedEvent, event: events.Cancelled) -> State:
 def _restored(state: State, _: StampedEvent, event: events.Restored) -> State:
     if state.run is None or state.run.id != event.task_id:
         return state
-    return replace(state, run=replace(state.run, turns=event.turns, tokens=event.tokens))
+    authors = tuple(dict.fromkeys((*state.run.authors, *event.started_by)))
+    run = replace(state.run, turns=event.turns, tokens=event.tokens, authors=authors)
+    return replace(state, run=run)
 
 
 def _delegation(state: State, _: StampedEvent, event: events.Delegation) -> State:
