@@ -17,7 +17,7 @@ SHOP = '''
 import os
 import time
 from pathlib import Path
-from perdure import Agent, PendingCall, Runtime, tool
+from perdure import ApprovalRequired, Agent, Context, InputRequired, PendingCall, Runtime, tool
 from perdure.testing import ScriptedModel
 
 @tool
@@ -56,7 +56,24 @@ def payout(cents: int) -> str:
     """Pay out."""
     return f"paid {cents}"
 
+@tool(requires_approval=True, min_approvals=2)
+def spend(cents: int) -> str:
+    """Spend money."""
+    return f"spent {cents}"
+
+@tool
+def send(cents: int, ctx: Context) -> str:
+    """Send money, to an account that a person names, if a person approves."""
+    if ctx.answer is None:
+        raise InputRequired("Which account?", choices=["a1", "a2"])
+    if not ctx.decisions:
+        raise ApprovalRequired("Send it?")
+    return f"sent {cents} to {ctx.answer}"
+
 REFUND = {"tool": "refund", "args": {"order_id": 991, "cents": 4200}}
+SPEND = {"tool": "spend", "args": {"cents": 7}}
+mixed = [{"calls": [REFUND, SPEND]}, {"text": "Both done."}]
+sends = [{"calls": [{"tool": "send", "args": {"cents": 7}}]}, {"text": "Sent."}]
 support = [
     {"text": "Let me look.", "calls": [{"tool": "lookup_order", "args": {"order_id": 991}}]},
     {"text": "I would refund it.", "calls": [REFUND]},
@@ -87,6 +104,8 @@ agents = [
     agent("asks", asks, "ask_user"),
     agent("chooses", chooses, "ask_user"),
     agent("votes", votes, payout),
+    agent("mixed", mixed, refund, spend),
+    agent("sends", sends, send),
     agent("dies", [{"calls": [{"tool": "dies", "args": {}}]}], dies),
     agent("broke", [{"error": "no more credit"}]),
     agent("cut", [{"text": "Half an", "stop": "max_tokens"}]),

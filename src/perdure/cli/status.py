@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-_ERASE: Final = "\r\x1b[K"
+ERASE: Final = "\r\x1b[K"
 
 
 class StatusLine:
@@ -21,7 +21,7 @@ class StatusLine:
         width = shutil.get_terminal_size().columns
         shown = text if len(text) < width else f"{text[: width - 2]}…"
         color = False if os.environ.get("NO_COLOR") else None
-        click.echo(_ERASE, nl=False, color=True)
+        click.echo(ERASE, nl=False, color=True)
         click.echo(click.style(shown, dim=True), nl=False, color=color)
         self.is_shown = True
 
@@ -29,11 +29,11 @@ class StatusLine:
         """Erase it, if it is shown."""
         if self.is_shown:
             self.is_shown = False
-            click.echo(_ERASE, nl=False, color=True)
+            click.echo(ERASE, nl=False, color=True)
 
     def interrupt(self, text: str) -> None:
         """Print a line on stderr from a signal handler, which must not use buffered streams."""
-        start = _ERASE if self.is_shown else "\n" if sys.stderr.isatty() else ""
+        start = ERASE if self.is_shown else "\n" if sys.stderr.isatty() else ""
         self.is_shown = False
         os.write(2, f"{start}{text}\n".encode())
 

@@ -94,6 +94,39 @@ def test_a_prompt_offers_only_the_decisions_that_the_call_allows(shop: Shop) -> 
     assert shop.json("sessions", "show", "c")["state"] == "waiting"
 
 
+def test_later_leaves_one_call_and_the_others_are_asked_about(shop: Shop) -> None:
+    played = shop.run("chat", "mixed", "-s", "c", stdin="go\nlater\nno\n").output
+    assert shop.effects() == []
+    calls = shop.json("pending", "list", "--status", "all")["pending"]
+    decided = {call["tool"]: call["decision"] and call["decision"]["kind"] for call in calls}
+    assert decided == {"refund": None, "spend": "deny"}
+    paused = played.partition("Session c waits for 1 call.")[2]
+    assert "refund(" in paused
+    assert "spend(" not in paused
+
+
+def test_what_was_approved_runs_although_another_call_is_left_for_later(shop: Shop) -> None:
+    played = shop.run("chat", "mixed", "-s", "c", stdin="go\nyes\nlater\n").output
+    assert shop.effects() == ["refund 4200"]
+    assert "Session c waits for 1 call." in played
+    assert played.count("⏸ Run spend") == 1  # it is not asked about again
+
+
+def test_one_approval_of_several_is_shown_with_what_is_missing(shop: Shop) -> None:
+    played = shop.run("chat", "votes", "-s", "c", "--by", "ana", stdin="go\nyes\n").output
+    assert "recorded; 1 more approval needed" in played
+    assert "payout(cents=7) needs 1 more approval (approved by ana)" in played
+
+
+def test_a_tool_that_asks_offers_nothing_to_remember_and_runs_again(shop: Shop) -> None:
+    played = shop.run("chat", "sends", "-s", "c", stdin="go\na2\nyes\n").output
+    assert "approve? [yes/no/edit/respond/later]" in played
+    assert "send(cents=7) runs again from its beginning, with the answer" in played
+    assert "send(cents=7) runs again from its beginning, with the approval" in played
+    assert "attempt" not in played
+    assert "Sent." in played
+
+
 def test_a_chat_begins_with_its_session_and_explains_its_commands(shop: Shop) -> None:
     played = shop.run("chat", "plain", "-s", "c", stdin="/help\n/hepl\n/exit\nhi\n")
     assert played.output.startswith("Session c with plain. /help lists the commands")

@@ -17,6 +17,50 @@ def test_several_calls_are_approved_in_one_command(shop: Shop) -> None:
     assert shop.json("sessions", "show", "b")["output"] == "All done."
 
 
+def test_a_call_that_is_named_twice_is_decided_once(shop: Shop) -> None:
+    shop.run("run", "support", "go", "-s", "a")
+    call = shop.pending("refund")
+    approved = shop.run("approve", call, "@last", call[:8], "--by", "ana")
+    assert approved.exit_code == 0, approved.output
+    assert approved.stdout.count("✓ approved refund") == 1
+    assert shop.effects() == ["refund 4200"]
+
+
+def test_a_session_continues_although_another_of_its_calls_needs_more_approvals(
+    shop: Shop,
+) -> None:
+    shop.run("run", "mixed", "go", "-s", "s1")
+    approved = shop.run("approve", shop.pending("refund"), shop.pending("spend"), "--by", "ana")
+    assert "✓ approved spend(cents=7) by ana; 1 more approval needed" in approved.stdout
+    assert shop.effects() == ["refund 4200"]
+
+
+def test_an_approval_with_changes_is_shown_with_them_while_others_are_missing(shop: Shop) -> None:
+    shop.run("run", "mixed", "go", "-s", "s1")
+    call = shop.pending("spend")
+    first = shop.run("approve", call, "--set", "cents=3", "--by", "ana")
+    assert "✓ approved spend(cents=3) by ana  (cents 7 → 3); 1 more approval needed" in first.stdout
+    shown = shop.run("pending", "show", call).stdout
+    assert "spend(cents=7) needs 1 more approval (approved by ana with cents=3)" in shown
+    other = shop.run("approve", call, "--by", "ben")
+    assert other.exit_code == 5
+    assert 'with other arguments: {"cents": 3}' in other.stderr
+    assert shop.run("approve", call, "--set", "cents=3", "--by", "ben").exit_code == 0
+    listed = shop.run("pending", "list", "--status", "all", "--tool", "spend").stdout
+    assert "approved" in listed
+    assert "completed" not in listed
+
+
+def test_an_approver_who_repeats_an_approval_after_a_denial_is_told(shop: Shop) -> None:
+    shop.run("run", "votes", "go", "-s", "s1")
+    call = shop.pending("payout")
+    shop.run("approve", call, "--by", "ana")
+    shop.run("deny", call, "--by", "ben", "--no-run")
+    again = shop.run("approve", call, "--by", "ana")
+    assert again.exit_code == 5
+    assert "was denied by ben" in again.stderr
+
+
 def test_last_is_refused_where_it_could_mean_calls_of_two_sessions(shop: Shop) -> None:
     for name in ("a", "b"):
         shop.run("run", "support", "go", "-s", name)

@@ -70,3 +70,16 @@ def test_where_nobody_watches_only_events_are_printed(capsys: pytest.CaptureFixt
 def test_a_question_shows_which_answers_it_accepts(answers: dict[str, Any], text: str) -> None:
     pending = {"tool": "pick", "kind": "question", "prompt": "Which?", **answers}
     assert pending_line(pending, None, 0) == f"⏸ asks: Which?{text}"
+
+
+def test_an_open_prompt_stays_the_last_line(
+    live: LivePrinter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal = Terminal(Settings())
+    terminal.open_prompt("approve? ")
+    terminal.print("✓ a")
+    terminal.print("✓ b")
+    terminal.close_prompt()
+    terminal.print("next")
+    erase = "\r\x1b[K"
+    assert capsys.readouterr().out == (f"approve? {erase}✓ a\napprove? {erase}✓ b\napprove? next\n")

@@ -113,9 +113,12 @@ class Chat:
         return session
 
     async def _ask_until_decided(self, session: Json) -> None:
-        """Ask for decisions and drive on, until nothing is left to decide."""
-        while session["state"] == "waiting" and await self.prompt.ask_all(session):
+        """Ask for decisions and drive on, until every open call is left for later."""
+        left: set[str] = set()
+        while session["state"] == "waiting" and await self.prompt.ask_all(session, left):
             session = await self._drive(None)
+        if left:
+            session = await self.handle.get()  # with approvals that did not decide a call alone
         if session["state"] in ("waiting", "failed", "pending") or session["stop"] is not None:
             snapshot = SessionSnapshot(session, self.backend.now())
             for text in diagnose(snapshot, self.terminal.settings):

@@ -24,7 +24,12 @@ from perdure.errors import Refused
 
 _LONGEST: Final = 160
 _LONGEST_CALL: Final = 60
-_DECIDED: Final = {"approve": "approved", "deny": "denied", "respond": "answered"}
+_DECIDED: Final = {
+    "approve": "approved",
+    "edit": "approved",
+    "deny": "denied",
+    "respond": "answered",
+}
 _SETTLED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 
 
@@ -180,18 +185,20 @@ def decide_all(settings: Settings, verb: str, typed_ids: Sequence[str], options:
     names: list[str] = []
 
     async def main(backend: Backend) -> int:
-        before = [await _find(backend, item, Verb(verb), settings) for item in typed_ids]
+        typed_calls = [await _find(backend, item, Verb(verb), settings) for item in typed_ids]
+        before = list({call["id"]: call for call in typed_calls}.values())  # each once
         calls = await backend.decide(verb, before, options)
         names.extend(call["sessionID"] for call in calls)
+        remember_session(settings, names[-1])
         for old, call in zip(before, calls, strict=True):
             _print_recorded(terminal, verb, old, call)
         if settings.as_json:
             terminal.print_json({"decisions": calls})
-        sessions = {(call["tenant"], call["sessionID"]): call for call in calls}
-        for call in sessions.values():
+        decided = [call for call in calls if not _needs_approvals(call)]
+        for call in {(call["tenant"], call["sessionID"]): call for call in decided}.values():
             if options["no_run"]:
                 terminal.print(_worker_hint(settings, call))
-            elif not _needs_approvals(call):
+            else:
                 await _continue_session(backend, call, terminal, wait=False)
         return 0
 
@@ -204,11 +211,11 @@ def _needs_approvals(call: Json) -> bool:
 
 def _print_recorded(terminal: Terminal, verb: str, before: Json, call: Json) -> None:
     done, decision, args = _DONE[verb], call["decision"] or {}, before["input"]
-    changes = decision.get("args") or {}
+    missing = call.get("missingApprovals") or 0
+    changes = (call["votes"][0] if missing else decision).get("args") or {}
     shown = call_text(call["tool"], {**args, **changes})
     by = decision.get("by") or call.get("by")
     author = f" by {line(by)}" if by else ""
-    missing = call.get("missingApprovals") or 0
     if missing:
         author = f" by {', '.join(line(vote['by']) for vote in call['votes'])}"
     more = f"; {plural(missing, 'more approval')} needed" if missing else ""

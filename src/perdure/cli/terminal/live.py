@@ -8,7 +8,15 @@ import anyio
 
 from perdure.cli.status import STATUS
 from perdure.cli.terminal.activity import Activity
-from perdure.cli.terminal.terminal import Terminal, age, call_text, line, plural
+from perdure.cli.terminal.terminal import (
+    Terminal,
+    age,
+    arguments_text,
+    call_text,
+    line,
+    plural,
+)
+from perdure.core.log.events import RAISED
 
 Json = Mapping[str, Any]
 
@@ -30,6 +38,8 @@ class LivePrinter:
         self._streamed_kinds: set[str] = set()  # kinds of deltas of this model response
         self._calls: dict[str, tuple[str, Mapping[str, Any]]] = {}
         self._started_at: dict[str, int] = {}
+        self._attempts: dict[str, int] = {}  # of each call
+        self._requests: dict[str, tuple[int, str]] = {}  # attempt and kind of what a tool asked for
         self._pending: dict[str, Mapping[str, Any]] = {}
         self._is_mid_line = False
         self.last_text = ""
@@ -83,8 +93,12 @@ class LivePrinter:
                 self._calls[data["id"]] = (data["tool"], data.get("params") or {})
             case "tool_started":
                 self._started_at[data["id"]] = event["timestamp"]
+                self._attempts[data["id"]] = data["attempt"]
             case "pending":
                 self._pending[data["pendingID"]] = data
+                if data.get("reason") == RAISED:
+                    call_id = data["callID"]
+                    self._requests[call_id] = (self._attempts.get(call_id, 1), data["kind"])
             case "decision" if data.get("args"):
                 tool, args = self._calls.get(data["callID"], ("", {}))
                 self._calls[data["callID"]] = (tool, {**args, **data["args"]})
@@ -148,11 +162,15 @@ class LivePrinter:
             self._terminal.print(data["content"])
 
     def _on_tool_started(self, data: Mapping[str, Any], _: int) -> None:
-        if data["attempt"] > 1:
-            self._print_line(
-                f"↻ {self._call_text(data['id'])} runs again with the same effect id "
-                f"(attempt {data['attempt']})"
-            )
+        asked_at, kind = self._requests.get(data["id"], (0, ""))
+        attempt = data["attempt"] - asked_at  # as the tool sees it
+        if attempt > 1:
+            text = f"with the same effect id (attempt {attempt})"
+        elif asked_at:
+            text = f"from its beginning, with the {'answer' if kind == 'question' else 'approval'}"
+        else:
+            return
+        self._print_line(f"↻ {self._call_text(data['id'])} runs again {text}")
 
     def _on_tool_result(self, data: Mapping[str, Any], now: int) -> None:
         call_id = data["toolCallId"]
@@ -181,7 +199,9 @@ class LivePrinter:
     def _on_vote(self, data: Mapping[str, Any], _: int) -> None:
         missing = data.get("missing", 0)
         more = f"; {plural(missing, 'more approval')} needed" if missing else ""
-        self._print_line(f"  {line(data['by'])} approved {self._call_text(data['callID'])}{more}")
+        tool, args = self._calls.get(data["callID"], (data["callID"], {}))
+        call = call_text(tool, {**args, **(data.get("args") or {})})
+        self._print_line(f"  {line(data['by'])} approved {call}{more}")
 
     def _on_retry(self, data: Mapping[str, Any], now: int) -> None:
         other = data.get("model")
@@ -249,5 +269,12 @@ def _approvals(pending: Mapping[str, Any]) -> str:
     question = "" if is_default else f": {line(prompt, 300)}"
     if missing == 1 and not votes:
         return f"approval{question}"
-    names = f" (approved by {', '.join(line(vote['by']) for vote in votes)})" if votes else ""
+    names = f" ({approvers_text(pending)})" if votes else ""
     return f"{plural(missing, 'more approval')}{names}{question}"
+
+
+def approvers_text(pending: Mapping[str, Any]) -> str:
+    """Return who has approved what: `approved by ana and ben with cents=4000`."""
+    names = " and ".join(line(vote["by"]) for vote in pending["votes"])
+    changes = arguments_text(pending["votes"][0].get("args"))
+    return f"approved by {names}{f' with {changes}' if changes else ''}"

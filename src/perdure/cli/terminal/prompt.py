@@ -11,6 +11,8 @@ import anyio
 import click
 
 from perdure.cli.backend.base import Backend, Json
+from perdure.cli.terminal.diagnosis import pending_commands
+from perdure.cli.terminal.live import approvers_text
 from perdure.cli.terminal.replies import (
     PromptReply,
     help_text,
@@ -86,33 +88,48 @@ class DecisionPrompt:
     by: str | None  # None if the server takes the name of the token
     lock: anyio.Lock = field(default_factory=anyio.Lock)  # one question at a time
 
-    async def ask_all(self, session: Json) -> bool:
-        """Ask about every pending call of a session. Return True if all were decided."""
-        for call in session["pending"]:
-            is_askable = call["kind"] in APPROVER_KINDS and not call.get("problem")
-            if not is_askable or not await self.ask(call):
-                return False
-        return bool(session["pending"])
+    async def ask_all(self, session: Json, left: set[str]) -> bool:
+        """Ask about the pending calls of a session. Return True if one of them was decided.
+
+        Calls in `left` are not asked about; those that the approver leaves for later are added.
+        """
+        is_decided = False
+        with suppress(EOFError):
+            for call in session["pending"]:
+                is_askable = call["kind"] in APPROVER_KINDS and not call.get("problem")
+                if not is_askable or call["id"] in left:
+                    continue
+                if await self.ask(call):
+                    is_decided = True
+                else:
+                    left.add(call["id"])
+        return is_decided
 
     async def ask_pending(self, pending_id: str) -> None:
-        """Ask about a call that a running worker waits for."""
+        """Ask about a call that a running worker waits for, and say how to decide it later."""
         async with self.lock:
             call = await self.backend.pending_call(pending_id)
-            if call["status"] in ("waiting", "processing"):
-                await self.ask(call)
+            if call["status"] not in ("waiting", "processing"):
+                return
+            is_decided = False
+            with suppress(EOFError):
+                is_decided = await self.ask(call)
+            if not is_decided:
+                for text in pending_commands(call, self.terminal.settings):
+                    self.terminal.print(f"  {text}")
 
     async def ask(self, call: Json) -> bool:
-        """Ask about one call. Return False if the approver leaves it for later."""
+        """Ask about one call. Return False if the approver leaves it for later, or to others.
+
+        Raises EOFError if the input has ended.
+        """
         is_question = call["kind"] == "question"
         question = call.get("prompt") or call_text(call["tool"], call.get("input") or {})
         self.terminal.print(f"⏸ {line(question, 300)}", bold=True)
         self._print_details(call)
         words = "/".join(offered_words(call))
         while True:
-            self.terminal.print_part("answer> " if is_question else f"approve? [{words}] ")
-            text = await self.lines.next()
-            if text is None:
-                return False
+            text = await self._next_line("answer> " if is_question else f"approve? [{words}] ")
             try:
                 reply = (parse_answer_reply if is_question else parse_reply)(text, call)
                 if reply.verb == "later":
@@ -124,6 +141,14 @@ class DecisionPrompt:
                 self.terminal.print(f"  {line(error.message, 300)}")
                 if error.code in ("ALREADY_DECIDED", "LOST_AT_RESTART", "PENDING_NOT_FOUND"):
                     return True  # there is nothing left to decide
+
+    async def _next_line(self, prompt: str) -> str:
+        self.terminal.open_prompt(prompt)
+        text = await self.lines.next()
+        self.terminal.close_prompt()
+        if text is None:
+            raise EOFError
+        return text
 
     async def _apply(self, call: Json, reply: PromptReply) -> Json | None:
         """Return the call if the reply decided it, or was an approval of several; else None."""
@@ -147,18 +172,16 @@ class DecisionPrompt:
         if call.get("schema"):
             self.terminal.print(f"  JSON schema: {value_text(call['schema'])}", dim=True)
         if call.get("votes"):
-            names = ", ".join(line(vote["by"]) for vote in call["votes"])
-            self.terminal.print(f"  approved by {names}; {call['missingApprovals']} missing")
+            missing = plural(call["missingApprovals"], "more approval")
+            self.terminal.print(f"  {approvers_text(call)}; {missing} needed")
 
     async def _settle_remembered(self, call: Json, verb: str, rule: str | None) -> Json | None:
         """Settle a call and remember the decision, for it or for the rule that was typed."""
         parsed = None if rule is None else parse_rule(rule)
         is_confirmed = False
         if parsed is not None and parsed.is_every_tool:
-            self.terminal.print_part(
-                f"{parsed.text} covers every tool of the session. Sure? [yes/no] "
-            )
-            is_confirmed = parse_decision(await self.lines.next() or "") == "approve"
+            question = f"{parsed.text} covers every tool of the session. Sure? [yes/no] "
+            is_confirmed = parse_decision(await self._next_line(question)) == "approve"
             if not is_confirmed:
                 return None
         remember = True if parsed is None else parsed.text

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from perdure.core.log.events import RAISED
 from perdure.core.pending.answers import parse_answer
 from perdure.core.pending.commands import parse_decision
 from perdure.errors import Refused
@@ -30,14 +31,14 @@ class PromptReply:
 def offered_words(call: Mapping[str, Any]) -> list[str]:
     """Return the words that a prompt about this call offers: those that the call accepts."""
     allowed = call.get("allowedDecisions") or ("approve", "deny")
-    may_remember = (call.get("minApprovals") or 1) == 1
+    may_remember = call.get("reason") != RAISED
     words = {
         "yes": "approve" in allowed,
         "no": "deny" in allowed,
         "edit": "edit" in allowed,
         "respond": "respond" in allowed,
-        "always": "approve" in allowed and may_remember,
-        "never": "deny" in allowed,
+        "always": "approve" in allowed and may_remember and (call.get("minApprovals") or 1) == 1,
+        "never": "deny" in allowed and may_remember,
         "later": True,
     }
     return [word for word, is_offered in words.items() if is_offered]

@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from perdure.cli.settings import Settings
-from perdure.cli.status import STATUS
+from perdure.cli.status import ERASE, STATUS
 from perdure.core.durations import format_ms
 from perdure.core.session.usage import UNPRICED
 
@@ -35,8 +35,15 @@ def line(text: str, longest: int = 0) -> str:
 
 def call_text(tool: str, args: Mapping[str, Any]) -> str:
     """Return a call in the form `refund(order_id=991, cents=4200)`."""
-    shown = [f"{line(str(k))}={line(value_text(v), _LONGEST_VALUE)}" for k, v in args.items()]
-    return f"{line(tool)}({line(', '.join(shown), _LONGEST_ARGS)})"
+    return f"{line(tool)}({arguments_text(args)})"
+
+
+def arguments_text(args: Mapping[str, Any] | None) -> str:
+    """Return arguments in the form `order_id=991, cents=4200`."""
+    shown = [
+        f"{line(str(k))}={line(value_text(v), _LONGEST_VALUE)}" for k, v in (args or {}).items()
+    ]
+    return line(", ".join(shown), _LONGEST_ARGS)
 
 
 def value_text(value: Any) -> str:
@@ -72,6 +79,7 @@ class Terminal:
         self._to_err = settings.as_json
         self._has_output = False
         self._color = False if os.environ.get("NO_COLOR") else None
+        self._prompt = ""  # shown, and not answered yet
 
     @property
     def is_live(self) -> bool:
@@ -107,11 +115,24 @@ class Terminal:
         if not self.settings.quiet:
             self._write(clean(text), end=False, dim=dim)
 
+    def open_prompt(self, text: str) -> None:
+        """Show a prompt. At a terminal it stays the last line, until it is closed."""
+        self.print_part(text)
+        self._prompt = text if self.is_live else ""
+
+    def close_prompt(self) -> None:
+        """Record that the prompt was answered."""
+        self._prompt = ""
+
     def _write(self, text: str, *, end: bool = True, bold: bool = False, dim: bool = False) -> None:
         styled = click.style(text, bold=bold or None, dim=dim or None) if bold or dim else text
         self._has_output = True
         STATUS.erase()
+        if self._prompt:
+            click.echo(ERASE, nl=False, color=True)
         click.echo(styled, nl=end, err=self._to_err, color=self._color)
+        if self._prompt and end:
+            click.echo(self._prompt, nl=False)
 
     def print_json(self, value: Any) -> None:
         """Print the one JSON object of a command."""

@@ -75,8 +75,8 @@ def interrupted_results(
 
 
 def _issue_list(notes: Sequence[str], issues: Sequence[Issue]) -> list[Any]:
-    left_out = [{"type": "left_out", "details": note} for note in notes]
-    return left_out + [
+    reported = [{"type": "note", "details": note} for note in notes]
+    return reported + [
         {key: value for key, value in asdict(issue).items() if key != "ids"} for issue in issues
     ]
 
