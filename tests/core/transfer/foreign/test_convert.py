@@ -142,7 +142,7 @@ def test_what_was_left_out_is_said() -> None:
     )
     recovery = of(taken("claude-code.jsonl"), events.SessionRecovery)[0]
     told_of = [issue["type"] for issue in recovery.issues]
-    assert told_of[:4] == [*["left_out"] * 3, "incomplete_tool_call"]
+    assert told_of[:4] == [*["note"] * 3, "incomplete_tool_call"]
 
 
 def test_of_codex_every_kind_of_call_is_taken() -> None:
