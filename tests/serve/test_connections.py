@@ -3,19 +3,22 @@
 import asyncio
 import errno
 import logging
+import socket
+import struct
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
 import uvicorn
 from tests.support.server import Server, shop_server
 from uvicorn.server import ServerState
 
-from perdure.serve import connections
+from perdure.serve import connections, transports
 from perdure.serve.connections import Capacity, connection_limit, protocol_factory
 
 Answer = Callable[[Any, Any, Any], Awaitable[None]]
@@ -232,7 +235,7 @@ async def test_a_client_that_closes_after_its_request_gets_the_refusal_of_its_bo
 async def test_a_client_that_never_stops_sending_is_cut_off(
     monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    monkeypatch.setattr(connections, limit, {"LINGER_S": 0.2, "LINGER_BYTES": 2**20}[limit])
+    monkeypatch.setattr(transports, limit, {"LINGER_S": 0.2, "LINGER_BYTES": 2**20}[limit])
     async with serving(refuse) as connect:
         _, writer = await connect()
         head = f"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {2**40}\r\n\r\n"
@@ -246,6 +249,140 @@ async def send_forever(writer: asyncio.StreamWriter) -> None:
         writer.write(b"x" * 2**16)
         await writer.drain()
         await asyncio.sleep(0.001)
+
+
+async def stream(scope: Any, receive: Any, send: Any) -> None:
+    """Send without an end."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    while (await asyncio.wait_for(receive(), 30))["type"] != "http.disconnect":
+        for _ in range(200):
+            await send({"type": "http.response.body", "body": b"x" * 2**16, "more_body": True})
+
+
+async def test_a_client_that_does_not_receive_its_response_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transports, "SEND_S", 0.2)
+    async with serving(stream) as connect:
+        reader, writer = await connect()
+        cast(asyncio.Transport, writer.transport).pause_reading()
+        writer.write(GET)
+        with pytest.raises(ConnectionError):
+            await asyncio.wait_for(send_forever(writer), 30)
+        reader.feed_eof()
+
+
+async def test_a_client_that_receives_slowly_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transports, "SEND_S", 0.5)
+    size = 8 * 2**20
+
+    async def large(scope: Any, receive: Any, send: Any) -> None:
+        await respond(send, 200, b"x" * size)
+
+    async with serving(large) as connect:
+        reader, writer = await connect()
+        writer.write(GET)
+        await reader.readuntil(b"\r\n\r\n")
+        for _ in range(16):
+            await reader.readexactly(size // 16)
+            await asyncio.sleep(0.1)
+        writer.write(GET)
+        assert (await response(reader))[0] == 200
+
+
+async def test_a_stream_whose_client_left_writes_nothing_into_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    may_send, is_over = asyncio.Event(), asyncio.Event()
+
+    async def many(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await may_send.wait()
+        for _ in range(200):
+            await send({"type": "http.response.body", "body": b"x", "more_body": True})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        is_over.set()
+
+    async with serving(many) as connect:
+        reader, writer = await connect()
+        writer.write(GET)
+        await reader.readuntil(b"\r\n\r\n")
+        abort(writer)
+        may_send.set()
+        async with asyncio.timeout(10):
+            await is_over.wait()
+    assert caplog.records == []
+
+
+async def test_a_client_that_left_before_its_refusal_is_no_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    may_end = asyncio.Event()
+
+    async def late(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-length", b"0")]
+        await send({"type": "http.response.start", "status": 413, "headers": headers})
+        await may_end.wait()
+        await send({"type": "http.response.body", "body": b""})
+
+    async with serving(late) as connect:
+        reader, writer = await connect()
+        writer.write(POST[:-2] + b"Connection: close\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        abort(writer)
+        may_end.set()
+    assert caplog.records == []
+
+
+def abort(writer: asyncio.StreamWriter) -> None:
+    """Reset the connection at once, without a turn of the event loop."""
+    linger = struct.pack("ii", 1, 0)
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    writer.transport.abort()
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("sent", [b"\x16\x03\x01\r\n\r\n", CHUNKED + b"zz\r\n"])
+async def test_bytes_that_are_not_http_are_refused_with_a_hint_and_in_one_line_of_log(
+    sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(echo) as connect:
+        for _ in range(20):
+            reader, writer = await connect()
+            writer.write(sent)
+            async with asyncio.timeout(30):
+                head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 400 ")
+            assert msgspec.json.decode(body)["code"] == "HTTP_INVALID"
+    assert len(caplog.records) == 1
+    assert "not valid HTTP: requests refused since the last such line: 1" in caplog.text
+
+
+async def test_a_body_that_becomes_invalid_after_its_response_is_no_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving(refuse) as connect:
+        for _ in range(20):
+            reader, writer = await connect()
+            writer.write(CHUNKED)
+            assert await response(reader) == (413, b"too large")
+            writer.write(b"zz\r\n")
+            assert await is_closed(reader)
+    assert "Traceback" not in caplog.text
+    assert len(caplog.records) <= 1
+
+
+async def test_an_upgrade_that_this_server_does_not_know_is_ignored_without_a_line_of_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving(echo) as connect:
+        reader, writer = await connect()
+        writer.write(GET[:-2] + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+        assert await response(reader) == (200, b"0")
+    assert caplog.records == []
 
 
 # --- a real server --------------------------------------------------------------------------------
@@ -263,7 +400,7 @@ def test_urllib_is_told_that_its_body_is_too_large(tmp_path: Path) -> None:
 
 FEW_FILES = """
 import resource
-resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+resource.setrlimit(resource.RLIMIT_NOFILE, (300, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 from tests.support.http_shop import agent
 from perdure import Runtime
 rt = Runtime("sqlite:///h.db", agents=[agent()])
@@ -273,8 +410,9 @@ rt = Runtime("sqlite:///h.db", agents=[agent()])
 async def test_a_server_out_of_connections_stays_quiet_and_recovers(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(FEW_FILES)
     with Server(tmp_path, "--app", "app:rt", "--no-worker") as server:
-        opened = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(300)]
-        statuses = [await asyncio.wait_for(reader.read(12), 30) for reader, _ in opened[110:]]
+        connects = [asyncio.open_connection("127.0.0.1", server.port) for _ in range(500)]
+        opened = await asyncio.gather(*connects)
+        statuses = [await asyncio.wait_for(reader.read(12), 30) for reader, _ in opened[190:]]
         assert set(statuses) == {b"HTTP/1.1 503"}
         for _, writer in opened:
             writer.close()
@@ -288,3 +426,4 @@ async def test_a_server_out_of_connections_stays_quiet_and_recovers(tmp_path: Pa
         writer.close()
         assert "Traceback" not in server.log()
         assert server.log().count("ulimit -n") <= 2
+        assert "no file descriptor left" not in server.log()

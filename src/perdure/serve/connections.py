@@ -1,4 +1,4 @@
-"""Connections of a server: how many there may be, how long a request may arrive, how they close.
+"""Connections of a server: how many there may be, how long a request may arrive, how it is refused.
 
 The library that parses HTTP has no limits of its own for any of these.
 """
@@ -6,8 +6,8 @@ The library that parses HTTP has no limits of its own for any of these.
 import asyncio
 import errno
 import logging
-from collections.abc import Callable
 from functools import partial
+from http import HTTPStatus
 from typing import Any, Final, cast
 
 import h11
@@ -16,16 +16,20 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from perdure.errors import PerdureError
 from perdure.serve.limits import monotonic_ms
+from perdure.serve.transports import BoundedTransport
 
 logger = logging.getLogger("perdure")
+# Logger of the parent class, whose warnings would be a line for each bad request of any client.
+_errors = logging.getLogger("perdure.connections")
+_errors.setLevel(logging.ERROR)
 
 HEADERS_S: Final = 10.0  # from the first byte of a request, or the connection, to its last header
 BODY_S: Final = 30.0  # for a body, and a second more for each MIN_RATE bytes of it
 MIN_RATE: Final = 4 * 2**10  # bytes per second
-LINGER_S: Final = 10.0  # for a client that still sends when its response is complete
-LINGER_BYTES: Final = 64 * 2**20
 RESERVED_FILES: Final = 128  # file descriptors for the store, tools and servers of tools
 MAX_CONNECTIONS: Final = 50_000
+# Connections that the event loop accepts before it looks at their number: fewer than are reserved.
+ACCEPT_AT_ONCE: Final = 16
 LOG_EVERY_MS: Final = 60_000
 _NO_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -42,39 +46,46 @@ def connection_limit() -> int:
     return min(MAX_CONNECTIONS, max(files - RESERVED_FILES, files // 2))
 
 
+class RefusalLog:
+    """Log of refusals: at most one line a minute, with the number of those since the last."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._refused = 0
+        self._log_at = 0.0
+
+    def add(self, reason: str) -> None:
+        """Log a refusal, or count it for the next line."""
+        self._refused += 1
+        now = monotonic_ms()
+        if now >= self._log_at:
+            self._log_at = now + LOG_EVERY_MS
+            logger.warning("%s: %s", reason, self._text.format(self._refused))
+            self._refused = 0
+
+
 class Capacity:
-    """Limit of connections; it logs at most one line a minute about those that it refused."""
+    """Limit of connections, and what the server logs about those that it refused."""
 
     def __init__(self, limit: int | None = None) -> None:
         self.limit = connection_limit() if limit is None else limit
-        self._refused = 0
-        self._log_at = 0.0
+        self.requests = RefusalLog("requests refused since the last such line: {}")
+        self._connections = RefusalLog(
+            "connections refused since the last such line: {}; raise it with ulimit -n"
+        )
 
     def admit(self, count: int) -> bool:
         """Return whether there may be this many connections."""
         if count <= self.limit:
             return True
-        self.log_refusal(f"{self.limit} connections are open, which is the limit")
+        self._connections.add(f"{self.limit} connections are open, which is the limit")
         return False
-
-    def log_refusal(self, reason: str) -> None:
-        """Log a refused connection, or count it for the next line."""
-        self._refused += 1
-        now = monotonic_ms()
-        if now >= self._log_at:
-            self._log_at = now + LOG_EVERY_MS
-            logger.warning(
-                "%s: connections refused since the last such line: %d; raise it with ulimit -n",
-                reason,
-                self._refused,
-            )
-            self._refused = 0
 
     def handle_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Handle an error that the event loop reports: one of `accept` gets no traceback."""
         error = context.get("exception")
         if isinstance(error, OSError) and error.errno in _NO_FILES:
-            self.log_refusal(f"this process has no file descriptor left ({error.strerror})")
+            self._connections.add(f"this process has no file descriptor left ({error.strerror})")
         else:
             loop.default_exception_handler(context)
 
@@ -89,17 +100,18 @@ class BoundedProtocol(H11Protocol):
 
     def __init__(self, capacity: Capacity, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self.logger = _errors
         self._capacity = capacity
         self._phase: tuple[str, Any] | None = None  # what is awaited, and the request before it
         self._began = 0.0
         self._received = 0  # bytes in this phase
         self._timer: asyncio.TimerHandle | None = None
-        self._lingering: LingeringTransport | None = None
+        self._bounded: BoundedTransport | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start waiting for a request, or refuse the connection."""
-        self._lingering = LingeringTransport(transport, self.loop, self._is_body_incomplete)
-        super().connection_made(cast(asyncio.Transport, self._lingering))
+        self._bounded = BoundedTransport(transport, self.loop, self._is_body_incomplete)
+        super().connection_made(cast(asyncio.Transport, self._bounded))
         if self._capacity.admit(len(self.connections)):
             self._watch(("headers", None))
         else:
@@ -107,8 +119,8 @@ class BoundedProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass data on, unless the response is complete and the rest is not read any more."""
-        if self._lingering is not None and self._lingering.is_lingering:
-            self._lingering.discard(len(data))
+        if self._bounded is not None and self._bounded.is_lingering:
+            self._bounded.discard(len(data))
             return
         self._received += len(data)
         super().data_received(data)
@@ -123,9 +135,15 @@ class BoundedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End the timers."""
         self._watch(None)
-        if self._lingering is not None:
-            self._lingering.end()
+        if self._bounded is not None:
+            self._bounded.end()
         super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse bytes that are not a request, in one line of log for many."""
+        del msg  # one text for every fault
+        self._capacity.requests.add("a client sent a request that is not valid HTTP")
+        self._refuse(400, _NOT_HTTP)
 
     def _is_body_incomplete(self) -> bool:
         return self.conn.their_state is h11.SEND_BODY
@@ -164,15 +182,15 @@ class BoundedProtocol(H11Protocol):
             self._refuse(408, _TOO_SLOW)
 
     def _refuse(self, status: int, error: PerdureError) -> None:
-        """Answer outside of the application, if nothing was sent yet, and close."""
+        """Answer outside of the application, if a response may be sent now, and close."""
         cycle = self.cycle
-        if cycle is None or cycle.response_complete or not cycle.response_started:
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.write(_response(status, error))
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
             cycle.message_event.set()
-        if self._lingering is not None:
-            self._lingering.close_at_once()
+        if self._bounded is not None:
+            self._bounded.close_at_once()
 
 
 _TOO_MANY: Final = PerdureError(
@@ -184,69 +202,19 @@ _TOO_MANY: Final = PerdureError(
 _TOO_SLOW: Final = PerdureError(
     "the request did not arrive in time", code="REQUEST_TIMEOUT", hint="send it again, faster"
 )
+_NOT_HTTP: Final = PerdureError(
+    "the request is not valid HTTP",
+    code="HTTP_INVALID",
+    hint="send HTTP/1.1 with headers of at most 64 KiB; for https, put a proxy before this server",
+)
 
 
 def _response(status: int, error: PerdureError) -> bytes:
     body = msgspec.json.encode(error.to_json())
-    reason = {408: "Request Timeout", 503: "Service Unavailable"}[status]
+    reason = HTTPStatus(status).phrase
     retry = f"retry-after: {error.details['retryAfter']}\r\n" if status == 503 else ""
     head = (
         f"HTTP/1.1 {status} {reason}\r\ncontent-type: application/json\r\n{retry}"
         f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
     )
     return head.encode() + body
-
-
-class LingeringTransport:
-    """Transport that, before it closes, reads what its client still sends, within limits.
-
-    To close a socket with unread data resets the connection, and the client would lose the
-    response: a refusal of a body that is too large never arrived at clients that send all of it.
-    """
-
-    def __init__(
-        self,
-        transport: asyncio.Transport,
-        loop: asyncio.AbstractEventLoop,
-        has_unread: Callable[[], bool],
-    ) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._has_unread = has_unread
-        self._remaining = LINGER_BYTES
-        self._timer: asyncio.TimerHandle | None = None
-        self.is_lingering = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def is_closing(self) -> bool:
-        """Return whether it closes, now or once the client has sent everything."""
-        return self.is_lingering or self._transport.is_closing()
-
-    def close(self) -> None:
-        """Close after what was written; if the client still sends, say so and wait for it."""
-        if self.is_lingering or self._transport.is_closing() or not self._has_unread():
-            if not self.is_lingering:
-                self._transport.close()
-            return
-        self.is_lingering = True
-        self._transport.write_eof()
-        self._transport.resume_reading()
-        self._timer = self._loop.call_later(LINGER_S, self._transport.abort)
-
-    def close_at_once(self) -> None:
-        """Close after what was written."""
-        self.is_lingering = False
-        self._transport.close()
-
-    def discard(self, size: int) -> None:
-        """Count data that is not used any more."""
-        self._remaining -= size
-        if self._remaining < 0:
-            self._transport.abort()
-
-    def end(self) -> None:
-        """End the timer: the connection is closed."""
-        if self._timer is not None:
-            self._timer.cancel()

@@ -23,7 +23,7 @@ from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal
 from perdure.config import ServerConfig, blocking_warnings, load, token_warnings
 from perdure.errors import ConfigError
-from perdure.serve.connections import Capacity, protocol_factory
+from perdure.serve.connections import ACCEPT_AT_ONCE, Capacity, protocol_factory
 from perdure.serve.http.app import application
 from perdure.serve.http.setup import Setup, setup
 
@@ -127,7 +127,7 @@ class _ServerProcess:
                 proxy_headers=False,
                 lifespan="off",
                 ws="none",
-                backlog=BACKLOG,
+                backlog=ACCEPT_AT_ONCE,
                 timeout_graceful_shutdown=GRACE_S,
             )
         )
@@ -180,6 +180,12 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Install no signal handlers."""
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to accept; more clients may wait for it than the event loop accepts at once."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Wait for responses that are still received, not for streams that were cancelled."""
