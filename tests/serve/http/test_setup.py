@@ -43,6 +43,7 @@ def test_this_machine_needs_no_token(host: str) -> None:
     [
         ({}, 200),
         ({"Host": "localhost:4747"}, 200),
+        ({"X-Request-Id": "1", "Traceparent": "00-1-1-00", "User-Agent": "x"}, 200),
         ({"Host": "agents.example"}, 401),
         ({"X-Forwarded-For": "8.8.8.8"}, 401),
         ({"X-Forwarded-Host": "agents.example"}, 401),
@@ -67,6 +68,12 @@ def test_this_machine_needs_no_token(host: str) -> None:
                 "X-Azure-ClientIP",
                 "X-Amzn-Trace-Id",
                 "Tailscale-User-Login",
+                "CloudFront-Viewer-Address",
+                "X-NF-Client-Connection-IP",
+                "WL-Proxy-Client-IP",
+                "X-Sucuri-ClientIP",
+                "DO-Connecting-IP",
+                "X-Tunnel-Skip-AntiPhishing-Page",
             )
         ],
     ],

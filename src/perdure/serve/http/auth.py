@@ -15,41 +15,16 @@ Authenticate = Callable[[Request], Awaitable[Principal | None]]
 
 LOCAL: Final = Principal("local", "admin", on_behalf=True)  # on a server that needs no token
 SIGNED: Final = Principal("webhook", "submitter")  # the sender of a signed body
-# Headers that proxies, CDNs and tunnels add, and that no client on this machine sends.
-_PROXY_HEADERS: Final = frozenset(
-    {
-        "ali-cdn-real-ip",
-        "cdn-loop",
-        "client-ip",
-        "fastly-client-ip",
-        "fly-client-ip",
-        "forwarded",
-        "proxy-connection",
-        "true-client-ip",
-        "via",
-        "x-client-ip",
-        "x-cluster-client-ip",
-        "x-coming-from",
-        "x-originating-ip",
-        "x-proxyuser-ip",
-        "x-real-ip",
-        "x-remote-addr",
-        "x-remote-ip",
-    }
+# Parts of the names of headers that proxies, CDNs and tunnels add, and no client on this machine.
+_PROXY_WORDS: Final = (
+    *("client-ip", "clientip", "connecting-ip", "real-ip", "remote-ip", "remote-addr", "src-ip"),
+    *("forwarded", "proxy", "tunnel", "originating-ip", "coming-from"),
 )
 _PROXY_PREFIXES: Final = (
-    "cf-",  # Cloudflare
-    "ngrok-",
-    "tailscale-",
-    "x-amz",
-    "x-appengine-",
-    "x-arr-",
-    "x-azure-",
-    "x-envoy-",
-    "x-forwarded",
-    "x-original-",
-    "x-tailscale-",
-    "x-vercel-",
+    *("via", "cdn-loop", "surrogate-", "x-original-", "x-request-start", "x-varnish"),
+    *("akamai-", "x-akamai-", "cf-", "cloudfront-", "fastly-", "fly-", "x-nf-", "x-vercel-"),
+    *("x-amz", "x-appengine-", "x-arr-", "x-azure-", "x-cloud-trace", "x-envoy-", "x-goog-"),
+    *("ngrok-", "tailscale-", "x-tailscale-", "x-zrok-", "x-railway-", "rndr-"),
 )
 
 
@@ -69,7 +44,8 @@ def local_authenticator(hosts: Collection[str]) -> Authenticate:
 def is_forwarded(request: Request) -> bool:
     """Return whether a proxy, CDN or tunnel forwarded the request, by its headers."""
     return any(
-        name in _PROXY_HEADERS or name.startswith(_PROXY_PREFIXES) for name in request.headers
+        name.startswith(_PROXY_PREFIXES) or any(word in name for word in _PROXY_WORDS)
+        for name in request.headers
     )
 
 
