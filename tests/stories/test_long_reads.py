@@ -3,9 +3,11 @@
 import asyncio
 import json
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -16,6 +18,7 @@ from perdure.core.conversation.display import display_messages, display_pages
 from perdure.core.log.events import Assistant, StampedEvent, User
 from perdure.runtime.records import log as logs
 from perdure.runtime.records.entries import SessionRef
+from perdure.runtime.transfer import fork as forks
 from perdure.store.base import Slice
 from perdure.store.memory import MemoryStore
 from perdure.testing import ScriptedModel
@@ -147,6 +150,44 @@ async def test_a_long_log_is_read_in_pages_by_few_at_a_time(
         assert store.largest == 10
         result = await rt.session("big").get()
         assert (result.state, result.seq) == ("completed", 60)
+
+
+class Forked(MemoryStore):
+    """Store that notes how many commits wait at the same time."""
+
+    waiting = most = 0
+
+    async def commit(self, *args: Any, **options: Any) -> dict[str, int]:
+        self.waiting += 1
+        self.most = max(self.most, self.waiting)
+        await asyncio.sleep(0.01)
+        try:
+            return await super().commit(*args, **options)
+        finally:
+            self.waiting -= 1
+
+
+async def test_a_long_log_is_forked_by_few_at_a_time_and_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """E19"""
+    monkeypatch.setattr(logs, "PAGE", 10)
+    threads: list[int] = []
+    original = forks._copy
+
+    def copied(*args: Any) -> Any:
+        threads.append(threading.get_ident())
+        return original(*args)
+
+    monkeypatch.setattr(forks, "_copy", copied)
+    store = Forked()
+    async with Runtime(store, agents=[Agent("a", model=ScriptedModel([]))]) as rt:
+        await rt.import_sessions(exported(20))
+        made = await asyncio.gather(*[rt.session("big").fork() for _ in range(8)])
+        assert len({fork.id for fork in made}) == 8
+    assert store.most == logs.LONG_READS
+    assert len(threads) == 8
+    assert threading.get_ident() not in threads
 
 
 def test_pages_of_messages_are_the_messages() -> None:

@@ -14,6 +14,7 @@ from anyio.lowlevel import checkpoint
 from perdure.errors import StoreError
 from perdure.store.base import Put, Record, Release, Unavailable, Unknown, Write
 from perdure.store.shared.file_lock import WriteLock
+from perdure.store.sqlite import writer
 from perdure.store.sqlite.commands import _CLAIM_OLDEST, _HOLDERS, _NOTHING_DUE
 from perdure.store.sqlite.open import BUSY_S, WAL_LIMIT_BYTES
 from perdure.store.sqlite.reads import ANY, SMALL, find
@@ -135,6 +136,34 @@ async def test_what_waits_together_is_one_transaction(
     outcomes = await Together(database).run(**asks)
     assert sorted(head["a"] for head in outcomes.values()) == list(range(1, 101))  # type: ignore[index]
     assert wire.transactions() == 1
+
+
+async def test_a_heartbeat_is_written_before_long_commits_that_wait(
+    spied: SqliteStore, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E19"""
+    monkeypatch.setattr(writer, "_MANY_RECORDS", 3)
+    await spied.renew("worker", 60_000, join=True)
+    long = [Record("t", b"")] * 3
+    outcomes = await Together(database).run(
+        small=spied.commit([Write("a", long[:1])]),
+        first=spied.commit([Write("b", long)]),
+        second=spied.commit([Write("c", long)]),
+        beat=spied.renew("worker", 70_000),
+    )
+    order = [name for name in outcomes if name != "small"]
+    assert order == ["beat", "first", "second"]
+
+
+async def test_long_commits_are_transactions_of_their_own(
+    spied: SqliteStore, database: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E19"""
+    monkeypatch.setattr(writer, "_MANY_RECORDS", 3)
+    asks = {name: spied.commit([Write(name, [Record("t", b"")] * 3)]) for name in "abc"}
+    outcomes = await Together(database).run(**asks)
+    assert outcomes == {name: {name: 3} for name in "abc"}
+    assert wire.transactions() == 3
 
 
 async def test_a_commit_sqlite_cannot_take_fails_alone(

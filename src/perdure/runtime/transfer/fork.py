@@ -1,14 +1,19 @@
 """Fork of a session: a copy of its log up to a settled point."""
 
+from collections.abc import Sequence
+from functools import partial
+
+from anyio import to_thread
+
 from perdure.core.log import events
 from perdure.core.log.events import StampedEvent
-from perdure.core.session.naming import check_id
+from perdure.core.session.naming import SessionRecord, check_id
 from perdure.core.session.state import fold
 from perdure.core.transfer.forks import copy_events, settled_point
 from perdure.errors import Conflict
 from perdure.runtime.ids import new_id
 from perdure.runtime.records.entries import SessionEntry
-from perdure.runtime.records.log import as_record, read_log
+from perdure.runtime.records.log import as_record, reading
 from perdure.runtime.transfer.create import (
     NewSession,
     SessionNames,
@@ -26,19 +31,12 @@ async def fork(
     One commit. Nothing of the fork runs by itself; the original is only read. Raises Refused
     AT_INVALID, Conflict SESSION_EXISTS.
     """
-    source = entry.record
     name = new_id("s") if session_id is None else check_id(session_id)
-    log = await read_log(store, entry)
-    cut = settled_point(log.events, at)
-    log_copy = copy_events(log.events, cut, _TaskIds())
-    log_copy.append(
-        StampedEvent(len(log_copy) + 1, store.now(), events.Forked(source=source.id, at=cut))
-    )
-    names = SessionNames(source.tenant, name, source.agent, source.queue)
-    record = session_record(names, log_copy, fold(log_copy))
-    records = [as_record(item.event, item.at) for item in log_copy]
     try:
-        return await create_session(store, NewSession(record, log_copy, records))
+        async with reading(store, entry) as log:
+            # Of a long log this takes a second, in which the event loop has other work.
+            copied = partial(_copy, entry.record, log.events, name, at, store.now())
+            return await create_session(store, await to_thread.run_sync(copied))
     except (HeadMoved, VersionMoved) as error:
         raise Conflict(
             f"there is a session {name!r} already",
@@ -46,6 +44,19 @@ async def fork(
             hint="pass another id for the fork, or none",
             details={"sessionID": name},
         ) from error
+
+
+def _copy(
+    source: SessionRecord, log: Sequence[StampedEvent], name: str, at: int | None, now: int
+) -> NewSession:
+    """Return the fork of a log. Raises Refused AT_INVALID."""
+    cut = settled_point(log, at)
+    log_copy = copy_events(log, cut, _TaskIds())
+    forked = events.Forked(source=source.id, at=cut)
+    log_copy.append(StampedEvent(len(log_copy) + 1, now, forked))
+    names = SessionNames(source.tenant, name, source.agent, source.queue)
+    records = [as_record(item.event, item.at) for item in log_copy]
+    return NewSession(session_record(names, log_copy, fold(log_copy)), log_copy, records)
 
 
 class _TaskIds(dict[str, str]):

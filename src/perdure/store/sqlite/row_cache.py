@@ -32,9 +32,10 @@ _SET_STREAM = """
     UPDATE stream SET epoch = ?, holder = ?, due = ?, tries = ?, gone = ? WHERE sid = ?
 """
 _ADD_RECORD = "INSERT INTO record (sid, seq, type, at, data, crc) VALUES (?, ?, ?, ?, ?, ?)"
-# Many rows per statement, since AUTOINCREMENT updates its own table once per statement.
-_TOGETHER = 16
-_ADD_RECORDS = _ADD_RECORD + ", (?, ?, ?, ?, ?, ?)" * (_TOGETHER - 1)
+# Many rows per statement: AUTOINCREMENT updates its own table once per statement, and after each
+# one this thread waits for the other threads of Python. At most 999 values, as older SQLites take.
+_TOGETHER = (160, 16)
+_ADD_RECORDS = [(size, _ADD_RECORD + ", (?, ?, ?, ?, ?, ?)" * (size - 1)) for size in _TOGETHER]
 _ADD_ENTRY = """
     INSERT INTO entry (version, state, due, data, sid, crc, kind, key)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?)
@@ -214,12 +215,13 @@ class RowCache:
             (sid, seq, type_, at, pack(data)) for sid, seq, type_, at, data in self._new_records
         ]
         rows = [(*row, record_checksum(*row)) for row in packed]
-        first = len(rows) % _TOGETHER
-        if first:
-            self._executemany(_ADD_RECORD, rows[:first])
-        for start in range(first, len(rows), _TOGETHER):
-            values = chain.from_iterable(rows[start : start + _TOGETHER])
-            self._execute(_ADD_RECORDS, tuple(values))
+        start = 0
+        for size, sql in _ADD_RECORDS:
+            while len(rows) - start >= size:
+                self._execute(sql, tuple(chain.from_iterable(rows[start : start + size])))
+                start += size
+        if start < len(rows):
+            self._executemany(_ADD_RECORD, rows[start:])
         self._new_records.clear()
 
     def _flush_entries(self) -> None:

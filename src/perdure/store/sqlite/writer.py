@@ -18,7 +18,14 @@ from perdure.errors import StoreError
 from perdure.store.base import Clock, Unavailable, Unknown
 from perdure.store.judge import Commit
 from perdure.store.shared.file_lock import WriteLock
-from perdure.store.sqlite.commands import Claim, Command, CommandExecutor, CommandResult, Reap
+from perdure.store.sqlite.commands import (
+    Claim,
+    Command,
+    CommandExecutor,
+    CommandResult,
+    Reap,
+    Renew,
+)
 from perdure.store.sqlite.open import (
     WAL_LIMIT_BYTES,
     explain_error,
@@ -28,6 +35,7 @@ from perdure.store.sqlite.open import (
 from perdure.store.sqlite.side_files import LivenessLock
 
 _LARGEST_BATCH = 1000
+_MANY_RECORDS = 10_000  # of a batch: about 0.1 s
 _IDLE_S = 1.0
 
 
@@ -73,8 +81,14 @@ class SqliteWriter:
         self._thread.start()
 
     def submit(self, job: Job) -> None:
-        """Queue a job; call it in the event loop's thread."""
-        self._jobs.append(job)
+        """Queue a job; call it in the event loop's thread.
+
+        Heartbeats are first: long commits before them could take longer than a lease.
+        """
+        if isinstance(job[0], Renew) and job[0].ttl_ms:
+            self._jobs.appendleft(job)
+        else:
+            self._jobs.append(job)
         if self._no_jobs.locked():
             self._no_jobs.release()
 
@@ -84,7 +98,7 @@ class SqliteWriter:
         with contextlib.suppress(RuntimeError):  # jobs are queued already
             self._no_jobs.release()
         self._thread.join(timeout_s)
-        rest = self._take()
+        rest = self._take_all()
         self._deliver(rest, [StoreError("the store is closed") for _ in rest])
 
     def fail_waiting_jobs(self, wait_s: float) -> None:
@@ -93,7 +107,7 @@ class SqliteWriter:
         if since is None or time.monotonic() - since < wait_s:
             return
         # No job starts before the lock is taken, so none of these has written anything.
-        jobs = self._take()
+        jobs = self._take_all()
         holder = self._lock.holder()
         text = f"process {holder} has been writing {self._path} for {wait_s:.0f} s"
         hint = f"it may be stopped or hung: check process {holder}"
@@ -146,7 +160,7 @@ class SqliteWriter:
         try:
             self._lock.acquire()
         except OSError as error:  # no job starts without the lock
-            jobs, text = self._take(), f"{self._path}.lock cannot be locked: {error.strerror}"
+            jobs, text = self._take_all(), f"{self._path}.lock cannot be locked: {error.strerror}"
             self._deliver(jobs, [Unavailable(text) for _ in jobs])
             return
         try:
@@ -160,10 +174,22 @@ class SqliteWriter:
         self._checkpoint_when_large(size)
 
     def _take(self) -> list[Job]:
+        """Take the jobs of a transaction: not a long commit with others that wait for it."""
         batch: list[Job] = []
+        records = 0
         while len(batch) < _LARGEST_BATCH and (job := self._next()):
+            records += _count_records(job[0])
+            if batch and records > _MANY_RECORDS:
+                self._jobs.appendleft(job)
+                break
             batch.append(job)
         return batch
+
+    def _take_all(self) -> list[Job]:
+        jobs: list[Job] = []
+        while job := self._next():
+            jobs.append(job)
+        return jobs
 
     def _transaction(self, batch: Sequence[Job]) -> list[Outcome]:
         try:
@@ -284,3 +310,8 @@ class SqliteWriter:
             return os.stat(self._wal).st_size  # noqa: PTH116 - after every commit; Path takes twice as long
         except OSError:
             return 0
+
+
+def _count_records(command: Command) -> int:
+    writes = command.writes if isinstance(command, Commit) else ()
+    return sum(len(write.records) for write in writes)
