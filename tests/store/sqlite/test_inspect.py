@@ -133,3 +133,44 @@ def test_an_index_that_has_lost_its_rows_is_damage(database: Path) -> None:
     assert care.SqliteInspector(database).damage() == [
         "table entry and its index differ (3 rows, 3 keys)"
     ]
+
+
+def test_a_schema_whose_text_is_damaged_is_corrupt_and_the_records_are_found(
+    database: Path,
+) -> None:
+    """SQLite quotes the damaged text in its error, and Python cannot decode that."""
+    anyio.run(fill_file, database)
+    damaged = database.read_bytes().replace(b"CREATE TABLE entry (", b"CREATE TABLE entry \xa8", 1)
+    database.write_bytes(damaged)
+    look = care.SqliteInspector(database)
+    with pytest.raises(Corrupt, match="malformed database schema"):
+        look.vitals(0)
+    with pytest.raises(Corrupt, match="malformed database schema"):
+        anyio.run(SqliteStore(database).open)
+    assert look.damage() != []
+    assert look.streams() == ["s//s0", "s//s1", "s//s2"]
+    inspection = look.stream("s//s1")
+    assert inspection is not None
+    assert [record.problem for record in inspection.records] == ["", ""]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE record SET at = 'x'",
+        "UPDATE entry SET state = x'41'",
+        "INSERT INTO holder VALUES ('worker', 'x')",
+    ],
+)
+def test_values_of_a_wrong_type_are_corrupt(database: Path, change: str) -> None:
+    anyio.run(fill_file, database)
+    edit(database, change)
+    with pytest.raises(Corrupt, match="a value of a wrong type"):
+        care.SqliteInspector(database).vitals(1)
+
+
+def test_record_numbers_of_a_wrong_type_are_corrupt(database: Path) -> None:
+    anyio.run(fill_file, database)
+    edit(database, "UPDATE record SET seq = 'x' WHERE seq = 2")
+    with pytest.raises(Corrupt, match="a value of a wrong type"):
+        care.SqliteInspector(database).holes()

@@ -7,7 +7,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from perdure.errors import Corrupt, Refused, StoreError
-from perdure.store.sqlite.open import check_database, open_read_only
+from perdure.store.sqlite.open import UNREADABLE, check_database, open_read_only
 
 
 def backup(path: Path, target: Path) -> int:
@@ -44,7 +44,7 @@ def _check_copy(part: Path) -> None:
     try:
         with closing(sqlite3.connect(uri, uri=True)) as copy:
             result = copy.execute("PRAGMA integrity_check").fetchone()[0]
-    except sqlite3.DatabaseError as error:
+    except UNREADABLE as error:
         result = str(error)
     if result != "ok":
         raise Corrupt(

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import msgspec
 
 from perdure.errors import Corrupt
 from perdure.store.base import Entry, Store
 from perdure.store.inspect import (
-    Due,
     Sizes,
     StoredRecord,
     StreamInspection,
@@ -152,7 +153,8 @@ class SqliteInspector:
 
     def vitals(self, now: int) -> Vitals:
         """Return counts, holders and due sessions. Raises SchemaNewer."""
-        return self._query(lambda connection: _vitals(connection, self.path, now))
+        values = self._query(lambda connection: _vitals(connection, self.path, now))
+        return self._typed(values, Vitals)
 
     def sizes(self) -> Sizes:
         """Return the size of the database and the free disk space."""
@@ -173,7 +175,8 @@ class SqliteInspector:
         """Return the streams with missing records, and how many each."""
         if self._salvaged or (rows := self._sound(lambda c: c.execute(_HOLES).fetchall())) is None:
             return self._salvage().holes()
-        return [(stream or "", top - count) for stream, count, top in rows]
+        counts = self._typed(rows, list[tuple[str | None, int, int]])
+        return [(stream or "", top - count) for stream, count, top in counts]
 
     def records(self, visit: Callable[[str, StoredRecord], None]) -> None:
         """Call `visit` with every record and its stream."""
@@ -223,6 +226,16 @@ class SqliteInspector:
         except Corrupt:
             return None
 
+    def _typed(self, values: object, kind: type[T]) -> T:
+        """Return values of the database as this type. Raises Corrupt if a row has others."""
+        try:
+            return msgspec.convert(values, kind)
+        except msgspec.ValidationError as error:
+            raise Corrupt(
+                f"{self.path} is damaged (a row has a value of a wrong type: {error})",
+                hint="restore a backup",
+            ) from error
+
     def _salvage(self) -> Salvage:
         """Return what can be read of a damaged database. Raises Corrupt."""
         if not self._salvaged:
@@ -235,21 +248,21 @@ def known_schema() -> int:
     return len(migrations())
 
 
-def _vitals(connection: sqlite3.Connection, path: Path, now: int) -> Vitals:
+def _vitals(connection: sqlite3.Connection, path: Path, now: int) -> dict[str, Any]:
     schema = check_database(connection, path, new=False)
     connection.execute("BEGIN")
     due = connection.execute(_DUE, (now, _MOST)).fetchall()
-    return Vitals(
-        schema,
-        {(kind, state): count for kind, state, count in connection.execute(_COUNTS)},
-        tuple(connection.execute(_HOLDERS).fetchall()),
-        Due(
-            due[0][3] if due else 0,
-            tuple((stream, kind, at) for stream, kind, at, _ in due),
-            dict(connection.execute(_DUE_KINDS, (now,)).fetchall()),
-        ),
-        connection.execute(_NEWEST_INSTANT, (_NEWEST,)).fetchone()[0],
-    )
+    return {
+        "schema": schema,
+        "counts": {(kind, state): n for kind, state, n in connection.execute(_COUNTS)},
+        "holders": connection.execute(_HOLDERS).fetchall(),
+        "due": {
+            "count": due[0][3] if due else 0,
+            "streams": [row[:3] for row in due],
+            "kinds": dict(connection.execute(_DUE_KINDS, (now,)).fetchall()),
+        },
+        "newest": connection.execute(_NEWEST_INSTANT, (_NEWEST,)).fetchone()[0],
+    }
 
 
 def _stream(connection: sqlite3.Connection, stream: str) -> StreamInspection | None:

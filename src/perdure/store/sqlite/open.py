@@ -262,9 +262,14 @@ def migrations() -> list[str]:
     return [step.read_text(encoding="utf-8") for step in steps]
 
 
+# Python cannot decode the text of an error in which SQLite quotes a damaged schema.
+UNREADABLE: Final = (sqlite3.DatabaseError, UnicodeDecodeError)
+
+
 def is_database_error(error: Exception) -> bool:
     """Return whether SQLite raised the error; each SQLite module has its own `Error` (PEP 249)."""
-    return any(base.__name__ == "Error" for base in type(error).__mro__)
+    is_own = any(base.__name__ == "Error" for base in type(error).__mro__)
+    return is_own or isinstance(error, UnicodeDecodeError)
 
 
 def is_commit_undone(error: Exception) -> bool:
@@ -275,7 +280,9 @@ def is_commit_undone(error: Exception) -> bool:
 def explain_error(error: Exception, path: Path) -> StoreError:
     """Map a database error to our error tree, with a message of one line and a hint."""
     code = getattr(error, "sqlite_errorcode", None)
-    if "decode to UTF-8" in str(error):
+    if isinstance(error, UnicodeDecodeError):
+        error = ValueError("malformed database schema")
+    if isinstance(error, ValueError) or "decode to UTF-8" in str(error):
         code = sqlite3.SQLITE_CORRUPT
     if code is None or code & 0xFF not in _MEANINGS:
         return StoreError(f"SQLite refused on {path}: {error}")

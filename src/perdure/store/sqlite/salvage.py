@@ -23,7 +23,7 @@ from perdure.store.sqlite.checksums import (
     checksum_column,
     record_checksum,
 )
-from perdure.store.sqlite.open import open_read_only
+from perdure.store.sqlite.open import UNREADABLE, open_read_only
 from perdure.store.sqlite.packed_data import unpack
 
 _NEARBY: Final = 2_000  # rowids behind a damaged page that are tried one by one
@@ -195,7 +195,7 @@ class Salvage:
         state = _text(state) if _is_text(state) else ""
         entry = Entry(_text(kind), _text(key), name, version, state, due, DAMAGED)
         sql = f"SELECT data, {checksum_column(connection)} FROM entry WHERE rowid = ?"  # noqa: S608 - no value in it
-        with suppress(sqlite3.DatabaseError, TypeError):
+        with suppress(*UNREADABLE, TypeError):
             data, crc = connection.execute(sql, (rowid,)).fetchone()
             if isinstance(data, bytes):
                 entry = checked_entry(structs.replace(entry, data=data), sid, crc)
@@ -216,7 +216,7 @@ def _read_record(connection: sqlite3.Connection, place: tuple[int, int], pos: in
     """Return the record of a stream with a seq, or why it cannot be read."""
     crc = checksum_column(connection)
     sql = f"SELECT sid, seq, type, at, data, {crc} FROM record WHERE pos = ?"  # noqa: S608 - no value in it
-    with suppress(sqlite3.DatabaseError):
+    with suppress(*UNREADABLE):
         row = connection.execute(sql, (pos,)).fetchone()
         if row is not None and row[:2] == place:
             return stored_record(*row)
@@ -251,7 +251,7 @@ def _scan(
                     yield row
                 if bound is None or row[0] <= bound or row[0] == last + 1:  # else it is damaged
                     last = row[0]
-        except sqlite3.DatabaseError:
+        except UNREADABLE:
             last = _next_start(connection, table, last, bound)
         else:
             return
@@ -265,7 +265,7 @@ def _next_start(
     for step in (*range(1, _NEARBY), *(2**n for n in range(11, _FARTHEST))):
         if bound is not None and last + step > bound:
             return None
-        with suppress(sqlite3.DatabaseError):
+        with suppress(*UNREADABLE):
             row = connection.execute(sql, (last + step,)).fetchone()
             return None if row is None else last + step
     return None
@@ -278,7 +278,7 @@ def _both_ways(connection: sqlite3.Connection, sql: str) -> Sequence[Row]:
         try:
             for row in connection.execute(sql.format(order=order)):
                 rows[row] = None
-        except sqlite3.DatabaseError:
+        except UNREADABLE:
             continue
         break
     return list(rows)
