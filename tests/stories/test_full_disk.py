@@ -142,12 +142,18 @@ async def test_a_run_whose_disk_fills_up_fails_within_seconds_and_continues_with
     assert ran == ["act"]
 
 
-async def test_a_message_for_which_there_is_no_space_fails_its_run(small_disk: SmallDisk) -> None:
+@pytest.mark.parametrize(
+    "url, reason",
+    [("sqlite:///{}/perdure.db", "is full"), ("files:{}/store", "No space left on device")],
+)
+async def test_a_message_for_which_there_is_no_space_fails_its_run(
+    small_disk: SmallDisk, url: str, reason: str
+) -> None:
     """S4.7"""
     one = Agent("helper", model=ScriptedModel([TURNS[1]]))
-    async with Runtime(SqliteStore(small_disk.folder / "perdure.db"), agents=[one]) as rt:
+    async with Runtime(url.format(small_disk.folder), agents=[one]) as rt:
         small_disk.fill()
-        with pytest.raises(StoreError, match=r"failed to save execution state: .* is full"):
+        with pytest.raises(StoreError, match=f"failed to save execution state: .*{reason}"):
             await rt.session("s", agent=one).run("Go", key="k")
         small_disk.free()
         assert (await rt.session("s", agent=one).run("Go", key="k")).output == "Done."

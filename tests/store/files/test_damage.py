@@ -4,10 +4,13 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+import anyio.to_thread
 import pytest
+from click.testing import CliRunner
 
 from perdure import Agent, Runtime, tool
 from perdure.app.layouts import SessionFiles
+from perdure.cli.root import cli
 from perdure.errors import PerdureError
 from perdure.store.files.inspect import FilesInspector
 from perdure.store.files.store import FilesStore
@@ -54,7 +57,8 @@ async def run_again(base: Path) -> None:
     async with Runtime(f"files:{base}", agents=[agent]) as rt:
         with pytest.raises(PerdureError) as refused:
             await rt.session("s1", agent=agent).run("again")
-    assert "cannot be read" in refused.value.message or "damaged" in refused.value.message
+    texts = ("cannot be read", "damaged", "is lost")
+    assert any(text in refused.value.message for text in texts), refused.value.message
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -99,6 +103,51 @@ async def test_a_log_that_lost_records_is_reported_when_the_journal_is_lost(
         await store.read("s//s1")
     await store.close()
     assert FilesInspector(tmp_path, SessionFiles()).holes()[0][0] == "s//s1"
+    await run_again(tmp_path)
+    assert sorted(_paid) == list(range(PAYMENTS))
+
+
+def removed(log: Path) -> None:
+    log.unlink()
+
+
+@pytest.mark.parametrize("damage", [emptied, removed])
+async def test_a_session_whose_whole_log_is_lost_is_reported_until_it_is_rebuilt(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    await paid_session(tmp_path)
+    damage(tmp_path / "s1" / "events.jsonl")
+    lose_journal(tmp_path)
+    await run_again(tmp_path)
+    assert sorted(_paid) == list(range(PAYMENTS))
+    fix = ["--store", f"files:{tmp_path}", "doctor", "s1", "--fix"]
+    result = await anyio.to_thread.run_sync(CliRunner().invoke, cli, fix)
+    assert (result.exit_code, "rebuilt s1: 1 event" in result.output) == (0, True), result.output
+    assert (tmp_path / "s1" / "events.damaged-1.jsonl").read_bytes() == b""
+
+
+@pytest.mark.parametrize("is_torn", [False, True])
+async def test_a_journal_that_lost_its_end_is_rebuilt_from_the_logs(
+    tmp_path: Path, is_torn: bool
+) -> None:
+    """Sessions that only the lost lines name are there, even if another log is damaged."""
+    agent = payer()
+    async with Runtime(f"files:{tmp_path}", agents=[agent]) as rt:
+        await rt.session("first", agent=agent).run("pay")
+    journal = tmp_path / ".perdure" / "journal.jsonl"
+    before = journal.read_bytes()
+    count = await paid_session(tmp_path)
+    cut = journal.read_bytes()[: len(before) + 20] if is_torn else before
+    journal.write_bytes(cut)
+    (damage,) = FilesInspector(tmp_path, SessionFiles()).damage()
+    assert "s//s1 had later records" in damage
+    agent = payer()
+    async with Runtime(f"files:{tmp_path}", agents=[agent]) as rt:
+        session = rt.session("s1", agent=agent)
+        assert len(await session.events()) == count
+        assert (await session.run("again")).state == "completed"
+    assert sorted(_paid) == list(range(PAYMENTS))
+    assert FilesInspector(tmp_path, SessionFiles()).damage() == []
 
 
 async def test_a_sound_log_is_complete_without_its_journal(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from perdure.core.session.naming import session_stream
 from perdure.errors import Corrupt, Refused
 from perdure.store.base import DELETE, Put, Record, Slice, Unavailable, Unknown, Write
 from perdure.store.files.folder import Folder
+from perdure.store.files.layout import HEADS
 from perdure.store.files.store import FilesStore
 from perdure.store.shared import line_files as files_logs
 from perdure.store.shared.names import file_name, id_from_name, reversible_name
@@ -262,6 +263,7 @@ def _log_at_heads(base: Path) -> list[bytes]:
 def _copy(base: Path, copy: Path, journal: bytes, log: bytes) -> None:
     shutil.copytree(base, copy)
     (copy / ".perdure" / "journal.jsonl").write_bytes(journal)
+    (copy / ".perdure" / HEADS).unlink()  # written after the journal
     (copy / "s1" / "events.jsonl").write_bytes(log)
 
 

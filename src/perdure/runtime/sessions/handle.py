@@ -24,7 +24,7 @@ from perdure.runtime.sessions.summary import request_summary, summary_error
 from perdure.runtime.streaming import DeltaChunk, DeltaReader
 from perdure.runtime.values import Content, Duration, parse_duration
 from perdure.runtime.views import Event, Result
-from perdure.store.base import Unavailable
+from perdure.store.base import Unavailable, Unknown
 
 _BUFFER_SIZE: Final = 10_000  # deltas kept for a slow reader; more are dropped
 
@@ -180,7 +180,7 @@ class Session(Generic[T_co]):
     ) -> SessionEntry:
         try:
             return await self._record_start(message, key, by)
-        except Unavailable as error:
+        except (Unavailable, Unknown) as error:
             raise unsaved(error) from error
 
     async def _record_start(

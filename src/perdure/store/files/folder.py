@@ -12,7 +12,14 @@ from msgspec.structs import replace
 from perdure.store.base import Entry, Record, Unavailable
 from perdure.store.files.journal import Journal, JournalDamaged, state_lines
 from perdure.store.files.layout import HEADS, OWN, Layout
-from perdure.store.files.replay import Logs, Spans, rebuild_tables, replay_journal
+from perdure.store.files.replay import (
+    Logs,
+    Spans,
+    check_heads,
+    last_rows,
+    rebuild_tables,
+    replay_journal,
+)
 from perdure.store.files.views import Views
 from perdure.store.judge import Changes, StreamRow
 from perdure.store.shared.file_lock import WriteLock
@@ -100,6 +107,7 @@ class Folder:
     def _load(self) -> None:
         try:
             lines, is_torn = self.journal.load()
+            check_heads(last_rows(self._base), lines)
             if is_torn:
                 self._check_logs(lines)
                 self.journal.cut()

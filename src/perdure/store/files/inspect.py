@@ -9,7 +9,13 @@ from typing import Final
 from perdure.store.base import Entry, Store
 from perdure.store.files.journal import FORMAT, Journal, JournalDamaged
 from perdure.store.files.layout import LOG, OWN, Layout, all_logs, log_path
-from perdure.store.files.replay import Logs, rebuild_tables, replay_journal
+from perdure.store.files.replay import (
+    Logs,
+    check_heads,
+    last_rows,
+    rebuild_tables,
+    replay_journal,
+)
 from perdure.store.files.store import FilesStore
 from perdure.store.inspect import (
     Due,
@@ -21,7 +27,7 @@ from perdure.store.inspect import (
     unused_path,
 )
 from perdure.store.shared.line_files import append_lines, read_lines, sync_file, sync_folder
-from perdure.store.shared.lines import decode_event, decode_record
+from perdure.store.shared.lines import JournalLine, decode_event, decode_record
 from perdure.store.shared.tables import Tables
 
 _MOST: Final = 20
@@ -81,7 +87,7 @@ class FilesInspector:
         """Return whether the journal is missing, or where it is damaged."""
         rebuilt = "the next start rebuilds it from the logs"
         try:
-            lines, _, _ = self._journal.read()
+            lines = self._journal_lines()
         except JournalDamaged as damage:
             return [f"the journal is damaged at {damage}; {rebuilt}"]
         if not lines and any(True for _ in all_logs(self.path)):
@@ -139,14 +145,15 @@ class FilesInspector:
         log = log_path(self.path, self._layout, stream)
         stem = "events.damaged" if log.name == LOG else f"{log.stem}.damaged"
         target = unused_path(log.parent, stem)
-        shutil.copyfile(log, target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(log.read_bytes() if log.exists() else b"")
         sync_file(target)
         sync_folder(target.parent)
         return target
 
     def _tables(self) -> Tables:
         try:
-            lines, _, _ = self._journal.read()
+            lines = self._journal_lines()
         except JournalDamaged:
             lines = []
         return (
@@ -154,6 +161,13 @@ class FilesInspector:
             if lines
             else rebuild_tables(self.path, Logs(self.path, self._layout))[0]
         )
+
+    def _journal_lines(self) -> list[JournalLine]:
+        """Return the complete lines of the journal. Raises JournalDamaged."""
+        rows = last_rows(self.path)  # first: a process may be writing both
+        lines, _, _ = self._journal.read()
+        check_heads(rows, lines)
+        return lines
 
     def cut_tail(self, stream: str) -> None:
         """Cut off an incomplete last line, as the next append would."""

@@ -2,13 +2,14 @@
 
 import logging
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from perdure.errors import Corrupt
 from perdure.store.base import Record
+from perdure.store.files.journal import JournalDamaged
 from perdure.store.files.layout import HEADS, LOG, OWN, Layout, all_logs, log_path
 from perdure.store.judge import StreamRow
 from perdure.store.shared.line_files import (
@@ -204,7 +205,7 @@ def rebuild_tables(base: Path, logs: Logs) -> tuple[Tables, int]:
     never shorter than it was: a record that was lost stays part of it, and reading it raises
     Corrupt.
     """
-    tables, rows = Tables(), _last_rows(base)
+    tables, rows = Tables(), last_rows(base)
     names = {logs.path(stream): stream for stream in rows}
     tops = [_rebuild(tables, path, names.get(path, "")) for path in all_logs(base)]
     for stream, row in rows.items():
@@ -214,7 +215,18 @@ def rebuild_tables(base: Path, logs: Logs) -> tuple[Tables, int]:
     return tables, max(tops, default=0)
 
 
-def _last_rows(base: Path) -> dict[str, StreamRow]:
+def check_heads(rows: Mapping[str, StreamRow], lines: Sequence[JournalLine]) -> None:
+    """Raise JournalDamaged if a journal with lines has lost the last of them.
+
+    `rows` are kept beside the journal and written after it, so they are never ahead of it.
+    """
+    streams = replay_journal(lines)[0].streams
+    for stream, row in rows.items() if lines else ():
+        if stream not in streams or row.head > streams[stream].head:
+            raise JournalDamaged(f"its end: {stream} had later records")
+
+
+def last_rows(base: Path) -> dict[str, StreamRow]:
     """Return the rows of streams that are kept beside the journal."""
     lines = []
     for _, text in read_lines(base / OWN / HEADS):

@@ -198,7 +198,7 @@ class FilesStore:
     def _ready(self) -> _Open:
         shared, opened = self._shared, self._opened
         if opened is None and shared is not None and shared.failure is not None:
-            raise Unavailable(shared.failure, hint="the next write opens it again")
+            raise Unavailable(shared.failure, hint="the next operation opens it again")
         if opened is None:
             raise StoreError(
                 f"the store in {self._base} is not open",
@@ -305,6 +305,14 @@ class FilesStore:
             shared.failure = None
         return self._ready()
 
+    async def _readable(self) -> _Open:
+        """Return the open folder, as `_writable`, for an operation that needs no turn."""
+        shared = self._shared
+        if shared is None or shared.opened is not None:
+            return self._ready()
+        async with shared.turn:
+            return await self._writable()
+
     def _notify(self) -> None:
         """Wake the tasks that wait for a change, of every store on this folder."""
         for store in () if self._shared is None else self._shared.users:
@@ -357,7 +365,7 @@ class FilesStore:
 
     async def read(self, stream: str, after: int = 0, limit: int | None = None) -> Slice:
         """Return the records after `after`, oldest first. Raises NoStream, Gone or Corrupt."""
-        opened = self._ready()
+        opened = await self._readable()
         row = opened.folder.tables.stream(stream)
         start = max(after, 0)
         end = row.head if limit is None else min(row.head, start + max(limit, 0))
@@ -388,7 +396,7 @@ class FilesStore:
 
     async def get(self, kind: str, key: str) -> Entry | None:
         """Return the entry with this key, or None."""
-        return self._ready().folder.tables.entry(kind, key)
+        return (await self._readable()).folder.tables.entry(kind, key)
 
     async def find(
         self,
@@ -401,21 +409,21 @@ class FilesStore:
         limit: int = 100,
     ) -> Page:
         """Return entries of a kind by key; with `due_before` those due by then, by (due, key)."""
-        return self._ready().folder.tables.find(
+        return (await self._readable()).folder.tables.find(
             kind, state=state, stream=stream, due_before=due_before, after=after, limit=limit
         )
 
     async def entries_of(self, stream: str) -> Sequence[Entry]:
         """Return every entry of a stream by (kind, key)."""
-        return self._ready().folder.tables.entries_of(stream)
+        return (await self._readable()).folder.tables.entries_of(stream)
 
     async def streams(self, after: str = "", limit: int = 500) -> Sequence[StreamState]:
         """Return streams by id, gone ones too."""
-        return self._ready().folder.tables.stream_states(after, limit)
+        return (await self._readable()).folder.tables.stream_states(after, limit)
 
     async def tail(self, cursor: str, limit: int = 500) -> Feed:
         """Return records of all streams after the cursor, each exactly once."""
-        opened = self._ready()
+        opened = await self._readable()
         if cursor == END:
             return Feed((), str(opened.folder.pos))
         position = feed_position(cursor)
@@ -447,7 +455,7 @@ class FilesStore:
 
     async def census(self, kinds: Collection[str]) -> Census:
         """Count what exists at this moment."""
-        folder = self._ready().folder
+        folder = (await self._readable()).folder
         return folder.tables.census(kinds, self.now(), folder.pos, self._commits)
 
     async def changed(self, timeout_s: float) -> None:
