@@ -10,6 +10,7 @@ from tests.support.http_client import MakeClient, client_of
 from tests.support.http_shop import TOKENS
 
 from perdure import Agent, Runtime, asgi, tool
+from perdure.errors import Corrupt
 from perdure.store.sqlite.open import PAGE_BYTES
 from perdure.testing import ScriptedModel
 
@@ -63,6 +64,25 @@ async def test_a_session_whose_entry_is_damaged_is_listed_as_damaged(
         (call,) = [call async for call in rt.pending() if call.session_id == "s0"]
         await rt.approve(call.id, by="ana")
         assert (await rt.session("s0", agent=one).run()).output == "Done."
+
+
+@pytest.mark.parametrize("key", [None, "start"])
+async def test_a_message_to_a_session_whose_entry_is_lost_is_refused(
+    tmp_path: Path, client_of: MakeClient, key: str | None
+) -> None:
+    """S4.22: it waited for ever for another caller to create the session."""
+    path = tmp_path / "perdure.db"
+    await fill(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as raw:
+        raw.execute("DELETE FROM entry WHERE kind = 'session' AND key = '/s1'")
+    one = clerk()
+    async with Runtime(f"sqlite:///{path}", agents=[one]) as rt:
+        with pytest.raises(Corrupt, match="the entry of session 's1' is lost") as caught:
+            await rt.session("s1", agent=one).run("Go", key=key)
+        assert caught.value.hint == "perdure doctor s1 --fix creates it again from its events"
+        client = client_of(asgi(rt, auth=TOKENS))
+        response = await client.post("/sessions", json={"agent": "clerk", "sessionID": "s1"})
+        assert (response.status_code, response.json()["code"]) == (503, "STORE_CORRUPT")
 
 
 async def test_sessions_beside_a_damaged_page_are_listed(tmp_path: Path) -> None:

@@ -36,7 +36,17 @@ from perdure.runtime.records.entries import (
 from perdure.runtime.records.log import Log, as_record
 from perdure.runtime.records.verification import LogVerifier
 from perdure.runtime.webhooks.outbox import Outbox
-from perdure.store.base import Entry, Gone, HeadMoved, Put, Store, VersionMoved, Write
+from perdure.store.base import (
+    Entry,
+    Gone,
+    HeadMoved,
+    NoStream,
+    Put,
+    Store,
+    StoreRefusal,
+    VersionMoved,
+    Write,
+)
 
 logger = logging.getLogger("perdure")
 
@@ -115,8 +125,10 @@ class SessionInbox:
                 if entry is None:
                     return await self._create(ref, message)
                 return await self._append(entry, ref, message)
-            except (HeadMoved, VersionMoved, Gone):
+            except (HeadMoved, VersionMoved, Gone) as error:
                 guess = None  # another caller was faster, or it was sent before: read again
+                if entry is None:
+                    await self._check_entry(ref, error)
 
     async def create(self, ref: SessionRef) -> Receipt:
         """Create the session with its metadata and no message, unless it exists."""
@@ -124,8 +136,21 @@ class SessionInbox:
             entry = await self.find(ref)
             if entry is not None:
                 return Receipt(entry)
-            with suppress(HeadMoved, VersionMoved):
+            try:
                 return await self._create(ref, None)
+            except (HeadMoved, VersionMoved) as error:
+                await self._check_entry(ref, error)
+
+    async def _check_entry(self, ref: SessionRef, error: StoreRefusal) -> None:
+        """Raise Corrupt if a session that could not be created has events, but no entry."""
+        if not isinstance(error, HeadMoved) or await self.find(ref) is not None:
+            return
+        with suppress(NoStream, Gone):  # deleted meanwhile
+            await self._store.read(error.stream, limit=0)
+            raise Corrupt(
+                f"the entry of session {ref.session_id!r} is lost",
+                hint=f"perdure doctor {ref.session_id} --fix creates it again from its events",
+            )
 
     async def _create(self, ref: SessionRef, message: NewMessage | None) -> Receipt:
         if not ref.agents:
