@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from tests.store.sqlite.filled import edit
 
 from perdure.store.base import Write
 from perdure.store.sqlite.store import SqliteStore
@@ -125,3 +126,12 @@ async def test_without_the_length_of_a_lease_the_longest_counts(
         file.write_bytes(b"")  # as an earlier version leaves it
     clock.advance(-AHEAD_MS)
     assert not await claims_within(await open_store(clock), clock, 30)
+
+
+async def test_a_damaged_row_of_a_holder_stops_no_other(open_store: Open, database: Path) -> None:
+    """A page of another table in its place has rows without a name."""
+    store = await open_store(HandClock())
+    await store.commit([Write("s", create="k", wake=1)])
+    edit(database, "INSERT INTO holder VALUES (NULL, 1)", "INSERT INTO holder VALUES ('a', 'x')")
+    await store.renew("other", LEASE_MS, join=True)
+    assert await store.claim("other", "k", 1)

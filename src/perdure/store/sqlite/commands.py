@@ -11,7 +11,10 @@ from perdure.store.sqlite.lease_ends import LeaseEnds
 from perdure.store.sqlite.row_cache import RowCache
 from perdure.store.sqlite.side_files import LivenessLock
 
-_HOLDERS = "SELECT name, until FROM holder"
+# A row of other types is damaged, and names no holder.
+_HOLDERS = """
+    SELECT name, until FROM holder WHERE typeof(name) = 'text' AND typeof(until) = 'integer'
+"""
 _NOTHING_DUE = """
     SELECT NOT EXISTS (SELECT 1 FROM stream WHERE kind = ? AND holder IS NULL AND due <= ?)
 """
