@@ -16,7 +16,7 @@ import anyio
 from perdure import Agent, Runtime, tool
 from perdure.app import around_store
 from perdure.runtime.models.resolve import named_model
-from perdure.store.base import Check, Put, Store, Write
+from perdure.store.base import Check, Heads, Put, Store, Write
 
 TURNS = 20  # per session, each with one call; a last turn without a call follows
 SCHEMA = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
@@ -164,7 +164,7 @@ class CountingStore:
 
     async def commit(
         self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
-    ) -> dict[str, int]:
+    ) -> Heads:
         """Count the commit and pass it on."""
         CountingStore.commits += 1
         return await self._store.commit(writes, puts, checks)

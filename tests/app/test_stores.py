@@ -14,7 +14,7 @@ from perdure import Agent, PendingCall, Runtime, tool
 from perdure.app.stores import around_store, has_liveness_locks, open_store
 from perdure.cli.root import cli
 from perdure.errors import ConfigError
-from perdure.store.base import Check, Put, Store, Write
+from perdure.store.base import Check, Heads, Put, Store, Write
 from perdure.store.memory import MemoryStore
 from perdure.testing import ManualClock, ScriptedModel
 
@@ -99,7 +99,7 @@ class Watched:
 
     async def commit(
         self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
-    ) -> dict[str, int]:
+    ) -> Heads:
         before = {put.key: await self._store.get("pending", put.key) for put in puts}
         heads = await self._commit(writes, puts, checks)
         recorded = {write.stream for write in writes if write.records}

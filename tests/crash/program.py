@@ -22,7 +22,7 @@ import perdure.store.postgres.store
 import perdure.store.sqlite.store  # noqa: F401
 from perdure import Conflict, PendingCall, Result, Runtime, Session
 from perdure.app import around_store
-from perdure.store.base import Check, Lease, Put, Store, Write
+from perdure.store.base import Check, Heads, Lease, Put, Store, Write
 
 SESSION = "order-1"
 LEASE = "1s"
@@ -41,7 +41,7 @@ class KillingStore:
 
     async def commit(
         self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
-    ) -> dict[str, int]:
+    ) -> Heads:
         types = [record.type for write in writes for record in write.records]
         self._place.point(f"commit:{self._place.writes + 1}")
         heads = await self._store.commit(writes, puts, checks)

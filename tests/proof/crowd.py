@@ -25,7 +25,7 @@ import perdure.store.postgres.store  # loaded before the forks
 import perdure.store.sqlite.store  # noqa: F401
 from perdure import Agent, Context, PendingCall, Runtime, tool
 from perdure.app import around_store
-from perdure.store.base import Check, Put, Store, Write
+from perdure.store.base import Check, Heads, Put, Store, Write
 from perdure.store.shared.file_lock import WriteLock
 from perdure.testing import ScriptedModel
 
@@ -103,7 +103,7 @@ class CountingStore:
 
     async def commit(
         self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
-    ) -> dict[str, int]:
+    ) -> Heads:
         heads = await self._store.commit(writes, puts, checks)
         self._done["commits"] += 1
         return heads

@@ -8,7 +8,7 @@ import pytest
 
 from perdure.errors import Conflict
 from perdure.store import copy as copying
-from perdure.store.base import Check, Put, Record, Release, Store, Write
+from perdure.store.base import Check, Heads, Put, Record, Release, Store, Write
 from perdure.store.copy import CopyResult, copy, stream_content
 from perdure.store.files.store import FilesStore
 from perdure.store.memory import MemoryStore
@@ -111,7 +111,7 @@ class Falling:
 
     async def commit(
         self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
-    ) -> dict[str, int]:
+    ) -> Heads:
         if self.left == 0:
             raise KeyboardInterrupt
         self.left -= 1

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from perdure import Agent, NotFound, Runtime
-from perdure.store.base import Check, Put, Write
+from perdure.store.base import Check, Heads, Put, Write
 from perdure.store.memory import MemoryStore
 from perdure.testing import ScriptedModel
 
@@ -18,7 +18,7 @@ class Deleted(MemoryStore):
 
     async def commit(
         self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
-    ) -> dict[str, int]:
+    ) -> Heads:
         if self.is_next:
             self.is_next = False
             await super().commit([Write(writes[0].stream, erase=True)])

@@ -16,6 +16,7 @@ from perdure.store.base import (
     DELETE,
     Check,
     Feed,
+    Heads,
     Lease,
     Put,
     Record,
@@ -117,7 +118,7 @@ async def test_who_leaves_while_a_lease_is_given_back_leaves_no_session_held(
 
         async def commit(
             self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
-        ) -> dict[str, int]:
+        ) -> Heads:
             if self.is_full and any(write.fence is not None for write in writes):
                 raise Unavailable("disk full")
             return await super().commit(writes, puts, checks)
@@ -201,7 +202,7 @@ async def test_a_call_that_cannot_be_stopped_keeps_no_lease_that_a_failing_drive
 
         async def commit(
             self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
-        ) -> dict[str, int]:
+        ) -> Heads:
             types = {record.type for write in writes for record in write.records}
             if self.is_full and "tool_result" in types:
                 raise Unavailable("disk full")

@@ -19,7 +19,7 @@ from perdure.errors import StoreError
 from perdure.runtime.engine import writer
 from perdure.runtime.models.base import Delta, Request
 from perdure.runtime.records import write_probe
-from perdure.store.base import Check, Put, Unknown, Write
+from perdure.store.base import Check, Heads, Put, Unknown, Write
 from perdure.store.memory import MemoryStore
 from perdure.store.sqlite.open import python_connect
 from perdure.store.sqlite.store import SqliteStore
@@ -166,7 +166,7 @@ class Vague(MemoryStore):
 
     async def commit(
         self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
-    ) -> dict[str, int]:
+    ) -> Heads:
         if self.is_vague and any(write.fence is not None for write in writes):
             raise Unknown("the sync failed")
         return await super().commit(writes, puts, checks)

@@ -14,7 +14,7 @@ from tests.servers.fixtures import StartPostgres
 from perdure import Agent, Context, PendingCall, Runtime, tool
 from perdure.errors import Corrupt, StoreError
 from perdure.runtime.engine import writer as ledger
-from perdure.store.base import Check, Put, Store, Unavailable, Write
+from perdure.store.base import Check, Heads, Put, Store, Unavailable, Write
 from perdure.store.memory import MemoryStore
 from perdure.testing import Crashed, ManualClock, ScriptedModel, crash_after
 
@@ -46,7 +46,7 @@ class Moody(MemoryStore):
 
     async def commit(
         self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
-    ) -> dict[str, int]:
+    ) -> Heads:
         types = {record.type for write in writes for record in write.records}
         by_driver = any(write.fence is not None for write in writes)
         if self.refuses in types or (self.refuses == "drivers" and by_driver):
@@ -159,7 +159,7 @@ def _refusals_of(store: Store, count: int) -> anyio.Event:
 
     async def counted(
         writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
-    ) -> dict[str, int]:
+    ) -> Heads:
         try:
             return await commit(writes, puts, checks)
         except Unavailable as error:

@@ -6,8 +6,9 @@ that the driver has folded.
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from msgspec import Struct
@@ -74,6 +75,10 @@ class Write(Struct, frozen=True, gc=False):
     `create` makes a stream of that kind if it does not exist; with `head=0` it must not exist.
     `epoch` is the first epoch of a new stream: above those that its records name. A `wake` does
     nothing while a driver holds the stream. A write that erases a stream does nothing else.
+
+    `claim` names the holder of a caller without a lease that will drive: if the stream is free and
+    due after the write, and the holder's row is alive, the commit leases the stream to it. It reaps
+    nobody. Without a lease in the reply the write counts all the same, as if it had no claim.
     """
 
     stream: str
@@ -85,6 +90,7 @@ class Write(Struct, frozen=True, gc=False):
     release: Release | None = None
     erase: bool = False
     epoch: int = 0
+    claim: str | None = None
 
 
 class _Delete:
@@ -128,6 +134,19 @@ class Entry(Struct, frozen=True, gc=False):
     state: str
     due: int | None
     data: bytes
+
+
+_NO_LEASES: Final[Mapping[str, Lease]] = MappingProxyType({})
+
+
+class Heads(dict[str, int]):
+    """The new head of each stream of a commit, and the leases of its claims that were granted."""
+
+    __slots__ = ("leases",)
+
+    def __init__(self, heads: Mapping[str, int], leases: Mapping[str, Lease] = _NO_LEASES) -> None:
+        super().__init__(heads)
+        self.leases = leases  # by stream
 
 
 class Slice(Struct, frozen=True, gc=False):
@@ -256,13 +275,15 @@ class Store(Protocol):
 
     async def commit(
         self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
-    ) -> dict[str, int]:
+    ) -> Heads:
         """Write everything durably and return the new heads, or raise and write nothing.
 
         Raises ValueError for a malformed commit and Refused for a name of more than 2,500 bytes;
         then the first StoreRefusal of NoStream, Gone, Fenced, HeadMoved, VersionMoved.
-        Unavailable: nothing was written. Unknown: read before you write again. Cancelling the
-        caller does not withdraw the commit.
+        Unavailable: nothing was written. Unknown: read before you write again; the store itself
+        takes back what such a commit may have claimed, before it extends the holder's row, and
+        counts no try. Cancelling the caller does not withdraw the commit: a caller that claims must
+        not be cancelled while it waits, or nobody drives under the lease.
         """
         ...
 

@@ -17,6 +17,8 @@ from perdure.store.base import (
     Fenced,
     Gone,
     HeadMoved,
+    Heads,
+    Lease,
     NoStream,
     Put,
     Record,
@@ -57,6 +59,10 @@ class Commit(Struct, frozen=True, gc=False):
         """Return the puts and checks: all that name an entry and its expected version."""
         return [*self.puts, *self.checks]
 
+    def claimants(self) -> list[str]:
+        """Return the holders that the commit claims streams for."""
+        return [write.claim for write in self.writes if write.claim is not None]
+
 
 class Rows(NamedTuple):
     """Present streams and entries that a commit names; missing ones are None or left out."""
@@ -72,10 +78,11 @@ class Changes(Struct, frozen=True, gc=False):
     records: Sequence[tuple[str, int, int, Record]]  # stream, seq, at, the record of the write
     entries: Mapping[tuple[str, str], Entry | None]  # None: deleted
     erased: Sequence[str]  # streams whose records and entries are deleted
+    leases: Mapping[str, Lease]  # by stream
 
-    def heads(self) -> dict[str, int]:
-        """Return the new head of each stream: the result of the commit."""
-        return {stream: row.head for stream, row in self.streams.items()}
+    def heads(self) -> Heads:
+        """Return the new head of each stream, and the leases: the result of the commit."""
+        return Heads({stream: row.head for stream, row in self.streams.items()}, self.leases)
 
 
 def check_commit(writes: Sequence[Write], puts: Sequence[Put], checks: Sequence[Check]) -> Commit:
@@ -93,15 +100,36 @@ def check_commit(writes: Sequence[Write], puts: Sequence[Put], checks: Sequence[
     return commit
 
 
-def judge(commit: Commit, rows: Rows, now: int) -> Changes | StoreRefusal:
-    """Return the changes of the commit, or the first condition that does not hold."""
+def judge(
+    commit: Commit, rows: Rows, now: int, alive: Container[str] = ()
+) -> Changes | StoreRefusal:
+    """Return the changes of the commit, or the first condition that does not hold.
+
+    `alive` has those of its claimants whose rows exist and have not expired.
+    """
     refusal = _refusal(commit, rows)
-    return _changes(commit, rows, now) if refusal is None else refusal
+    return _changes(commit, rows, now, alive) if refusal is None else refusal
+
+
+def is_claimable(row: StreamRow, now: int) -> bool:
+    """Return whether a claim may lease the stream: it is free and due."""
+    return not row.gone and row.holder is None and row.due is not None and row.due <= now
 
 
 def row_after_claim(row: StreamRow, holder: str) -> StreamRow:
     """Return the stream after a claim by this holder."""
     return row._replace(holder=holder, epoch=row.epoch + 1, due=None, tries=row.tries + 1)
+
+
+def row_after_undone_claim(row: StreamRow, lease: Lease, now: int) -> StreamRow | None:
+    """Return the stream after the claim of a commit without a reply was undone.
+
+    It is due, and the try is not counted. None if the claim is not in effect.
+    """
+    if row.holder != lease.holder or row.epoch != lease.epoch:
+        return None
+    tries = max(0, row.tries - 1)
+    return row._replace(holder=None, epoch=row.epoch + 1, due=now, tries=tries)
 
 
 def row_after_reap(row: StreamRow, now: int) -> StreamRow:
@@ -128,8 +156,16 @@ def _check_write(write: Write) -> None:
         _check_int(write.wake)
     if write.release is not None:
         _check_release(write, write.release)
+    if write.claim is not None:
+        _check_claim(write, write.claim)
     if write.erase and (write.records or write.create or write.release or write.wake is not None):
         raise ValueError("an erased stream takes nothing else")
+
+
+def _check_claim(write: Write, holder: str) -> None:
+    _check_text(holder, "a holder's name")
+    if write.fence is not None or write.erase:
+        raise ValueError("a claim is for a caller without a lease, on a stream that stays")
 
 
 def _check_records(records: Sequence[Record]) -> None:
@@ -287,19 +323,27 @@ def _version_moved(
     return None
 
 
-def _changes(commit: Commit, rows: Rows, now: int) -> Changes:
+def _changes(commit: Commit, rows: Rows, now: int, alive: Container[str]) -> Changes:
     streams: dict[str, StreamRow] = {}
+    leases: dict[str, Lease] = {}
     records: list[tuple[str, int, int, Record]] = []
     for write in commit.writes:
         row = rows.streams.get(write.stream) or StreamRow(write.create or "", epoch=write.epoch)
         for seq, record in enumerate(write.records, row.head + 1):
             records.append((write.stream, seq, record.at or now, record))
-        streams[write.stream] = _row_after(write, row)
+        row = _row_after(write, row)
+        if write.claim is not None and write.claim in alive and is_claimable(row, now):
+            row = row_after_claim(row, write.claim)
+            leases[write.stream] = Lease(
+                write.stream, row.epoch, write.claim, row.head, row.tries, now
+            )
+        streams[write.stream] = row
     return Changes(
         streams,
         records,
         {(put.kind, put.key): _entry_after(put) for put in commit.puts},
         [write.stream for write in commit.writes if write.erase],
+        leases,
     )
 
 

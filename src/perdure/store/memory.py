@@ -20,6 +20,7 @@ from perdure.store.base import (
     Clock,
     Entry,
     Feed,
+    Heads,
     Lease,
     Lost,
     Page,
@@ -55,7 +56,7 @@ class MemoryStore:
         self._commits = 0
         self._recorders: dict[str, Recorder] = {}
         self._turn = anyio.Lock()  # of commits with a recorder, and of changes of leases
-        self._tasks: set[asyncio.Task[dict[str, int]]] = set()
+        self._tasks: set[asyncio.Task[Heads]] = set()
 
     def set_recorder(self, name: str, recorder: Recorder | None) -> None:
         """Await this recorder with the changes of every commit before they are made.
@@ -81,7 +82,7 @@ class MemoryStore:
 
     async def commit(
         self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
-    ) -> dict[str, int]:
+    ) -> Heads:
         """Write everything and return the new heads, or raise and write nothing."""
         commit = check_commit(writes, puts, checks)
         self._check_open()
@@ -93,7 +94,7 @@ class MemoryStore:
         task.add_done_callback(self._tasks.discard)
         return await asyncio.shield(task)
 
-    async def _record_and_commit(self, commit: Commit) -> dict[str, int]:
+    async def _record_and_commit(self, commit: Commit) -> Heads:
         async with self._turn:
             changes = self._judge(commit)
             for recorder in tuple(self._recorders.values()):
@@ -101,12 +102,13 @@ class MemoryStore:
             return self._commit(changes)
 
     def _judge(self, commit: Commit) -> Changes:
-        outcome = judge(commit, self._tables.rows(commit), self.now())
+        now, tables = self.now(), self._tables
+        outcome = judge(commit, tables.rows(commit), now, tables.alive(commit.claimants(), now))
         if isinstance(outcome, StoreRefusal):
             raise outcome
         return outcome
 
-    def _commit(self, changes: Changes) -> dict[str, int]:
+    def _commit(self, changes: Changes) -> Heads:
         self._apply(changes)
         self._commits += 1
         self._signal.notify()

@@ -11,6 +11,7 @@ from perdure.store.base import (
     Check,
     Entry,
     Feed,
+    Heads,
     Lease,
     Lost,
     Page,
@@ -49,7 +50,7 @@ class Crash:
 
     async def commit(
         self, store: Store, writes: Sequence[Write], puts: Sequence[Put], checks: Sequence[Check]
-    ) -> dict[str, int]:
+    ) -> Heads:
         """Commit, one at a time, so that no other commit is in flight when the last one ends."""
         async with self._turn:
             self.check_alive()
@@ -92,7 +93,7 @@ class CrashingStore:
 
     async def commit(
         self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
-    ) -> dict[str, int]:
+    ) -> Heads:
         return await self._crash.commit(self._store, writes, puts, checks)
 
     async def read(self, stream: str, after: int = 0, limit: int | None = None) -> Slice:

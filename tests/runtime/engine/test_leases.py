@@ -16,7 +16,7 @@ from perdure.errors import Corrupt
 from perdure.runtime.engine import heartbeat
 from perdure.runtime.models.base import Request
 from perdure.runtime.records.entries import SessionRef
-from perdure.store.base import Check, Lease, Put, Record, Unknown, Write
+from perdure.store.base import Check, Heads, Lease, Put, Record, Unknown, Write
 from perdure.store.memory import MemoryStore
 from perdure.testing import ManualClock, ScriptedModel
 
@@ -117,7 +117,7 @@ async def test_a_lease_that_ran_out_before_an_effect_is_not_kept_alive_undriven(
     class Blocked(MemoryStore):
         async def commit(
             self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
-        ) -> dict[str, int]:
+        ) -> Heads:
             heads = await super().commit(writes, puts, checks)
             if any(one.type == "tool_started" for write in writes for one in write.records):
                 local.ahead += 60

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from perdure import Agent, Runtime, tool
-from perdure.store.base import Check, Put, Unknown, Write
+from perdure.store.base import Check, Heads, Put, Unknown, Write
 from perdure.store.memory import MemoryStore
 from perdure.testing import ScriptedModel
 
@@ -19,7 +19,7 @@ class Forgetful(MemoryStore):
 
     async def commit(
         self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
-    ) -> dict[str, int]:
+    ) -> Heads:
         heads = await super().commit(writes, puts, checks)
         if self._lost in {record.type for write in writes for record in write.records}:
             self._lost = None

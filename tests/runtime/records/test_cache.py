@@ -13,7 +13,7 @@ from perdure.runtime.records import cache as near
 from perdure.runtime.records.cache import CachedSession, SessionCache
 from perdure.runtime.records.entries import PendingEntry, SessionEntry
 from perdure.runtime.records.log import Log
-from perdure.store.base import Check, Entry, Page, Put, Slice, Write
+from perdure.store.base import Check, Entry, Heads, Page, Put, Slice, Write
 from perdure.store.memory import MemoryStore
 from perdure.testing import ManualClock, ScriptedModel
 
@@ -52,7 +52,7 @@ class Counting(MemoryStore):
 
     async def commit(
         self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
-    ) -> dict[str, int]:
+    ) -> Heads:
         self.commits += 1
         return await super().commit(writes, puts, checks)
 

@@ -13,6 +13,7 @@ from perdure.core.webhooks import deliveries
 from perdure.core.webhooks.deliveries import Delivery
 from perdure.runtime.webhooks.address_filter import AddressFilter
 from perdure.runtime.webhooks.outbox import Outbox, WebhookTarget
+from perdure.store.base import Heads
 from perdure.store.memory import MemoryStore
 from perdure.testing import ManualClock
 
@@ -87,7 +88,7 @@ async def test_without_anybody_to_tell_nothing_more_is_written(memory: MemorySto
     seen: list[int] = []
 
     class Counting(MemoryStore):
-        async def commit(self, writes: Any, puts: Any = (), checks: Any = ()) -> dict[str, int]:
+        async def commit(self, writes: Any, puts: Any = (), checks: Any = ()) -> Heads:
             seen.append(len(writes))
             return await super().commit(writes, puts, checks)
 

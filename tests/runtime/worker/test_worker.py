@@ -24,6 +24,7 @@ from perdure.store.base import (
     Entry,
     Feed,
     Fenced,
+    Heads,
     Page,
     Put,
     Record,
@@ -309,7 +310,7 @@ async def test_an_outcome_that_comes_after_the_lease_is_told_to_the_operator(
     class Late(MemoryStore):
         async def commit(
             self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
-        ) -> dict[str, int]:
+        ) -> Heads:
             if any(one.type == "tool_result" for write in writes for one in write.records):
                 raise Fenced("somebody else holds it")
             return await super().commit(writes, puts, checks)

@@ -375,6 +375,27 @@ async def test_a_full_disk_is_an_unknown_outcome_and_the_store_goes_on(
         assert len((await store.read(S)).records) == head + 1
 
 
+@pytest.mark.parametrize("survives", [True, False])
+async def test_a_claim_of_a_commit_without_a_reply_is_undone_by_the_next_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, survives: bool
+) -> None:
+    """G9: its caller does not know that it should drive, and the heartbeat goes on."""
+    await fill(tmp_path)
+    async with opened(tmp_path) as store:
+        await store.renew("worker", 60_000, join=True)
+        for _ in range(7):  # however often: nobody died on it
+            name = "fsync" if survives else "write"
+            monkeypatch.setattr(os, name, _failing(getattr(os, name), after=0))
+            with pytest.raises(Unknown):
+                await store.commit([Write(S, [USER], wake=0, claim="worker")])
+            monkeypatch.undo()
+            assert (await store.read(S)).holder == ("worker" if survives else None)
+            await store.renew("worker", 60_000)
+            assert (await store.read(S)).holder is None
+        heads = await store.commit([Write(S, wake=0, claim="worker")])
+        assert heads.leases[S].tries == 1
+
+
 async def test_a_damaged_event_is_named_and_those_before_it_can_be_read(tmp_path: Path) -> None:
     """S2.9"""
     await fill(tmp_path)

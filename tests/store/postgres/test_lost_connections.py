@@ -120,6 +120,51 @@ async def test_what_was_claimed_without_an_answer_is_free_at_once_and_nobody_die
     assert (await store.census(["session"])).alive == ("worker",)
 
 
+@pytest.mark.parametrize("loss", ["question", "answer"])
+async def test_what_a_commit_claimed_without_a_reply_is_free_at_once_and_nobody_died_on_it(
+    plug_and_store: tuple[Plug, PostgresStore], loss: Loss
+) -> None:
+    """G9: the holder keeps its name and its other leases, and continues its heartbeat."""
+    plug, store = plug_and_store
+    kept = await drive(store, "worker", "kept")
+    await make(store, "s", wake=None)
+    for number in range(7):
+        plug.lose(loss)
+        with pytest.raises(Unknown):
+            await _claim_new_and_old(store, number)
+        assert (await store.read("s", limit=0)).holder is None
+    assert plug.lost == [loss] * 7
+    await store.commit([Write("kept", [record()], fence=kept, head=1)])
+    assert (await store.commit([Write("s", wake=0, claim="worker")])).leases["s"].tries == 1
+    await store.renew("worker", 60_000)
+    due = await store.claim("worker", "session", 9)
+    assert [lease.tries for lease in due] == ([1] * 7 if loss == "answer" else [])
+
+
+async def _claim_new_and_old(store: PostgresStore, number: int) -> None:
+    old = Write("s", [record()], wake=store.now(), claim="worker")
+    new = Write(f"new{number}", create="session", wake=store.now(), claim="worker")
+    await store.commit([old, new])
+
+
+async def test_no_heartbeat_before_the_claim_of_a_commit_without_a_reply_is_undone(
+    plug_and_store: tuple[Plug, PostgresStore],
+) -> None:
+    """G9: else the holder would keep a stream for ever that it does not know of."""
+    plug, store = plug_and_store
+    await make(store, "s", wake=None)
+    await join(store, "worker", 60_000)
+    plug.lose("answer", "answer", "answer")  # of the commit, and of the undo, which is tried twice
+    with pytest.raises(Unknown):
+        await store.commit([Write("s", wake=0, claim="worker")])
+    plug.lose("question", "question")
+    with pytest.raises(Unavailable):
+        await store.renew("worker", 60_000)
+    await store.renew("worker", 60_000)
+    assert (await store.read("s", limit=0)).holder is None
+    assert (await claim(store, "worker", "s")).tries == 1
+
+
 async def test_names_that_were_given_up_show_no_sign_of_life(
     plug_and_store: tuple[Plug, PostgresStore],
 ) -> None:

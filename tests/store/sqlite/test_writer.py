@@ -214,6 +214,40 @@ async def test_a_failing_commit_is_unknown_to_all_and_the_writer_goes_on(
     assert await spied.commit([Write("a", [Record("t", b"")])]) == {"a": 1 + int(survives)}
 
 
+@pytest.mark.parametrize("survives", [True, False])
+async def test_a_claim_of_a_commit_without_a_reply_is_undone_by_the_next_write(
+    spied: SqliteStore, wire: Wire, survives: bool
+) -> None:
+    """G9: its caller does not know that it should drive, and the heartbeat goes on."""
+    await spied.renew("worker", 60_000, join=True)
+    for _ in range(7):  # however often: nobody died on it
+        wire.loses_answers = survives
+        wire.fault = lambda sql, _: disk_error() if sql == "COMMIT" else None
+        with pytest.raises(Unknown):
+            await spied.commit([Write("a", [Record("t", b"")], wake=0, claim="worker")])
+        wire.fault = lambda _sql, _values: None
+        assert (await spied.read("a")).holder == ("worker" if survives else None)
+        await spied.renew("worker", 60_000)
+        assert (await spied.read("a")).holder is None
+    assert (await spied.read("a")).head == 7 * survives
+    heads = await spied.commit([Write("a", wake=0, claim="worker")])
+    assert heads.leases["a"].tries == 1
+
+
+async def test_an_idle_worker_finds_what_a_commit_without_a_reply_claimed(
+    spied: SqliteStore, wire: Wire
+) -> None:
+    """The claim after it frees the stream first, and then leases it."""
+    await spied.renew("worker", 60_000, join=True)
+    wire.loses_answers = True
+    wire.fault = lambda sql, _: disk_error() if sql == "COMMIT" else None
+    with pytest.raises(Unknown):
+        await spied.commit([Write("a", [Record("t", b"")], wake=0, claim="worker")])
+    wire.fault = lambda _sql, _values: None
+    (lease,) = await spied.claim("worker", "session", 1)
+    assert (lease.stream, lease.epoch, lease.tries) == ("a", 3, 1)
+
+
 async def test_a_lost_connection_is_opened_again(spied: SqliteStore, wire: Wire) -> None:
     wire.fault = lambda sql, _: disk_error() if sql == "BEGIN IMMEDIATE" else None
     with pytest.raises(Unavailable, match="the disk under"):

@@ -25,6 +25,7 @@ from perdure.store.base import (
     Clock,
     Entry,
     Feed,
+    Heads,
     Lease,
     Lost,
     Page,
@@ -41,7 +42,7 @@ from perdure.store.base import (
 from perdure.store.files.folder import Folder, RecordPosition
 from perdure.store.files.layout import Layout, NoLayout
 from perdure.store.files.replay import Spans
-from perdure.store.judge import Commit, check_commit, judge
+from perdure.store.judge import Changes, Commit, check_commit, judge
 from perdure.store.shared.paging import END, feed_position
 from perdure.store.shared.signal import Signal, Subscribers
 from perdure.store.shared.tables import LeaseChanges
@@ -73,6 +74,7 @@ class _SharedFolder:
     turn: anyio.Lock = field(default_factory=anyio.Lock)
     opened: _Open | None = None
     failure: str | None = None  # why the folder was closed by an error
+    unknown_leases: list[Lease] = field(default_factory=list)  # of commits without a reply
 
     @property
     def is_abandoned(self) -> bool:
@@ -216,11 +218,11 @@ class FilesStore:
 
     async def commit(
         self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
-    ) -> dict[str, int]:
+    ) -> Heads:
         """Write everything durably and return the new heads, or raise and write nothing."""
         commit = check_commit(writes, puts, checks)
 
-        async def write(opened: _Open) -> dict[str, int]:
+        async def write(opened: _Open) -> Heads:
             heads = await self._commit(opened, commit)
             self._commits += 1
             self._notify()
@@ -248,11 +250,23 @@ class FilesStore:
         task.add_done_callback(self._tasks.discard)
         return await asyncio.shield(task)
 
-    async def _commit(self, opened: _Open, commit: Commit) -> dict[str, int]:
+    async def _commit(self, opened: _Open, commit: Commit) -> Heads:
         folder = opened.folder
-        changes = judge(commit, folder.tables.rows(commit), self.now())
+        now, tables = self.now(), folder.tables
+        alive = tables.alive(commit.claimants(), now)
+        changes = judge(commit, tables.rows(commit), now, alive)
         if isinstance(changes, StoreRefusal):
             raise changes
+        try:
+            await self._write_changes(opened, changes)
+        except Unknown:
+            if self._shared is not None:
+                self._shared.unknown_leases += changes.leases.values()
+            raise
+        return changes.heads()
+
+    async def _write_changes(self, opened: _Open, changes: Changes) -> None:
+        folder = opened.folder
         prepared = folder.prepare(changes)
         appended = await self._write(opened, lambda: folder.write(prepared))
         before = [e for key in changes.entries if (e := folder.tables.entry(*key)) is not None]
@@ -268,7 +282,6 @@ class FilesStore:
         await self._update_views(folder, before, after)
         if folder.journal.size > max(self.journal_limit, 2 * folder.journal.state_size):
             await self._write(opened, folder.compact)
-        return changes.heads()
 
     async def _update_views(self, folder: Folder, before: list[Entry], after: list[Entry]) -> None:
         if not any(self._layout.file_path(entry) for entry in [*before, *after]):
@@ -303,7 +316,20 @@ class FilesStore:
             except StoreError as error:
                 raise Unavailable(error.message, hint=error.hint) from error
             shared.failure = None
-        return self._ready()
+        opened = self._ready()
+        if shared is not None and shared.unknown_leases:
+            await self._undo_claims(shared, opened)
+        return opened
+
+    async def _undo_claims(self, shared: _SharedFolder, opened: _Open) -> None:
+        """Free the streams that commits without a reply have claimed, if they were written."""
+        leases, shared.unknown_leases = shared.unknown_leases, []
+        try:
+            changes = opened.folder.tables.undo_claims(leases, self.now())
+            await self._change_leases(opened, changes)
+        except BaseException:
+            shared.unknown_leases += leases
+            raise
 
     async def _readable(self) -> _Open:
         """Return the open folder, as `_writable`, for an operation that needs no turn."""

@@ -1,10 +1,10 @@
 """One batch of commits as one transaction: lock, read, judge, write, commit."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
-from perdure.store.base import Entry, StoreRefusal, Unavailable, Unknown
+from perdure.store.base import Entry, Heads, Lease, StoreRefusal, Unavailable, Unknown
 from perdure.store.judge import Changes, Commit, Rows, StreamRow, judge
 from perdure.store.postgres.connection import AsyncpgConnection, Connector, PooledConnection
 from perdure.store.postgres.sql import pack_text, statement, text_array, unpack_text
@@ -57,19 +57,25 @@ _Key = tuple[str, str]
 class BatchRows:
     """Rows that a batch has loaded, and its changes that are not written yet."""
 
-    def __init__(self, streams: dict[str, tuple[int, StreamRow]], entries: Iterable[Entry]) -> None:
+    def __init__(
+        self,
+        streams: dict[str, tuple[int, StreamRow]],
+        entries: Iterable[Entry],
+        alive: Collection[str] = (),
+    ) -> None:
         self.streams: dict[str, StreamRow | None] = {n: row for n, (_, row) in streams.items()}
         self.entries: dict[_Key, Entry | None] = {(e.kind, e.key): e for e in entries}
         self._rows = Rows(self.streams, self.entries)
+        self._alive = alive  # of the claimants
         self._sids = {name: sid for name, (sid, _) in streams.items()}
         self._old_streams: dict[str, StreamRow | None] = {}
         self._old_entries: dict[_Key, Entry | None] = {}
         self._records: list[tuple[str, int, str, int, bytes]] = []
         self.erased: list[str] = []
 
-    def apply(self, commit: Commit, now: int) -> dict[str, int] | StoreRefusal:
+    def apply(self, commit: Commit, now: int) -> Heads | StoreRefusal:
         """Judge a commit on these rows and apply it; returns its new heads or its refusal."""
-        outcome = judge(commit, self._rows, now)
+        outcome = judge(commit, self._rows, now, self._alive)
         if isinstance(outcome, StoreRefusal):
             return outcome
         self._change(outcome)
@@ -171,7 +177,8 @@ def _packed_row(row: StreamRow) -> tuple[Any, ...]:
     return row.head, row.epoch, holder, row.due, row.tries, row.gone
 
 
-Outcome = dict[str, int] | StoreRefusal
+Outcome = Heads | StoreRefusal
+UndoClaims = Callable[[Sequence[Lease]], Awaitable[None]]
 
 _SIDS_AT_ONCE = 100
 _SID_CONSTRAINT = "stream_pkey"
@@ -184,8 +191,9 @@ class CreatedConcurrently(Exception):
 class BatchWriter:
     """Writes batches, each as one transaction on a connection of the caller."""
 
-    def __init__(self, connector: Connector) -> None:
+    def __init__(self, connector: Connector, undo_claims: UndoClaims) -> None:
         self._connector = connector
+        self._undo_claims = undo_claims
         self._sids: list[int] = []  # fetched in advance; unused ones leave gaps
 
     async def write(
@@ -197,13 +205,14 @@ class BatchWriter:
         database after which the caller must roll back.
         """
         await connection.begin()
-        rows = await self._lock_rows(connection.raw, commits)
+        rows = await self._lock_rows(connection.raw, commits, now)
         outcomes: list[Outcome] = [rows.apply(commit, now) for commit in commits]
         await self._write_changes(connection.raw, rows)
         try:
             tag = await connection.commit()
         except Exception as error:
             connection.raw.terminate()
+            await self._undo_claims([x for o in outcomes for x in _leases(o)])
             reason = self._connector.explain(error).message
             text = f"it is unknown whether the commit was written: {reason}"
             raise Unknown(text, hint="read before writing again") from error
@@ -212,8 +221,14 @@ class BatchWriter:
         return outcomes
 
     async def _lock_rows(
-        self, connection: AsyncpgConnection, commits: Sequence[Commit]
+        self, connection: AsyncpgConnection, commits: Sequence[Commit], now: int
     ) -> BatchRows:
+        # Holders first: a transaction that has locked a stream never waits for a holder.
+        claimants = {name for commit in commits for name in commit.claimants()}
+        alive: Sequence[Any] = ()
+        if claimants:
+            packed = [pack_text(name) for name in claimants]
+            alive = await connection.fetch(statement("lock_claimants"), packed, now)
         names = {write.stream for commit in commits for write in commit.writes}
         rows = await connection.fetch(
             statement("lock_streams"), [pack_text(name) for name in names]
@@ -225,7 +240,11 @@ class BatchWriter:
             entries = await connection.fetch(
                 statement("load_entries"), kinds, [pack_text(key) for _, key in keys]
             )
-        return BatchRows(dict(map(_stream_from_row, rows)), map(entry_from_row, entries))
+        return BatchRows(
+            dict(map(_stream_from_row, rows)),
+            map(entry_from_row, entries),
+            {unpack_text(name) for (name,) in alive},
+        )
 
     async def _write_changes(self, connection: AsyncpgConnection, rows: BatchRows) -> None:
         new = rows.new_streams()
@@ -254,6 +273,10 @@ class BatchWriter:
             self._sids += [sid for (sid,) in more]
         sids, self._sids = self._sids[:count], self._sids[count:]
         return sids
+
+
+def _leases(outcome: Outcome) -> Iterable[Lease]:
+    return outcome.leases.values() if isinstance(outcome, Heads) else ()
 
 
 def entry_from_row(row: Any) -> Entry:

@@ -62,7 +62,9 @@ class PostgresConnections:
         self.feed = PostgresFeed(self.readers)
         self.leases = LeaseRows(connector, clock, program)
         self.control = ControlConnection(connector, signal, on_broadcast, self.reap_dead)
-        self.writer = PostgresWriter(connector, clock.now, self.control.signal_change)
+        self.writer = PostgresWriter(
+            connector, clock.now, self.control.signal_change, self.undo_claims
+        )
 
     async def start(self, schema: Schema) -> None:
         """Connect and apply the missing schema steps. Raises StoreError."""
@@ -101,6 +103,12 @@ class PostgresConnections:
             await self.control.release_liveness_lock(holder)
             self.control.signal_change()
             raise
+
+    async def undo_claims(self, leases: Sequence[Lease]) -> None:
+        """Free the streams that a commit without a reply has claimed, if it was written."""
+        if leases:
+            await self.leases.undo_claims(leases)
+            self.control.signal_change()
 
     async def reap(self, now: int) -> None:
         """Free the leases of expired holders, and signal it if there were any."""

@@ -41,6 +41,7 @@ class LeaseRows:
         self._pool = Pool(connector, _CONNECTIONS, synced=False)
         self._claims = asyncio.Semaphore(_CLAIMS)
         self._batchers: dict[tuple[str, str], Batcher[str, list[Lease]]] = {}  # holder, kind
+        self._unknown: dict[str, list[Lease]] = {}  # of commits without a reply, by holder
 
     async def close(self) -> None:
         """Close the connections."""
@@ -136,7 +137,12 @@ class LeaseRows:
         return self._until(row, ttl_ms)
 
     async def renew(self, holder: str, ttl_ms: int) -> int:
-        """Extend the holder's row. Raises Lost if it is missing or of a program that is too old."""
+        """Extend the holder's row. Raises Lost if it is missing or of a program that is too old.
+
+        Not before the claims of commits without a reply are undone: nobody drives their streams.
+        """
+        if holder in self._unknown:
+            await self._undo_unknown(holder)
         values = pack_text(holder), ttl_ms, self._clock.fixed_now()
         row = await self._pool.query(lambda connection: _first(connection, "renew", *values))
         if row is None:
@@ -211,6 +217,33 @@ class LeaseRows:
         with suppress(StoreError):
             now = await self._now()
             await self._pool.query(remove)
+
+    async def undo_claims(self, leases: Sequence[Lease]) -> None:
+        """Free the streams of these leases, if they are in effect; else before the next heartbeat.
+
+        A commit that is still running has locked its holder's row, and is waited for.
+        """
+        for lease in leases:
+            self._unknown.setdefault(lease.holder, []).append(lease)
+        for holder in {lease.holder for lease in leases}:
+            with suppress(StoreError):
+                await self._undo_unknown(holder)
+
+    async def _undo_unknown(self, holder: str) -> None:
+        leases, now = tuple(self._unknown.get(holder, ())), await self._now()
+        names = [pack_text(lease.stream) for lease in leases]
+        epochs = [lease.epoch for lease in leases]
+
+        async def undo(connection: PooledConnection) -> None:
+            async with connection.transaction() as transaction:
+                name = pack_text(holder)
+                await transaction.fetchrow(statement("lock_holder"), name)
+                await transaction.fetch(statement("undo_claims"), names, epochs, name, now)
+
+        await self._pool.query(undo)
+        rest = [lease for lease in self._unknown.pop(holder, ()) if lease not in leases]
+        if rest:
+            self._unknown[holder] = rest
 
     async def _now(self) -> int:
         now = self._clock.fixed_now()

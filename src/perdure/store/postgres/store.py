@@ -15,6 +15,7 @@ from perdure.store.base import (
     Clock,
     Entry,
     Feed,
+    Heads,
     Lease,
     Page,
     Put,
@@ -108,7 +109,7 @@ class PostgresStore:
 
     async def commit(
         self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
-    ) -> dict[str, int]:
+    ) -> Heads:
         """Write everything durably and return the new heads, or raise and write nothing."""
         heads = await self._ready().writer.submit(check_commit(writes, puts, checks))
         self._commits += 1

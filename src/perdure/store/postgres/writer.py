@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from perdure.errors import StoreError
-from perdure.store.base import Unavailable, Unknown
+from perdure.store.base import Heads, Unavailable, Unknown
 from perdure.store.judge import Commit
-from perdure.store.postgres.batch import BatchWriter, CreatedConcurrently, Outcome
+from perdure.store.postgres.batch import BatchWriter, CreatedConcurrently, Outcome, UndoClaims
 from perdure.store.postgres.connection import Connector, Pool, PooledConnection
 from perdure.store.postgres.errors import (
     LOCKED,
@@ -29,31 +29,35 @@ _LARGEST_BATCH = 500
 _LARGEST_BYTES = 8 * 2**20  # of data in one batch, unless a single commit has more
 _TRIES = 5
 
-Job = tuple[Commit, asyncio.Future[dict[str, int]]]
-Result = dict[str, int] | Exception
+Job = tuple[Commit, asyncio.Future[Heads]]
+Result = Heads | Exception
 
 
 class PostgresWriter:
     """Writes the commits of one event loop and resolves their futures once they are durable."""
 
     def __init__(
-        self, connector: Connector, now: Callable[[], int], on_change: Callable[[], None]
+        self,
+        connector: Connector,
+        now: Callable[[], int],
+        on_change: Callable[[], None],
+        undo_claims: UndoClaims,
     ) -> None:
         self._connector = connector
         self._now = now
         self._on_change = on_change  # called after every batch that changed something
         self._pool = Pool(connector, AT_ONCE)
-        self._batches = BatchWriter(connector)
+        self._batches = BatchWriter(connector, undo_claims)
         self._jobs: deque[Job] = deque()
         self._busy_streams: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         # Tasks that will still take another batch: a task ends some time after its last one.
         self._busy = 0
 
-    def submit(self, commit: Commit) -> asyncio.Future[dict[str, int]]:
+    def submit(self, commit: Commit) -> asyncio.Future[Heads]:
         """Queue a commit; the future has its new heads, or its error, once it is durable."""
         loop = asyncio.get_running_loop()
-        heads: asyncio.Future[dict[str, int]] = loop.create_future()
+        heads: asyncio.Future[Heads] = loop.create_future()
         self._jobs.append((commit, heads))
         self._start()
         return heads
@@ -87,7 +91,7 @@ class PostgresWriter:
             finally:
                 self._busy_streams -= streams
             _settle(batch, results)
-            if any(isinstance(result, dict) for result in results):
+            if any(isinstance(result, Heads) for result in results):
                 self._on_change()
 
     def _take(self) -> list[Job]:

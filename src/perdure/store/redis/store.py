@@ -24,6 +24,7 @@ from perdure.store.base import (
     Check,
     Entry,
     Feed,
+    Heads,
     Lease,
     Page,
     Put,
@@ -289,7 +290,7 @@ class IndexedStore:
 
     async def commit(
         self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
-    ) -> dict[str, int]:
+    ) -> Heads:
         """Commit to the store; the index follows the feed."""
         heads = await self.primary.commit(writes, puts, checks)
         if puts:

@@ -11,7 +11,15 @@ from itertools import islice
 from typing import NamedTuple
 
 from perdure.store.base import Census, Entry, Gone, Lease, Lost, NoStream, Page, StreamState
-from perdure.store.judge import Changes, Commit, Rows, StreamRow, row_after_claim, row_after_reap
+from perdure.store.judge import (
+    Changes,
+    Commit,
+    Rows,
+    StreamRow,
+    row_after_claim,
+    row_after_reap,
+    row_after_undone_claim,
+)
 from perdure.store.shared.paging import PagePosition, page_cursor, page_position
 
 EntryKey = tuple[str, str]  # kind and key
@@ -79,6 +87,10 @@ class Tables:
             {name: self.streams[name] for name in names if name in self.streams},
             {(entry.kind, entry.key): entry for entry in entries if entry is not None},
         )
+
+    def alive(self, holders: Iterable[str], now: int) -> set[str]:
+        """Return those of the holders whose rows exist and have not expired."""
+        return {name for name in holders if self.holders.get(name, now) > now}
 
     def find(
         self,
@@ -209,6 +221,16 @@ class Tables:
         """Remove the holders whose rows have expired."""
         expired = [name for name, until in self.holders.items() if until <= now]
         return self.remove_holders(expired, now)
+
+    def undo_claims(self, leases: Iterable[Lease], now: int) -> LeaseChanges:
+        """Free the streams of these leases, as far as they are in effect; no try is counted."""
+        rows = ((lease, self.streams.get(lease.stream)) for lease in leases)
+        freed = {
+            lease.stream: row_after_undone_claim(row, lease, now)
+            for lease, row in rows
+            if row is not None
+        }
+        return LeaseChanges({name: row for name, row in freed.items() if row is not None}, {})
 
     def remove_holders(self, holders: Iterable[str], now: int) -> LeaseChanges:
         """Remove these holders; their streams are due again."""

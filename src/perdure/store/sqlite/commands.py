@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, assert_never
 
 from perdure.errors import StoreError
-from perdure.store.base import Lease, Lost, StoreRefusal
+from perdure.store.base import Heads, Lease, Lost, StoreRefusal
 from perdure.store.judge import Commit, due_after_reaping, judge
 from perdure.store.sqlite.lease_ends import LeaseEnds
 from perdure.store.sqlite.row_cache import RowCache
@@ -54,7 +54,7 @@ class Renew(NamedTuple):
 
 
 Command = Commit | Claim | Reap | Renew
-CommandResult = dict[str, int] | list[Lease] | int | StoreError
+CommandResult = Heads | list[Lease] | int | StoreError
 
 
 class CommandExecutor:
@@ -67,14 +67,14 @@ class CommandExecutor:
         self._execute = connection.execute
         self._executemany = connection.executemany
         self._row_cache = RowCache(connection)
-        self._alive: set[str] = set()  # holders with a row, in this transaction
+        self._until: dict[str, int] = {}  # ends of holders' rows, as loaded in this transaction
         self._has_reaped = False
         self.flush = self._row_cache.flush
         self.forget = self._row_cache.forget
 
     def begin(self) -> None:
         """Forget what may have changed; the first call in every transaction."""
-        self._alive.clear()
+        self._until.clear()
         self._has_reaped = False
         self._row_cache.begin()
 
@@ -110,14 +110,20 @@ class CommandExecutor:
             (write,) = commit.writes
             head = self._row_cache.append(write, now)
             if head is not None:
-                return {write.stream: head}
-        outcome = judge(commit, self._row_cache.load(commit), now)
+                return Heads({write.stream: head})
+        alive = {name for name in commit.claimants() if self._is_alive(name, after=now)}
+        outcome = judge(commit, self._row_cache.load(commit), now, alive)
         if isinstance(outcome, StoreRefusal):
             return outcome
         self._row_cache.apply(outcome)
         return outcome.heads()
 
     # --- leases ---
+
+    def undo_claims(self, leases: Iterable[Lease], now: int) -> None:
+        """Free the streams that commits without a reply have claimed, if they were written."""
+        for lease in leases:
+            self._row_cache.undo_claim(lease, now)
 
     def _claim(self, claim: Claim, now: int) -> CommandResult:
         if not self._has_reaped:  # a transaction has one instant, so once is enough
@@ -175,22 +181,27 @@ class CommandExecutor:
         elif renew.join:
             self._liveness.acquire(renew.holder, renew.ttl_ms)
             self._execute("INSERT INTO holder (name, until) VALUES (?, ?)", (renew.holder, until))
+            self._until[renew.holder] = until
         else:
             self._liveness.lengthen(renew.holder, renew.ttl_ms)
             self._execute("UPDATE holder SET until = ? WHERE name = ?", (until, renew.holder))
+            self._until[renew.holder] = until
         return until
 
-    def _is_alive(self, holder: str) -> bool:
-        if holder in self._alive:
-            return True
-        row = self._execute("SELECT 1 FROM holder WHERE name = ?", (holder,)).fetchone()
-        if row is not None:
-            self._alive.add(holder)
-        return row is not None
+    def _is_alive(self, holder: str, *, after: int | None = None) -> bool:
+        """Return whether the holder has a row, and one that ends after an instant."""
+        until = self._until.get(holder)
+        if until is None:
+            row = self._execute("SELECT until FROM holder WHERE name = ?", (holder,)).fetchone()
+            if row is None:
+                return False
+            (until,) = row
+            self._until[holder] = until
+        return after is None or until > after
 
     def _remove_holders(self, holders: Iterable[str], now: int) -> None:
         for holder in holders:
-            self._alive.discard(holder)
+            self._until.pop(holder, None)
             streams = self._execute(_HELD, (holder,)).fetchall()
             freed = [(due_after_reaping(tries, now), sid) for sid, _, tries in streams]
             self._executemany(_FREE, freed)

@@ -10,7 +10,15 @@ from itertools import chain
 from typing import Any
 
 from perdure.store.base import Entry, Lease, Write
-from perdure.store.judge import Changes, Commit, Rows, StreamRow, row_after_claim
+from perdure.store.judge import (
+    Changes,
+    Commit,
+    Rows,
+    StreamRow,
+    is_claimable,
+    row_after_claim,
+    row_after_undone_claim,
+)
 from perdure.store.sqlite.checksums import checked_entry, entry_checksum, record_checksum
 from perdure.store.sqlite.packed_data import pack
 
@@ -117,14 +125,22 @@ class RowCache:
         if stream not in self.streams:
             self._load_stream(stream)
         row = self.streams[stream]
-        if row is None or row.gone or row.kind != kind or row.holder is not None:
-            return None
-        if row.due is None or row.due > now:
+        if row is None or row.kind != kind or not is_claimable(row, now):
             return None
         new = row_after_claim(row, holder)
         self._old_streams.setdefault(stream, row)
         self.streams[stream] = new
         return Lease(stream, new.epoch, holder, new.head, new.tries, now)
+
+    def undo_claim(self, lease: Lease, now: int) -> None:
+        """Free the stream of a lease that its holder may not know of, if it is in effect."""
+        if lease.stream not in self.streams:
+            self._load_stream(lease.stream)
+        row = self.streams[lease.stream]
+        freed = None if row is None else row_after_undone_claim(row, lease, now)
+        if freed is not None:
+            self._old_streams.setdefault(lease.stream, row)
+            self.streams[lease.stream] = freed
 
     def load(self, commit: Commit) -> Rows:
         """Load the rows that a commit names, and return all cached rows."""

@@ -18,6 +18,7 @@ from perdure.store.base import (
     Clock,
     Entry,
     Feed,
+    Heads,
     Lease,
     Page,
     Put,
@@ -107,11 +108,11 @@ class SqliteStore:
 
     async def commit(
         self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
-    ) -> dict[str, int]:
+    ) -> Heads:
         """Write everything durably and return the new heads, or raise and write nothing."""
         heads = await self._ready().write(check_commit(writes, puts, checks))
         self._commits += 1
-        return cast("dict[str, int]", heads)
+        return cast("Heads", heads)
 
     async def claim(
         self, holder: str, kind: str, limit: int, *, only: str | None = None

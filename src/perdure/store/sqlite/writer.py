@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from perdure.errors import StoreError
-from perdure.store.base import Clock, Unavailable, Unknown
+from perdure.store.base import Clock, Heads, Lease, Unavailable, Unknown
 from perdure.store.judge import Commit
 from perdure.store.shared.file_lock import WriteLock
 from perdure.store.sqlite.commands import (
@@ -73,6 +73,7 @@ class SqliteWriter:
         self._syncs = True
         self._checkpoint_above = WAL_LIMIT_BYTES
         self._wrote = False  # since the last WAL checkpoint
+        self._unknown_leases: list[Lease] = []  # of commits without a reply, to be undone
         # A daemon, so that a process that never closes the store can still end.
         self._thread = threading.Thread(target=self._run, name="perdure-sqlite", daemon=True)
 
@@ -149,7 +150,7 @@ class SqliteWriter:
             return None
 
     def _is_idle(self, command: Command) -> bool:
-        if not isinstance(command, Claim | Reap):
+        if self._unknown_leases or not isinstance(command, Claim | Reap):
             return False
         try:
             return self._executor().has_nothing_for(command, self._clock.now())
@@ -198,6 +199,7 @@ class SqliteWriter:
             self._execute("BEGIN IMMEDIATE")
             commands.begin()
             now = self._clock.now()
+            commands.undo_claims(self._unknown_leases, now)
             outcomes: list[Outcome] = [commands.execute(command, now) for command, _ in batch]
             commands.flush()
         except Exception as error:  # noqa: BLE001 - no job may end this thread
@@ -205,15 +207,19 @@ class SqliteWriter:
         try:
             self._execute("COMMIT")
         except Exception as error:  # noqa: BLE001 - no job may end this thread
-            return self._after_failed_commit(batch, error)
+            return self._after_failed_commit(outcomes, error)
+        self._unknown_leases.clear()
         return outcomes
 
-    def _after_failed_commit(self, batch: Sequence[Job], error: Exception) -> list[Outcome]:
+    def _after_failed_commit(self, batch: Sequence[Outcome], error: Exception) -> list[Outcome]:
         self.disconnect()  # which rolls back
         explanation = explain_error(error, self._path)
         if is_commit_undone(error):
             text, hint = explanation.message, explanation.hint
             return [Unavailable(text, hint=hint) for _ in batch]
+        for outcome in batch:
+            if isinstance(outcome, Heads):
+                self._unknown_leases += outcome.leases.values()
         text = f"it is unknown whether the commit was written: {explanation.message}"
         return [Unknown(text, hint="read before writing again") for _ in batch]
 

@@ -10,7 +10,15 @@ an optional capability; every backend must pass the cases of the required ones.
 
 from dataclasses import dataclass
 
-from perdure.testing.contract import broadcasts, commits, entries, leases, races, shared_store
+from perdure.testing.contract import (
+    broadcasts,
+    claims,
+    commits,
+    entries,
+    leases,
+    races,
+    shared_store,
+)
 from perdure.testing.contract.harness import (
     OPTIONAL,
     REQUIRED,
@@ -34,7 +42,7 @@ __all__ = [
 
 CONTRACT: tuple[Case, ...] = tuple(
     case
-    for module in (commits, entries, leases, races, shared_store, broadcasts)
+    for module in (commits, entries, leases, claims, races, shared_store, broadcasts)
     for case in module.cases.all
 )
 

@@ -3,7 +3,7 @@
 Needs hypothesis: `@given(programs())`, then `anyio.run(play, make_harness, program)`.
 """
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from perdure.store.base import (
     DELETE,
     Check,
     HeadMoved,
+    Heads,
     Lease,
     Put,
     Record,
@@ -42,6 +43,7 @@ class WriteStep:
     wake: int | None  # relative to now
     release: int | None
     erase: bool
+    claim: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,7 @@ _writes = st.builds(
     wake=st.none() | _some_instants,
     release=st.none() | _some_instants,
     erase=st.sampled_from((False, False, False, False, False, True)),
+    claim=st.sampled_from((None, *HOLDERS)),
 )
 _puts = st.builds(
     PutStep,
@@ -166,8 +169,7 @@ async def play(make: MakeHarness, program: Sequence[Step]) -> None:
             expected = await _outcome(call.on(reference))
             actual = await _outcome(call.on(backend))
             assert actual == expected, f"{call}: {actual} instead of {expected}"
-            if isinstance(step, ClaimStep) and isinstance(expected, list):
-                leases.update({lease.stream: lease for lease in expected})
+            leases.update({lease.stream: lease for lease in _granted(expected)})
         assert await _everything(backend) == await _everything(reference)
 
 
@@ -206,16 +208,17 @@ async def _write(step: WriteStep, reference: Store, leases: dict[str, Lease], no
         head = (await reference.read(step.stream, limit=0)).head
     except StoreRefusal:
         head = 0
-    is_erase = step.erase
+    is_erase, fence = step.erase, leases.get(step.stream) if step.fenced else None
     return Write(
         step.stream,
         [Record("t", b"d", n) for n in range(0 if is_erase else step.records)],
-        fence=leases.get(step.stream) if step.fenced else None,
+        fence=fence,
         head=None if step.head is None else head + step.head,
         create=None if is_erase else step.create,
         wake=None if is_erase or step.wake is None else now + step.wake,
         release=None if is_erase or step.release is None else Release(now + step.release),
         erase=is_erase,
+        claim=None if is_erase or fence is not None else step.claim,
     )
 
 
@@ -239,7 +242,20 @@ async def _outcome(attempt: Awaitable[Any]) -> Any:
         return type(error), getattr(error, "stream", None), head, entry
     if isinstance(result, list):  # the order of streams that are due at the same time may differ
         return sorted(result, key=lambda lease: lease.stream)
+    if isinstance(result, Heads):
+        return dict(result), dict(result.leases)
     return result
+
+
+def _granted(outcome: Any) -> Iterable[Lease]:
+    """Return the leases in the outcome of a claim or a commit."""
+    match outcome:
+        case list():
+            return outcome
+        case (dict(), dict() as leases):
+            return leases.values()
+        case _:
+            return ()
 
 
 async def _everything(store: Store) -> list[Any]:

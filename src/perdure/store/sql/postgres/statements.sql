@@ -8,6 +8,12 @@ SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint;
 SELECT current_setting('server_version_num')::integer, current_setting('server_encoding'),
        current_setting('search_path');
 
+-- lock_claimants --
+-- Those of the holders that are alive, locked against a reap until the commit ends: a claim of a
+-- removed holder could never be reaped. Rows of holders are locked before those of streams.
+SELECT name FROM holder WHERE name = ANY ($1::text[]) AND until > $2::bigint
+ORDER BY name FOR KEY SHARE;
+
 -- lock_streams --
 -- In the order of ids, so that two batches cannot deadlock.
 SELECT sid, id, kind, head, epoch, holder, due, tries, gone
@@ -198,6 +204,17 @@ WITH held AS MATERIALIZED (
 )
 UPDATE stream s
 SET holder = NULL, epoch = s.epoch + 1, due = $2::bigint, tries = greatest(s.tries - 1, 0)
+FROM held WHERE s.sid = held.sid;
+
+-- undo_claims --
+-- Streams that commits without a reply have claimed: due now, and not counted as a try.
+WITH held AS MATERIALIZED (
+    SELECT s.sid FROM stream s
+    JOIN unnest($1::text[], $2::bigint[]) AS lease (id, epoch) ON lease.id = s.id
+    WHERE s.holder = $3 AND s.epoch = lease.epoch ORDER BY s.id FOR NO KEY UPDATE OF s
+)
+UPDATE stream s
+SET holder = NULL, epoch = s.epoch + 1, due = $4::bigint, tries = greatest(s.tries - 1, 0)
 FROM held WHERE s.sid = held.sid;
 
 -- remove_holders --
