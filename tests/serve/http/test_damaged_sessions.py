@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
+from click.testing import CliRunner
 from tests.support.http_client import Client, MakeClient
 from tests.support.http_shop import TOKENS, agent, parked
 from tests.support.shop import ran
 
-from perdure import Runtime, asgi
+from perdure import Agent, Runtime, asgi, tool
+from perdure.cli.root import cli
 from perdure.errors import Corrupt
 from perdure.store.base import Slice
 from perdure.store.memory import MemoryStore
-from perdure.testing import ManualClock
+from perdure.testing import ManualClock, ScriptedModel
 
 Ids = dict[str, str]  # pending ids by kind
 
@@ -67,13 +70,19 @@ def set_data(database: Path, data: bytes, seq: int = 3) -> bytes:
     return before if isinstance(before, bytes) else str(before).encode()
 
 
-async def check_unconsumed(rt: Runtime, ids: Ids) -> None:
+def lose_end(database: Path) -> None:
+    """Remove all events but the first three, as a page that was not written does."""
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("delete from record where seq > 3")
+
+
+async def check_unconsumed(rt: Runtime, ids: Ids, text: str = "event 3") -> None:
     """Check that the session failed with its error, and that its calls are still open."""
     result = await rt.session("s").get()
     assert (result.state, type(result.error), ran[1:]) == ("failed", Corrupt, [])
     shown = result.to_json()
     assert shown["error"]["code"] == shown["problem"]["code"] == "STORE_CORRUPT"
-    assert "event 3" in shown["error"]["error"]
+    assert text in shown["error"]["error"]
     assert {call.id for call in [call async for call in rt.pending()]} == set(ids.values())
 
 
@@ -105,6 +114,59 @@ async def test_the_process_that_paused_a_session_refuses_commands_once_it_is_dam
         with anyio.fail_after(5), pytest.raises(Corrupt, match="failed to load execution state"):
             await COMMANDS[command](rt, ids)
         await check_unconsumed(rt, ids)
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+@pytest.mark.parametrize("command", COMMANDS)
+async def test_a_session_that_lost_its_last_events_refuses_commands(
+    database: Path, command: str, is_new: bool
+) -> None:
+    """S4.22: its entry says how long its log was."""
+    async with opened(database) as rt:
+        ids = await parked(rt)
+        if not is_new:
+            await refuse_after_loss(rt, database, ids, command)
+    if is_new:
+        async with opened(database) as rt:
+            await refuse_after_loss(rt, database, ids, command)
+
+
+async def refuse_after_loss(rt: Runtime, database: Path, ids: Ids, command: str) -> None:
+    lose_end(database)
+    with anyio.fail_after(5), pytest.raises(Corrupt, match="s//s has lost its last events"):
+        await COMMANDS[command](rt, ids)
+    await check_unconsumed(rt, ids, "s//s has lost its last events")
+
+
+async def test_a_completed_session_that_lost_its_last_events_repeats_nothing(
+    tmp_path: Path,
+) -> None:
+    """G3: neither for a message nor for a worker that finds it due."""
+    paid: list[int] = []
+
+    @tool
+    def pay(cents: int) -> str:
+        paid.append(cents)
+        return "paid"
+
+    turns: list[dict[str, Any]] = [{"calls": [{"tool": "pay", "args": {"cents": 7}}]}, {"text": ""}]
+    one = Agent("payer", model=ScriptedModel(turns), tools=[pay])
+    database, url = tmp_path / "pay.db", f"sqlite:///{tmp_path / 'pay.db'}"
+    async with Runtime(url, agents=[one]) as rt:
+        assert (await rt.session("s", agent=one).run("Pay")).state == "completed"
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("delete from record where seq > 1")
+        connection.execute("update stream set due = 1")
+    async with Runtime(url, agents=[one], worker=True) as rt:
+        with pytest.raises(Corrupt, match="has lost its last events: it ends at 1"):
+            await rt.session("s", agent=one).run("Pay more")
+        with pytest.raises(Corrupt):
+            await rt.session("s", agent=one).run()
+    assert paid == [7]
+    result = await anyio.to_thread.run_sync(
+        CliRunner().invoke, cli, ["--store", url, "doctor", "s"]
+    )
+    assert (result.exit_code, "missing events: 2" in result.output) == (7, True), result.output
 
 
 @pytest.mark.parametrize("request_name", REQUESTS)

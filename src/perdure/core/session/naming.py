@@ -132,6 +132,7 @@ class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     problem_text: str | None = field(default=None, name="problemText")
     parent: str | None = None
     hooks: tuple[str, ...] = ()  # keys of the entries of its webhook receivers
+    head: int = 0  # how many events its log has at least: one that is shorter has lost its end
 
     @property
     def is_over(self) -> bool:

@@ -53,9 +53,19 @@ def read_readable(stream: StreamInspection) -> ReadableLog:
         if reason:
             unreadable.append((record.seq, reason))
     seqs = readable.keys() | {seq for seq, _ in unreadable}
-    missing = tuple(seq for seq in range(1, stream.head + 1) if seq not in seqs)
+    head = max(stream.head, _recorded_head(stream))
+    missing = tuple(seq for seq in range(1, head + 1) if seq not in seqs)
     in_order = tuple(readable[seq] for seq in sorted(readable))
     return ReadableLog(in_order, tuple(unreadable), missing)
+
+
+def _recorded_head(stream: StreamInspection) -> int:
+    """Return how many events the log had by the entry of its session; 0 if it cannot be read."""
+    for kind, _, _, data in stream.entries:
+        if kind == "session":
+            record = decode_or_none(index.decode, data)
+            return 0 if record is None else record.head
+    return 0
 
 
 def _decode(record: StoredRecord) -> StampedEvent:

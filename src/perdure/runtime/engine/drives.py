@@ -347,9 +347,9 @@ class Drives:
         lease, cache = drive.lease, self._resources.cache
         session = cache.remove(lease.stream)
         if session is None or session.log.state.head != lease.head:
-            log = Log(self._resources.store, lease.stream)
-            session = CachedSession(log, await leased_session(self._resources.store, lease), None)
-
+            entry = await leased_session(self._resources.store, lease)
+            log = Log(self._resources.store, lease.stream, entry.record.head)
+            session = CachedSession(log, entry, None)
         if agent.mcp_choices:
             agent = await self._agents.refresh_tools(agent)
         is_alive = partial(self._holder.is_valid, lease)

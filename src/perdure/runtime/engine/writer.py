@@ -257,7 +257,12 @@ class LeasedWriter:
         run = after.run.id if after.run is not None else record.task_id
         text = None if problem is None else problem.message
         return self.entry.with_changes(
-            state=state, problem=code, problem_text=text, updated_at=plan.now, task_id=run
+            state=state,
+            problem=code,
+            problem_text=text,
+            updated_at=plan.now,
+            task_id=run,
+            head=after.head,
         )
 
     def refresh_entry(self, error: VersionMoved) -> None:

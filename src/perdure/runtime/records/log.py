@@ -21,10 +21,14 @@ LONG_READS: Final = 2  # logs of more than a page that are read at the same time
 
 
 class Log:
-    """Events of one stream, as far as they were read, and the State that they fold to."""
+    """Events of one stream, as far as they were read, and the State that they fold to.
 
-    def __init__(self, store: Store, stream: str) -> None:
+    `least` is how many events the log must have, by the entry of its session.
+    """
+
+    def __init__(self, store: Store, stream: str, least: int = 0) -> None:
         self.stream = stream
+        self._least = max(least, 1)  # a session has an event from its beginning
         self.events: list[StampedEvent] = []
         self.state = State()
         self.slice = Slice((), 0)
@@ -49,12 +53,7 @@ class Log:
     async def read_page(self) -> list[StampedEvent]:
         """Read the next page of new records."""
         self.slice = await self._store.read(self.stream, after=self.state.head, limit=PAGE)
-        if self.slice.head < max(self.state.head, 1):  # a session has an event from its beginning
-            raise Corrupt(
-                f"{self.stream} has lost its last events: it ends at {self.slice.head}",
-                hint="run perdure doctor",
-                details={"stream": self.stream, "seq": self.slice.head + 1},
-            )
+        check_end(self.slice, self.stream, max(self.state.head, self._least))
         new = [decode_record(record) for record in self.slice.records]
         self.size += sum(len(record.data) for record in self.slice.records)
         self.events += new
@@ -113,7 +112,7 @@ async def reading(store: Store, entry: SessionEntry) -> AsyncIterator[Log]:
     Only a few callers have a long log at a time, the others wait: many at once would need much
     memory, and would leave no time for anything else. Drivers do not wait here.
     """
-    log = Log(store, entry.stream)
+    log = Log(store, entry.stream, entry.record.head)
     async with AsyncExitStack() as stack:
         with erased_as_not_found(entry.record.id):
             await log.read_page()
@@ -137,6 +136,16 @@ class LogExtension(NamedTuple):
 
     new: list[StampedEvent]
     state: State
+
+
+def check_end(page: Slice, stream: str, least: int) -> None:
+    """Raise Corrupt if a stream ends before an event that it had."""
+    if page.head < least:
+        raise Corrupt(
+            f"{stream} has lost its last events: it ends at {page.head}, and had {least}",
+            hint="run perdure doctor",
+            details={"stream": stream, "seq": page.head + 1},
+        )
 
 
 def decode_record(record: Record) -> StampedEvent:

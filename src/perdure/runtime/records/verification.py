@@ -9,7 +9,7 @@ from perdure.core.session import naming as index
 from perdure.errors import Corrupt, StoreError
 from perdure.runtime.records.cache import SessionCache
 from perdure.runtime.records.entries import SessionEntry
-from perdure.runtime.records.log import as_record, decode_record
+from perdure.runtime.records.log import as_record, check_end, decode_record
 from perdure.store.base import Gone, NoStream, Record, Slice, Store, StoreRefusal, Write
 
 TRUST_S: Final = 10.0  # how long a log that was read completely is not read again
@@ -50,20 +50,35 @@ class LogVerifier:
             if tail is not None:
                 self._verified[stream] = _VerifiedLog(tail, verified.until)
                 return
-        head = await self._read_from(stream, 0, is_complete=True)
+        head = await self._read_from(stream, 0, least=await self._least(stream))
         self._verified[stream] = _VerifiedLog(head or 0, now + TRUST_S)
         while len(self._verified) > MAX_STREAMS:
             del self._verified[next(iter(self._verified))]
 
-    async def _read_from(self, stream: str, after: int, *, is_complete: bool = False) -> int | None:
+    async def _least(self, stream: str) -> int:
+        """Return how many events the log must have, by the entry of its session."""
+        cached = self._cache.get(stream)
+        if cached is not None and cached.entry.record.head:  # a log only grows: it may be stale
+            return cached.entry.record.head
+        key = index.session_key(*(index.parse_session_stream(stream) or ("", "")))
+        entry = await self._store.get("session", key)
+        is_own = entry is not None and entry.stream == stream
+        return max(1, index.decode(entry.data).head if is_own and entry else 0)
+
+    async def _read_from(self, stream: str, after: int, *, least: int | None = None) -> int | None:
         """Decode the records after a seq and return the head.
 
-        Returns None if another process has reported damage: then all must be read.
+        Returns None if another process has reported damage, or the end of the log is gone: then
+        all must be read, with the number of events that there must be at `least`.
         """
         while True:
             page: Slice = await self._store.read(stream, after=after, limit=_PAGE)
+            if least is not None:
+                check_end(page, stream, least)
+            elif page.head < after:
+                return None
             for record in page.records:
-                if not is_complete and _is_damage_report(record):
+                if least is None and _is_damage_report(record):
                     return None
                 decode_record(record)
             if len(page.records) < _PAGE:

@@ -62,6 +62,7 @@ def session_record(names: SessionNames, log: Sequence[StampedEvent], state: Stat
         updated_at=state.updated_at,
         metadata=index.index_metadata(state.metadata),
         title="" if message is None else NewMessage(message.content, redact=message.redact).title,
+        head=state.head,
     )
 
 
