@@ -18,10 +18,13 @@ MOST_MODULES: Final = 16
 # Classes that may share a name, each with its reason.
 SHARED_CLASS_NAMES: Final = {
     "Decision": "the event of that type, and the public value in `perdure`",
+    "Hook": "a receiver of webhooks, and the seed's record of a task hook in `perdure.tasks`",
+    "Task": "the handle of a background agent in `perdure`, and the seed's record in "
+    "`perdure.tasks`",
     "ToolCall": "the event of that type, and the public value in `perdure.hitl`",
     "Unknown": "the event of a type that is not known, and the error of the store contract",
 }
-MOST_SHARED_NAMES: Final = 4
+MOST_SHARED_NAMES: Final = 5
 
 GERUNDS: Final = {
     *("streaming", "naming", "listing", "paging", "binding", "pending"),  # nouns of the field
@@ -47,6 +50,9 @@ PUBLIC: Final = {
     "perdure.hitl": "ExecutionState ReasoningStateSnapshot capture_execution_state "
     "serialize_execution_state deserialize_execution_state restore_reasoning_state "
     "save_execution_state_to_session load_execution_state_from_session",
+    "perdure.tasks": "AgentDecision Checkpoint Hook LockInfo LockManager LockMode LogEntry "
+    "LogOptions MultiLayerPersistence OpenCodeError Task TaskConfig TaskFilters TaskLifecycle "
+    "TaskLifecycleHooks TaskRegistry TaskResult TaskState TaskStatus",
     "perdure.mcp": "MCPServer MCPTools",
     "perdure.client": "Client",
     "perdure.testing": "Crashed ManualClock ScriptedModel Survived crash_after make_context "

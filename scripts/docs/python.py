@@ -16,7 +16,7 @@ PAGES = {
     "testing.md": ("Testing API", ("perdure.testing", "perdure.testing.endpoint")),
     "specification.md": (
         "APIs of the specification",
-        ("perdure.sessions", "perdure.pending", "perdure.hitl"),
+        ("perdure.sessions", "perdure.pending", "perdure.hitl", "perdure.tasks"),
     ),
 }
 SPECIAL = ("__aenter__", "__aexit__", "__call__")

@@ -12,6 +12,7 @@ from perdure.errors import ConfigError, Refused
 from perdure.runtime.agents.prices import Prices
 from perdure.runtime.engine.heartbeat import LEASE_MS
 from perdure.runtime.records.retention import KEEP_MS
+from perdure.runtime.tasks.service import TaskOptions
 from perdure.runtime.telemetry import Telemetry
 from perdure.runtime.webhooks.address_filter import AddressFilter, parse_url
 from perdure.runtime.webhooks.callbacks import PublicAddress
@@ -35,6 +36,7 @@ class RuntimeOptions:
     resumes_running: bool = True
     poison_after: int = POISON_AFTER
     keep_settled_ms: int = KEEP_MS
+    tasks: TaskOptions = field(default_factory=TaskOptions)
 
 
 def webhook_targets(

@@ -29,7 +29,13 @@ from perdure.app.options import (
     complete_address,
     webhook_targets,
 )
-from perdure.app.stores import around_store, has_liveness_locks, indexed, open_store
+from perdure.app.stores import (
+    around_store,
+    default_tasks_root,
+    has_liveness_locks,
+    indexed,
+    open_store,
+)
 from perdure.core.driver.plan import POISON_AFTER
 from perdure.core.literals import Role
 from perdure.core.pending.commands import (
@@ -55,6 +61,8 @@ from perdure.runtime.records.entries import SessionRef
 from perdure.runtime.sessions.decisions import decision_commands, parse_decisions
 from perdure.runtime.sessions.handle import Session
 from perdure.runtime.sessions.service import Service
+from perdure.runtime.tasks.locks.process import Work
+from perdure.runtime.tasks.service import Tasks, task_options
 from perdure.runtime.telemetry import Telemetry
 from perdure.runtime.transfer.imports import read_lines
 from perdure.runtime.values import PendingCall, parse_duration
@@ -91,6 +99,7 @@ class Runtime:
         telemetry: Mapping[str, bool] | None = None,
         prices: Mapping[str, Mapping[str, float]] | None = None,
         poison_after: int = POISON_AFTER,
+        tasks: Mapping[str, Any] | None = None,
     ) -> None:
         options = RuntimeOptions(
             deps=deps,
@@ -101,6 +110,7 @@ class Runtime:
             telemetry=Telemetry.from_options(telemetry or {}),
             prices=Prices(prices),
             poison_after=check_count(poison_after, "poison_after"),
+            tasks=task_options(tasks),
         )
         self._create(store, agents, mcp_servers, options, clock=clock, index=index)
 
@@ -122,10 +132,13 @@ class Runtime:
         self._stack: AsyncExitStack | None = None
         self._opened: list[Runtime] = []  # which of the runtimes on this store is open
         address = complete_address(options.address)
+        tasks = options.tasks
+        if tasks.root is None:
+            tasks = replace(tasks, root=default_tasks_root(store))
         self._assemble(
             around_store.get()(indexed(primary, index)),
             Agents(agents, ServerPool(mcp_servers)),
-            replace(options, lease_ms=lease_ms, address=address),
+            replace(options, lease_ms=lease_ms, address=address, tasks=tasks),
         )
         for agent in agents:
             check_mode(agent, store)
@@ -138,9 +151,13 @@ class Runtime:
             resources,
             agents,
             Drives(resources, agents, options.lease_ms),
+            Tasks(store, options.tasks, options.lease_ms, self._run_beside),
             resumes_running=options.resumes_running,
             keep_settled_ms=options.keep_settled_ms,
         )
+
+    def _run_beside(self, work: Work) -> None:
+        self._service.drives.background.run_beside(work)
 
     @classmethod
     def from_config(
@@ -199,6 +216,8 @@ class Runtime:
             stack.push_async_callback(self._service.agents.close)
             self._service.drives.open()
             stack.push_async_callback(self._service.drives.close)
+            stack.push_async_callback(self._service.tasks.close)
+            await self._service.tasks.open()
             if worker:
                 self._service.drives.background.run_beside(self._worker().run)
         except BaseException:

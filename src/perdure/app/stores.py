@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextvars import ContextVar
+from pathlib import Path
 
 from perdure.errors import ConfigError
 from perdure.store.base import Clock, Store
@@ -77,6 +78,19 @@ def is_in_memory(store: str | Store) -> bool:
     from perdure.store.memory import MemoryStore
 
     return isinstance(store, MemoryStore)
+
+
+def default_tasks_root(store: str | Store) -> Path | None:
+    """Return the folder of tasks beside a store of files; None for a server and for memory."""
+    if not isinstance(store, str):
+        path = getattr(store, "path", None)
+        return None if path is None else Path(f"{path}.tasks")
+    if store.startswith("sqlite:///"):
+        return Path(f"{store.removeprefix('sqlite:///')}.tasks")
+    if store.startswith("files:"):
+        path = store.removeprefix("files:").removeprefix("//").rstrip("/")
+        return Path(f"{path}.tasks")
+    return None
 
 
 def has_liveness_locks(store: Store) -> bool:

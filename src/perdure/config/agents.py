@@ -12,10 +12,10 @@ from perdure.config.paths import ConfigFolder
 from perdure.config.problems import Key, quoted_list
 from perdure.config.settings import (
     AgentConfig,
+    AgentTaskConfig,
     McpTools,
     ModelRef,
     StoreConfig,
-    TaskConfig,
     ToolRef,
 )
 from perdure.config.table import PROVIDERS
@@ -193,10 +193,10 @@ def _permissions(data: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]:
     return MappingProxyType({effect: tuple(rules) for effect, rules in data.items()})
 
 
-def _task(data: Mapping[str, Any]) -> TaskConfig:
+def _task(data: Mapping[str, Any]) -> AgentTaskConfig:
     options = {name: value for name, value in data.items() if name != "hitl"}
     options["hitl"] = data.get("hitl", {}).get("mode", "auto")
-    return TaskConfig(**options, has_backend="backend" in data or "sql" in data)
+    return AgentTaskConfig(**options, has_backend="backend" in data or "sql" in data)
 
 
 def _files(data: Mapping[str, Any], key: Key, refs: References) -> dict[str, Any]:

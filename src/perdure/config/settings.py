@@ -88,7 +88,7 @@ class McpServerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskConfig:
+class AgentTaskConfig:
     """Options of an agent's runs: concurrency, time limits, and waits for approvers."""
 
     backend: Literal["memory", "sql"] = (
@@ -115,7 +115,7 @@ class AgentConfig:
     description: str = ""
     instructions: str = ""
     session_store: str | None = None
-    task: TaskConfig = field(default_factory=TaskConfig)
+    task: AgentTaskConfig = field(default_factory=AgentTaskConfig)
     waits: Literal["blocking", "async"] = "async"  # follows from task.hitl and the session store
     permissions: Mapping[str, tuple[str, ...]] = field(default_factory=_nothing)
     tools: tuple[ToolRef | McpTools, ...] = ()

@@ -21,7 +21,7 @@ MAX_ERROR_TEXT: Final = 100_000  # characters of an exception that are recorded
 MAX_LOGGED_TEXT: Final = 10_000
 _RAISE: Final = opcode.opmap["RAISE_VARARGS"]
 
-Kind = Literal["tool", "approval predicate", "instructions", "model", "validator"]
+Kind = Literal["tool", "approval predicate", "instructions", "model", "validator", "hook"]
 
 
 class UserCodeError(Exception):

@@ -53,11 +53,13 @@ _MARKS: Final = {"%": "%25", "/": "%2F", "#": "%23", "|": "%7C"}  # separators i
 _QUOTED: Final = str.maketrans(_MARKS)
 
 
-def _quote(text: str) -> str:
+def quote(text: str) -> str:
+    """Return a name without the separators of composed names."""
     return text.translate(_QUOTED)
 
 
-def _unquote(text: str) -> str:
+def unquote(text: str) -> str:
+    """Return the name that was quoted."""
     for character, escape in reversed(_MARKS.items()):
         text = text.replace(escape, character)
     return text
@@ -66,19 +68,19 @@ def _unquote(text: str) -> str:
 @lru_cache(_CACHE_SIZE)
 def session_key(tenant: str, session_id: str) -> str:
     """Return the key of a session's entry."""
-    return f"{_quote(tenant)}/{session_id}"
+    return f"{quote(tenant)}/{session_id}"
 
 
 def parse_session_key(key: str) -> tuple[str, str]:
     """Return tenant and session id of the key of a session's entry."""
     tenant, _, session_id = key.partition("/")
-    return _unquote(tenant), session_id
+    return unquote(tenant), session_id
 
 
 @lru_cache(_CACHE_SIZE)
 def session_stream(tenant: str, session_id: str, generation: int = 1) -> str:
     """Return the stream of a session; one recreated after deletion has the next generation."""
-    name = f"s/{_quote(tenant)}/{_quote(session_id)}"
+    name = f"s/{quote(tenant)}/{quote(session_id)}"
     return name if generation == 1 else f"{name}#{generation}"
 
 
@@ -98,7 +100,7 @@ def parse_session_stream(stream: str) -> tuple[str, str] | None:
     parts = stream.split("#", 1)[0].split("/")
     if len(parts) != 3 or parts[0] != "s":
         return None
-    return _unquote(parts[1]), _unquote(parts[2])
+    return unquote(parts[1]), unquote(parts[2])
 
 
 @cache

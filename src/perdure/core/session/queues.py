@@ -9,6 +9,7 @@ from perdure.errors import Refused
 DEFAULT: Final = "default"  # the queue of a session unless its caller names another
 MANY_QUEUES: Final = "*"  # stands for more queues than fit into a worker's name
 _MARK, _SEPARATOR = "@", "+"  # characters that queue names cannot contain
+_LOCKS: Final = "-"  # in place of queues; no queue has this name
 _MAX_LENGTH: Final = 400  # characters of the queues in a worker's name
 
 
@@ -30,6 +31,16 @@ def worker_name(process: str, queues: Collection[str]) -> str:
     if served in ("", DEFAULT):
         return plain
     return f"{plain}{_MARK}{served if len(served) <= _MAX_LENGTH else MANY_QUEUES}"
+
+
+def lock_holder_name(process: str) -> str:
+    """Return the holder name of a process that holds locks and drives nothing."""
+    return f"{process.replace(_MARK, '-')}{_MARK}{_LOCKS}"
+
+
+def is_worker(holder: str) -> bool:
+    """Return False for the holder name of a process that only holds locks."""
+    return not holder.endswith(_MARK + _LOCKS)
 
 
 def worker_queues(worker: str) -> frozenset[str]:

@@ -30,6 +30,7 @@ from perdure.runtime.sessions.feed import EventFeed
 from perdure.runtime.sessions.pending_calls import PendingCalls
 from perdure.runtime.sessions.runs import Runs
 from perdure.runtime.sessions.snapshot import Snapshots
+from perdure.runtime.tasks.service import Tasks
 from perdure.runtime.transfer.adopt import Adopted, adopt
 from perdure.runtime.transfer.create import NewSession, SessionNames, create_session
 from perdure.runtime.transfer.exports import export_lines
@@ -42,13 +43,14 @@ from perdure.store.base import NoStream, Page, Write
 
 
 class Service:
-    """Verbs on sessions; `calls`, `runs`, `feed` and `deliveries` have those on other nouns."""
+    """Verbs on sessions; `calls`, `runs`, `feed`, `deliveries` and `tasks` are of other nouns."""
 
     def __init__(
         self,
         resources: Resources,
         agents: Agents,
         drives: Drives,
+        tasks: Tasks,
         *,
         resumes_running: bool = True,
         keep_settled_ms: int = KEEP_MS,
@@ -62,6 +64,7 @@ class Service:
         self.calls = PendingCalls(resources, agents, self.runs)
         self.feed = EventFeed(resources, drives)
         self.deliveries = Deliveries(resources.outbox)
+        self.tasks = tasks
         self.resumes_running = resumes_running  # at a start; else they are failed
         self.running_before: dict[str, SessionEntry] = {}  # by stream, when this process started
         self.keep_settled_ms = keep_settled_ms  # how long settled calls are kept

@@ -1,0 +1,1 @@
+"""Folders of tasks: where they are, and the files in them that mirror the store."""

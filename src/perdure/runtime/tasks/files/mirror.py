@@ -1,0 +1,366 @@
+"""Mirror of tasks in files: written after each commit, and brought up to date at a start."""
+
+import logging
+import os
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from anyio import to_thread
+
+from perdure.core.tasks import facts, record, state_file
+from perdure.core.tasks.facts import TaskFact
+from perdure.core.tasks.record import TaskRecord
+from perdure.core.tasks.state_file import TaskState
+from perdure.errors import PerdureError
+from perdure.runtime.ids import secret_id
+from perdure.runtime.tasks.files.folder_lock import folder_lock
+from perdure.runtime.tasks.files.layer_files import (
+    DECISION_FILE,
+    LOG_FILE,
+    STATE,
+    AppendedFile,
+    EditedFile,
+    MissingRecords,
+    Position,
+    Stamp,
+    StampedFact,
+    TaskContent,
+    Unit,
+    write_state,
+)
+from perdure.runtime.tasks.files.place import (
+    CHECKPOINTS,
+    DIRTY,
+    TRASH,
+    WORKSPACE,
+    TaskPlace,
+    cannot_write,
+    folder_name,
+)
+from perdure.runtime.tasks.files.removal import remove_tree
+from perdure.runtime.tasks.values import iso, task_json
+from perdure.store.base import Entry, Gone, NoStream, Store
+
+logger = logging.getLogger("perdure")
+
+_PAGE: Final = 1_000  # records per read
+_CACHED: Final = 500  # folders whose content is remembered
+_MARK: Final = "!"  # between the folder's name and the process in the name of a mark
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedChange:
+    """Changes of a commit: the new head, its facts, and the entries that it put."""
+
+    head: int
+    facts: Sequence[TaskFact] = ()
+    row: tuple[TaskRecord, int] | None = None
+    state: tuple[TaskState, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Mirrored:
+    """Content that this process last wrote to a folder."""
+
+    head: int
+    row: TaskRecord | None
+    state: TaskState | None
+    stamp: Stamp
+    log_end: Position | None
+    decision_end: Position | None
+
+
+class TaskMirror:
+    """Writes the files of tasks whose folders are here."""
+
+    def __init__(self, store: Store, place: TaskPlace) -> None:
+        self._store = store
+        self.place = place
+        self._process = f"{os.getpid()}-{secret_id('m')[2:10]}"
+        self._writers: dict[str, int] = {}  # commits under way, by stream
+        self._cache: OrderedDict[str, _Mirrored] = OrderedDict()
+        self._reported: set[Path] = set()
+
+    def is_here(self, row: TaskRecord | None) -> bool:
+        """Return True if the folder of a task is here; that of a stream without a row always is."""
+        return self.place.root is not None and (row is None or self.place.has(row))
+
+    # --- around a commit ----------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def around_commit(self, stream: str) -> AsyncIterator[list[CommittedChange]]:
+        """Write the files after the commit in the body, which appends what it has changed.
+
+        A mark beside the folders says meanwhile that they may be out of date. Raises Refused if
+        the folder cannot be written; after the commit, such a problem is only logged.
+        """
+        await to_thread.run_sync(self._begin, stream)
+        changes: list[CommittedChange] = []
+        try:
+            yield changes
+        except PerdureError:
+            await to_thread.run_sync(self._end, stream)
+            raise
+        if await self.refresh(stream, changes[-1] if changes else None):
+            await to_thread.run_sync(self._end, stream)
+
+    def _begin(self, stream: str) -> None:
+        self.place.create()
+        folder = self.place.folder(stream)
+        try:
+            (folder / WORKSPACE).mkdir(parents=True, exist_ok=True)
+            mark = self._mark(stream)
+            mark.parent.mkdir(exist_ok=True)
+            fd = os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            os.write(fd, stream.encode())
+            os.close(fd)
+        except OSError as error:
+            raise cannot_write(folder, error) from error
+        self._writers[stream] = self._writers.get(stream, 0) + 1
+
+    def _end(self, stream: str) -> None:
+        left = self._writers.pop(stream, 1) - 1
+        if left > 0:
+            self._writers[stream] = left
+        else:
+            with suppress(OSError):
+                self._mark(stream).unlink()
+
+    def _mark(self, stream: str) -> Path:
+        root = self.place.folder(stream).parent
+        return root / DIRTY / f"{folder_name(stream)}{_MARK}{self._process}"
+
+    # --- refresh ------------------------------------------------------------------------------
+
+    async def refresh(self, stream: str, change: CommittedChange | None = None) -> bool:
+        """Bring the files of a task up to date; return False if that failed, which is logged."""
+        folder = self.place.folder(stream)
+        try:
+            cached = self._cache.get(stream)
+            if change is not None and cached is not None:
+                content = _known_content(cached, change)
+                if content is not None and await self._write(folder, stream, content, cached):
+                    return True
+            content = await self._content(stream)
+            await self._write(folder, stream, content, None)
+        except (NoStream, Gone):
+            await to_thread.run_sync(self.remove_folder, stream)
+        except (OSError, PerdureError) as error:
+            text = error.strerror if isinstance(error, OSError) else error
+            logger.warning(
+                "the files in %s are out of date: %s; they are written at the next start",
+                folder,
+                text or error,
+            )
+            return False
+        return True
+
+    async def _write(
+        self, folder: Path, stream: str, content: "_Content", cached: _Mirrored | None
+    ) -> bool:
+        """Write the files; return False if the cached ends do not fit the files any more."""
+        try:
+            ends = await to_thread.run_sync(self._write_files, folder, content.files, cached)
+        except MissingRecords:
+            self._cache.pop(stream, None)
+            return False
+        self._cache[stream] = _Mirrored(
+            content.files.head, content.row, content.saved, content.files.stamp, *ends
+        )
+        self._cache.move_to_end(stream)
+        while len(self._cache) > _CACHED:
+            self._cache.popitem(last=False)
+        return True
+
+    def _write_files(
+        self, folder: Path, content: TaskContent, cached: _Mirrored | None
+    ) -> tuple[Position | None, Position | None]:
+        log_floor = None if cached is None else cached.log_end
+        decision_floor = None if cached is None else cached.decision_end
+        with folder_lock(folder):
+            if cached is None and content.since:
+                _drop_removed(folder, content.since)
+            log_end = self._append(folder, LOG_FILE, content.log_units, log_floor)
+            decision_end = self._append(
+                folder, DECISION_FILE, content.decision_units, decision_floor
+            )
+            document = content.state_bytes
+            if document is not None:
+                try:
+                    write_state(folder, document, content.stamp)
+                except EditedFile:
+                    self._report(folder / STATE)
+        return log_end, decision_end
+
+    def _append(
+        self, folder: Path, file: AppendedFile, units: Sequence[Unit], floor: Position | None
+    ) -> Position | None:
+        try:
+            return file.append_missing(folder, units, floor)
+        except EditedFile:
+            self._report(folder / file.name)
+            return floor
+
+    def _report(self, path: Path) -> None:
+        if path not in self._reported:
+            self._reported.add(path)
+            logger.warning(
+                "%s was edited, and is left as it is; remove it, and it is written again", path
+            )
+
+    async def _content(self, stream: str) -> "_Content":
+        """Read everything that the store has of a task. Raises NoStream, Gone."""
+        stamped: list[StampedFact] = []
+        head = 0
+        while True:
+            piece = await self._store.read(stream, after=head, limit=_PAGE)
+            stamped += [StampedFact(r.seq, facts.decode(r.data)) for r in piece.records]
+            head = piece.records[-1].seq if piece.records else head
+            if head >= piece.head:
+                break
+        entries = {entry.kind: entry for entry in await self._store.entries_of(stream)}
+        row, saved = entries.get(record.ROW), entries.get(record.STATE)
+        return _full_content(row, saved, stamped, head)
+
+    async def content(self, stream: str) -> TaskContent:
+        """Return everything that the files of a task should hold. Raises NoStream, Gone."""
+        return (await self._content(stream)).files
+
+    # --- start and removal --------------------------------------------------------------------
+
+    def stale_streams(self) -> list[str]:
+        """Return the streams that a process wrote to and did not live to mirror."""
+        if self.place.marker is None:
+            return []
+        streams: list[str] = []
+        for mark in sorted((self._root / DIRTY).glob(f"*{_MARK}*")):
+            with suppress(OSError, UnicodeDecodeError):
+                if not _is_running(mark.name.rpartition(_MARK)[2]):
+                    streams.append(mark.read_text("utf-8"))
+        return sorted(set(streams))
+
+    def forget_marks(self, stream: str) -> None:
+        """Remove the marks that dead processes left for a stream."""
+        for mark in (self._root / DIRTY).glob(f"*{_MARK}*"):
+            if not _is_running(mark.name.rpartition(_MARK)[2]):
+                with suppress(OSError, UnicodeDecodeError):
+                    if mark.read_text("utf-8") == stream:
+                        mark.unlink()
+
+    def remove_folder(self, stream: str) -> None:
+        """Remove the folder of a task: at once for readers, then file by file."""
+        self._cache.pop(stream, None)
+        folder = self.place.folder(stream)
+        trash = self._root / TRASH
+        with suppress(FileNotFoundError):
+            folder.lstat()
+            trash.mkdir(exist_ok=True)
+            folder.rename(trash / f"{folder.name[:100]}{_MARK}{secret_id('x')[2:12]}")
+        self.empty_trash()
+
+    def remove_layers(self, stream: str) -> None:
+        """Remove the files of the four layers; the workspace stays."""
+        self._cache.pop(stream, None)
+        folder = self.place.folder(stream)
+        with folder_lock(folder):
+            for name in (STATE, LOG_FILE.name, DECISION_FILE.name):
+                (folder / name).unlink(missing_ok=True)
+            if (folder / CHECKPOINTS).is_dir():
+                remove_tree(folder / CHECKPOINTS)
+
+    def empty_trash(self) -> None:
+        """Remove what earlier removals have left."""
+        trash = self._root / TRASH
+        if trash.is_dir():
+            with suppress(OSError):
+                remove_tree(trash)
+
+    @property
+    def _root(self) -> Path:
+        return self.place.root or Path()
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """Content for the files, with the values that the next commit changes."""
+
+    files: TaskContent
+    row: TaskRecord | None
+    saved: TaskState | None
+
+
+def _known_content(cached: _Mirrored, change: CommittedChange) -> _Content | None:
+    """Return the content after a change of this process; None if others have written as well."""
+    start = change.head - len(change.facts)
+    if start != cached.head:
+        return None
+    row, stamp = cached.row, cached.stamp
+    saved = cached.state
+    if change.row is not None:
+        if change.row[1] != stamp.row + 1:
+            return None
+        row, stamp = change.row[0], stamp._replace(row=change.row[1])
+    if change.state is not None:
+        if change.state[1] != stamp.state + 1:
+            return None
+        saved, stamp = change.state[0], stamp._replace(state=change.state[1])
+    stamped = [StampedFact(start + n, fact) for n, fact in enumerate(change.facts, 1)]
+    state = derived_state(row, saved)
+    row_json = None if row is None else task_json(row)
+    since = 0 if row is None else row.since
+    if since != (cached.row.since if cached.row else 0):
+        return None
+    return _Content(TaskContent(state, row_json, stamp, stamped, change.head, since), row, saved)
+
+
+def _full_content(
+    row_entry: Entry | None,
+    state_entry: Entry | None,
+    stamped: Sequence[StampedFact],
+    head: int,
+) -> _Content:
+    row = None if row_entry is None else record.decode(row_entry.data)
+    saved = None if state_entry is None else state_file.parse_state(state_entry.data)
+    stamp = Stamp(row_entry.version if row_entry else 0, state_entry.version if state_entry else 0)
+    row_json = None if row is None else task_json(row)
+    since = 0 if row is None else row.since
+    shown = [item for item in stamped if item.seq > since]
+    files = TaskContent(derived_state(row, saved), row_json, stamp, shown, head, since)
+    return _Content(files, row, saved)
+
+
+def _drop_removed(folder: Path, since: int) -> None:
+    """Remove files whose content a caller has removed from the task."""
+    for file in (LOG_FILE, DECISION_FILE):
+        path = folder / file.name
+        with suppress(FileNotFoundError, EditedFile), path.open("rb") as opened:
+            last = file.end(opened)[1]
+            if last is not None and last[0][0] <= since:
+                path.unlink()
+
+
+def derived_state(row: TaskRecord | None, saved: TaskState | None) -> TaskState | None:
+    """Return the saved state; without one, the state that follows from the task's row."""
+    if saved is not None or row is None or row.is_blank:
+        return saved
+    return TaskState(
+        task_id=row.id, status=str(row.status), data={}, last_updated=iso(row.updated_at)
+    )
+
+
+def _is_running(process: str) -> bool:
+    """Return True if the process of a mark runs, or its number was given to another one."""
+    number = process.partition("-")[0]
+    if not number.isdigit() or int(number) == os.getpid():
+        return False
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

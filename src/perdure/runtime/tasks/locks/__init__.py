@@ -1,0 +1,1 @@
+"""Locks of resources: on streams of a store, or in one process."""

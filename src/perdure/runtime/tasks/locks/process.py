@@ -1,0 +1,78 @@
+"""The process that holds locks: its name in the store, kept alive by a heartbeat."""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from perdure.core.session.queues import lock_holder_name
+from perdure.errors import StoreError
+from perdure.runtime.ids import secret_id
+from perdure.store.base import Lost, Store
+
+logger = logging.getLogger("perdure")
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+RunBeside = Callable[[Work], object]
+
+
+class LockProcess:
+    """Holder name of a runtime's locks; the store frees them when the process has died."""
+
+    def __init__(self, store: Store, lease_ms: int, run_beside: RunBeside) -> None:
+        self._store = store
+        self._lease_ms = lease_ms
+        self._run_beside = run_beside
+        self._name = ""
+        self._has_heartbeat = False
+        self._joining = asyncio.Lock()
+
+    def open(self) -> None:
+        """Allow locks, also after a close."""
+        self._has_heartbeat = False
+        self._joining = asyncio.Lock()  # a new one: a lock belongs to one event loop
+
+    async def name(self) -> str:
+        """Return the name, which exists in the store."""
+        if self._name:
+            return self._name
+        async with self._joining:
+            if not self._name:
+                machine = socket.gethostname().split(".")[0][:40] or "host"
+                name = lock_holder_name(f"{machine}-{os.getpid()}-{secret_id('k')[2:12]}")
+                await self._store.renew(name, self._lease_ms, join=True)
+                self._name = name
+            if not self._has_heartbeat:
+                self._has_heartbeat = True
+                self._run_beside(self._heartbeat)
+            return self._name
+
+    async def _heartbeat(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease_ms / 3000)
+            if not self._name:
+                continue
+            try:
+                await self._store.renew(self._name, self._lease_ms)
+            except Lost:
+                logger.warning("%s lost its locks; other processes may acquire them", self._name)
+                self._name = ""
+            except StoreError as error:
+                logger.warning("the heartbeat of the locks failed: %s", error.message)
+
+    async def is_alive(self) -> Callable[[str], bool]:
+        """Return a function that says whether the process with a name is alive now."""
+        await self._store.reap(self._store.now())
+        alive = frozenset((await self._store.census(())).alive)
+        return alive.__contains__
+
+    async def close(self) -> None:
+        """Free every lock that is still held."""
+        name, self._name = self._name, ""
+        if name:
+            try:
+                await self._store.renew(name, 0)
+            except StoreError:
+                logger.debug("the locks of %s had ended", name)

@@ -1,0 +1,269 @@
+"""Registry of tasks: rows created, read, changed, marked, listed and deleted."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from perdure.core.tasks import facts, record
+from perdure.core.tasks.facts import FactType
+from perdure.core.tasks.record import STREAM_KIND, TaskKind, TaskRecord
+from perdure.core.tasks.status import MARKS, Status, TaskMove, moved
+from perdure.errors import Conflict, PerdureError, Refused
+from perdure.runtime.ids import new_id
+from perdure.runtime.tasks.entries import TaskEntry, find_task, get_task, row_puts
+from perdure.runtime.tasks.files.place import TaskPlace
+from perdure.runtime.tasks.lifecycle import Lifecycle, Transition, check_error
+from perdure.runtime.tasks.listing import TaskLists
+from perdure.runtime.tasks.locks.values import LockInfo
+from perdure.runtime.tasks.values import (
+    Task,
+    TaskFilters,
+    TaskRef,
+    check_kind,
+    check_name,
+    check_owner,
+    check_status,
+    check_task_id,
+    from_mapping,
+    invalid,
+    json_object,
+    parse_instant,
+    with_code,
+)
+from perdure.runtime.tasks.writer import TaskCommit, TaskWriter, new_fact
+from perdure.store.base import Gone, Put, Record, Store, VersionMoved, Write
+
+_CHANGEABLE: Final = ("name", "status", "owner", "metadata")
+_FIXED: Final = ("id", "created_at", "tenant", "kind")
+_MARK_FACTS: Final[dict[TaskMove, FactType]] = {
+    TaskMove.MARK_RUNNING: "task_started",
+    TaskMove.MARK_COMPLETED: "task_completed",
+    TaskMove.MARK_FAILED: "task_failed",
+    TaskMove.MARK_CANCELLED: "task_cancelled",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NewTask:
+    """A task to create, checked; its instants and place are set when it is written."""
+
+    id: str
+    name: str
+    owner: str
+    metadata: dict[str, Any]
+    kind: TaskKind = "sandbox"
+    status: Status = Status.PENDING
+    created_at: int | None = None
+
+
+def check_new_task(value: Any) -> NewTask:
+    """Return a task to create from a Task, a TaskConfig or a mapping. Raises Refused."""
+    fields = dict(value) if isinstance(value, Mapping) else asdict(value)
+    task = from_mapping({"id": None, "name": None, **fields}, Task, "a task")
+    created = task.created_at
+    return NewTask(
+        new_id("task") if task.id is None else check_task_id(task.id),
+        check_name(task.name),
+        check_owner(task.owner),
+        json_object({} if task.metadata is None else task.metadata, "metadata"),
+        check_kind(task.kind),
+        check_status(task.status),
+        None if created is None else round(parse_instant(created, "created_at").timestamp() * 1000),
+    )
+
+
+class Registry:
+    """Rows of tasks; every change of one is a commit to the task's stream."""
+
+    def __init__(
+        self, store: Store, writer: TaskWriter, place: TaskPlace, lifecycle: Lifecycle
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._place = place
+        self._lifecycle = lifecycle
+        self._tenants: set[str] = set()  # that have an entry
+        self.lists = TaskLists(store)
+
+    # --- creation -----------------------------------------------------------------------------
+
+    async def create(self, tenant: str, task: NewTask, *, has_files: bool) -> TaskRecord:
+        """Create a task. Raises Conflict or Refused TASK_CREATE_FAILED; then nothing is there."""
+        await self._add_tenant(tenant)
+        generation = 1
+        while True:
+            stream = record.task_stream(tenant, task.id, generation)
+            row = self._row(tenant, task)
+            fact = new_fact("task_created", row.updated_at, data=_created_data(row))
+            commit = TaskCommit(
+                stream, tenant, [fact], TaskEntry(row, stream, 1), home=row, has_files=has_files
+            )
+            try:
+                await self._writer.commit(commit)
+            except Gone:
+                generation += 1  # this name was used and deleted
+            except VersionMoved as error:
+                raise _exists(task.id) from error
+            else:
+                return row
+
+    async def create_all(self, tenant: str, tasks: Sequence[NewTask]) -> list[TaskRecord]:
+        """Create several tasks in one commit, all or none. Raises Conflict TASK_CREATE_FAILED."""
+        names = [task.id for task in tasks]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise _exists(twice)
+        await self._add_tenant(tenant)
+        streams = {task.id: record.task_stream(tenant, task.id) for task in tasks}
+        while True:
+            rows = [self._row(tenant, task) for task in tasks]
+            writes = [Write(streams[row.id], [_record(row)], create=STREAM_KIND) for row in rows]
+            puts = [put for row in rows for put in row_puts(row, 0, streams[row.id])]
+            try:
+                await self._store.commit(writes, puts)
+            except Gone as error:
+                name = next(name for name, stream in streams.items() if stream == error.stream)
+                generation = record.generation_of(error.stream) + 1
+                streams[name] = record.task_stream(tenant, name, generation)
+            except VersionMoved as error:
+                name = next(name for name, stream in streams.items() if stream == error.stream)
+                raise _exists(name) from error
+            else:
+                return rows
+
+    def _row(self, tenant: str, task: NewTask) -> TaskRecord:
+        marker = self._place.create()
+        now = self._store.now()
+        created_at = now if task.created_at is None else task.created_at
+        return TaskRecord(
+            id=task.id,
+            tenant=tenant,
+            kind=task.kind,
+            name=task.name,
+            status=task.status,
+            owner=task.owner,
+            metadata=task.metadata,
+            created_at=created_at,
+            updated_at=max(now, created_at),
+            host=marker.host,
+            root=marker.id,
+        )
+
+    async def _add_tenant(self, tenant: str) -> None:
+        """Put the entry that says that a tenant has tasks, once."""
+        if tenant in self._tenants:
+            return
+        key, stream = f"={tenant}", f"tasks/{tenant}"
+        if await self._store.get(record.TENANT, key) is None:
+            put = Put(record.TENANT, key, 0, stream, "", None, b"{}")
+            with suppress(VersionMoved):  # another process has put it
+                await self._store.commit([Write(stream, create="tasks")], [put])
+        self._tenants.add(tenant)
+
+    # --- reading ------------------------------------------------------------------------------
+
+    async def find(self, ref: TaskRef) -> TaskRecord | None:
+        """Return a task, or None."""
+        try:
+            entry = await find_task(self._store, ref)
+        except Refused:
+            return None
+        return None if entry is None else entry.record
+
+    async def get(self, ref: TaskRef) -> TaskRecord:
+        """Return a task. Raises NotFound."""
+        return (await get_task(self._store, ref)).record
+
+    async def list(self, tenant: str | None, filters: TaskFilters) -> list[TaskRecord]:
+        """Return the tasks that match, newest first."""
+        return await self.lists.page(tenant, filters)
+
+    async def count(self, tenant: str | None, filters: TaskFilters) -> int:
+        """Return the number of all tasks that match."""
+        return await self.lists.count(tenant, filters)
+
+    # --- changes ------------------------------------------------------------------------------
+
+    async def update(self, ref: TaskRef, updates: Any, guard: LockInfo | None = None) -> TaskRecord:
+        """Change the fields that are named. Raises NotFound, Conflict, Refused."""
+        changes = check_updates(updates)
+        while True:
+            entry = await get_task(self._store, ref)
+            status = changes.get("status", entry.record.status)
+            if status is not entry.record.status:
+                moved(entry.record.status, _mark(status))
+            after = entry.changed(self._store.now(), **changes)
+            names = sorted(changes)
+            fact = new_fact("task_updated", self._store.now(), data={"fields": names})
+            if await self._lifecycle.commit(entry, after, [fact], guard) is not None:
+                return after.record
+
+    async def mark(self, ref: TaskRef, status: Status, error: str | None = None) -> TaskRecord:
+        """Set a status without hooks; an error is kept in the metadata. Raises Conflict."""
+        move = _mark(status)
+        text = None if error is None else check_error(error)
+
+        def changes(row: TaskRecord) -> Mapping[str, Any]:
+            return {} if text is None else {"metadata": {**row.metadata, "error": text}}
+
+        transition = Transition(
+            move,
+            _MARK_FACTS[move],
+            level="error" if status is Status.FAILED else "info",
+            data=lambda _: None if text is None else {"error": text},
+            changes=changes,
+        )
+        return await self._lifecycle.move(ref, transition)
+
+
+def _mark(status: Status) -> TaskMove:
+    move = MARKS.get(status)
+    if move is None:
+        raise invalid(f"a task cannot be marked as {status}")
+    return move
+
+
+def check_updates(updates: Any) -> dict[str, Any]:
+    """Return the fields of a row to change. Raises Refused."""
+    if isinstance(updates, Task):
+        updates = {name: getattr(updates, name) for name in _CHANGEABLE}
+    if not isinstance(updates, Mapping):
+        raise invalid("updates must be a mapping of fields")
+    names = {"createdAt": "created_at", "updatedAt": "updated_at"}
+    fields = {names.get(str(key), str(key)): value for key, value in updates.items()}
+    if fixed := sorted(set(fields) & set(_FIXED)):
+        raise invalid(f"{', '.join(fixed)} of a task never changes")
+    fields.pop("updated_at", None)  # set by the registry
+    if unknown := sorted(set(fields) - set(_CHANGEABLE)):
+        raise invalid(f"a task has no field {', '.join(unknown)}; use {', '.join(_CHANGEABLE)}")
+    checks: dict[str, Any] = {
+        "name": check_name,
+        "status": check_status,
+        "owner": check_owner,
+        "metadata": lambda value: json_object({} if value is None else value, "metadata"),
+    }
+    return {name: checks[name](value) for name, value in fields.items()}
+
+
+def _created_data(row: TaskRecord) -> dict[str, Any]:
+    return {"name": row.name, "owner": row.owner}
+
+
+def _record(row: TaskRecord) -> Record:
+    kind, fact = new_fact("task_created", row.updated_at, data=_created_data(row))
+    return Record(kind, facts.encode(fact), row.updated_at)
+
+
+def _exists(task_id: str) -> Conflict:
+    return Conflict(
+        f"task {task_id!r} exists already",
+        code="TASK_CREATE_FAILED",
+        hint=f"choose another id, or delete it: perdure tasks delete {task_id}",
+        details={"taskId": task_id},
+    )
+
+
+def create_failed(error: PerdureError) -> PerdureError:
+    """Return a refusal of a new task under the seed's code."""
+    return with_code(error, "TASK_CREATE_FAILED")

@@ -1,0 +1,178 @@
+"""The service of tasks that HTTP, the command line and the Python API share."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from anyio import to_thread
+
+from perdure.core.session.naming import check_tenant
+from perdure.core.tasks import record
+from perdure.core.tasks.locks import LockHolder
+from perdure.core.tasks.record import TaskRecord
+from perdure.errors import ConfigError, PerdureError, Refused
+from perdure.runtime.records.entries import all_entries
+from perdure.runtime.tasks.entries import TaskEntry, commit_guarded, get_task, live_stream
+from perdure.runtime.tasks.files.mirror import TaskMirror
+from perdure.runtime.tasks.files.place import TaskPlace
+from perdure.runtime.tasks.hooks import HookRegistry, HookRunner
+from perdure.runtime.tasks.layers import Layers
+from perdure.runtime.tasks.lifecycle import Lifecycle
+from perdure.runtime.tasks.locks.manager import Locks
+from perdure.runtime.tasks.locks.process import LockProcess, RunBeside
+from perdure.runtime.tasks.locks.tables import StoreLocks
+from perdure.runtime.tasks.locks.values import LockInfo
+from perdure.runtime.tasks.registry import Registry, check_new_task, create_failed
+from perdure.runtime.tasks.values import TaskRef, task_not_found
+from perdure.runtime.tasks.writer import TaskWriter
+from perdure.store.base import DELETE, Gone, NoStream, Put, Store, VersionMoved, Write
+
+logger = logging.getLogger("perdure")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOptions:
+    """Options of a runtime's tasks: the root of their folders, and hooks of a configuration."""
+
+    root: Path | None = None
+    hooks: HookRegistry = field(default_factory=HookRegistry)
+
+
+class Tasks:
+    """Tasks of a store: lifecycle, registry, layers and locks."""
+
+    def __init__(
+        self, store: Store, options: TaskOptions, lease_ms: int, run_beside: RunBeside
+    ) -> None:
+        self._store = store
+        self._process = LockProcess(store, lease_ms, run_beside)
+        self._lock_table = StoreLocks(store, self._process)
+        self.place = TaskPlace(options.root)
+        self.mirror = TaskMirror(store, self.place)
+        self.writer = TaskWriter(store, self.mirror)
+        self.hooks = options.hooks
+        self.lifecycle = Lifecycle(store, self.writer, HookRunner(options.hooks))
+        self.registry = Registry(store, self.writer, self.place, self.lifecycle)
+        self.layers = Layers(store, self.writer, self.mirror)
+        self.locks = Locks(self._lock_table)
+
+    # --- open and close -----------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Bring the files up to date that a process left behind when it died."""
+        self._process.open()
+        marker = await to_thread.run_sync(lambda: self.place.marker)
+        if marker is None:
+            return
+        await to_thread.run_sync(self.mirror.empty_trash)
+        for stream in await to_thread.run_sync(self.mirror.stale_streams):
+            if await self.mirror.refresh(stream):
+                await to_thread.run_sync(self.mirror.forget_marks, stream)
+        await self._refresh_written_elsewhere(marker.id)
+
+    async def _refresh_written_elsewhere(self, root: str) -> None:
+        async for entry in all_entries(self._store, record.STALE, state=root):
+            if await self.mirror.refresh(entry.stream):
+                try:
+                    await self.writer.forget_stale(entry)
+                except (VersionMoved, Gone, NoStream):
+                    logger.debug("task %s was written again, or deleted", entry.key)
+
+    async def close(self) -> None:
+        """Free the locks that this runtime holds."""
+        await self._process.close()
+
+    # --- tasks --------------------------------------------------------------------------------
+
+    async def create(self, tenant: str, config: Any) -> TaskRecord:
+        """Create a task with its folder. Raises Refused or Conflict TASK_CREATE_FAILED."""
+        check_tenant(tenant)
+        try:
+            task = check_new_task(config)
+            return await self.registry.create(tenant, task, has_files=True)
+        except ConfigError:
+            raise
+        except PerdureError as error:
+            raise create_failed(error) from error
+
+    async def delete(self, ref: TaskRef, guard: LockInfo | None = None) -> None:
+        """Delete a task: its row, layers, locks and folder. Raises NotFound, TASK_ELSEWHERE."""
+        entry = await get_task(self._store, ref)
+        self.place.check_here(entry.record)
+        try:
+            async with self.mirror.around_commit(entry.stream):
+                await self._erase(entry.stream, ref.tenant, guard)
+        except (Gone, NoStream):
+            raise task_not_found(ref.task_id) from None
+        await self._free_locks(ref)
+
+    async def _erase(self, stream: str, tenant: str, guard: LockInfo | None) -> None:
+        await commit_guarded(self._store, [Write(stream, erase=True)], (), guard, tenant)
+
+    async def _free_locks(self, ref: TaskRef) -> None:
+        """Free the locks on a task: those on `task:ID` and on parts of it."""
+        name = f"task:{ref.task_id}"
+
+        def is_dropped(resource: str, holder: LockHolder) -> bool:
+            del holder
+            return resource == name or resource.startswith((f"{name}:", f"{name}/"))
+
+        await self._lock_table.drop(ref.tenant, is_dropped)
+
+    async def cleanup(self, ref: TaskRef) -> None:
+        """Remove the state, log, decisions and checkpoints of a task; its row stays.
+
+        A task without a row is removed as a whole. One that does not exist is no error.
+        """
+        try:
+            entry = await get_task(self._store, ref)
+        except PerdureError as error:
+            if error.code != "TASK_NOT_FOUND":
+                raise
+            await self._cleanup_stream(ref)
+            return
+        self.place.check_here(entry.record)
+        while not await self._cleanup_row(entry):
+            entry = await get_task(self._store, ref)
+
+    async def _cleanup_stream(self, ref: TaskRef) -> None:
+        try:
+            stream, exists = await live_stream(self._store, ref)
+        except Refused:  # an id that no task can have
+            return
+        if exists:
+            async with self.mirror.around_commit(stream):
+                await self._erase(stream, ref.tenant, None)
+
+    async def _cleanup_row(self, entry: TaskEntry) -> bool:
+        """Remove the layers of a task; False if another process has written meanwhile."""
+        head = (await self._store.read(entry.stream, limit=0)).head
+        others = [
+            Put(item.kind, item.key, item.version, item.stream, "", None, DELETE)
+            for item in await self._store.entries_of(entry.stream)
+            if item.kind in (record.STATE, record.CHECKPOINT)
+        ]
+        after = entry.changed(self._store.now(), since=head, is_blank=True)
+        try:
+            async with self.mirror.around_commit(entry.stream):
+                write = Write(entry.stream, head=head)
+                await self._store.commit([write], [*after.puts, *others])
+                await to_thread.run_sync(self.mirror.remove_layers, entry.stream)
+        except (VersionMoved, Gone):
+            return False
+        return True
+
+
+def task_options(value: Mapping[str, Any] | None) -> TaskOptions:
+    """Return the options that `Runtime(tasks=)` names. Raises ConfigError."""
+    options = dict(value or {})
+    hint = 'pass Runtime(tasks={"root": "./tasks"})'
+    if unknown := sorted(set(options) - {"root", "hooks"}):
+        raise ConfigError(f"tasks: unknown key {unknown[0]!r}", hint=hint)
+    root = options.get("root")
+    if root is not None and not isinstance(root, str | Path):
+        raise ConfigError(f"tasks: root is {root!r}, which is not a path", hint=hint)
+    hooks = options.get("hooks") or HookRegistry()
+    return TaskOptions(None if root is None else Path(root), hooks)

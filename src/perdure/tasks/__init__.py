@@ -1,0 +1,56 @@
+"""The documented API for tasks: lifecycle, registry, persistence, locks and hooks.
+
+Its classes work on the tasks of an open Runtime:
+
+    lifecycle = TaskLifecycle(rt)
+    task = await lifecycle.create_task({"name": "Data Processing", "owner": "agent-1"})
+    await lifecycle.start_task(task.id, "agent-1")
+    await lifecycle.complete_task(task.id, {"success": True})
+
+`Task` is the record of such a task; the root's `Task` is the handle of a background agent.
+"""
+
+from perdure.core.tasks.facts import AgentDecision, LogEntry, LogLevel
+from perdure.core.tasks.locks import LockMode
+from perdure.core.tasks.state_file import TaskState
+from perdure.errors import PerdureError as OpenCodeError
+from perdure.runtime.tasks.hooks import Hook, HookType
+from perdure.runtime.tasks.locks.values import LockInfo
+from perdure.runtime.tasks.values import (
+    Checkpoint,
+    LogOptions,
+    Task,
+    TaskConfig,
+    TaskFilters,
+    TaskResult,
+)
+from perdure.runtime.tasks.values import StatusName as TaskStatus
+from perdure.tasks.hooks import TaskLifecycleHooks
+from perdure.tasks.lifecycle import TaskLifecycle
+from perdure.tasks.locks import LockManager
+from perdure.tasks.persistence import MultiLayerPersistence
+from perdure.tasks.registry import TaskRegistry
+
+__all__ = [
+    "AgentDecision",
+    "Checkpoint",
+    "Hook",
+    "HookType",
+    "LockInfo",
+    "LockManager",
+    "LockMode",
+    "LogEntry",
+    "LogLevel",
+    "LogOptions",
+    "MultiLayerPersistence",
+    "OpenCodeError",
+    "Task",
+    "TaskConfig",
+    "TaskFilters",
+    "TaskLifecycle",
+    "TaskLifecycleHooks",
+    "TaskRegistry",
+    "TaskResult",
+    "TaskState",
+    "TaskStatus",
+]

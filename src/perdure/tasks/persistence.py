@@ -1,0 +1,117 @@
+"""Layers of a task: state, logs, decisions and checkpoints."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from perdure.app import Runtime
+from perdure.core.tasks.facts import AgentDecision, LogEntry
+from perdure.core.tasks.state_file import TaskState
+from perdure.errors import Corrupt, StoreError
+from perdure.runtime.tasks.locks.values import LockInfo
+from perdure.runtime.tasks.service import Tasks
+from perdure.runtime.tasks.values import LogOptions, with_code
+from perdure.tasks.access import open_tasks, task_ref
+
+
+class MultiLayerPersistence:
+    """State, logs, decisions and checkpoints of tasks, in the store and as files.
+
+    A write to a task that does not exist makes its layers, without a row. With `guard`, a lock
+    that this process has acquired, a write is refused once another holder has the lock.
+    """
+
+    def __init__(self, rt: Runtime) -> None:
+        self._rt = rt
+
+    @property
+    def _tasks(self) -> Tasks:
+        return open_tasks(self._rt)
+
+    # --- layer 1: state.json ------------------------------------------------------------------
+
+    async def save_state(
+        self,
+        task_id: str,
+        state: TaskState | Mapping[str, Any],
+        *,
+        guard: LockInfo | None = None,
+    ) -> None:
+        """Save the state of a task, with a checksum. Raises OpenCodeError STATE_SAVE_FAILED."""
+        with _store_errors("STATE_SAVE_FAILED"):
+            await self._tasks.layers.save_state(task_ref(self._rt, task_id), state, guard)
+
+    async def load_state(self, task_id: str) -> TaskState | None:
+        """Return the state of a task; None if it has none.
+
+        Raises OpenCodeError STATE_VALIDATION_FAILED if it was changed, STATE_LOAD_FAILED.
+        """
+        with _store_errors("STATE_LOAD_FAILED"):
+            return await self._tasks.layers.load_state(task_ref(self._rt, task_id))
+
+    # --- layer 2: logs.jsonl ------------------------------------------------------------------
+
+    async def append_log(
+        self,
+        task_id: str,
+        entry: LogEntry | Mapping[str, Any],
+        *,
+        guard: LockInfo | None = None,
+    ) -> None:
+        """Append one entry to the log."""
+        await self._tasks.layers.append_logs(task_ref(self._rt, task_id), [entry], guard)
+
+    async def batch_append_logs(
+        self,
+        task_id: str,
+        entries: Sequence[LogEntry | Mapping[str, Any]],
+        *,
+        guard: LockInfo | None = None,
+    ) -> None:
+        """Append entries in one commit, in their order, all or none."""
+        await self._tasks.layers.append_logs(task_ref(self._rt, task_id), entries, guard)
+
+    async def load_logs(
+        self, task_id: str, options: LogOptions | Mapping[str, Any] | None = None
+    ) -> list[LogEntry]:
+        """Return log entries, oldest first: filters first, then offset and limit."""
+        return await self._tasks.layers.logs(task_ref(self._rt, task_id), options)
+
+    # --- layer 3: decisions.md ----------------------------------------------------------------
+
+    async def append_decision(
+        self,
+        task_id: str,
+        decision: AgentDecision | Mapping[str, Any],
+        *,
+        guard: LockInfo | None = None,
+    ) -> None:
+        """Append a decision of an agent."""
+        await self._tasks.layers.append_decision(task_ref(self._rt, task_id), decision, guard)
+
+    async def load_decisions(self, task_id: str) -> list[AgentDecision]:
+        """Return all decisions, oldest first."""
+        return await self._tasks.layers.decisions(task_ref(self._rt, task_id))
+
+    # --- all layers ---------------------------------------------------------------------------
+
+    async def cleanup(self, task_id: str) -> None:
+        """Remove all layers of a task; its row and its workspace stay. Unknown task: nothing."""
+        await self._tasks.cleanup(task_ref(self._rt, task_id))
+
+
+@contextmanager
+def _store_errors(code: str) -> Iterator[None]:
+    """Raise errors of the store and of files under a code of the seed."""
+    try:
+        yield
+    except Corrupt as error:
+        raise _validation_failed(error) from error
+    except StoreError as error:
+        raise with_code(error, code) from error
+
+
+def _validation_failed(error: Corrupt) -> Corrupt:
+    if error.code == "STATE_VALIDATION_FAILED":
+        return error
+    return Corrupt(error.message, code="STATE_VALIDATION_FAILED", hint=error.hint)

@@ -1,0 +1,143 @@
+"""Formats of the files of a task: any text, and back."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perdure.core.tasks import decision_file, log_file, manifest, state_file
+from perdure.core.tasks.facts import AgentDecision, LogEntry, TaskFact
+from perdure.core.tasks.manifest import Manifest, file_entry
+from perdure.core.tasks.state_file import TaskState
+from perdure.errors import Corrupt
+
+text = st.text(st.characters(exclude_categories=["Cs"]))
+hard = st.one_of(
+    text,
+    st.lists(
+        st.sampled_from(
+            ["\n", "\r", "> ", "## ", "**Decision**", "<!-- record 3 -->", "`", "\x00", " "]
+        )
+    ).map("".join),
+)
+json_values: Any = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=8,
+)
+json_objects = st.dictionaries(text, json_values, max_size=4)
+decisions = st.builds(
+    AgentDecision,
+    timestamp=hard,
+    agent_id=hard,
+    decision=hard,
+    reasoning=hard,
+    metadata=st.none() | json_objects,
+)
+entries = st.builds(
+    LogEntry,
+    timestamp=text,
+    level=st.sampled_from(["info", "warn", "error", "debug"]),
+    message=hard,
+    data=st.none() | json_objects,
+)
+
+
+@settings(deadline=None)
+@given(st.lists(decisions, max_size=4))
+def test_decisions_come_back_exactly(items: list[AgentDecision]) -> None:
+    """S3.46"""
+    units = [decision_file.decision_unit(seq, item) for seq, item in enumerate(items, 1)]
+    content = decision_file.HEADER + b"".join(data for _, data in units)
+    assert decision_file.parse_decisions(content) == items
+    assert decision_file.last_unit(content) == (
+        None if not items else ((len(items), 0), len(content))
+    )
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(entries, max_size=3), max_size=4))
+def test_log_lines_come_back_exactly(batches: list[list[LogEntry]]) -> None:
+    """S3.43, S3.44"""
+    units = [
+        unit
+        for seq, batch in enumerate(batches, 1)
+        for unit in log_file.log_units(seq, TaskFact(lines=tuple(batch)))
+    ]
+    content = b"".join(data for _, data in units)
+    assert log_file.parse_log_file(content) == [entry for batch in batches for entry in batch]
+    assert content.count(b"\n") == len(units)
+    assert log_file.last_unit(content) == (None if not units else (units[-1][0], len(content)))
+
+
+@settings(deadline=None)
+@given(status=text, data=json_objects, extra=json_objects)
+def test_a_state_comes_back_exactly_and_every_changed_byte_is_noticed(
+    status: str, data: dict[str, Any], extra: dict[str, Any]
+) -> None:
+    """S3.41"""
+    state = TaskState(task_id="t", status=status, data=data, last_updated="2026-01-31T12:00:00Z")
+    content = state_file.state_document(state, {"task": extra})
+    assert state_file.parse_state_file(content) == state
+    for position in range(0, len(content), max(1, len(content) // 50)):
+        changed = bytearray(content)
+        changed[position] ^= 1
+        with pytest.raises(Corrupt):
+            state_file.parse_state_file(bytes(changed))
+
+
+def test_the_checksum_covers_nested_values_and_not_the_order_of_keys() -> None:
+    """S3.41"""
+    first = {"a": {"x": 1, "y": [1, 2]}, "b": 2}
+    assert state_file.checksum(first) == state_file.checksum({"b": 2, "a": {"y": [1, 2], "x": 1}})
+    assert state_file.checksum(first) != state_file.checksum({**first, "a": {"x": 1, "y": [2, 1]}})
+
+
+names = st.binary(min_size=1, max_size=30).filter(
+    lambda name: name not in (b".", b"..") and b"/" not in name and b"\0" not in name
+)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(names, st.binary(max_size=50)), max_size=5, unique_by=lambda item: item[0])
+)
+def test_a_manifest_keeps_any_name_and_any_link(items: list[tuple[bytes, bytes]]) -> None:
+    """S3.48"""
+    files = [file_entry(name, "file", 0o4755, size=1, sha256="a" * 64) for name, _ in items]
+    folder = file_entry(b"\xff folder\n", "dir", 0o700)
+    links = [file_entry(b"\xff folder\n/" + name, "link", target=target) for name, target in items]
+    taken = Manifest(id="c", task_id="t", timestamp="now", entries=(*files, folder, *links))
+    paths = [item.path for item in taken.entries]
+    if len(set(paths)) < len(paths):  # a file has the name of the folder
+        return
+    read = manifest.decode(manifest.encode(taken))
+    assert [item.path for item in read.entries] == paths
+    assert [item.link_target for item in read.entries if item.type == "link"] == [
+        target for _, target in items
+    ]
+    assert all(item.mode <= 0o777 for item in read.entries)
+
+
+@pytest.mark.parametrize(
+    "path", [b"../x", b"/etc/x", b"a/../x", b"a//b", b"", b".", b"a\0b", b"missing/x", b"x" * 256]
+)
+def test_a_manifest_that_names_a_path_outside_its_folders_is_refused(path: bytes) -> None:
+    """S3.51"""
+    item = file_entry(path, "file", sha256="a" * 64)
+    content = manifest.encode(Manifest(id="c", task_id="t", timestamp="", entries=(item,)))
+    with pytest.raises(Corrupt):
+        manifest.decode(content)
+
+
+def test_a_manifest_with_a_changed_byte_is_refused() -> None:
+    """S3.48"""
+    content = bytearray(manifest.encode(Manifest(id="c", task_id="t", timestamp="")))
+    content[5] ^= 1
+    with pytest.raises(Corrupt):
+        manifest.decode(bytes(content))

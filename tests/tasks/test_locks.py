@@ -1,0 +1,342 @@
+"""Locks of resources, on a store and in one process."""
+
+import asyncio
+import logging
+import random
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from perdure import Conflict, Runtime
+from perdure.errors import NotAllowed
+from perdure.runtime.tasks.locks import tables
+from perdure.tasks import (
+    LockManager,
+    MultiLayerPersistence,
+    OpenCodeError,
+    TaskLifecycle,
+    TaskRegistry,
+)
+from perdure.testing import ManualClock
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres", "process"])
+async def manager(
+    request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path, monkeypatch: Any
+) -> Any:
+    if request.param == "process":
+        monkeypatch.setattr("perdure.tasks.locks.WallClock", lambda: clock)
+        yield LockManager()
+        return
+    urls = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path}/h.db"}
+    url = urls.get(request.param) or request.getfixturevalue("postgres_url")
+    async with Runtime(url, clock=clock) as rt:
+        yield LockManager(rt)
+
+
+async def test_an_exclusive_lock_is_refused_at_once_with_its_owner(manager: LockManager) -> None:
+    """S3.52, S3.53, S3.55"""
+    lock = await manager.acquire_lock_with_retry("task:1", "a", "exclusive", 3, 30_000)
+    assert (lock.resource, lock.owner, lock.timeout, lock.version) == ("task:1", "a", 30_000, 1)
+    assert lock.acquired_at.tzinfo is not None
+    for mode in ("exclusive", "collaborative"):
+        with pytest.raises(Conflict) as refused:
+            await manager.acquire_lock_with_retry("task:1", "b", mode, 0)
+        assert refused.value.code == "LOCK_CONFLICT"
+        assert refused.value.message == "Resource 'task:1' is already locked by 'a'"
+    assert await manager.release_lock(lock)
+    again = await manager.acquire_lock_with_retry("task:1", "b")
+    assert again.version > lock.version
+
+
+async def test_collaborative_holders_share_and_exclude_exclusive_ones(
+    manager: LockManager,
+) -> None:
+    """S3.54, S3.63"""
+    first = await manager.acquire_lock_with_retry("r", "a", "collaborative")
+    second = await manager.acquire_lock_with_retry("r", "b", "collaborative")
+    assert second.version > first.version
+    with pytest.raises(Conflict):
+        await manager.acquire_lock_with_retry("r", "c")
+    status = await manager.get_lock_status("r")
+    assert status is not None
+    assert status.holders == ("a", "b")
+    assert status.token == ""
+    await manager.release_lock("r", "a")
+    await manager.release_lock("r", "b")
+    assert await manager.get_lock_status("r") is None
+
+
+async def test_a_collaborative_lock_is_tried_again(
+    manager: LockManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3.53"""
+    await manager.acquire_lock_with_retry("r", "a")
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            await manager.release_lock("r", "a")
+
+    monkeypatch.setattr("perdure.runtime.tasks.locks.manager.sleep", sleep)
+    lock = await manager.acquire_lock_with_retry("r", "b", "collaborative", 10)
+    assert lock.owner == "b"
+    assert waits == [0.1, 0.2, 0.4]
+
+
+async def test_an_expired_lock_is_taken_over_and_its_holder_frees_nothing(
+    manager: LockManager, clock: ManualClock
+) -> None:
+    """S3.56"""
+    old = await manager.acquire_lock_with_retry("r", "a", timeout=1000)
+    clock.advance(0.9)
+    with pytest.raises(Conflict):
+        await manager.acquire_lock_with_retry("r", "b")
+    clock.advance(0.2)
+    new = await manager.acquire_lock_with_retry("r", "b")
+    with pytest.raises(NotAllowed) as refused:
+        await manager.release_lock(old)
+    assert refused.value.code == "LOCK_PERMISSION_DENIED"
+    status = await manager.get_lock_status("r")
+    assert status is not None
+    assert status.version == new.version
+
+
+async def test_a_release_by_a_caller_that_does_not_hold_it(
+    manager: LockManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S3.59"""
+    with caplog.at_level(logging.WARNING, "perdure"):
+        assert await manager.release_lock("r", "a") is False
+    assert "'r'" in caplog.text
+    await manager.acquire_lock_with_retry("r", "a")
+    with pytest.raises(NotAllowed) as refused:
+        await manager.release_lock("r", "b")
+    assert refused.value.code == "LOCK_PERMISSION_DENIED"
+    assert await manager.release_lock("r", "a") is True
+
+
+async def test_with_lock_releases_however_the_function_ends(manager: LockManager) -> None:
+    """S3.57, S3.58, C22"""
+
+    async def work() -> str:
+        with pytest.raises(Conflict):  # the same owner, and another acquisition
+            await manager.with_lock("r", "a", work)
+        return "done"
+
+    async def fail() -> None:
+        raise ValueError("no")
+
+    async def hang() -> None:
+        await anyio.sleep_forever()
+
+    assert await manager.with_lock("r", "a", work) == "done"
+    with pytest.raises(ValueError, match="no"):
+        await manager.with_lock("r", "a", fail)
+    with anyio.move_on_after(0.05):
+        await manager.with_lock("r", "a", hang)
+    assert await manager.get_lock_status() == {}
+
+
+async def test_the_same_token_enters_again(manager: LockManager) -> None:
+    """S3.58, C22"""
+    lock = await manager.acquire_lock_with_retry("r", "a", timeout=60_000)
+
+    async def inner() -> int:
+        return 1
+
+    assert await manager.with_lock("r", "a", inner, token=lock.token) == 1
+    assert await manager.get_lock_status("r") is not None
+    await manager.release_lock(lock)
+    assert await manager.get_lock_status("r") is None
+
+
+async def test_a_batch_is_sorted_and_all_or_nothing(manager: LockManager) -> None:
+    """S3.60, S3.62"""
+    assert await manager.acquire_batch_lock([], "a") == []
+    assert await manager.acquire_batch_lock(["c", "a", "b", "a"], "x") == ["a", "b", "c"]
+    with pytest.raises(Conflict):
+        await manager.acquire_batch_lock(["d", "b"], "y")
+    assert set(await manager.get_lock_status()) == {"a", "b", "c"}
+    with pytest.raises(Conflict) as refused:
+        await manager.release_batch_lock(["a", "b", "z"], "x")
+    assert refused.value.code == "BATCH_UNLOCK_FAILED"
+    assert list(refused.value.details["failures"]) == ["z"]
+    assert set(await manager.get_lock_status()) == {"c"}
+
+
+async def test_statistics_and_emergency_cleanup(
+    manager: LockManager, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S3.64, S3.65"""
+    assert await manager.get_lock_statistics() == {"totalLocks": 0, "locksByOwner": {}}
+    await manager.acquire_lock_with_retry("first", "a", timeout=60_000)
+    clock.advance(2)
+    await manager.acquire_batch_lock(["x", "y"], "a")
+    await manager.acquire_lock_with_retry("z", "b", timeout=60_000)
+    assert await manager.get_lock_statistics() == {
+        "totalLocks": 4,
+        "locksByOwner": {"a": 3, "b": 1},
+        "oldestLock": {"resource": "first", "age": 2000},
+    }
+    with caplog.at_level(logging.WARNING, "perdure"):
+        assert await manager.emergency_cleanup("a") == 3
+    assert "emergency" in caplog.text
+    assert set(await manager.get_lock_status()) == {"z"}
+
+
+async def test_a_sweep_frees_expired_locks(manager: LockManager, clock: ManualClock) -> None:
+    """S3.56"""
+    await manager.acquire_lock_with_retry("r", "a", timeout=100)
+    await manager.acquire_lock_with_retry("s", "a", timeout=100_000)
+    clock.advance(1)
+    assert await manager.sweep() == 1
+    assert await manager.sweep() == 0
+    assert set(await manager.get_lock_status()) == {"s"}
+
+
+@pytest.mark.parametrize("manager", ["memory", "process"], indirect=True)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("", "a"),
+        ("r", ""),
+        ("r", " "),
+        (3, "a"),
+        ("r", 3),
+        ("r" * 501, "a"),
+        ("r", "a", "shared"),
+        ("r", "a", "exclusive", -1),
+        ("r", "a", "exclusive", 3, 0),
+    ],
+)
+async def test_arguments_that_are_not_valid_are_refused_everywhere(
+    manager: LockManager, arguments: tuple[Any, ...]
+) -> None:
+    with pytest.raises(OpenCodeError) as refused:
+        await manager.acquire_lock_with_retry(*arguments)
+    assert refused.value.code == "INVALID_REQUEST"
+
+
+async def test_a_thousand_batches_in_opposite_orders_never_wait_for_each_other() -> None:
+    """S3.61"""
+    manager, chance = LockManager(), random.Random(3)  # noqa: S311 - the same trials each time
+    names = [f"r{n}" for n in range(6)]
+    counts = {"held": 0, "refused": 0}
+
+    async def trial(owner: str) -> None:
+        batch = chance.sample(names, 3)
+        try:
+            await manager.acquire_batch_lock(batch, owner)
+        except Conflict:
+            counts["refused"] += 1
+            return
+        counts["held"] += 1
+        await asyncio.sleep(0)
+        await manager.release_batch_lock(batch, owner)
+
+    with anyio.fail_after(30):
+        for _ in range(100):
+            async with anyio.create_task_group() as group:
+                for owner in range(10):
+                    group.start_soon(trial, f"o{owner}")
+    assert sum(counts.values()) == 1000
+    assert counts["held"] > 100
+    assert await manager.get_lock_status() == {}
+
+
+async def test_batches_on_a_store_never_wait_for_each_other(tmp_path: Path) -> None:
+    """S3.61"""
+    chance = random.Random(5)  # noqa: S311 - the same trials each time
+    names = [f"r{n}" for n in range(5)]
+    async with (
+        Runtime(f"sqlite:///{tmp_path}/h.db") as first,
+        Runtime(f"sqlite:///{tmp_path}/h.db") as second,
+    ):
+
+        async def trial(manager: LockManager, owner: str) -> None:
+            batch = chance.sample(names, 2)
+            try:
+                await manager.acquire_batch_lock(batch, owner)
+            except Conflict:
+                return
+            await manager.release_batch_lock(batch, owner)
+
+        with anyio.fail_after(60):
+            for _ in range(10):
+                async with anyio.create_task_group() as group:
+                    for owner in range(5):
+                        group.start_soon(trial, LockManager(first), f"f{owner}")
+                        group.start_soon(trial, LockManager(second), f"s{owner}")
+        assert await LockManager(first).get_lock_status() == {}
+
+
+async def test_a_guarded_write_of_a_stale_holder_is_refused(
+    rt: Runtime,
+    lifecycle: TaskLifecycle,
+    registry: TaskRegistry,
+    layers: MultiLayerPersistence,
+    locks: LockManager,
+    clock: ManualClock,
+) -> None:
+    """S3.55, C21"""
+    task = await lifecycle.create_task({"name": "n"})
+    stale = await locks.acquire_lock_with_retry(f"task:{task.id}", "a", timeout=1000)
+    await registry.update(task.id, {"name": "by a"}, guard=stale)
+    await locks.acquire_lock_with_retry("other", "a")
+    clock.advance(2)
+    await lifecycle.start_task(task.id, "a", guard=stale)  # nobody else has acquired it
+    fresh = await locks.acquire_lock_with_retry(f"task:{task.id}", "b")
+    before = await registry.get_by_id(task.id)
+    for attempt in (
+        registry.update(task.id, {"name": "late"}, guard=stale),
+        lifecycle.complete_task(task.id, {"success": True}, guard=stale),
+        lifecycle.cancel_task(task.id, guard=stale),
+        lifecycle.attach_agent(task.id, "z", guard=stale),
+        lifecycle.delete_task(task.id, guard=stale),
+        layers.append_log(task.id, {"message": "late"}, guard=stale),
+        layers.save_state(task.id, {"status": "x"}, guard=stale),
+        layers.append_decision(task.id, {"agentId": "a", "decision": "x"}, guard=stale),
+    ):
+        with pytest.raises(Conflict) as refused:
+            await attempt
+        assert refused.value.code == "VERSION_CONFLICT"
+    assert await registry.get_by_id(task.id) == before
+    await registry.update(task.id, {"name": "by b"}, guard=fresh)
+
+
+async def test_deleting_a_task_frees_its_locks_and_their_versions_go_on(
+    lifecycle: TaskLifecycle, locks: LockManager
+) -> None:
+    """S3.12, S3.55"""
+    await lifecycle.create_task({"name": "n", "id": "t"})
+    old = await locks.acquire_lock_with_retry("task:t", "a")
+    await locks.acquire_lock_with_retry("task:t2", "a")
+    await lifecycle.delete_task("t")
+    assert set(await locks.get_lock_status()) == {"task:t2"}
+    assert (await locks.acquire_lock_with_retry("task:t", "b")).version > old.version
+
+
+async def test_a_closed_runtime_frees_its_locks(tmp_path: Path) -> None:
+    """S3.66"""
+    url = f"sqlite:///{tmp_path}/h.db"
+    async with Runtime(url) as first:
+        async with Runtime(url) as second:
+            await LockManager(second).acquire_lock_with_retry("r", "a")
+            with pytest.raises(Conflict):
+                await LockManager(first).acquire_lock_with_retry("r", "b")
+            with pytest.raises(NotAllowed):  # the same owner, in another runtime
+                await LockManager(first).release_lock("r", "a")
+        lock = await LockManager(first).acquire_lock_with_retry("r", "b")
+        assert lock.version == 2
+
+
+def test_the_tables_have_the_same_verbs() -> None:
+    verbs = {name for name in dir(tables.LockTable) if not name.startswith("_")}
+    assert verbs <= set(dir(tables.StoreLocks))
+    assert verbs <= set(dir(tables.LocalLocks))
