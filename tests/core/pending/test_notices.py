@@ -3,7 +3,7 @@
 from perdure.core.literals import CallKind
 from perdure.core.log import events
 from perdure.core.log.events import Event, StampedEvent, raw_json
-from perdure.core.pending.notices import NoticeState, PendingNotice, follow_event
+from perdure.core.pending.notices import NoticeState, PendingNotice, follow_event, is_run_end
 
 USER = events.User(role="user", content="go", task_id="task_1")
 DRIVEN = events.AgentStart(run="task_1", agent="a", worker="w")
@@ -32,7 +32,9 @@ def settled(name: str, status: str = "completed") -> list[Event]:
 def told(*log: Event) -> list[PendingNotice]:
     seen, news = NoticeState(), []
     for number, event in enumerate(log, 1):
-        seen, more = follow_event(seen, StampedEvent(number, 1_000 + number, event))
+        stamped = StampedEvent(number, 1_000 + number, event)
+        ends_next = any(is_run_end(following) for following in log[number : number + 1])
+        seen, more = follow_event(seen, stamped, ends_next=ends_next)
         news += more
     return news
 
@@ -88,6 +90,17 @@ def test_a_decision_completes_an_approval() -> None:
 def test_a_session_that_was_cancelled_does_not_resume() -> None:
     log: list[Event] = [*BEGUN, call("c1"), waits("c1"), events.Cancelled(task_id="task_1")]
     assert types(*log, DRIVEN) == ["created"]
+
+
+def test_a_session_whose_run_ends_with_its_calls_does_not_resume() -> None:
+    """S0.52"""
+    begun: list[Event] = [*BEGUN, call("c1"), call("c2"), waits("c1"), waits("c2")]
+    closed = [*settled("c1", "cancelled"), *settled("c2", "cancelled")]
+    for end in (
+        events.Cancelled(task_id="task_1"),
+        events.AgentError(run="task_1", error="lost at restart", code="LOST_AT_RESTART"),
+    ):
+        assert types(*begun, *closed, end, DRIVEN)[2:] == ["cancelled", "cancelled"]
 
 
 def test_what_a_fork_copied_is_no_news() -> None:

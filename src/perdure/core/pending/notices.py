@@ -28,6 +28,8 @@ _DRIVER_EVENTS: Final = (
     events.AgentComplete,
     events.AgentError,
 )
+# Events that end a run; the calls that it closes for this are settled just before.
+_RUN_ENDS: Final = (events.Cancelled, events.AgentError)
 
 
 class PendingNotice(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -51,10 +53,18 @@ class NoticeState(NamedTuple):
     is_resuming: bool = False
 
 
+def is_run_end(event: events.Event) -> bool:
+    """Return whether the event ends a run whose calls may have been open until then."""
+    return isinstance(event, _RUN_ENDS)
+
+
 def follow_event(
-    previous: NoticeState, stamped: StampedEvent
+    previous: NoticeState, stamped: StampedEvent, *, ends_next: bool = False
 ) -> tuple[NoticeState, list[PendingNotice]]:
-    """Return the session after one more event, and the notices of that event."""
+    """Return the session after one more event, and the notices of that event.
+
+    `ends_next`: the run ends with the next event, so that the session does not resume.
+    """
     before, event = previous.state, stamped.event
     after = fold([stamped], before)
     notices = _call_notices(before, stamped)
@@ -65,7 +75,7 @@ def follow_event(
     is_resuming = previous.is_resuming
     is_driver = isinstance(event, _DRIVER_EVENTS)  # it starts the calls of a turn one by one
     was_woken = before.status == "waiting" and after.status in ("running", "pending")
-    if was_woken and not is_driver:
+    if was_woken and not is_driver and not ends_next:
         notices.append(PendingNotice(type="session-resuming", **common))
         is_resuming = True
     elif is_resuming and is_driver:

@@ -9,13 +9,14 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Final
 
 import anyio
 import anyio.lowlevel
 import msgspec
 
-from perdure.core.pending.notices import NoticeState, follow_event
+from perdure.core.pending.notices import NoticeState, PendingNotice, follow_event, is_run_end
 from perdure.errors import Corrupt, NotFound
 from perdure.runtime.models.base import Delta
 from perdure.runtime.records.entries import SessionEntry
@@ -281,7 +282,7 @@ class PendingNoticeFilter(EventFilter):
         before = await self._state_before(record)
         if before is None:
             return []
-        after, notices = follow_event(before, decode_record(record))
+        after, notices = await self._follow(before, record)
         self._remember(record, after)
         if self._only_tools:
             notices = [notice for notice in notices if notice.kind == "tool"]
@@ -295,6 +296,23 @@ class PendingNoticeFilter(EventFilter):
             )
             for n, notice in enumerate(notices)
         ]
+
+    async def _follow(
+        self, before: NoticeState, record: Record
+    ) -> tuple[NoticeState, list[PendingNotice]]:
+        stamped = decode_record(record)
+        after, notices = follow_event(before, stamped)
+        if not after.is_resuming or before.is_resuming:
+            return after, notices
+        return follow_event(before, stamped, ends_next=await self._ends_after(record))
+
+    async def _ends_after(self, record: Record) -> bool:
+        """Return whether the run ends with the event after a record, or the session is erased."""
+        try:
+            page = await self._service.feed.read(record.stream, record.seq, 1)
+        except NotFound:
+            return True
+        return any(is_run_end(decode_record(item).event) for item in page.records)
 
     async def _state_before(self, record: Record) -> NoticeState | None:
         """Return the state before a record; None if its notices were sent or it is erased."""
@@ -327,6 +345,8 @@ class PendingNoticeFilter(EventFilter):
 
 
 def _fold_notices(records: Sequence[Record], state: NoticeState) -> NoticeState:
-    for record in records:
-        state, _ = follow_event(state, decode_record(record))
+    log = [decode_record(record) for record in records]
+    for stamped, following in zip_longest(log, log[1:]):
+        ends_next = following is not None and is_run_end(following.event)
+        state, _ = follow_event(state, stamped, ends_next=ends_next)
     return state

@@ -448,6 +448,25 @@ async def test_the_life_of_a_call_is_told(rt: Runtime, app: Any) -> None:
     assert (found[6].data["pendingID"], found[6].data["tool"]) == (pending["tool"], "deploy")
 
 
+@pytest.mark.parametrize("after", [None, 0])
+async def test_a_session_that_is_cancelled_is_not_reported_as_resuming(
+    after: int | None, rt: Runtime, app: Any
+) -> None:
+    """S0.52"""
+    query = "" if after is None else f"?after={after}"
+    async with reading(app, f"/async-tool/events{query}") as reader:
+        await anyio.wait_all_tasks_blocked()
+        await parked(rt)
+        await rt.session("s").cancel()
+        await rt.session("s").run()  # the driver looks at it once more
+        pending = await parked(rt, "other")
+        found = await reader.until("created")
+        while found[-1].data["sessionID"] != "other":
+            found += await reader.until("created")
+    assert [one.event for one in found] == [*["created"] * 3, *["cancelled"] * 3, "created"]
+    assert found[-1].data["pendingID"] in pending.values()
+
+
 async def test_a_watcher_of_calls_comes_back_to_where_it_was(rt: Runtime, app: Any) -> None:
     """S0.52: also between the two pieces of news that one event is."""
     pending = await parked(rt)
