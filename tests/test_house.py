@@ -170,6 +170,20 @@ def import_cycles(tree: Path) -> list[str]:
     return [" -> ".join(cycle) for cycle in cycles(imports)]
 
 
+def refusals_without_hint(tree: Path) -> list[str]:
+    """Report refusals that do not say what to do next; at the terminal, their text says it."""
+    return [
+        f"{path}:{node.lineno}: {ast.unparse(node)[:80]}"
+        for path, module in modules(tree)
+        if "terminal" not in path.parts
+        for node in ast.walk(module)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("Refused", "NotFound", "Conflict")
+        and not {"hint", None} & {keyword.arg for keyword in node.keywords}
+    ]
+
+
 def module_name(path: Path) -> str:
     parts = path.with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -213,6 +227,7 @@ RULES: Final[dict[Rule, dict[str, str]]] = {
     question_docstrings: {"a.py": 'def f():\n    """Whether it is so."""'},
     banned_names: {"a.py": "def f(self, known): self._told = 1"},
     shared_class_names: {"a.py": "class A: ...", "b.py": "class B:\n    class A: ..."},
+    refusals_without_hint: {"a.py": 'raise Refused("no", code="NO")'},
     import_cycles: {
         "p/__init__.py": "",
         "p/a.py": "from p import b",
@@ -228,6 +243,7 @@ SOUND: Final = {
     "p/__init__.py": '"""Parts of the whole."""\nfrom p.a import A',
     "p/a.py": 'class A:\n    """A part."""\n    def is_known(self): return True',
     "p/pending.py": "from p.a import A\none_of = A",
+    "p/refusals.py": 'raise Refused("no", hint="say yes")',
 }
 
 

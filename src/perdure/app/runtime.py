@@ -202,7 +202,11 @@ class Runtime:
 
     async def _open(self, *, worker: bool) -> None:
         if self._opened:
-            raise Refused("the runtime is open already", code="ALREADY_OPEN")
+            raise Refused(
+                "the runtime is open already",
+                code="ALREADY_OPEN",
+                hint="use it where it is open, or create another Runtime for the same store",
+            )
         stack = AsyncExitStack()
         resources = self._resources
         try:

@@ -98,6 +98,12 @@ async def update_session_metadata(
     rt: Runtime, session_id: str, metadata: Mapping[str, Any]
 ) -> None:
     """Change the metadata of a session; None removes a key. Raises NotFound."""
+    if not isinstance(metadata, Mapping):
+        raise Refused(
+            f"metadata must be an object, not {metadata!r}",
+            code="METADATA_INVALID",
+            hint='pass the keys to change, such as {"order": 991}; None removes a key',
+        )
     await _change(rt, session_id, lambda _: dict(metadata))
 
 
@@ -200,7 +206,11 @@ def parse_stored_state(value: Any) -> ExecutionState:
 def _stored_states(metadata: Mapping[str, Any]) -> dict[str, Any]:
     states = metadata.get(PENDING_EXECUTIONS, {})
     if not isinstance(states, Mapping):
-        raise Refused("invalid pending_executions format", code=_CORRUPT)
+        raise Refused(
+            "invalid pending_executions format",
+            code=_CORRUPT,
+            hint=f"remove it: update_session_metadata(rt, id, {{{PENDING_EXECUTIONS!r}: None}})",
+        )
     return dict(states)
 
 

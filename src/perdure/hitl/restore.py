@@ -90,7 +90,9 @@ async def _create(
         await service.restore(NewSession(record, log, records, calls))
     except (HeadMoved, VersionMoved) as error:
         raise Conflict(
-            f"session {ref.session_id!r} was created meanwhile", code="SESSION_EXISTS"
+            f"session {ref.session_id!r} was created meanwhile",
+            code="SESSION_EXISTS",
+            hint="restore it again; the run is then compared with that session",
         ) from error
 
 
@@ -119,7 +121,11 @@ def _open_call_events(
     """
     call, task, name = state.pending_tool_call, state.task_id, state.reasoning_state.agent_name
     if call is None:
-        raise Refused("failed to load execution state: no call is pending", code="STATE_CORRUPT")
+        raise Refused(
+            "failed to load execution state: no call is pending",
+            code="STATE_CORRUPT",
+            hint="restore the state of a paused run; its pending_tool_call is the call to decide",
+        )
     added: list[Event] = []
     calls = {
         open_call.id: ToolCall(open_call.id, open_call.tool, open_call.params, open_call.redact)

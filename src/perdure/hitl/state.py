@@ -104,7 +104,11 @@ def capture_execution_state(
 def check_session_id(session_id: str) -> str:
     """Return the session id. Raises Refused: without one, nothing outlives the process."""
     if not session_id:
-        raise Refused("session ID required for async HITL", code="SESSION_ID_NEEDED")
+        raise Refused(
+            "session ID required for async HITL",
+            code="SESSION_ID_NEEDED",
+            hint="pass the id of the session whose run is paused",
+        )
     return check_id(session_id)
 
 

@@ -45,7 +45,11 @@ async def get_tasks_by_state(rt: Runtime, state: str) -> list[TaskStatus]:
     name = state.upper().removeprefix(_PREFIX)
     name = "CANCELED" if name == "CANCELLED" else name
     if name not in _PROJECTED and name.lower() not in get_args(RunState):
-        raise Refused(f"{state!r} is not a state of a task", code="STATE_INVALID")
+        raise Refused(
+            f"{state!r} is not a state of a task",
+            code="STATE_INVALID",
+            hint=f"one of {', '.join(sorted(_PROJECTED))}, or a state of a session",
+        )
     for_approver = {
         (record.tenant, record.session_id, record.task_id)
         async for record in service.calls.list(tenant)

@@ -131,7 +131,11 @@ class PendingToolCall:
         """Expire a call whose deadline has passed. Raises Conflict if it has not."""
         record = (await settle(self._rt, pending_id, Expire())).record
         if record.is_open and not record.late:
-            raise Conflict(f"{pending_id} is not past its deadline", code="NOT_EXPIRED")
+            raise Conflict(
+                f"{pending_id} is not past its deadline",
+                code="NOT_EXPIRED",
+                hint="cancel the call instead, or wait: a worker expires it in time",
+            )
         return call_json(self._rt, record)
 
     async def cancel(self, pending_id: str, *, by: str | None = None) -> Call:
@@ -162,7 +166,15 @@ def submit_command(result: str | Mapping[str, Any]) -> SubmitResult:
     if isinstance(result, str):
         return SubmitResult(result)
     if not isinstance(result, Mapping) or "output" not in result:
-        raise Refused("a result is text, or {title?, output, metadata?}", code="VALUE_INVALID")
+        raise Refused(
+            "a result is text, or {title?, output, metadata?}",
+            code="VALUE_INVALID",
+            hint='pass the text, or {"output": …} with any JSON value',
+        )
     if unknown := sorted(str(key) for key in result if key not in _RESULT_KEYS):
-        raise Refused(f"unknown keys in result: {', '.join(unknown)}", code="VALUE_INVALID")
+        raise Refused(
+            f"unknown keys in result: {', '.join(unknown)}",
+            code="VALUE_INVALID",
+            hint="a result has title, output and metadata; put other data into metadata",
+        )
     return SubmitResult(result["output"], result.get("title"), result.get("metadata"))

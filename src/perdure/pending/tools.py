@@ -128,7 +128,11 @@ class AsyncToolRegistry:
         """
         tool = self._tools.get(tool_id)
         if tool is None:
-            raise NotFound(f"Async tool not found: {tool_id}", code="ASYNC_TOOL_NOT_FOUND")
+            raise NotFound(
+                f"Async tool not found: {tool_id}",
+                code="ASYNC_TOOL_NOT_FOUND",
+                hint=f"register it first; registered are: {', '.join(self._tools) or 'none'}",
+            )
         content = json.dumps({"tool": tool_id, "input": tool.validate(json_object(input))})
         metadata: dict[str, Any] = {} if webhook_url is None else {"webhookURL": webhook_url}
         if not isinstance(timeout, EllipsisType):

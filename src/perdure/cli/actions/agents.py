@@ -118,7 +118,11 @@ async def _unfit_approved_calls(runtime: Runtime) -> AsyncIterator[dict[str, Any
 
 
 def _unknown_agent(agent: str) -> PerdureError:
-    return Refused(f"agent {agent!r} is not defined here", code="AGENT_UNKNOWN")
+    return Refused(
+        f"agent {agent!r} is not defined here",
+        code="AGENT_UNKNOWN",
+        hint="define it again, or add its name to the aliases of another agent",
+    )
 
 
 def _fit_problem(agent: ReadyAgent, name: str, args: dict[str, Any]) -> PerdureError | None:
@@ -126,7 +130,11 @@ def _fit_problem(agent: ReadyAgent, name: str, args: dict[str, Any]) -> PerdureE
     if tool is None and agent.problem is not None:
         return agent.problem
     if tool is None:
-        return Refused(f"agent {agent.name!r} has no tool {name!r}", code="TOOL_MISSING")
+        return Refused(
+            f"agent {agent.name!r} has no tool {name!r}",
+            code="TOOL_MISSING",
+            hint="give the agent this tool again, or deny the call",
+        )
     try:
         tool.validate(args)
     except PerdureError as error:

@@ -58,7 +58,9 @@ def _file(path: str) -> File:
         return File.read(Path(path))
     except OSError as error:
         raise Refused(
-            f"the file {path} cannot be read: {error.strerror}", code="FILE_INVALID"
+            f"the file {path} cannot be read: {error.strerror}",
+            code="FILE_INVALID",
+            hint="name a file that this user may read",
         ) from error
 
 

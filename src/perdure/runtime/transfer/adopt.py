@@ -37,7 +37,11 @@ class Adopted:
 async def adopt(store: Store, foreign: ForeignSession, names: SessionNames) -> Adopted:
     """Create the session, in one commit. Raises Refused, Conflict SESSION_EXISTS."""
     if not foreign.messages:
-        raise Refused("it contains no message", code="IMPORT_INVALID")
+        raise Refused(
+            "it contains no message",
+            code="IMPORT_INVALID",
+            hint="export the session again where it was written",
+        )
     check_tenant(names.tenant)
     check_id(names.session_id)
     check_id(names.agent, "agent name")

@@ -142,15 +142,23 @@ def _read(lines: Iterable[bytes]) -> _Archive:
             line = msgspec.json.decode(text, type=_ArchiveLine)
             bundle = _add_line(archive, bundle, line)
         except (msgspec.MsgspecError, UnicodeDecodeError, PerdureError, ValueError) as error:
-            raise Refused(f"line {number}: {error}", code="IMPORT_INVALID") from error
+            raise _invalid(f"line {number}: {error}") from error
     _check_complete(archive)
     _check_blobs(archive)
     return archive
 
 
+def _invalid(text: str) -> Refused:
+    return Refused(
+        text,
+        code="IMPORT_INVALID",
+        hint="nothing was imported; export the sessions again: perdure sessions export",
+    )
+
+
 def _check_complete(archive: _Archive) -> None:
     if not archive.sessions and not archive.pending:
-        raise Refused("there is no session in the file", code="IMPORT_INVALID")
+        raise _invalid("there is no session in the file")
     for bundle in archive.sessions.values():
         if not bundle.is_complete:
             raise Refused(
@@ -178,7 +186,7 @@ def _add_line(
     elif line.blob is not None:
         archive.blobs[line.blob] = _bytes(line.blob, line.data)
     elif bundle is None:
-        raise Refused("it comes before the first session; an export begins with one")
+        raise _invalid("it comes before the first session; an export begins with one")
     elif line.end is not None:
         _end_session(bundle, line)
     else:
@@ -188,7 +196,7 @@ def _add_line(
 
 def _end_session(bundle: _ArchivedSession, line: _ArchiveLine) -> None:
     if line.end != bundle.session_id or line.events != len(bundle.log):
-        raise Refused(
+        raise _invalid(
             f"{line.events} events of session {line.end!r} end here, and there are "
             f"{len(bundle.log)} of {bundle.session_id!r}"
         )
@@ -197,10 +205,10 @@ def _end_session(bundle: _ArchivedSession, line: _ArchiveLine) -> None:
 
 def _add_session(archive: _Archive, line: _ArchiveLine) -> _ArchivedSession:
     if line.perdure != FORMAT:
-        raise Refused(f"format {line.perdure} is unknown: a newer perdure wrote it")
+        raise _invalid(f"format {line.perdure} is unknown: a newer perdure wrote it")
     names = (check_tenant(line.tenant), check_id(line.session_id))
     if names in archive.sessions:
-        raise Refused(f"session {names[1]!r} is in the file twice")
+        raise _invalid(f"session {names[1]!r} is in the file twice")
     agent = check_id(line.agent, "agent name")
     queue = queues.check_queue(line.queue)
     bundle = archive.sessions[names] = _ArchivedSession(
@@ -211,9 +219,9 @@ def _add_session(archive: _Archive, line: _ArchiveLine) -> _ArchivedSession:
 
 def _add_event(bundle: _ArchivedSession, line: _ArchiveLine) -> None:
     if line.type is None or line.timestamp is None or line.seq is None:
-        raise Refused("neither a session nor an event")
+        raise _invalid("neither a session nor an event")
     if line.seq != len(bundle.log) + 1:
-        raise Refused(f"event {line.seq} instead of event {len(bundle.log) + 1}")
+        raise _invalid(f"event {line.seq} instead of event {len(bundle.log) + 1}")
     data = bytes(line.data)
     msgspec.json.decode(data, type=dict[str, msgspec.Raw])
     event = codec.decode(line.type, data)
@@ -225,9 +233,9 @@ def _bytes(name: str, text: msgspec.Raw) -> bytes:
     try:
         data = base64.b64decode(msgspec.json.decode(text, type=str), validate=True)
     except binascii.Error as error:
-        raise Refused(f"not base64: {error}") from error
+        raise _invalid(f"not base64: {error}") from error
     if content_digest(data) != name:
-        raise Refused(f"these are not the bytes of {name}")
+        raise _invalid(f"these are not the bytes of {name}")
     return data
 
 
@@ -236,10 +244,9 @@ def _check_blobs(archive: _Archive) -> None:
         for stamped in bundle.log:
             for digest in event_blobs(stamped.event):
                 if digest not in archive.blobs:
-                    raise Refused(
+                    raise _invalid(
                         f"event {stamped.seq} of session {bundle.session_id!r} has a file "
-                        f"{digest} that is missing",
-                        code="IMPORT_INVALID",
+                        f"{digest} that is missing"
                     )
 
 
@@ -258,7 +265,7 @@ async def _create(
     store: Store, bundle: _ArchivedSession, entries: Mapping[str, PendingRecord]
 ) -> ImportedSession:
     if not bundle.log:
-        raise Refused(f"session {bundle.session_id!r} has no events", code="IMPORT_INVALID")
+        raise _invalid(f"session {bundle.session_id!r} has no events")
     names = SessionNames(bundle.tenant, bundle.session_id, bundle.agent, bundle.queue)
     session = session_from_log(names, bundle.log, store.now())
     calls = [_complete_record(record, entries.get(record.id)) for record in session.calls]
