@@ -19,6 +19,10 @@ _FIELDS: Final[dict[DecisionKind, frozenset[str]]] = {
     "respond": frozenset({"output"}),
 }
 
+_HINT: Final = 'such as {"pendingID": "p_…", "decision": "approve"}'
+_EDIT_HINT: Final = 'add "args": {…}, or decide "approve" to run the call unchanged'
+_RESPOND_HINT: Final = 'add "output", the answer or the result instead of running the call'
+
 
 class PendingDecisionItem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The decision about one pending call."""
@@ -47,20 +51,21 @@ class PendingDecisionItem(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def _check_fields(self) -> None:
         defaults = {"args": None, "note": None, "reason": None, "output": UNSET}
         present = {name for name, value in defaults.items() if getattr(self, name) is not value}
+        if self.decision == "edit" and not self.args:
+            raise _invalid(self, "'edit' needs the arguments that it changes", _EDIT_HINT)
         present |= {"remember"} if self.remember else set()
         present |= {"allTools"} if self.all_tools else set()
-        required = {"edit": "args", "respond": "output"}.get(self.decision)
-        if required is not None and required not in present:
-            raise _invalid(self, f"{self.decision!r} needs {required}")
+        if self.decision == "respond" and "output" not in present:
+            raise _invalid(self, "'respond' needs output", _RESPOND_HINT)
         if wrong := sorted(present - _FIELDS[self.decision]):
             raise _invalid(self, f"{self.decision!r} does not take {wrong[0]}")
 
 
-def _invalid(item: PendingDecisionItem, text: str) -> Refused:
+def _invalid(item: PendingDecisionItem, text: str, hint: str = _HINT) -> Refused:
     return Refused(
         f"the decision about {item.pending_id}: {text}",
         code="VALUE_INVALID",
-        hint='such as {"pendingID": "p_…", "decision": "approve"}',
+        hint=hint,
         details={"pendingID": item.pending_id},
     )
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import UNSET
+
 from perdure.core.literals import DecisionKind, Role
 from perdure.core.log.events import Decision, StampedEvent
 from perdure.core.pending.answers import parse_answer
@@ -26,7 +28,7 @@ class ReplyDecision:
     args: Mapping[str, Any] | None = None
     reason: str | None = None
     note: str | None = None
-    output: Any = None
+    output: Any = UNSET
     remember: bool | str = False  # for the rest of the session
     all_tools: bool = False  # the rule may cover every tool
 
@@ -208,8 +210,8 @@ def _decision_command(decision: ReplyDecision, reply: Reply) -> Command:
             remember = (decision.remember, decision.all_tools, reply.role)
             return Deny(reply.by, reply.via, decision.reason or reply.text or None, *remember)
         case "respond":
-            output = reply.text if decision.output is None else decision.output
-            if output is None:
+            output = reply.text if decision.output is UNSET else decision.output
+            if output is None and decision.output is UNSET:
                 raise Refused(
                     "a respond decision needs an output",
                     code="VALUE_INVALID",

@@ -94,6 +94,8 @@ async def test_several_decisions_are_recorded_in_one_request(
         ({"decision": "respond", "output": "c"}, 400, "ANSWER_INVALID"),
         ({"decision": "approve"}, 409, "WRONG_KIND"),
         ({"decision": "respond"}, 400, "VALUE_INVALID"),
+        ({"decision": "edit"}, 400, "VALUE_INVALID"),
+        ({"decision": "edit", "args": {}}, 400, "VALUE_INVALID"),
         ({"decision": "deny", "output": "x"}, 400, "VALUE_INVALID"),
     ],
 )

@@ -266,6 +266,19 @@ async def test_an_edit_without_arguments_is_refused(
     assert ((await rt.session("s").get()).state, ran) == ("waiting", [])
 
 
+async def test_a_response_is_any_json_also_null(rt: Runtime, client: Client) -> None:
+    """S4.37"""
+    pending = await parked(rt)
+    task = {"taskID": (await rt.session("s").get()).task_id}
+    respond = {"kind": "respond", "pendingID": pending["question"]}
+    assert (await said(client, {**task, "decision": respond}, status=400))["code"] == (
+        "VALUE_INVALID"
+    )
+    assert (await said(client, {**task, "decision": {**respond, "output": None}}))["decided"]
+    settled = (await client.get(f"/pending/{pending['question']}")).json()
+    assert (settled["status"], settled["decision"].get("output")) == ("completed", None)
+
+
 async def test_if_several_wait_the_answer_names_one(rt: Runtime, client: Client) -> None:
     """C16"""
     pending = await parked(rt)

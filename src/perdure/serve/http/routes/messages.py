@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Response
-from msgspec import Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, field
 
 from perdure.core.conversation.display import display_pages
 from perdure.core.literals import DecisionKind
@@ -41,7 +41,7 @@ class DecisionIn(Struct, forbid_unknown_fields=True):
     args: dict[str, Any] | None = None
     reason: str | None = None
     note: str | None = None
-    output: Any = None
+    output: Any = UNSET
     remember: bool | str = False
     all_tools: bool = field(default=False, name="allTools")
 
