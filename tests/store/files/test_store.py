@@ -21,7 +21,17 @@ import pytest
 from perdure.app.layouts import SessionFiles
 from perdure.core.session.naming import session_stream
 from perdure.errors import Corrupt, Refused
-from perdure.store.base import DELETE, Put, Record, Slice, Unavailable, Unknown, Write
+from perdure.store.base import (
+    DELETE,
+    Gone,
+    NoStream,
+    Put,
+    Record,
+    Slice,
+    Unavailable,
+    Unknown,
+    Write,
+)
 from perdure.store.files.folder import Folder
 from perdure.store.files.layout import HEADS
 from perdure.store.files.store import FilesStore
@@ -124,6 +134,29 @@ async def test_a_file_goes_with_its_entry(tmp_path: Path) -> None:
     assert not (tmp_path / "s1").exists()
     assert names(tmp_path / "storage" / "session" / "shop") == []
     assert json.loads((tmp_path / "storage/pending_tool/index.json").read_text())["bySession"] == {}
+
+
+async def test_a_reader_of_all_streams_passes_one_that_is_erased_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = session_stream("", "s2")
+    async with opened(tmp_path) as store:
+        for stream in (S, other):
+            await store.commit([Write(stream, [USER, REPLY], create="session")])
+        read = store._read
+
+        async def erase_first(reading: Any) -> Any:
+            monkeypatch.setattr(store, "_read", read)
+            await store.commit([Write(S, erase=True)])
+            return await read(reading)
+
+        monkeypatch.setattr(store, "_read", erase_first)
+        feed = await store.tail("0")
+        assert [record.stream for record in feed.records] == [other, other]
+        await store.commit([Write(other, [USER])])
+        assert len((await store.tail(feed.cursor)).records) == 1
+        with pytest.raises((Gone, NoStream)):
+            await store.read(S)
 
 
 @pytest.mark.parametrize("harm", ["missing", "garbled"])

@@ -18,16 +18,18 @@ from typing import Any, Final, TypeVar
 import anyio
 from anyio import to_thread
 
-from perdure.errors import StoreError
+from perdure.errors import Corrupt, StoreError
 from perdure.store.base import (
     Census,
     Check,
     Clock,
     Entry,
     Feed,
+    Gone,
     Heads,
     Lease,
     Lost,
+    NoStream,
     Page,
     Put,
     Record,
@@ -403,6 +405,15 @@ class FilesStore:
     ) -> tuple[Record, ...]:
         if end <= after:
             return ()
+        try:
+            return await self._log_records(opened, stream, after, end)
+        except (Unavailable, Corrupt):
+            opened.folder.tables.stream(stream)  # raises if it was erased meanwhile
+            raise
+
+    async def _log_records(
+        self, opened: _Open, stream: str, after: int, end: int
+    ) -> tuple[Record, ...]:
         logs, spans = opened.folder.logs, opened.spans.get(stream)
         if spans is None or len(spans) < end:
             spans = await self._read(lambda: logs.spans(stream))
@@ -474,10 +485,19 @@ class FilesStore:
         for position in positions:
             by_stream.setdefault(position.stream, []).append(position.seq)
         records: dict[tuple[str, int], Record] = {}
+        erased: set[str] = set()
         for stream, seqs in by_stream.items():
-            for record in await self._records(opened, stream, seqs[0] - 1, seqs[-1]):
-                records[stream, record.seq] = record
-        return tuple(records[position.stream, position.seq] for position in positions)
+            try:
+                log_records = await self._records(opened, stream, seqs[0] - 1, seqs[-1])
+            except (Gone, NoStream):
+                erased.add(stream)
+                continue
+            records.update({(stream, record.seq): record for record in log_records})
+        return tuple(
+            records[position.stream, position.seq]
+            for position in positions
+            if position.stream not in erased
+        )
 
     async def census(self, kinds: Collection[str]) -> Census:
         """Count what exists at this moment."""
