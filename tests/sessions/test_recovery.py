@@ -249,15 +249,20 @@ async def test_without_a_list_there_are_none(manager: Manager) -> None:
             {"content": "partial", "exitCode": 1, "stderr": "segfault"},
             '{"content":"partial","exitCode":1,"stderr":"segfault"}',
         ),
+        ([], "[]"),
+        (None, ""),
     ],
 )
-async def test_all_data_of_a_result_reaches_the_model(told: Any, content: str) -> None:
-    """S2.30"""
+async def test_all_data_of_a_result_reaches_the_model(
+    told: Any, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S2.30 S2.35"""
     storage = InMemoryStorage()
     for stored in (user("Read"), call("c1"), result("c1", told)):
         await storage.append_event("s", stored)
     messages = await SimpleSessionManager(storage).recover_session("s")
     assert messages[-1]["content"][0]["content"] == content
+    assert not caplog.messages  # nothing had to be repaired
 
 
 async def test_a_recovered_response_has_no_keys_that_a_provider_refuses(

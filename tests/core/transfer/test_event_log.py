@@ -50,7 +50,8 @@ def test_calls_of_one_turn_stand_together_and_results_in_their_order() -> None:
         ({"content": {"n": 1}}, '{"content":{"n":1}}'),
         ([1, "ü"], '[1,"ü"]'),
         ([{"type": "text", "text": "x"}], [{"type": "text", "text": "x"}]),
-        (None, None),
+        ([], "[]"),
+        (None, ""),
     ],
 )
 def test_a_result_is_text_or_blocks_or_json(result: Any, content: Any) -> None:

@@ -206,7 +206,7 @@ class _AgentLog:
         block = {
             "type": "tool_result",
             "tool_use_id": data.get("toolCallId"),
-            "content": content if approval is None else preceded_by(approval, content or ""),
+            "content": content if approval is None else preceded_by(approval, content),
         }
         if _is_error(data):
             block["is_error"] = True
@@ -287,10 +287,12 @@ def _result(result: Any) -> Any:
     """
     if type(result) is dict and type(result.get("content")) is str and not result.keys() - _CONTENT:
         return result["content"]
+    if result is None:
+        return ""
     is_blocks = type(result) is list and all(
         type(block) is dict and type(block.get("type")) is str for block in result
     )
-    return result if result is None or is_blocks else to_text(result)
+    return result if result and is_blocks else to_text(result)
 
 
 def _is_error(data: dict[str, Any]) -> bool:
