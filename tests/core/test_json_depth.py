@@ -60,6 +60,15 @@ def test_a_value_may_be_as_deep_as_the_limit_and_no_deeper() -> None:
         check_body_depth(lists(MAX_DEPTH + ENVELOPE + 1).encode(), "the body")
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_that_json_does_not_have_is_refused_and_null_is_not(number: float) -> None:
+    """S0.8"""
+    for value in (number, [number], {"a": (1, {"b": number})}, {number}):
+        with pytest.raises(ValueError, match="is not a number of JSON"):
+            encode_value(value, "metadata")
+    assert encode_value({"a": [None, 1.5], "null": {}}, "metadata")
+
+
 def itself() -> dict[str, Any]:
     value: dict[str, Any] = {}
     value["self"] = value

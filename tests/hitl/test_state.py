@@ -233,6 +233,23 @@ async def test_every_wrong_shape_is_refused_or_makes_a_session_that_can_be_read(
     assert outcomes["restored"] > 100
 
 
+@pytest.mark.parametrize("data", [None, {}, 3])
+def test_what_is_neither_bytes_nor_text_is_refused_in_the_same_words(data: Any) -> None:
+    """S4.18"""
+    with pytest.raises(Refused, match=r"^failed to load execution state: ") as caught:
+        deserialize_execution_state(data)
+    assert (caught.value.code, bool(caught.value.hint)) == ("STATE_CORRUPT", True)
+
+
+@pytest.mark.parametrize("value", [object(), "\ud800"])
+def test_a_state_that_is_not_json_is_refused(value: Any) -> None:
+    """S4.18"""
+    call = ToolCall("c1", "refund", {"reason": value})
+    with pytest.raises(Refused, match=r"^the execution state is not JSON: ") as caught:
+        serialize_execution_state(replace(STATE, pending_tool_call=call))
+    assert caught.value.hint
+
+
 def test_a_state_needs_a_session() -> None:
     """S4.5"""
     with pytest.raises(Refused) as caught:

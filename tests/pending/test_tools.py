@@ -101,7 +101,10 @@ async def test_an_unknown_tool_is_not_found(registry: AsyncToolRegistry) -> None
     assert caught.value.message == "Async tool not found: none"
 
 
-@pytest.mark.parametrize("wrong", [{}, {"branch": 5}, [], {"branch": object()}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{}, {"branch": 5}, [], {"branch": object()}, {"branch": "x", "rate": float("nan")}],
+)
 async def test_wrong_input_starts_and_records_nothing(
     registry: AsyncToolRegistry, rt: Runtime, wrong: Any
 ) -> None:

@@ -43,9 +43,12 @@ def test_what_is_read_is_a_copy() -> None:
             [{**DIG, "status": "done"}],
             "the status of todo 1 must be one of pending, in_progress, completed",
         ),
+        (None, "todos must be a list"),
+        ("Dig", "todos must be a list"),
+        (DIG, "todos must be a list"),
     ],
 )
-def test_a_list_that_breaks_the_rules_is_refused(given: list[Any], why: str) -> None:
+def test_a_list_that_breaks_the_rules_is_refused(given: Any, why: str) -> None:
     """S2.61, SX.6"""
     todos = TodoManager()
     todos.update_todos([{**DIG, "content": "Kept"}])

@@ -6,6 +6,7 @@ below it, and what was stored before is reported as damaged instead of failing s
 """
 
 import re
+from math import isfinite
 from typing import Any, Final
 
 import msgspec
@@ -44,14 +45,30 @@ def check_body_depth(data: bytes, label: str) -> None:
 
 
 def encode_value(value: Any, label: str) -> bytes:
-    """Return a value as JSON. Raises Refused TOO_DEEP, TypeError or ValueError."""
+    """Return a value as JSON. Raises Refused TOO_DEEP, TypeError or ValueError.
+
+    JSON has no NaN and no infinity, which the encoder writes as null.
+    """
     try:
         data = msgspec.json.encode(value)
     except RecursionError as error:  # also a value that contains itself
         raise too_deep(label) from error
     if is_deeper(data, MAX_DEPTH):
         raise too_deep(label)
+    if b"null" in data and (number := _non_finite(msgspec.to_builtins(value))) is not None:
+        raise ValueError(f"{number} is not a number of JSON")
     return data
+
+
+def _non_finite(value: Any) -> float | None:
+    """Return the first number in a value that JSON does not have."""
+    if isinstance(value, float):
+        return None if isfinite(value) else value
+    if not isinstance(value, dict | list | tuple | set | frozenset):
+        return None
+    items = value.values() if isinstance(value, dict) else value
+    numbers = (_non_finite(item) for item in items)
+    return next((number for number in numbers if number is not None), None)
 
 
 def too_deep(label: str) -> Refused:

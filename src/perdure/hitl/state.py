@@ -114,21 +114,32 @@ def check_session_id(session_id: str) -> str:
 
 def serialize_execution_state(state: ExecutionState) -> bytes:
     """Return the state as JSON; the fields of the snapshot are written only inside it."""
-    data = msgspec.to_builtins(state)
+    try:
+        return msgspec.json.encode({"version": VERSION, **_plain_state(state)})
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Refused(
+            f"the execution state is not JSON: {error}",
+            code="VALUE_INVALID",
+            hint="use text, numbers, lists and objects in its messages and arguments",
+        ) from error
+
+
+def _plain_state(state: ExecutionState) -> dict[str, Any]:
+    data: dict[str, Any] = msgspec.to_builtins(state)
     for call in (data["pending_tool_call"], *data["reasoning_state"]["first_iteration_tool_calls"]):
         if call is not None and not call["redact"]:
             del call["redact"]
     for name in ("expired", "started_by"):
         if not data[name]:
             del data[name]
-    return msgspec.json.encode({"version": VERSION, **data})
+    return data
 
 
 def deserialize_execution_state(data: bytes | str) -> ExecutionState:
     """Return the state of some JSON. Raises Refused if it is damaged, or newer than this code."""
     try:
         value = msgspec.json.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError) as error:
         raise _broken(str(error)) from error
     return parse_state(value)
 

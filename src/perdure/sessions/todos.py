@@ -1,6 +1,6 @@
 """Todos of one agent, in memory: the session's events contain every list."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from perdure.core.session.todos import Todo, check_todos, recovered_todos
@@ -18,7 +18,8 @@ class TodoManager:
 
     def update_todos(self, todos: Iterable[Any]) -> list[dict[str, Any]]:
         """Replace the list and return it, with ids. Raises Refused."""
-        self._todos = check_todos(list(todos))
+        is_list = isinstance(todos, Iterable) and not isinstance(todos, str | Mapping)
+        self._todos = check_todos(list(todos) if is_list else todos)
         return self.get_todos()
 
     def set_todos(self, todos: object) -> None:
