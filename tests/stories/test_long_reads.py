@@ -19,7 +19,7 @@ from perdure.core.log.events import Assistant, StampedEvent, User
 from perdure.runtime.records import log as logs
 from perdure.runtime.records.entries import SessionRef
 from perdure.runtime.transfer import fork as forks
-from perdure.store.base import Slice
+from perdure.store.base import Heads, Slice
 from perdure.store.memory import MemoryStore
 from perdure.testing import ScriptedModel
 
@@ -157,7 +157,7 @@ class Forked(MemoryStore):
 
     waiting = most = 0
 
-    async def commit(self, *args: Any, **options: Any) -> dict[str, int]:
+    async def commit(self, *args: Any, **options: Any) -> Heads:
         self.waiting += 1
         self.most = max(self.most, self.waiting)
         await asyncio.sleep(0.01)
