@@ -156,13 +156,17 @@ def check_entries(manifest: Manifest) -> None:
         if problem is None and item.type == "file" and not _DIGEST.fullmatch(item.sha256):
             problem = "has no digest"
         if problem is not None:
-            raise Refused(f"{item.shown_name!a} {problem}", code="CHECKPOINT_INVALID")
+            raise _invalid(f"{item.shown_name!a} {problem}")
         paths.add(path)
         if item.type == "dir":
             folders.add(path)
     for digest in manifest.digests():
         if not _DIGEST.fullmatch(digest):
-            raise Refused(f"{digest!a} is not a digest", code="CHECKPOINT_INVALID")
+            raise _invalid(f"{digest!a} is not a digest")
+
+
+def _invalid(text: str) -> Refused:
+    return Refused(text, code="CHECKPOINT_INVALID", hint="restore the task from another checkpoint")
 
 
 def _name_problem(name: bytes, path: bytes) -> str | None:
