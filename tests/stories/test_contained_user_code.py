@@ -271,6 +271,36 @@ async def test_the_text_of_a_huge_exception_is_bounded(in_memory: MakeRuntime, k
     assert result.endswith("x… (20,000,000 characters; the rest is not recorded)")
 
 
+def noted() -> Exception:
+    error = ValueError("short")
+    error.add_note("n" * 1_000_000)
+    return error
+
+
+def caused() -> Exception:
+    error = ValueError("short")
+    error.__cause__ = ValueError("c" * 1_000_000)
+    return error
+
+
+def named() -> Exception:
+    kind: type[Exception] = type("N" * 1_000_000, (Exception,), {})
+    return kind("short")
+
+
+@pytest.mark.parametrize("make", [noted, caused, named])
+async def test_the_log_of_a_huge_exception_is_bounded(
+    in_memory: MakeRuntime, caplog: pytest.LogCaptureFixture, make: Callable[[], Exception]
+) -> None:
+    act = tool(raises_error(make()), name="act", description="Act.")
+    async with in_memory() as rt:
+        (result,) = await results(rt, act)
+    assert result.endswith(": short")
+    assert len(result) < 1_000
+    assert "tool act failed" in caplog.text
+    assert len(caplog.text) < 101_000
+
+
 def raises_error(error: Exception) -> Callable[[], NoReturn]:
     def act() -> NoReturn:
         raise error

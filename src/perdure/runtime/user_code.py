@@ -9,6 +9,7 @@ import asyncio
 import functools
 import opcode
 import signal
+import traceback
 import types
 from collections.abc import Coroutine, Generator, Iterator
 from contextvars import ContextVar, Token
@@ -18,7 +19,7 @@ from typing import Any, Final, Literal
 from perdure.core.text import storable_text
 
 MAX_ERROR_TEXT: Final = 100_000  # characters of an exception that are recorded
-MAX_LOGGED_TEXT: Final = 10_000
+MAX_NAME: Final = 200  # characters of the name of an exception's class
 _RAISE: Final = opcode.opmap["RAISE_VARARGS"]
 
 Kind = Literal["tool", "approval predicate", "instructions", "model", "validator", "hook"]
@@ -190,7 +191,7 @@ def error_text(error: BaseException) -> str:
         with CONTAINED:
             text = str(error)
     except Exception as failure:  # noqa: BLE001 - the user's __str__
-        return f"(its text cannot be read: {type(failure).__name__})"
+        return f"(its text cannot be read: {type(failure).__name__[:MAX_NAME]})"
     return bounded_text(text)
 
 
@@ -202,8 +203,12 @@ def bounded_text(text: str) -> str:
 
 
 def loggable(error: BaseException) -> BaseException | None:
-    """Return an error to log with its traceback; None if its text is too long for a log."""
-    return error if len(error_text(error)) < MAX_LOGGED_TEXT else None
+    """Return an error to log with its traceback; None if that is too long for a log.
+
+    The traceback also has the notes, causes and members of an error, each as long as it likes.
+    """
+    lines = traceback.format_exception(error)
+    return error if sum(map(len, lines)) < MAX_ERROR_TEXT else None
 
 
 def error_line(error: BaseException) -> str:
@@ -214,7 +219,7 @@ def error_line(error: BaseException) -> str:
     """
     if isinstance(error, UserCodeError) and error.__cause__ is not None:
         return error_line(error.__cause__)
-    name = type(error).__name__
+    name = type(error).__name__[:MAX_NAME]
     if isinstance(error, BaseExceptionGroup):
         count = f"{len(error.exceptions)} exceptions, first: " if len(error.exceptions) > 1 else ""
         return bounded_text(f"{name}: {count}{error_line(error.exceptions[0])}")
