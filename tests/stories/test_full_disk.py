@@ -2,6 +2,7 @@
 
 import random
 import resource
+import secrets
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -184,6 +185,25 @@ async def test_commits_without_a_known_outcome_fail_the_run_after_some_attempts(
         assert len(model.requests) == 1
         store.is_vague = False
         assert (await rt.session("s", agent=one).run("Go", key="k")).output == "Done."
+
+
+async def test_a_server_is_not_ready_on_a_full_disk_where_its_file_has_room(
+    small_disk: SmallDisk, client_of: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log of a SQLite file keeps its size when it is empty, so small commits succeed."""
+    monkeypatch.setattr(write_probe, "INTERVAL_S", 0.0)
+    path = small_disk.folder / "perdure.db"
+    async with Runtime(SqliteStore(path), agents=[Agent("a", model=ScriptedModel([]))]) as rt:
+        client = client_of(asgi(rt, auth=TOKENS))
+        await rt.session("s", agent="a").send(secrets.token_hex(40_000))
+        with sqlite3.connect(path) as connection:
+            connection.execute("PRAGMA wal_checkpoint(RESTART)")
+        connection.close()
+        assert (await client.get("/readyz")).status_code == 200
+        small_disk.fill()
+        assert (await client.get("/readyz")).status_code == 503
+        small_disk.free()
+        assert (await client.get("/readyz")).status_code == 200
 
 
 @pytest.mark.parametrize("scheme", ["sqlite:///", "files:"])

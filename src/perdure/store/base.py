@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -381,4 +381,13 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Finish the commits that were submitted and release everything; idempotent."""
+        ...
+
+
+@runtime_checkable
+class OnDisk(Protocol):
+    """Store whose small commits may succeed on a full disk, because they reuse space of a file."""
+
+    def free_bytes(self) -> int:
+        """Return the free space of its disk."""
         ...

@@ -6,9 +6,10 @@ from contextlib import suppress
 from typing import Final
 
 from perdure.errors import StoreError
-from perdure.store.base import Put, Store, VersionMoved, Write
+from perdure.store.base import OnDisk, Put, Store, Unavailable, VersionMoved, Write
 
 NAME: Final = "probe"  # of the stream and of its only entry
+MIN_FREE: Final = 64 * 2**10  # bytes of the disk: with less, only the smallest commits succeed
 INTERVAL_S: Final = 2.0  # a result is used for this long, so that callers cannot cause many commits
 
 
@@ -31,6 +32,7 @@ class WriteProbe:
 
     async def _commit(self) -> None:
         try:
+            self._check_space()
             entry = await self._store.get(NAME, NAME)
             version = 0 if entry is None else entry.version
             put = Put(NAME, NAME, version, NAME, "", None, b"%d" % self._store.now())
@@ -40,3 +42,7 @@ class WriteProbe:
         except StoreError as error:
             self._error = error
         self._checked_at = time.monotonic()
+
+    def _check_space(self) -> None:
+        if isinstance(self._store, OnDisk) and self._store.free_bytes() < MIN_FREE:
+            raise Unavailable("the disk of the store is full", hint="free some space")

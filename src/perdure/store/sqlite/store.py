@@ -1,6 +1,7 @@
 """The SQLite backend: one file, any number of processes, every acknowledged commit on disk."""
 
 import os
+import shutil
 import sqlite3
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
@@ -84,6 +85,10 @@ class SqliteStore:
     def path(self) -> Path:
         """The path of the file."""
         return self._path
+
+    def free_bytes(self) -> int:
+        """Return the free space of its disk."""
+        return shutil.disk_usage(self._path.parent).free
 
     async def open(self) -> None:
         """Create the file or bring its schema up to date, and start the writer."""
