@@ -20,7 +20,7 @@ from bench.report import Section, Table, number
 CONNECTIONS: Final = 64
 REQUESTS: Final = 6_400
 ROUNDS: Final = 5
-TARGET: Final = 0.5
+TARGET: Final = 1.0
 
 METHOD = f"""\
 `POST /async-tool/result` on {CONNECTIONS} persistent connections. Each request carries a token and

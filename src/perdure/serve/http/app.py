@@ -11,6 +11,7 @@ from perdure.core.roles import Principal
 from perdure.serve.http import errors, openapi
 from perdure.serve.http.auth import Authenticate, token_authenticator
 from perdure.serve.http.dependencies import AppState
+from perdure.serve.http.direct_routes import DirectRoutes
 from perdure.serve.http.middleware import App, RequestFilter, Rules
 from perdure.serve.http.routes import (
     agents,
@@ -62,4 +63,4 @@ def application(
     for router in ROUTERS:
         app.router.routes.extend(router.routes)
     service = service_of(rt)
-    return RequestFilter(app, rules, lambda: service.public_url)
+    return RequestFilter(DirectRoutes(app), rules, lambda: service.public_url)

@@ -13,9 +13,10 @@ from urllib.parse import unquote
 
 import anyio
 import msgspec
-from fastapi import Depends, Path, Request
+from fastapi import Depends, Header, Path, Request
 from msgspec import Struct
 from pydantic import AfterValidator
+from starlette.requests import ClientDisconnect
 
 from perdure.app import Runtime, is_open, service_of, tenant_of
 from perdure.core.literals import Role
@@ -26,7 +27,7 @@ from perdure.errors import NotAllowed, NotFound, PerdureError
 from perdure.runtime.sessions.service import Service
 from perdure.serve.http.auth import LOCAL, SIGNED, Authenticate, is_forwarded
 from perdure.serve.http.errors import not_authenticated, rate_limited, too_many_bodies
-from perdure.serve.http.middleware import BODY_SHARE
+from perdure.serve.http.middleware import BODY_SHARE, Receive
 from perdure.serve.http.responses import decode_body
 from perdure.serve.http.schemas import ID_PATTERN
 from perdure.serve.http.sse import Hub
@@ -39,7 +40,16 @@ _VIA: Final = {LOCAL: "http", SIGNED: "webhook"}  # principals without a token
 
 # An id in a path; the request filter leaves "/" and "%" in it quoted.
 _ID: Final[dict[str, Any]] = {"minLength": 1, "maxLength": MAX_ID, "pattern": ID_PATTERN}
-Id = Annotated[str, Path(max_length=2000, json_schema_extra=_ID), AfterValidator(unquote)]
+MAX_QUOTED_ID: Final = 2_000
+Id = Annotated[str, Path(max_length=MAX_QUOTED_ID, json_schema_extra=_ID), AfterValidator(unquote)]
+KEY_HEADER: Final = "Idempotency-Key"
+Key = Annotated[
+    str | None,
+    Header(
+        alias=KEY_HEADER,
+        description="The message key: a message with the same key is recorded once.",
+    ),
+]
 # Read without the framework because every request may have it: FastAPI would take longer for it
 # than everything else that creates a scope.
 TENANT: Final[dict[str, Any]] = {
@@ -152,8 +162,20 @@ class RequestScope:
     async def read_body(self, body_type: type[T], *, empty: T | None = None) -> T:
         """Return the decoded body, or `empty` if the request has no body. Raises Refused."""
         raw = self.request.scope.get(_BODY)
-        raw = await self.request.body() if raw is None else raw
+        raw = await _read_all(self.request.receive) if raw is None else raw
         return empty if empty is not None and not raw else decode_body(raw, body_type)
+
+
+async def _read_all(receive: Receive) -> bytes:
+    """Read the whole body, which the request filter limits. Raises ClientDisconnect."""
+    pieces: list[bytes] = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        pieces.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +192,8 @@ class Requires:
             raise not_authenticated(
                 has_token="authorization" in request.headers, is_forwarded=is_forwarded(request)
             )
-        tenant = request.query_params.get("tenant")
+        # Most requests have no query; parsing one takes as long as the check of the token.
+        tenant = request.query_params.get("tenant") if request.scope["query_string"] else None
         scope = RequestScope(
             request, app_state, principal, _visible_tenant(app_state, principal, tenant)
         )
@@ -211,6 +234,7 @@ Administers = Annotated[RequestScope, Depends(Requires(Permit.ADMIN))]
 logger = logging.getLogger("perdure")
 
 _SIGNATURE_HEADERS: Final = (webhooks.PLAIN, webhooks.STANDARD)
+_SIGNATURE_HEADER_NAMES: Final = frozenset(name.encode() for name in _SIGNATURE_HEADERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +251,7 @@ class RequiresSignature(Requires):
     async def __call__(self, request: Request) -> RequestScope:
         """Return the scope. Raises NotAllowed, NotFound, PerdureError NOT_OPEN."""
         app_state = get_app_state(request)
-        is_signed = any(name in request.headers for name in _SIGNATURE_HEADERS)
+        is_signed = any(name in _SIGNATURE_HEADER_NAMES for name, _ in request.scope["headers"])
         if is_signed or (self.always and await _is_signature_required(request, app_state)):
             await _check_signature(request, app_state)
             return RequestScope(request, app_state, SIGNED, tenant_of(app_state.runtime))

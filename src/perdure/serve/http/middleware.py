@@ -111,6 +111,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 BODY_SHARE: Final = "perdure.body_share"  # in a scope: the share of the request in the budget
+ROUTE_PATH: Final = "perdure.route_path"  # in a scope: the path without that of a mount
 PAGES: Final = ("", "sessions", "pending", "tasks")  # first parts of paths with an HTML page
 _ALWAYS: Final = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 _VARY: Final = (b"vary", b"Accept")
@@ -262,7 +263,7 @@ def _route_scope(scope: Scope) -> tuple[Scope, bool]:
     is_page = method == "GET" and first.removesuffix(".json") in PAGES
     if is_page:
         inside = inside.removesuffix(".json")
-    return {**scope, "path": root + inside, "method": method}, is_page
+    return {**scope, "path": root + inside, ROUTE_PATH: inside, "method": method}, is_page
 
 
 def _decode_part(part: bytes) -> str:

@@ -43,7 +43,7 @@ def app(rt: Runtime) -> Any:
 
 
 def hub_of(app: Any) -> sse.Hub:
-    found: sse.Hub = app._app.state.shared.hub
+    found: sse.Hub = app._app._app.state.shared.hub
     return found
 
 
@@ -338,7 +338,7 @@ async def test_two_hundred_readers_cost_one_reader_of_the_feed(
                 readers.append(reader)
                 await done.wait()
 
-        asgi_without_limit = app._app
+        asgi_without_limit = app._app._app
         for _ in range(200):
             tasks.start_soon(follow)
         while len(readers) < 200:

@@ -19,10 +19,9 @@ from perdure.runtime.records.entries import SessionEntry, SessionRef
 from perdure.runtime.records.log import PAGE
 from perdure.runtime.sessions.replies import Reply, ReplyDecision, check_context, settle_by_reply
 from perdure.serve.http.content import ContentIn, plain_text, store_content
-from perdure.serve.http.dependencies import Decides, Id, Reads, RequestScope
+from perdure.serve.http.dependencies import Decides, Id, Key, Reads, RequestScope
 from perdure.serve.http.responses import request_body, responses
 from perdure.serve.http.routes.sessions import (
-    Key,
     driven_response,
     find_entry,
     new_message,

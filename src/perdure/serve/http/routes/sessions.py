@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
 from msgspec import Meta, Struct, field
 
 from perdure.core.literals import RunState
@@ -28,20 +28,13 @@ from perdure.serve.http.content import (
     store_content,
 )
 from perdure.serve.http.cursors import Cursor, decode_cursor, encode_cursor
-from perdure.serve.http.dependencies import Administers, Id, Operates, Reads, RequestScope
+from perdure.serve.http.dependencies import Administers, Id, Key, Operates, Reads, RequestScope
 from perdure.serve.http.responses import json_response, request_body, responses
 from perdure.serve.http.schemas import DELETED, SESSION, SESSIONS, By, IdText, Wait, wait_seconds
 
 router = APIRouter(tags=["sessions"])
 
 Name = Annotated[str, Query(max_length=200)]
-Key = Annotated[
-    str | None,
-    Header(
-        alias="Idempotency-Key",
-        description="The message key: a message with the same key is recorded once.",
-    ),
-]
 Digest = Annotated[str, Path(pattern="^sha256:[0-9a-f]{64}$")]
 
 _METADATA: Final = "metadata."
