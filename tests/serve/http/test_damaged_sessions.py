@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.support.shop import ran
 from perdure import Agent, Runtime, asgi, tool
 from perdure.cli.root import cli
 from perdure.errors import Corrupt
+from perdure.runtime.records import verification
 from perdure.store.base import Slice
 from perdure.store.memory import MemoryStore
 from perdure.testing import ManualClock, ScriptedModel
@@ -249,4 +251,38 @@ async def test_a_log_is_read_completely_once_for_many_commands() -> None:
         head = max(store.seqs)
         assert store.seqs == list(range(1, head + 1))
         await rt.submit_result(ids["tool"], "done")
-        assert store.seqs[head:] == [head + 1, head + 2]
+        assert store.seqs[head:] == []  # this process has written what is newer
+
+
+async def test_results_that_arrive_at_once_share_one_read_of_the_log() -> None:
+    """Also where reading waits for a server, and all of them begin before the first has read."""
+
+    class SlowStore(_CountingStore):
+        async def read(self, stream: str, after: int = 0, limit: int | None = None) -> Slice:
+            await anyio.lowlevel.checkpoint()
+            return await super().read(stream, after, limit)
+
+    store = SlowStore()
+    async with Runtime(store, agents=[agent()]) as rt:
+        ids = await parked(rt)
+        store.seqs.clear()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(rt.respond, ids["question"], "red", by="ana"))
+            tasks.start_soon(partial(rt.submit_result, ids["tool"], "done"))
+            tasks.start_soon(partial(rt.deny, ids["approval"], by="ana"))
+        assert store.seqs == list(range(1, len(store.seqs) + 1))
+
+
+async def test_damage_that_another_process_reports_ends_the_trust_in_a_log(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its report is newer than what was read, and makes everything be read again."""
+    monkeypatch.setattr(verification, "FRESH_S", 0.0)
+    async with opened(database) as rt, opened(database) as other:
+        ids = await parked(rt)
+        await rt.respond(ids["question"], "red", by="ana")
+        set_data(database, b"{")
+        with pytest.raises(Corrupt):
+            await other.approve(ids["approval"], by="ana")
+        with pytest.raises(Corrupt):
+            await rt.submit_result(ids["tool"], "done")

@@ -165,7 +165,8 @@ class PendingInbox:
         except (NoStream, Gone) as error:
             name = next((e.record.id for e, _ in batch if e.stream == error.stream), "")
             raise pending_not_found(name) from error
-        for stream in facts:
+        for stream, added in facts.items():
+            self._verifier.extend(stream, len(added), heads[stream])
             self._cache.remove(stream)
             self._cache.notify(stream, heads[stream])
         return True
@@ -190,6 +191,7 @@ class PendingInbox:
             return False
         except (NoStream, Gone) as error:
             raise pending_not_found(entry.record.id) from error
+        self._verifier.extend(stream, len(records), heads[stream])
         if others:
             self._cache.remove(stream)
         pending = {entry.record.id: settled if outcome.record.is_open else None}

@@ -1,8 +1,10 @@
 """Verification that the log of a session can be read, before a command changes the session."""
 
+import asyncio
 import time
 from contextlib import suppress
 from typing import Final, NamedTuple
+from weakref import WeakValueDictionary
 
 from perdure.core.log import events
 from perdure.core.session import naming as index
@@ -13,27 +15,32 @@ from perdure.runtime.records.log import as_record, check_end, decode_record
 from perdure.store.base import Gone, NoStream, Record, Slice, Store, StoreRefusal, Write
 
 TRUST_S: Final = 10.0  # how long a log that was read completely is not read again
+FRESH_S: Final = 0.02  # how long nothing is read again: about as long as the commit itself takes
 MAX_STREAMS: Final = 1_000
 _PAGE: Final = 1_000  # records per read
 
 
 class _VerifiedLog(NamedTuple):
+    """Log that was read completely; the instants are monotonic."""
+
     head: int
-    until: float  # monotonic
+    until: float
+    fresh_until: float
 
 
 class LogVerifier:
     """Reads a log from the store, not from the cache, before a command is accepted.
 
     A command that no driver could act on must be refused while nothing is consumed. A complete
-    read counts for a few seconds, in which only newer records are read: ten thousand results of
-    one turn must not read its log ten thousand times.
+    read counts for a few seconds, in which only newer records are read, and those not more often
+    than commits take: ten thousand results of one turn must not read its log ten thousand times.
     """
 
     def __init__(self, store: Store, cache: SessionCache) -> None:
         self._store = store
         self._cache = cache
         self._verified: dict[str, _VerifiedLog] = {}  # by stream, oldest first
+        self._reading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def verify(self, stream: str) -> None:
         """Mark the session as failed and raise Corrupt if its log cannot be read."""
@@ -43,15 +50,41 @@ class LogVerifier:
         except Corrupt as error:
             raise await self.fail_session(stream, error) from error
 
+    def extend(self, stream: str, added: int, head: int) -> None:
+        """Count records that this process has committed as read, if they follow what was read."""
+        verified = self._verified.get(stream)
+        if verified is not None and verified.head + added == head:
+            self._verified[stream] = verified._replace(head=head)
+
     async def _read(self, stream: str) -> None:
-        now, verified = time.monotonic(), self._verified.pop(stream, None)
-        if verified is not None and now < verified.until:
-            tail = await self._read_from(stream, verified.head)
-            if tail is not None:
-                self._verified[stream] = _VerifiedLog(tail, verified.until)
-                return
-        head = await self._read_from(stream, 0, least=await self._least(stream))
-        self._verified[stream] = _VerifiedLog(head or 0, now + TRUST_S)
+        if await self._read_tail(stream):
+            return
+        # Many results of one turn arrive at once: the first of them reads the log for all.
+        lock = self._reading.setdefault(stream, asyncio.Lock())
+        async with lock:
+            if not await self._read_tail(stream):
+                now = time.monotonic()
+                head = await self._read_from(stream, 0, least=await self._least(stream))
+                self._keep(stream, _VerifiedLog(head or 0, now + TRUST_S, now + FRESH_S))
+
+    async def _read_tail(self, stream: str) -> bool:
+        """Read only what is newer; False if the log was not read completely a short time ago."""
+        verified, now = self._verified.get(stream), time.monotonic()
+        if verified is None or now >= verified.until:
+            return False
+        if now < verified.fresh_until:
+            return True
+        head = await self._read_from(stream, verified.head)
+        if head is None:
+            self._verified.pop(stream, None)
+            return False
+        self._keep(stream, _VerifiedLog(head, verified.until, now + FRESH_S))
+        return True
+
+    def _keep(self, stream: str, verified: _VerifiedLog) -> None:
+        """Keep the newest of what concurrent callers have read."""
+        known = self._verified.pop(stream, None)
+        self._verified[stream] = verified if known is None else max(known, verified)
         while len(self._verified) > MAX_STREAMS:
             del self._verified[next(iter(self._verified))]
 
