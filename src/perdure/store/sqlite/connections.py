@@ -70,6 +70,7 @@ class SqliteConnections:
             target=self._run_watcher, name="perdure-watch", daemon=True
         )
         self._closing = False
+        self._is_wake_due = False
 
     def start(self) -> None:
         """Start the threads."""
@@ -102,8 +103,16 @@ class SqliteConnections:
     def write(self, command: Command) -> asyncio.Future[CommandResult]:
         """Submit a command; the future has its result, or its error, once it is durable."""
         result: asyncio.Future[CommandResult] = self._loop.create_future()
-        self._writer.submit((command, result))
+        self._writer.queue((command, result))
+        if not self._is_wake_due:
+            # After this round of the loop: what its other tasks submit shares the sync.
+            self._is_wake_due = True
+            self._loop.call_soon(self._wake_writer)
         return result
+
+    def _wake_writer(self) -> None:
+        self._is_wake_due = False
+        self._writer.wake()
 
     async def query(self, query: Query[T]) -> T:
         """Run a query: in the event loop if it is small, else in a thread."""

@@ -66,7 +66,7 @@ class SqliteWriter:
         self._connection: sqlite3.Connection | None = None
         self._commands: CommandExecutor | None = None
         self._jobs: deque[Job] = deque()
-        # Released when a job is queued, acquired by the thread: the cheapest wake-up of a thread.
+        # Released when jobs are queued, acquired by the thread: the cheapest wake-up of a thread.
         self._no_jobs = threading.Lock()
         self._no_jobs.acquire()
         self._stopping = False
@@ -81,8 +81,8 @@ class SqliteWriter:
         """Start the thread."""
         self._thread.start()
 
-    def submit(self, job: Job) -> None:
-        """Queue a job; call it in the event loop's thread.
+    def queue(self, job: Job) -> None:
+        """Queue a job, which `wake` lets the writer take; call it in the event loop's thread.
 
         Heartbeats are first: long commits before them could take longer than a lease.
         """
@@ -90,6 +90,9 @@ class SqliteWriter:
             self._jobs.appendleft(job)
         else:
             self._jobs.append(job)
+
+    def wake(self) -> None:
+        """Let the writer take the queued jobs; call it in the event loop's thread."""
         if self._no_jobs.locked():
             self._no_jobs.release()
 
