@@ -106,7 +106,6 @@ async def test_a_decision_is_the_same_as_through_the_framework(
 async def test_a_route_that_fails_unexpectedly_reveals_nothing(
     rt: Runtime, client_of: MakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SX"""
 
     async def broken(*_: Any) -> None:
         raise ZeroDivisionError("secret")

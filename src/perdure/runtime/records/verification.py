@@ -83,8 +83,8 @@ class LogVerifier:
 
     def _keep(self, stream: str, verified: _VerifiedLog) -> None:
         """Keep the newest of what concurrent callers have read."""
-        known = self._verified.pop(stream, None)
-        self._verified[stream] = verified if known is None else max(known, verified)
+        previous = self._verified.pop(stream, None)
+        self._verified[stream] = verified if previous is None else max(previous, verified)
         while len(self._verified) > MAX_STREAMS:
             del self._verified[next(iter(self._verified))]
 

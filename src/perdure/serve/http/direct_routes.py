@@ -59,11 +59,11 @@ class DirectRoutes:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        found = self._find(scope) if scope["type"] == "http" else None
-        if found is None:
+        choice = self._find(scope) if scope["type"] == "http" else None
+        if choice is None:
             await self._app(scope, receive, send)
             return
-        direct, quoted = found
+        direct, quoted = choice
         scope["app"], scope["path_params"] = self._app, quoted
         response = await direct.respond(Request(scope, receive, send), quoted)
         await response(scope, receive, send)
