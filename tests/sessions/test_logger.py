@@ -1,10 +1,12 @@
 """The logger: one event per call of a method, written when there is time."""
 
 import asyncio
+import json
 import logging
 import subprocess
 import sys
 import uuid
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -205,3 +207,64 @@ def test_a_storage_that_hangs_does_not_hang_the_exit(
     log.log_user_message("x")
     asyncio.run(log.write_rest())
     assert "1 events of session s were not written at exit" in caplog.text
+
+
+class Exiting:
+    """A storage whose methods end the program."""
+
+    async def append_event(self, session_id: str, event: Any) -> None:
+        raise SystemExit(3)
+
+    async def read_events(self, session_id: str) -> list[Any]:
+        raise SystemExit(3)
+
+    async def session_exists(self, session_id: str) -> bool:
+        return False
+
+
+async def test_a_storage_that_exits_ends_no_program(caplog: pytest.LogCaptureFixture) -> None:
+    """S2.21, S2.23"""
+    log = EventLogger(Exiting(), "s")
+    log.log_user_message("hi")
+    await log.flush()
+    assert "an event of session s was not written" in caplog.text
+
+
+class Silent(Exception):
+    """An exception without a text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+async def test_an_error_whose_text_cannot_be_read_is_logged(log: EventLogger) -> None:
+    """S2.21"""
+    log.log_agent_error("a", Silent())
+    log.log_tool_error("a", "t", "c", Silent())
+    agent, call = await written(log)
+    assert agent["data"]["error"] == "(its text cannot be read: RuntimeError)"
+    assert call["data"]["result"] == "Silent: (its text cannot be read: RuntimeError)"
+
+
+async def test_an_event_is_as_it_was_when_it_was_logged(log: EventLogger) -> None:
+    """S2.21: the caller may use its objects again before the event is written."""
+    params: dict[str, Any] = {"path": "a.txt", "on": date(2026, 1, 2)}
+    log.log_tool_call("a", "read", params, metadata=params)
+    params["path"] = "b.txt"
+    (event,) = await written(log)
+    expected = {"path": "a.txt", "on": "2026-01-02"}
+    assert (event["data"]["params"], event["metadata"]) == (expected, expected)
+
+
+async def test_a_storage_of_ones_own_gets_events_as_json() -> None:
+    """S2.25: it may write them with `json.dumps`."""
+    lines: list[str] = []
+
+    class Lines(InMemoryStorage):
+        async def append_event(self, session_id: str, event: Any) -> None:
+            lines.append(json.dumps(event))
+
+    log = EventLogger(Lines(), "s")
+    log.log_tool_call("a", "read", {"on": date(2026, 1, 2), "of": {1, 2}})
+    await log.flush()
+    assert json.loads(lines[0])["data"]["params"] == {"on": "2026-01-02", "of": [1, 2]}

@@ -160,6 +160,31 @@ async def test_nothing_runs_on_an_intent_that_the_storage_never_stores(
         assert len(shop.stored) <= max(effects, 1), position
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()])
+@pytest.mark.parametrize("at", [1, 3, 5])
+async def test_a_storage_that_exits_ends_neither_the_program_nor_the_session(
+    at: int, error: BaseException
+) -> None:
+    """S2.23"""
+
+    class Exiting(OwnStorage):
+        async def append_event(self, session_id: str, event: Any) -> None:
+            if self.appends + 1 == at:
+                self.appends += 1
+                raise error
+            await super().append_event(session_id, event)
+
+    storage = Exiting()
+    shop = Shop(storage)
+    agent, _ = shop.agent()
+    system = await system_on(storage, agent)
+    if at == 1:  # a message is not tried again
+        with pytest.raises(StoreError, match=type(error).__name__):
+            await system.executor.execute("payer", "Pay")
+    result = await system.executor.execute("payer", "Pay")
+    assert (result.state, result.output, len(shop.stored)) == ("completed", "Paid.", 1)
+
+
 async def test_a_call_that_waits_still_waits_in_another_system() -> None:
     """S2.43"""
     storage = InMemoryStorage()

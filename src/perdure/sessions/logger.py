@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Final
 
+from perdure.runtime.user_code import CONTAINED, error_line, error_text
 from perdure.sessions.event_values import event_value
 from perdure.sessions.storage import SessionStorage
 from perdure.store.base import Clock, WallClock
@@ -92,7 +93,7 @@ class EventLogger:
         self, agent: str, tool: str, tool_id: str, error: BaseException | str
     ) -> None:
         """Log the error of a tool."""
-        text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        text = error if isinstance(error, str) else error_line(error)
         call_id = self._close_call(agent, tool, tool_id)
         self._log("tool_result", {"toolCallId": call_id, "result": text, "isError": True})
 
@@ -131,7 +132,8 @@ class EventLogger:
 
     def log_agent_error(self, agent: str, error: BaseException | str) -> None:
         """Log the error of an agent."""
-        self._log("agent_error", {"agent": agent, "error": str(error)})
+        text = error_text(error) if isinstance(error, BaseException) else error
+        self._log("agent_error", {"agent": agent, "error": text})
 
     def log_todo_update(self, todos: Sequence[Any]) -> None:
         """Log a new list of todos; for people, not used for recovery."""
@@ -159,8 +161,9 @@ class EventLogger:
     ) -> None:
         event: Event = {"type": kind, "timestamp": self._clock.now(), "data": data}
         if metadata:
-            event["metadata"] = dict(metadata)
-        self._queue.append(event)
+            event["metadata"] = metadata
+        # As JSON now: the caller may change its objects before the event is written.
+        self._queue.append(event_value(event))
         _unwritten.add(self)
         try:
             self._start_writer()
@@ -200,7 +203,8 @@ class EventLogger:
         while self._queue:
             self._is_uncertain = True
             try:
-                await self.storage.append_event(self.session_id, self._queue[0])
+                with CONTAINED:
+                    await self.storage.append_event(self.session_id, self._queue[0])
             except Exception:
                 logger.exception("an event of session %s was not written", self.session_id)
             self._queue.popleft()
@@ -210,8 +214,9 @@ class EventLogger:
     async def _drop_written(self) -> None:
         """Drop the first event if it was written although the writer was cancelled."""
         try:
-            stored = await self.storage.read_events(self.session_id)
-            if event_value(self._queue[0]) in stored[-_RECENT:]:
+            with CONTAINED:
+                stored = await self.storage.read_events(self.session_id)
+            if self._queue[0] in stored[-_RECENT:]:
                 self._queue.popleft()
         except Exception:
             logger.exception("the events of session %s cannot be read", self.session_id)

@@ -30,6 +30,7 @@ from perdure.runtime.sessions.service import Service
 from perdure.runtime.transfer.adopt import store_files
 from perdure.runtime.transfer.create import SessionNames, session_from_log
 from perdure.runtime.transfer.exports import event_blobs
+from perdure.runtime.user_code import CONTAINED, error_line
 from perdure.sessions.storage import SessionStorage
 from perdure.store.base import Record, Unavailable
 from perdure.store.judge import Changes
@@ -149,14 +150,15 @@ class RecordedSession:
             if parse_session_stream(stream) == address
         ]
         try:
-            for seq, at, record in records:
-                await self._append(seq, at, record, records[-1][0])
-            if records and isinstance(self._storage, BufferedStorage):
-                await self._storage.flush()
+            with CONTAINED:
+                for seq, at, record in records:
+                    await self._append(seq, at, record, records[-1][0])
+                if records and isinstance(self._storage, BufferedStorage):
+                    await self._storage.flush()
         except Exception as error:  # a user's code
             raise Unavailable(
                 f"the storage did not store an event of session {self._session_id!r}: "
-                f"{type(error).__name__}: {error}",
+                f"{error_line(error)}",
                 hint="nothing was run that is not stored; call execute() again when it works",
             ) from error
         self._appended.clear()
