@@ -35,6 +35,9 @@ async def test_a_runtime_that_is_not_open_says_how_to_open_it(
     with pytest.raises(PerdureError, match="not open") as error:
         await rt.session("s", agent="a").run("Go")
     assert "async with" in (error.value.hint or "")
+    with pytest.raises(PerdureError, match="the runtime is not open") as error:
+        await rt.work()
+    assert "async with" in (error.value.hint or "")
     async with asyncio.timeout(10), rt:
         assert (await rt.session("s", agent="a").run("Go")).output == "one"
 

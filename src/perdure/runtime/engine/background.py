@@ -34,7 +34,7 @@ class BackgroundTask:
     def __init__(self, resources: Resources, heartbeat: Work, drain: Work, cancel: Work) -> None:
         self.feed = FeedReader(resources.store, resources.cache)
         self.is_running = False
-        self.is_closing = False  # or closed
+        self.is_closing = True  # or closed, or not open yet
         self._bus = resources.bus
         self._watchdog = Watchdog()
         self._heartbeat = heartbeat
@@ -53,11 +53,13 @@ class BackgroundTask:
         self.feed.reset()
 
     def start(self) -> None:
-        """Start the loops, once. Raises StoreError after a close or a failure."""
+        """Start the loops, once. Raises StoreError unless open, and after a failure."""
         if self.is_running:
             return
         if self.is_closing:
-            raise StoreError("the runtime is closed")
+            raise StoreError(
+                "the runtime is not open", hint="open it first: async with Runtime(…) as rt"
+            )
         if self._main is not None:
             raise StoreError("the runtime's background task has failed")
         self.is_running = True
