@@ -132,9 +132,11 @@ def _wait_lines(snapshot: SessionSnapshot, due: int | None, *commands: str) -> L
     if due is None or due - snapshot.now < SHOW_WAIT_FROM_MS:
         return [f"{snapshot.name} is {snapshot.session['state']}."]
     wait = age(due - snapshot.now)
-    if snapshot.session["state"] == "running":
+    # A message that was recorded while the clock was ahead is due at its own instant.
+    if snapshot.session["updatedAt"] <= snapshot.now:
+        head = f"{snapshot.name} is {snapshot.session['state']}, but the process that drove it"
         return [
-            f"{snapshot.name} is running, but the process that drove it has stopped.",
+            f"{head} has stopped.",
             f"  A worker tries again in {wait}: the pause grows with each process that stops.",
             *commands,
         ]
