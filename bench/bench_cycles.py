@@ -18,6 +18,7 @@ from bench.contenders import (
     ALL,
     FLOOR,
     LANGGRAPH,
+    LANGGRAPH_THREADS,
     OURS,
     QUICK,
     Contender,
@@ -193,13 +194,18 @@ def _findings(all_results: AllResults) -> list[str]:
     """Return one line per target, met or missed."""
     ours = all_results.get(OURS, CycleResults())
     findings = []
-    theirs = all_results.get(LANGGRAPH, CycleResults()).median("cycles_s", 64)
     rate = ours.median("cycles_s", 64)
-    if rate and theirs:
-        findings.append(
-            _target_ratio("cycles/s at 64 compared with LangGraph, sync", rate / theirs, 20, "x")
-        )
-    findings.append(_target("CPU ms per cycle at 64", ours.median("cpu_ms", 64), 0.8))
+    for contender, least in ((LANGGRAPH, 20), (LANGGRAPH_THREADS, 10)):
+        theirs = all_results.get(contender, CycleResults()).median("cycles_s", 64)
+        if rate and theirs:
+            name = f"cycles/s at 64 compared with {contender.name}"
+            findings.append(_target_ratio(name, rate / theirs, least, "x"))
+    cpu = ours.median("cpu_ms", 64)
+    findings.append(_target("CPU ms per cycle at 64", cpu, 0.9))
+    bare_cpu = all_results.get(FLOOR, CycleResults()).median("cpu_ms", 64)
+    if cpu and bare_cpu:
+        name = "CPU per cycle at 64 compared with four bare commits"
+        findings.append(_target(name, cpu / bare_cpu, 2))
     findings.append(_target("fsyncs per cycle at 1", ours.fsyncs.get(1), 4))
     findings.append(_target("fsyncs per cycle at 64", ours.fsyncs.get(64), 0.5))
     commit = all_results.get(FLOOR, CycleResults()).median("submitted_ms", 1)

@@ -16,6 +16,7 @@ from bench.report import Section, Table, number
 
 from perdure.core.log import codec
 from perdure.store.base import Record, Write
+from perdure.store.sqlite.packed_data import unpack
 from perdure.store.sqlite.store import SqliteStore
 
 MESSAGES = (2_000, 20_000)
@@ -72,7 +73,7 @@ def _read(folder: Path) -> None:
     db = sqlite3.connect(folder / "perdure.db")
     rows = db.execute("select seq, type, at, data from record order by sid, seq").fetchall()
     for _, kind, _, data in rows:
-        codec.decode(kind, data)
+        codec.decode(kind, unpack(data) or b"")
     db.close()
 
 

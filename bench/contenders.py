@@ -47,10 +47,18 @@ LANGGRAPH = Contender(
     "sync",
     'AsyncSqliteSaver, `durability="sync"`: its most durable setting',
 )
+LANGGRAPH_THREADS = Contender(
+    "LangGraph, threads",
+    "langgraph",
+    "langgraph",
+    "threads",
+    'SqliteSaver, `durability="sync"`: one thread for each session',
+)
 ALL = (
     OURS,
     FLOOR,
     LANGGRAPH,
+    LANGGRAPH_THREADS,
     Contender(
         "LangGraph, async",
         "langgraph",
@@ -101,7 +109,7 @@ ALL = (
         "SqliteSessionService, a resumable App with a long-running tool",
     ),
 )
-QUICK = (OURS, FLOOR, LANGGRAPH)
+QUICK = (OURS, FLOOR, LANGGRAPH, LANGGRAPH_THREADS)
 
 
 class NotMeasured(Exception):

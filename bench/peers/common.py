@@ -4,8 +4,10 @@ It runs in the environment of each contender and therefore uses only the standar
 """
 
 import asyncio
+import base64
 import json
 import os
+import random
 import signal
 import statistics
 import sys
@@ -20,7 +22,8 @@ MESSAGE = "Please deploy the preview of branch feature/login and tell me when it
 ARGS = {"branch": "feature/login", "region": "eu-west-1", "size": "small", "ttl": "24h"}
 RESULT = "The preview was deployed to https://preview-123.example.com at 14:02. " * 6
 ANSWER = "The preview is up at https://preview-123.example.com. " * 6
-KILO = "All work and no play makes a benchmark of a chat. " * 20  # 1,000 bytes
+# 1,000 bytes that compress as little as text can, so that sizes say what is stored, not how.
+KILO = base64.b64encode(random.Random(7).randbytes(750)).decode()  # noqa: S311 - not a secret
 
 POSTGRES_SETTINGS = ("fsync", "synchronous_commit")
 
