@@ -16,7 +16,7 @@ from perdure import Agent, Delta, Runtime, tool
 from perdure.app import service_of
 from perdure.core.conversation.messages import Answer, RequestedCall
 from perdure.core.session.naming import session_stream
-from perdure.runtime.engine.drives import Drive
+from perdure.runtime.engine.driver import Driver
 from perdure.runtime.models.base import Request
 
 SIZES = {"10 KB": 10_000, "100 KB": 100_000, "1 MB": 1_000_000}
@@ -166,9 +166,8 @@ async def _measure_in_place(path: Path, size: int, cycles: int) -> CycleTimes:
     return _quantiles(durations[1:])
 
 
-def _open_approval(drive: Drive | None) -> str:
+def _open_approval(driver: Driver | None) -> str:
     """Return the id of the approval that a drive waits for in place, or an empty string."""
-    driver = None if drive is None else drive.driver
     calls = [] if driver is None else driver.log.state.open_calls
     return next((call.approval_id for call in calls if call.approval_id), "")
 

@@ -13,7 +13,7 @@ from perdure.runtime.engine.driver import Driver
 async def test_a_drive_that_is_called_off_as_news_comes_ends() -> None:
     driver: Any = Driver.__new__(Driver)
     driver._news = asyncio.Event()
-    driver._resources = SimpleNamespace(store=SimpleNamespace(now=lambda: 0))
+    driver.resources = SimpleNamespace(store=SimpleNamespace(now=lambda: 0))
     waiting = asyncio.create_task(driver._wait(Idle(60_000)))
     for _ in range(3):
         await asyncio.sleep(0)

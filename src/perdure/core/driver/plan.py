@@ -54,29 +54,40 @@ def plan(state: State, view: DriveView, now: int) -> Effect:
     if state.run is None or state.run.end is not None:
         return _summary_effect(state, view, now) or _idle_or_park(state, view)
     active = in_order(state.calls.active.values())
-    if (poison := _poison(state.run, active, view)) is not None:
-        return poison
-    unchecked = tuple([c for c in state.unchecked_calls if c.unchecked not in view.checked])
-    if unchecked:
-        return effects.CheckResults(unchecked)
+    if (first := _poison(state.run, active, view) or _check_effect(state, view)) is not None:
+        return first
     if view.until is not None and view.until <= now:
         effect: Effect | None = _timeout(view.limits)
-    elif state.calls.has_open:
+    elif active or state.calls.new:
         effect = _call_effect(active, view, now) or _start_effect(active, state.calls.new, view)
     else:
         effect = _model_effect(state, view, now)
     return effect or _idle_or_park(state, view, active)
 
 
+def _check_effect(state: State, view: DriveView) -> Effect | None:
+    if not state.unchecked:
+        return None
+    unchecked = tuple([c for c in state.unchecked_calls if c.unchecked not in view.checked])
+    return effects.CheckResults(unchecked) if unchecked else None
+
+
 def _call_effect(waiting: Sequence[Call], view: DriveView, now: int) -> Effect | None:
-    blocking = [c for c in waiting if c.blocking_epoch is not None]
+    blocking: list[Call] = []
+    interrupted: list[Call] = []
+    due: list[Call] = []
+    for call in waiting:
+        if call.blocking_epoch is not None:
+            blocking.append(call)
+        if call.epoch != view.epoch and call.is_started:
+            interrupted.append(call)
+        if call.kind == "timer" and _is_due(call, now):
+            due.append(call)
     if blocking and (ending := _in_place_ending(blocking, view, now)):
         return ending
-    interrupted = tuple([c for c in waiting if _is_interrupted(c, view)])
     if interrupted:
-        return effects.HandleInterrupted(interrupted)
-    due = tuple([c for c in waiting if _is_due(c, now)])
-    return effects.FireTimers(due) if due else None
+        return effects.HandleInterrupted(tuple(interrupted))
+    return effects.FireTimers(tuple(due)) if due else None
 
 
 def _start_effect(
@@ -86,11 +97,10 @@ def _start_effect(
     free = SLOTS - len(view.in_flight)
     if free <= 0:
         return None
-    approved = [c for c in active if c.status is CallStatus.APPROVED]
-    ready = [
-        *[c for c in approved if c.id not in view.unstartable],
-        *islice((c for c in new.values() if c.id not in view.unstartable), free),
-    ]
+    stuck = view.unstartable
+    ready = [c for c in active if c.status is CallStatus.APPROVED and c.id not in stuck]
+    if new:
+        ready += islice((c for c in new.values() if c.id not in stuck), free)
     return effects.StartCalls(tuple(in_order(ready)[:free])) if ready else None
 
 
@@ -116,13 +126,9 @@ def _in_place_deadline(call: Call, view: DriveView) -> int | None:
     return call.expires_at + view.grace
 
 
-def _is_due(call: Call, now: int) -> bool:
-    return (
-        call.kind == "timer"
-        and call.status is CallStatus.WAITING
-        and call.expires_at is not None
-        and call.expires_at <= now
-    )
+def _is_due(timer: Call, now: int) -> bool:
+    is_waiting = timer.status is CallStatus.WAITING
+    return is_waiting and timer.expires_at is not None and timer.expires_at <= now
 
 
 def _model_effect(state: State, view: DriveView, now: int) -> Effect | None:
@@ -222,14 +228,14 @@ def _idle_or_park(state: State, view: DriveView, waiting: Sequence[Call] = ()) -
         return effects.Idle(view.until)
     if state.run is None or state.run.end is not None:
         return effects.Park()  # a timer of an ended run does not wake the session
-    timers = [
-        c.expires_at
-        for c in waiting
-        if c.kind == "timer" and c.status is CallStatus.WAITING and c.expires_at is not None
-    ]
-    blocking = [
-        c for c in waiting if c.blocking_epoch is not None and c.open_blocking_epoch is not None
-    ]
+    timers: list[int] = []
+    blocking: list[Call] = []
+    for call in waiting:
+        is_timer = call.kind == "timer" and call.status is CallStatus.WAITING
+        if is_timer and call.expires_at is not None:
+            timers.append(call.expires_at)
+        if call.blocking_epoch is not None and call.open_blocking_epoch is not None:
+            blocking.append(call)
     if blocking:  # an approver is waited for in place
         ends = [end for c in blocking if (end := _in_place_deadline(c, view)) is not None]
         return effects.Idle(min([*timers, *ends], default=None), in_place=True)

@@ -24,9 +24,9 @@ def stop_reason(stop: str | None) -> StopReason | None:
 
 def is_cut(stop: str | None) -> bool:
     """Return True if a response was cut off in the middle."""
-    return stop_reason(stop) in ("max_tokens", "context_window")
+    return stop is not None and stop_reason(stop) in ("max_tokens", "context_window")
 
 
 def is_paused(stop: str | None) -> bool:
     """Return True if the provider continues the response when it is sent back."""
-    return stop_reason(stop) == "pause_turn"
+    return stop is not None and stop.lower() == "pause_turn"

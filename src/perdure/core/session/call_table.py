@@ -1,6 +1,7 @@
 """Calls of a turn by id, with those that a driver must look at in each step kept apart."""
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 
 from perdure.core.session.calls import Call, CallStatus
 
@@ -22,9 +23,9 @@ class CallTable(dict[str, Call]):
         self.is_closed = True
         if isinstance(table, CallTable):
             self.update(table)
-            self.new.update(table.new)
-            self.active.update(table.active)
-            self.strays.update(table.strays)
+            self.new |= table.new
+            self.active |= table.active
+            self.strays |= table.strays
         elif table:
             for call in table.values():
                 self.put(call)
@@ -63,10 +64,14 @@ class CallTable(dict[str, Call]):
     @property
     def are_pending(self) -> bool:
         """True if calls are open, and each waits for an outcome or a decision from outside."""
-        is_new = bool(self.new)
-        return bool(self.active) and not is_new and all(c.is_pending for c in self.active.values())
+        if self.new or not self.active:
+            return False
+        return all(call.is_pending for call in self.active.values())
 
 
 def in_order(calls: Iterable[Call]) -> list[Call]:
     """Return calls in the order in which the model requested them."""
-    return sorted(calls, key=lambda call: call.index)
+    return sorted(calls, key=_index)
+
+
+_index = attrgetter("index")

@@ -7,9 +7,7 @@ interrupts nothing.
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
-from functools import partial
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from perdure.core.session import naming as index
@@ -24,12 +22,9 @@ from perdure.runtime.engine.leases import (
     UnreturnedLease,
     UnreturnedLeases,
     is_suspect,
-    leased_session,
     split_suspects,
 )
-from perdure.runtime.records.cache import CachedSession
 from perdure.runtime.records.entries import SessionEntry
-from perdure.runtime.records.log import Log
 from perdure.runtime.resources import Resources
 from perdure.runtime.user_code import CONTAINED, error_line
 from perdure.store.base import Fenced, Gone, Lease, Lost
@@ -41,31 +36,7 @@ INTERRUPTED_GRACE_S: Final = 0.3  # for async tools, if the program was interrup
 PAUSE_MS: Final = 5_000  # until a session is due again after a drive that failed
 
 
-@dataclass(slots=True)
-class Drive:
-    """One drive of a session in this process, and how it ended."""
-
-    lease: Lease
-    agent: str = ""
-    driver: Driver | None = None
-    task: asyncio.Task[None] | None = None
-    done: asyncio.Event = field(default_factory=asyncio.Event)
-    is_parked: bool = False
-    error: PerdureError | None = None
-    waiter: "DrivesFuture | None" = None  # resolved at the end of the drive
-
-    @property
-    def is_busy(self) -> bool:
-        """Return whether it does more than wait in place for an approver."""
-        return self.driver is None or not self.driver.is_waiting_in_place
-
-    @property
-    def is_backing_off(self) -> bool:
-        """Return whether it ended with a back-off before the next model request."""
-        return self.driver is not None and self.driver.log.state.retry is not None
-
-
-DrivesFuture = asyncio.Future[list[Drive]]  # what a caller that starts drives awaits
+DriversFuture = asyncio.Future[list[Driver]]  # what a caller that starts drives awaits
 
 
 class ClaimRequest(NamedTuple):
@@ -86,7 +57,7 @@ class Drives:
     """Sessions that this process holds leases on, each with its drive."""
 
     def __init__(self, resources: Resources, agents: Agents, lease_ms: int = LEASE_MS) -> None:
-        self.running: dict[str, Drive] = {}  # by stream
+        self.running: dict[str, Driver] = {}  # by stream
         self._next_end = asyncio.Event()  # set when the next drive ends
         self._resources = resources
         self._agents = agents
@@ -97,7 +68,7 @@ class Drives:
         self.background = BackgroundTask(
             resources, self._holder.heartbeat, self._drain, self._cancel_all
         )
-        self._tasks: dict[asyncio.Task[None], DrivesFuture | None] = {}
+        self._tasks: dict[asyncio.Task[None], DriversFuture | None] = {}
         self._is_interrupted = False  # a person waits for the close
         self._pool_locks: dict[str, asyncio.Lock] = {}  # by agent with a bounded worker pool
 
@@ -127,14 +98,12 @@ class Drives:
         await self._holder.leave()
 
     async def _drain(self) -> None:
-        for drive in self.running.values():
-            if drive.driver is not None:
-                drive.driver.stop()
+        for driver in self.running.values():
+            driver.stop()
         if self._is_interrupted:
             await self._wait_parked(INTERRUPTED_GRACE_S)
-            for drive in self.running.values():
-                if drive.driver is not None:
-                    drive.driver.cancel_async_calls()
+            for driver in self.running.values():
+                driver.cancel_async_calls()
         await self._wait_parked(GRACE_S)
 
     async def _wait_parked(self, within_s: float) -> None:
@@ -179,15 +148,15 @@ class Drives:
 
     def _has_drive(self, leases: Sequence[Lease]) -> bool:
         """Return whether a drive here already has one of these leases, with its epoch."""
-        return any(
-            (drive := self.running.get(lease.stream)) is not None
-            and drive.lease.epoch >= lease.epoch
-            for lease in leases
-        )
+        for lease in leases:
+            driver = self.running.get(lease.stream)
+            if driver is not None and driver.lease.epoch >= lease.epoch:
+                return True
+        return False
 
     # --- drives -------------------------------------------------------------------------------
 
-    async def start_drive(self, entry: SessionEntry) -> Drive | None:
+    async def start_drive(self, entry: SessionEntry) -> Driver | None:
         """Return the drive of this session here, started if it is due and free; else None."""
         running = self.running.get(entry.stream)
         if running is not None:
@@ -195,7 +164,7 @@ class Drives:
         drives = await self._start(entry.record.agent, _claim_of(entry))
         return drives[0] if drives else self.running.get(entry.stream)
 
-    async def drive_until_parked(self, entry: SessionEntry) -> Drive | None:
+    async def drive_until_parked(self, entry: SessionEntry) -> Driver | None:
         """Drive this session here, if it is due and free, and return the drive at its end.
 
         A drive that is running here already counts; without one, return None.
@@ -210,11 +179,11 @@ class Drives:
             await running.done.wait()
         return running
 
-    async def start_due(self, name: str, limit: int, *, queue: str = DEFAULT) -> list[Drive]:
+    async def start_due(self, name: str, limit: int, *, queue: str = DEFAULT) -> list[Driver]:
         """Drive due sessions of an agent in a queue, at most `limit`."""
         return await self._start(name, ClaimRequest(index.stream_kind(name, queue), limit))
 
-    async def _start(self, name: str, request: ClaimRequest) -> list[Drive]:
+    async def _start(self, name: str, request: ClaimRequest) -> list[Driver]:
         """Return the drives that were started or, with `until_end`, have ended.
 
         A task of the registry claims, not the caller: a caller that is cancelled after the claim
@@ -225,12 +194,12 @@ class Drives:
             return []
         if not self.background.is_running:
             self.background.start()
-        future: DrivesFuture = asyncio.get_running_loop().create_future()
+        future: DriversFuture = asyncio.get_running_loop().create_future()
         self._spawn(self._claim_and_drive(agent, request, future), future)
         return await future
 
     async def _claim_and_drive(
-        self, agent: ReadyAgent, request: ClaimRequest, future: DrivesFuture
+        self, agent: ReadyAgent, request: ClaimRequest, future: DriversFuture
     ) -> None:
         """Claim, report the drives to the caller if it is still waiting, and drive."""
         try:
@@ -244,48 +213,47 @@ class Drives:
         elif not future.done():
             future.set_result(drives)
         for drive in drives[1:]:
-            drive.task = self._spawn(self._drive(drive, agent))
+            drive.task = self._spawn(self._drive(drive))
         for drive in drives[:1]:
             drive.task = asyncio.current_task()
-            await self._drive(drive, agent)
+            await self._drive(drive)
 
-    async def _claim_drives(self, agent: ReadyAgent, request: ClaimRequest) -> list[Drive]:
-        async with self._pool_lock(agent):
-            free = self._free_places(agent, request.limit)
-            leases = await self.claim(request.kind, free, request.only) if free else []
+    async def _claim_drives(self, agent: ReadyAgent, request: ClaimRequest) -> list[Driver]:
+        pool = agent.agent.worker_pool
+        if pool is None:
+            leases = await self.claim(request.kind, request.limit, request.only)
+            return await self._drivers(agent, leases)
+        # Under a lock, since the running drives of a bounded pool are counted.
+        async with self._pool_locks.setdefault(agent.name, asyncio.Lock()):
+            same = [driver for driver in self.running.values() if driver.agent.name == agent.name]
+            free = min(request.limit, pool - sum(driver.is_busy for driver in same))
+            leases = await self.claim(request.kind, free, request.only) if free > 0 else []
+            return await self._drivers(agent, leases)
+
+    async def _drivers(self, agent: ReadyAgent, leases: list[Lease]) -> list[Driver]:
+        """Return a driver for each lease, except for suspects that must not be driven now."""
+        others: list[Lease] = []
+        if any(map(is_suspect, leases)):
             leases, others = split_suspects(leases, may_drive_one=not self._has_suspect())
-            drives = [Drive(lease, agent.name) for lease in leases]
-            self.running.update((drive.lease.stream, drive) for drive in drives)
-        due = self._resources.store.now() + SUSPECT_PAUSE_MS
+        is_valid = self._holder.is_valid
+        drivers = [Driver(self._resources, lease, agent, is_valid) for lease in leases]
+        for driver in drivers:
+            self.running[driver.lease.stream] = driver
         for lease in others:
+            due = self._resources.store.now() + SUSPECT_PAUSE_MS
             await self._unreturned.release(UnreturnedLease(lease, due, is_counted=False))
-        return drives
+        return drivers
 
     def _has_suspect(self) -> bool:
         """Return whether a drive here may be about to stop this process."""
         return any(
-            is_suspect(drive.lease) and not (drive.driver is not None and drive.driver.has_written)
-            for drive in self.running.values()
+            is_suspect(driver.lease) and not driver.has_written for driver in self.running.values()
         )
 
-    def _pool_lock(self, agent: ReadyAgent) -> AbstractAsyncContextManager[Any]:
-        """Return a lock under which the running drives of a bounded pool are counted."""
-        if agent.agent.worker_pool is None:
-            return nullcontext()
-        return self._pool_locks.setdefault(agent.name, asyncio.Lock())
-
-    def _free_places(self, agent: ReadyAgent, limit: int) -> int:
-        """Return how many drives of an agent may start, within its worker pool and `limit`."""
-        pool = agent.agent.worker_pool
-        if pool is None:
-            return limit
-        busy = sum(drive.agent == agent.name and drive.is_busy for drive in self.running.values())
-        return max(0, min(limit, pool - busy))
-
     def _spawn(
-        self, work: Coroutine[Any, Any, None], future: DrivesFuture | None = None
+        self, work: Coroutine[Any, Any, None], future: DriversFuture | None = None
     ) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
+        task = asyncio.Task(work)
         self._tasks[task] = future
         task.add_done_callback(self._task_ended)
         return task
@@ -302,11 +270,11 @@ class Drives:
         """Return an event that is set when the next drive ends."""
         return self._next_end
 
-    async def _drive(self, drive: Drive, agent: ReadyAgent) -> None:
+    async def _drive(self, drive: Driver) -> None:
         lease = drive.lease
         try:
             with CONTAINED:
-                await self._run_driver(drive, agent)
+                await self._run_driver(drive)
         except Lost as error:
             logger.info("%s: %s", index.stream_label(lease.stream), error.message)
             self._holder.lose(lease.holder)
@@ -326,10 +294,9 @@ class Drives:
             await self._release_failed(lease, drive.error, record=True)
         finally:
             self._remove(drive)
-            if drive.driver is not None:
-                await drive.driver.wait_ended()  # in this task, so that a close waits for it
+            await drive.wait_ended()  # in this task, so that a close waits for it
 
-    def _remove(self, drive: Drive) -> None:
+    def _remove(self, drive: Driver) -> None:
         if drive.done.is_set():
             return
         if self.running.get(drive.lease.stream) is drive:
@@ -342,26 +309,18 @@ class Drives:
         ended, self._next_end = self._next_end, asyncio.Event()
         ended.set()
 
-    async def _run_driver(self, drive: Drive, agent: ReadyAgent) -> None:
+    async def _run_driver(self, driver: Driver) -> None:
         """Drive until the session is parked."""
-        lease, cache = drive.lease, self._resources.cache
-        session = cache.remove(lease.stream)
-        if session is None or session.log.state.head != lease.head:
-            entry = await leased_session(self._resources.store, lease)
-            log = Log(self._resources.store, lease.stream, entry.record.head)
-            session = CachedSession(log, entry, None)
-        if agent.mcp_choices:
-            agent = await self._agents.refresh_tools(agent)
-        is_alive = partial(self._holder.is_valid, lease)
-        driver = drive.driver = Driver(self._resources, lease, agent, session, is_alive)
+        if driver.agent.mcp_choices:
+            driver.agent = await self._agents.refresh_tools(driver.agent)
         if self.background.is_closing:
             driver.stop()
 
         def parked() -> None:
-            drive.is_parked = True
-            self._remove(drive)
+            driver.is_parked = True
+            self._remove(driver)
 
-        with cache.subscribe(lease.stream, driver.on_commit):
+        with self._resources.cache.subscribe(driver.lease.stream, driver.on_commit):
             await driver.run(parked)
 
     async def _release_failed(

@@ -1,9 +1,12 @@
 """Effects of a drive that have no outcome yet: a model request, and tool calls.
 
-Each runs in its own asyncio task. One that was cancelled may continue; its outcome is dropped.
+Each runs in its own asyncio task, which begins at once where Python allows it: an effect that does
+not wait then has its outcome before the drive looks for one. An effect that was cancelled may
+continue; its outcome is dropped.
 """
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
@@ -80,6 +83,14 @@ EffectRun = Coroutine[Any, Any, Outcome]
 StartEffect = Callable[[], EffectRun]
 
 
+def start_task(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Start a task of the engine: without the factory of the loop, which contains user code."""
+    loop = asyncio.get_running_loop()
+    if sys.version_info >= (3, 12):
+        return asyncio.Task(work, loop=loop, eager_start=True)
+    return asyncio.Task(work, loop=loop)
+
+
 class InFlight:
     """Running effects of one drive, and the outcomes that are not recorded yet."""
 
@@ -88,7 +99,8 @@ class InFlight:
         self._batch = 0  # how many of them the drive is recording
         self.calls: dict[str, anyio.CancelScope] = {}
         self._async_calls: set[str] = set()  # of them, those that a cancellation ends
-        self.request: asyncio.Task[None] | None = None
+        self.is_asking = False  # a model request runs
+        self._request: asyncio.Task[None] | None = None
         self._request_count = 0
         self._tasks: set[asyncio.Task[None]] = set()  # also cancelled and ended ones
         self._failure: BaseException | None = None
@@ -97,7 +109,8 @@ class InFlight:
     def start_request(self, start: StartEffect) -> None:
         """Start a model request."""
         self._request_count += 1
-        self.request = self._spawn(self._run_request(self._request_count, start))
+        self.is_asking = True
+        self._request = self._spawn(self._run_request(self._request_count, start))
 
     def start_call(self, call_id: str, start: StartEffect, *, is_async: bool = False) -> None:
         """Start a call, in an anyio cancel scope, so that a tool can shield a part of its work."""
@@ -145,9 +158,9 @@ class InFlight:
 
     def cancel_request(self) -> None:
         """Cancel the model request."""
-        request, self.request = self.request, None
-        if request is not None:
-            request.cancel()
+        if self.is_asking and self._request is not None:
+            self.is_asking = False
+            self._request.cancel()
 
     def raise_failure(self) -> None:
         """Raise the failure of a task that was not cancelled by the drive."""
@@ -166,7 +179,7 @@ class InFlight:
                     return
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
+        task = start_task(work)
         self._tasks.add(task)
         return task
 
@@ -184,8 +197,8 @@ class InFlight:
             failure = error
             raise
         finally:
-            if self.request is not None and number == self._request_count:
-                self.request = None
+            if self.is_asking and number == self._request_count:
+                self.is_asking = False
                 self._finish(outcome, failure)
 
     async def _run_call(self, call_id: str, scope: anyio.CancelScope, start: StartEffect) -> None:

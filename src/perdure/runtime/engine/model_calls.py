@@ -1,4 +1,7 @@
-"""Model requests of a drive: the next turn, or a summary."""
+"""Model requests of a drive: the next turn, or a summary.
+
+Each may be cancelled at any await without harm.
+"""
 
 import logging
 from collections.abc import Callable, Collection
@@ -6,19 +9,18 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace as vary
 from functools import partial
 
-from msgspec import Struct
-
 from perdure.core.conversation.compaction import Cut
 from perdure.core.conversation.messages import Answer, Message, UserMessage
-from perdure.core.conversation.repair import IncrementalCanonical
 from perdure.core.driver.model_failures import cut_off_response
 from perdure.core.driver.texts import CALLS_CUT_OFF
 from perdure.core.driver.verdicts import Reject
 from perdure.core.log.stop_reasons import is_cut
 from perdure.core.session.state import State
 from perdure.errors import ModelError, PerdureError
+from perdure.runtime.engine.contexts import tool_context
 from perdure.runtime.engine.in_flight import Answered, ModelFailed, Summarized
-from perdure.runtime.engine.tool_calls import CallContext, Verdicts
+from perdure.runtime.engine.verdicts import CheckedArguments, judge
+from perdure.runtime.engine.writer import LeasedWriter
 from perdure.runtime.models.base import Delta, Model, Request
 from perdure.runtime.probes import ModelAsked, notify
 from perdure.runtime.records.content import find_bytes
@@ -29,152 +31,158 @@ from perdure.runtime.user_code import Kind, UserCode, bounded_text, error_line, 
 logger = logging.getLogger("perdure")
 
 
-class ModelCalls(Struct, frozen=True):
-    """Model requests of one session; each may be cancelled at any await without harm."""
+async def request_turn(
+    drive: LeasedWriter,
+    messages: list[Message],
+    state: State,
+    attempt: Attempt,
+    checked: dict[str, CheckedArguments],
+) -> Answered | ModelFailed:
+    """Request one turn and judge its calls."""
+    turn, head = state.turn + 1, state.head
+    response = await _ask(drive, partial(_request, drive, messages, state, turn), state, attempt)
+    if isinstance(response, PerdureError):
+        return ModelFailed(turn, head, response)
+    answer, problems = storable_answer(response)
+    if not answer.calls:
+        return Answered(turn, head, answer, ())
+    if is_cut(answer.stop):
+        problems = {call.id: CALLS_CUT_OFF for call in answer.calls}
+    verdicts = [
+        Reject(problems[call.id])
+        if call.id in problems
+        else await judge(drive, call, state, checked)
+        for call in answer.calls
+    ]
+    hidden = _hidden_arguments(drive, answer, problems)
+    return Answered(turn, head, answer, tuple(verdicts), hidden)
 
-    context: CallContext
-    verdicts: Verdicts
-    canonical: IncrementalCanonical
 
-    async def request_turn(
-        self, messages: list[Message], state: State, attempt: Attempt = (0, 0)
-    ) -> Answered | ModelFailed:
-        """Request one turn and judge its calls."""
-        turn, head = state.turn + 1, state.head
-        response = await self._ask(partial(self._request, messages, state, turn), state, attempt)
-        if isinstance(response, PerdureError):
-            return ModelFailed(turn, head, response)
-        answer, problems = storable_answer(response)
-        if is_cut(answer.stop):
-            problems = {call.id: CALLS_CUT_OFF for call in answer.calls}
-        verdicts = tuple(
-            [
-                Reject(problems[call.id])
-                if call.id in problems
-                else await self.verdicts.judge(call, state)
-                for call in answer.calls
-            ]
+async def request_summary(
+    drive: LeasedWriter, cut: Cut, covered: list[Message], state: State, instructions: str
+) -> Summarized | ModelFailed:
+    """Request a summary of the messages before a cut."""
+    turn, head = state.turn + 1, state.head
+    messages = [*covered, UserMessage(instructions)]
+
+    def build() -> Request:
+        request = _request(drive, messages, state, turn)
+        return vary(request, output_schema=None, purpose="summary", canonical=None)
+
+    response = await _ask(drive, build, state, up_to=cut.up_to)
+    if isinstance(response, Answer) and not response.text.strip():
+        response = ModelError(f"{drive.agent.model_for(state.run).name} returned no summary")
+    if isinstance(response, Answer) and is_cut(response.stop):  # a part would be missing
+        cut_off = cut_off_response(response, "in the middle of a summary")
+        response = ModelError(cut_off.error, code=cut_off.code, hint=cut_off.hint)
+    if isinstance(response, PerdureError):
+        return ModelFailed(turn, head, response, cut)
+    return Summarized(turn, head, cut, storable_answer(response)[0])
+
+
+async def _ask(
+    drive: LeasedWriter,
+    build: Callable[[], Request],
+    state: State,
+    attempt: Attempt | None = None,
+    up_to: int = 0,
+) -> Answer | PerdureError:
+    """Return the model's answer to a request, or the error of the request."""
+    try:
+        return await _stream_answer(
+            drive, build(), drive.agent.model_for(state.run), attempt, up_to
         )
-        return Answered(turn, head, answer, verdicts, self._hidden_arguments(answer, problems))
+    except PerdureError as error:
+        error.message = bounded_text(error.message)
+        return error
+    except Exception as error:
+        line, text = error_line(error), "the model of agent %s failed: %.1000s"
+        logger.exception(text, drive.agent.name, line, exc_info=loggable(error))
+        return ModelError(line)
 
-    async def request_summary(
-        self, cut: Cut, covered: list[Message], state: State, instructions: str
-    ) -> Summarized | ModelFailed:
-        """Request a summary of the messages before a cut."""
-        turn, head = state.turn + 1, state.head
-        messages = [*covered, UserMessage(instructions)]
 
-        def build() -> Request:
-            request = self._request(messages, state, turn)
-            return vary(request, output_schema=None, purpose="summary", canonical=None)
+def _hidden_arguments(
+    drive: LeasedWriter, answer: Answer, invalid: Collection[str]
+) -> dict[str, tuple[str, ...]]:
+    """Return the names of redacted arguments, for each call that has some.
 
-        response = await self._ask(build, state, up_to=cut.up_to)
-        if isinstance(response, Answer) and not response.text.strip():
-            response = ModelError(
-                f"{self.context.agent.model_for(state.run).name} returned no summary"
-            )
-        if isinstance(response, Answer) and is_cut(response.stop):  # a part would be missing
-            cut_off = cut_off_response(response, "in the middle of a summary")
-            response = ModelError(cut_off.error, code=cut_off.code, hint=cut_off.hint)
-        if isinstance(response, PerdureError):
-            return ModelFailed(turn, head, response, cut)
-        return Summarized(turn, head, cut, storable_answer(response)[0])
+    If the model misspelled a name or did not write an object, a secret may be anywhere.
+    """
+    hidden: dict[str, tuple[str, ...]] = {}
+    for call in answer.calls:
+        tool = drive.agent.tool(call.tool)
+        names = drive.agent.hidden_arguments if tool is None else tool.hidden_arguments
+        is_valid = tool is not None and call.id not in invalid
+        properties = tool.parameters.get("properties", {}) if tool and is_valid else {}
+        if names:
+            hidden[call.id] = tuple(sorted(names | (call.params.keys() - properties.keys())))
+    return hidden
 
-    async def _ask(
-        self,
-        build: Callable[[], Request],
-        state: State,
-        attempt: Attempt | None = None,
-        up_to: int = 0,
-    ) -> Answer | PerdureError:
-        """Return the model's answer to a request, or the error of the request."""
-        try:
-            return await self._stream_answer(
-                build(), self.context.agent.model_for(state.run), attempt, up_to
-            )
-        except PerdureError as error:
-            error.message = bounded_text(error.message)
-            return error
-        except Exception as error:
-            line, text = error_line(error), "the model of agent %s failed: %.1000s"
-            logger.exception(text, self.context.agent.name, line, exc_info=loggable(error))
-            return ModelError(line)
 
-    def _hidden_arguments(
-        self, answer: Answer, invalid: Collection[str]
-    ) -> dict[str, tuple[str, ...]]:
-        """Return the names of redacted arguments, for each call that has some.
+def _request(drive: LeasedWriter, messages: list[Message], state: State, turn: int) -> Request:
+    agent = drive.agent
+    return Request(
+        session_id=drive.entry.record.id,
+        agent=agent.name,
+        turn=turn,
+        instructions=_instructions(drive, state),
+        messages=messages,
+        canonical=drive.log.canonical,
+        tools=agent.specs,
+        settings=agent.agent.model_settings,
+        output_schema=agent.output.schema,
+        read_file=partial(find_bytes, drive.resources.store),
+    )
 
-        If the model misspelled a name or did not write an object, a secret may be anywhere.
-        """
-        hidden: dict[str, tuple[str, ...]] = {}
-        for call in answer.calls:
-            tool = self.context.agent.tool(call.tool)
-            names = self.context.agent.hidden_arguments if tool is None else tool.hidden_arguments
-            is_valid = tool is not None and call.id not in invalid
-            properties = tool.parameters.get("properties", {}) if tool and is_valid else {}
-            if names:
-                hidden[call.id] = tuple(sorted(names | (call.params.keys() - properties.keys())))
-        return hidden
 
-    def _request(self, messages: list[Message], state: State, turn: int) -> Request:
-        return Request(
-            session_id=self.context.session_id,
-            agent=self.context.agent.name,
-            turn=turn,
-            instructions=self._instructions(state),
-            messages=messages,
-            canonical=self.canonical,
-            tools=self.context.agent.specs,
-            settings=self.context.agent.agent.model_settings,
-            output_schema=self.context.agent.output.schema,
-            read_file=partial(find_bytes, self.context.resources.store),
-        )
+def _instructions(drive: LeasedWriter, state: State) -> str:
+    instructions = drive.agent.agent.instructions
+    if isinstance(instructions, str):
+        return instructions
+    with _user_code(drive, "instructions", drive.agent.name):
+        return instructions(tool_context(drive, state))
 
-    def _instructions(self, state: State) -> str:
-        instructions = self.context.agent.agent.instructions
-        if isinstance(instructions, str):
-            return instructions
-        with self._user_code("instructions", self.context.agent.name):
-            return instructions(self.context.tool_context(state))
 
-    def _user_code(self, kind: Kind, name: str) -> UserCode:
-        return UserCode(kind, name, self.context.tenant, self.context.session_id)
+def _user_code(drive: LeasedWriter, kind: Kind, name: str) -> UserCode:
+    return UserCode(kind, name, drive.entry.record.tenant, drive.entry.record.id)
 
-    async def _stream_answer(
-        self, request: Request, model: Model, attempt: Attempt | None, up_to: int
-    ) -> Answer:
-        answer: Answer | None = None
-        hides = bool(self.context.agent.hidden_arguments)
-        notify(ModelAsked, self.context.tenant, self.context.session_id, request.turn, up_to)
-        with (
-            self.context.resources.telemetry.chat(model.name, request, hides=hides) as record,
-            self._delta_writer(request, attempt) as publish,
-            self._user_code("model", model.name),
-        ):
-            async for delta in model.answer(request):
-                if isinstance(delta, Answer):
-                    answer = delta
-                elif delta.kind != "args" or not hides:
-                    publish(delta)
-            if answer is None:
-                raise ModelError(f"{model.name} ended its stream without an answer")
-            record(answer)
-        return self._with_cost(answer, model)
 
-    def _delta_writer(
-        self, request: Request, attempt: Attempt | None
-    ) -> AbstractContextManager[Callable[[Delta], None]]:
-        """Return a context that publishes deltas; a summary is only for the model."""
-        if attempt is None:
-            return nullcontext(lambda _: None)
-        return self.context.resources.bus.stream_response(
-            (self.context.tenant, self.context.session_id), request.turn, attempt
-        )
+async def _stream_answer(
+    drive: LeasedWriter, request: Request, model: Model, attempt: Attempt | None, up_to: int
+) -> Answer:
+    answer: Answer | None = None
+    hides = bool(drive.agent.hidden_arguments)
+    notify(ModelAsked, drive.entry.record.tenant, request.session_id, request.turn, up_to)
+    with (
+        drive.resources.telemetry.chat(model.name, request, hides=hides) as record,
+        _delta_writer(drive, request, attempt) as publish,
+        _user_code(drive, "model", model.name),
+    ):
+        async for delta in model.answer(request):
+            if isinstance(delta, Answer):
+                answer = delta
+            elif delta.kind != "args" or not hides:
+                publish(delta)
+        if answer is None:
+            raise ModelError(f"{model.name} ended its stream without an answer")
+        record(answer)
+    return _with_cost(drive, answer, model)
 
-    def _with_cost(self, answer: Answer, model: Model) -> Answer:
-        """Return the answer with its cost at present prices in its usage."""
-        if not answer.usage:
-            return answer
-        names = (f"{answer.provider}:{answer.model}", model.name)
-        return vary(answer, usage=self.context.resources.prices.with_cost(answer.usage, *names))
+
+def _delta_writer(
+    drive: LeasedWriter, request: Request, attempt: Attempt | None
+) -> AbstractContextManager[Callable[[Delta], None]]:
+    """Return a context that publishes deltas; a summary is only for the model."""
+    if attempt is None:
+        return nullcontext(lambda _: None)
+    return drive.resources.bus.stream_response(
+        (drive.entry.record.tenant, request.session_id), request.turn, attempt
+    )
+
+
+def _with_cost(drive: LeasedWriter, answer: Answer, model: Model) -> Answer:
+    """Return the answer with its cost at present prices in its usage."""
+    if not answer.usage:
+        return answer
+    names = (f"{answer.provider}:{answer.model}", model.name)
+    return vary(answer, usage=drive.resources.prices.with_cost(answer.usage, *names))

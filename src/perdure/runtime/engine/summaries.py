@@ -3,6 +3,8 @@
 import logging
 from typing import Final
 
+from msgspec import Struct
+
 from perdure.core.conversation import compaction
 from perdure.core.conversation.compaction import Cut
 from perdure.core.driver.model_failures import FALLBACK_CODES
@@ -10,7 +12,8 @@ from perdure.core.driver.verdicts import GiveUp
 from perdure.core.session.naming import stream_label
 from perdure.runtime.agents.prices import context_window
 from perdure.runtime.engine.in_flight import ModelFailed, Summarized
-from perdure.runtime.engine.model_calls import ModelCalls
+from perdure.runtime.engine.model_calls import request_summary
+from perdure.runtime.engine.writer import LeasedWriter
 from perdure.runtime.records.log import Log
 
 logger = logging.getLogger("perdure")
@@ -24,79 +27,74 @@ NOTHING_TO_COMPACT: Final = GiveUp("there is nothing to summarize", "NOTHING_TO_
 _SMALL_TOKENS: Final = 2_000  # fit every model, so that the table of windows is not loaded
 
 
-class Summaries:
-    """Decides when a summary is requested before the next turn, and what its failure means."""
+class SummaryProblems(Struct, gc=False):
+    """Problems that a drive had with the length of its conversation."""
 
-    def __init__(self, model_calls: ModelCalls, log: Log) -> None:
-        self._model_calls = model_calls
-        self._agent = model_calls.context.agent
-        self._policy = self._agent.compaction
-        self._log = log
-        self._too_long: tuple[int, int] | None = None  # turn and summary, not accepted
-        self._skipped_turn: int | None = None  # the turn before which no summary could be obtained
+    too_long: tuple[int, int] | None = None  # turn and summary, not accepted
+    skipped_turn: int | None = None  # the turn before which no summary could be obtained
 
-    def next_cut(self) -> Cut | None:
-        """Return where to cut before the next turn is requested; None: no summary is needed."""
-        turn, log, policy = self._log.state.turn + 1, self._log.events, self._policy
-        if policy is None or turn == self._skipped_turn:
-            return None
-        if self._too_long is not None and self._too_long == (turn, compaction.summary_end(log)):
-            return compaction.find_cut(log, policy)
-        needs_window = (
-            policy.is_window_required
-            and compaction.estimate_tokens(log, _SMALL_TOKENS) >= _SMALL_TOKENS
-        )
-        model = self._agent.model_for(self._log.state.run)
-        window = context_window(model.name) if needs_window else None
-        return compaction.automatic_cut(log, policy, window)
 
-    def requested_cut(self) -> Cut | None:
-        """Return where to cut for a caller's request; None: there is nothing to summarize."""
-        requested = self._log.state.compaction
-        if requested is None:
-            return None
-        policy = self._policy or compaction.CompactionPolicy()
-        return compaction.requested_cut(self._log.events, policy, requested.request, requested.seq)
+def next_cut(drive: LeasedWriter, problems: SummaryProblems) -> Cut | None:
+    """Return where to cut before the next turn is requested; None: no summary is needed."""
+    turn, log, policy = drive.log.state.turn + 1, drive.log.events, drive.agent.compaction
+    if policy is None or turn == problems.skipped_turn:
+        return None
+    if problems.too_long == (turn, compaction.summary_end(log)):
+        return compaction.find_cut(log, policy)
+    if not policy.is_window_required:
+        return compaction.automatic_cut(log, policy, None)
+    if compaction.estimate_tokens(log, _SMALL_TOKENS) < _SMALL_TOKENS:
+        return None
+    window = context_window(drive.agent.model_for(drive.log.state.run).name)
+    return compaction.automatic_cut(log, policy, window)
 
-    async def summarize(self, cut: Cut) -> Summarized | ModelFailed:
-        """Request a summary up to the cut, or up to an earlier one if that is too long."""
-        state, text = self._log.state, self._instructions(cut)
-        while True:
-            covered = self._log.covered_messages(cut.up_to)
-            outcome = await self._model_calls.request_summary(cut, covered, state, text)
-            is_too_long = (
-                isinstance(outcome, ModelFailed) and outcome.error.code in _SHORTER_MAY_FIT
-            )
-            earlier = compaction.shorter_cut(self._log.events, cut) if is_too_long else None
-            if earlier is None:
-                return outcome
-            cut = earlier
 
-    def _instructions(self, cut: Cut) -> str:
-        text = compaction.INSTRUCTIONS if self._policy is None else self._policy.instructions
-        requested = self._log.state.compaction if cut.request_seq else None
-        more = None if requested is None else requested.request.instructions
-        return f"{text}\n\n{more}" if more else text
+def requested_cut(drive: LeasedWriter) -> Cut | None:
+    """Return where to cut for a caller's request; None: there is nothing to summarize."""
+    requested = drive.log.state.compaction
+    if requested is None:
+        return None
+    policy = drive.agent.compaction or compaction.CompactionPolicy()
+    return compaction.requested_cut(drive.log.events, policy, requested.request, requested.seq)
 
-    def is_recorded(self, outcome: Summarized) -> bool:
-        """Return whether a summary is recorded already."""
-        return compaction.summary_end(self._log.events) >= outcome.cut.up_to
 
-    def may_continue(self, failed: ModelFailed) -> bool:
-        """Return whether the session can continue after this failure, with or without a summary."""
-        if failed.cut is not None:
-            if failed.error.code in FALLBACK_CODES:
-                return False  # as for any request: a retry, or another model
-            text = "%s: no summary, the conversation keeps its length: %s"
-            logger.warning(text, stream_label(self._log.stream), failed.error.message)
-            self._skipped_turn = failed.turn
-            return True
-        if (
-            failed.error.code != TOO_LONG
-            or failed.turn == self._skipped_turn
-            or self._policy is None
-        ):
-            return False
-        log = self._log.events
-        self._too_long = (failed.turn, compaction.summary_end(log))
-        return compaction.find_cut(log, self._policy) is not None
+async def summarize(drive: LeasedWriter, cut: Cut) -> Summarized | ModelFailed:
+    """Request a summary up to the cut, or up to an earlier one if that is too long."""
+    log, text = drive.log, _instructions(drive, cut)
+    state = log.state
+    while True:
+        outcome = await request_summary(drive, cut, log.covered_messages(cut.up_to), state, text)
+        is_too_long = isinstance(outcome, ModelFailed) and outcome.error.code in _SHORTER_MAY_FIT
+        earlier = compaction.shorter_cut(log.events, cut) if is_too_long else None
+        if earlier is None:
+            return outcome
+        cut = earlier
+
+
+def _instructions(drive: LeasedWriter, cut: Cut) -> str:
+    policy = drive.agent.compaction
+    text = compaction.INSTRUCTIONS if policy is None else policy.instructions
+    requested = drive.log.state.compaction if cut.request_seq else None
+    more = None if requested is None else requested.request.instructions
+    return f"{text}\n\n{more}" if more else text
+
+
+def is_recorded(log: Log, outcome: Summarized) -> bool:
+    """Return whether a summary is recorded already."""
+    return compaction.summary_end(log.events) >= outcome.cut.up_to
+
+
+def may_continue(drive: LeasedWriter, problems: SummaryProblems, failed: ModelFailed) -> bool:
+    """Return whether the session can continue after this failure, with or without a summary."""
+    log, policy = drive.log, drive.agent.compaction
+    if failed.cut is not None:
+        if failed.error.code in FALLBACK_CODES:
+            return False  # as for any request: a retry, or another model
+        text = "%s: no summary, the conversation keeps its length: %s"
+        logger.warning(text, stream_label(log.stream), failed.error.message)
+        problems.skipped_turn = failed.turn
+        return True
+    if failed.error.code != TOO_LONG or failed.turn == problems.skipped_turn or policy is None:
+        return False
+    problems.too_long = (failed.turn, compaction.summary_end(log.events))
+    return compaction.find_cut(log.events, policy) is not None

@@ -1,9 +1,8 @@
-"""Commits to a session under a lease: the one place where a driver writes."""
+"""Commits to a session under a lease: the one place where a driver reads and writes."""
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from itertools import count
 from typing import Any, Final, NamedTuple
 
@@ -16,12 +15,13 @@ from perdure.core.session.naming import POISONED
 from perdure.core.session.state import State
 from perdure.errors import PerdureError, StoreError
 from perdure.runtime.agents.agents import ReadyAgent
+from perdure.runtime.engine.leases import leased_session
 from perdure.runtime.records.cache import CachedSession
 from perdure.runtime.records.entries import PendingEntry, SessionEntry
-from perdure.runtime.records.log import LogExtension, as_record
+from perdure.runtime.records.log import Log, LogExtension, as_record
 from perdure.runtime.resources import Resources
 from perdure.store.base import (
-    HeadMoved,
+    Fenced,
     Lease,
     Put,
     Release,
@@ -36,88 +36,130 @@ ATTEMPTS: Final = 6  # to commit, if the store is unavailable
 MAX_PAUSE_S: Final = 0.64  # between two attempts
 FACT_PATIENCE_S: Final = 10.0  # for a fact, which cannot be obtained again
 
-ParkAfter = Callable[[State], Park | None]
+
+class PlannedCommit(NamedTuple):
+    """Content of one commit, and what the log folds to with it."""
+
+    draft: Draft
+    facts: Sequence[Event]
+    now: int
+    after: LogExtension
 
 
 class LeasedWriter:
-    """Writes facts under the fence, and decisions under the fence and at the folded head."""
+    """One session under one lease: its log and entries, as last read or written here.
+
+    A fact is written under the fence, a decision under the fence and at the folded head.
+    """
+
+    __slots__ = (
+        "_has_start",
+        "_started_at",
+        "_unknown_count",
+        "agent",
+        "entry",
+        "expected_head",
+        "has_written",
+        "is_valid",
+        "lease",
+        "log",
+        "parked_session",
+        "pending",
+        "resources",
+        "trace",
+    )
+    entry: SessionEntry  # set by `load`, unless the session is cached
 
     def __init__(
         self,
         resources: Resources,
         lease: Lease,
-        session: CachedSession,
         agent: ReadyAgent,
-        is_alive: Callable[[], bool],
+        is_valid: Callable[[Lease], bool],
     ) -> None:
+        self.resources = resources
         self.lease = lease
-        self._is_alive = is_alive
-        self.log = session.log
-        self.entry = session.entry  # as last read or written here
-        self._cache = resources.cache
-        self._store = resources.store
-        self._outbox = resources.outbox
-        # The first commit also records the driver and its version of the agent.
-        self._agent: ReadyAgent | None = agent
+        self.agent = agent
+        self.is_valid = is_valid
+        self.pending: dict[str, PendingEntry] = {}  # as they were last written here
         self.trace: str | None = None  # of this drive
+        self.has_written = False
+        self.parked_session: CachedSession | None = None  # as this drive left it
+        self.expected_head = lease.head  # with the commit that is under way
+        self._has_start = False  # the first commit also records the driver and its agent
         self._started_at = resources.store.now()
         self._unknown_count = 0  # commits in a row without a known outcome
-        # Pending calls, as they were last written here.
-        self._pending = dict(session.pending_entries or {})
+        cached = resources.cache.remove(lease.stream)
+        if cached is None or cached.log.state.head != lease.head:
+            self.log = Log(resources.store, lease.stream)
+        else:
+            self.log, self.entry = cached.log, cached.entry
+            self.pending |= cached.pending_entries or {}
+
+    # --- reading ------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Read the session, unless it is cached. Raises Gone, Fenced."""
+        if not self.log.events:
+            store = self.resources.store
+            self.entry = await leased_session(store, self.lease)
+            self.log = Log(store, self.lease.stream, self.entry.record.head)
+            await self.catch_up()
 
     async def catch_up(self) -> None:
-        """Read new records; a message may have added a receiver to the session's entry."""
+        """Read new records; a message may have added a receiver to the entry. Raises Fenced."""
         new = await self.log.catch_up()
         if any(isinstance(e, events.User) and seq > self.lease.head for seq, _, e in new):
-            entry = await self._store.get("session", self.entry.index_entry.key)
+            entry = await self.resources.store.get("session", self.entry.index_entry.key)
             if entry is not None and entry.stream == self.lease.stream:
                 self.entry = SessionEntry.decode(entry)
+        holder = self.log.slice.holder
+        if holder != self.lease.holder:
+            raise Fenced(f"{self.lease.holder} lost the lease to {holder or 'nobody'}")
 
-    async def write_fact(self, draft: Draft, park_after: ParkAfter) -> bool:
-        """Append a fact at any head; return True if that parked the session.
+    def refresh_entry(self, error: VersionMoved) -> None:
+        """Use the present entry of the session, if that is what had changed."""
+        entry = error.entry
+        if entry is not None and entry.kind == "session":
+            self.entry = SessionEntry.decode(entry)
 
-        If nothing is left to do afterwards, the same commit releases the lease. That is a driver
-        decision, which needs the head; the fact itself does not. A fact cannot be obtained again,
-        so an unavailable store is waited for, for a while and while the lease is valid.
-        """
-        plan = self._plan_commit(draft)
-        park = park_after(plan.after.state)
-        if park is not None:
-            with suppress(HeadMoved):
-                return await self._write(plan, park, patient=True)
-        return await self._write(plan, None, anywhere=True, patient=True)
+    def _parked_session(self) -> CachedSession:
+        """Return the session as this drive left it."""
+        ids = [
+            pending_id
+            for call in self.log.state.calls.active.values()
+            for pending_id in (call.approval_id, call.pending_id)
+            if pending_id
+        ]
+        entries = {item: self.pending[item] for item in ids if item in self.pending}
+        # Without an entry of one of them, none is known.
+        return CachedSession(self.log, self.entry, entries if len(entries) == len(ids) else None)
 
-    async def write_decision(
-        self, draft: Draft, park_after: ParkAfter, *, patient: bool = False
-    ) -> bool:
-        """Append a driver decision at the folded head; return True if that parked the session.
+    def pending_record(self, pending_id: str | None) -> PendingRecord | None:
+        """Return the record of a call as it was last written here, if it was."""
+        pending = None if pending_id is None else self.pending.get(pending_id)
+        return None if pending is None else pending.record
 
-        `park_after` gets the state afterwards. If nothing is left to do, it returns how to park,
-        and the same commit releases the lease.
-        """
-        plan = self._plan_commit(draft)
-        return await self._write(plan, park_after(plan.after.state), patient=patient)
+    # --- planning a commit --------------------------------------------------------------------
 
-    async def write_start(self) -> None:
-        """Record that this drive has started, before its first effect."""
-        facts, now = self._start_events(), self._store.now()
-        plan = _PlannedCommit(Draft(), facts, now, self.log.extension(facts, now))
-        await self._write(plan, None)
+    def plan_commit(self, draft: Draft) -> PlannedCommit:
+        """Return a commit of the draft, after the start of this drive if none is recorded yet."""
+        facts, now = draft.facts, draft.at or self.resources.store.now()
+        if facts and not self._has_start:
+            facts = [*self._start_events(), *facts]
+        return PlannedCommit(draft, facts, now, self.log.extension(facts, now))
 
-    async def park(self, park: Park, problem: PerdureError | None = None) -> None:
-        """Release the lease at the folded head."""
-        await self._write(self._plan_commit(Draft()), park, problem)
-
-    def _plan_commit(self, draft: Draft) -> "_PlannedCommit":
-        facts, now = self._with_start(draft.facts), draft.at or self._store.now()
-        return _PlannedCommit(draft, facts, now, self.log.extension(facts, now))
-
-    def _with_start(self, facts: Sequence[Event]) -> list[Event]:
-        return [*self._start_events(), *facts] if facts else []
+    def plan_start(self) -> PlannedCommit:
+        """Return a commit that records only that this drive has started."""
+        facts, now = self._start_events(), self.resources.store.now()
+        return PlannedCommit(Draft(), facts, now, self.log.extension(facts, now))
 
     def _start_events(self) -> list[Event]:
-        state, agent = self.log.state, self._agent
-        if agent is None or state.run is None or self._has_start():
+        state, agent = self.log.state, self.agent
+        since = self.log.events[self.lease.head :]
+        # It may be recorded already: the reply to that commit may have been lost.
+        is_recorded = any(isinstance(e, events.AgentStart) and e.worker for _, _, e in since)
+        if is_recorded or state.run is None:
             return []
         # Without the complete list of the agent's tools, a change cannot be detected.
         digest = agent.digest if agent.problem is None else state.digest
@@ -131,63 +173,67 @@ class LeasedWriter:
             since=0 if agent.limits.running_ms is None else self._started_at,
             trace=self.trace or "",
         )
-        opening: list[Event] = [start]
         if state.digest and changed:
-            opening.append(_difference(state.tools, agent.tool_digests))
-        return opening
+            return [start, _difference(state.tools, agent.tool_digests)]
+        return [start]
 
-    def _has_start(self) -> bool:
-        """Return whether it is recorded already: the reply to that commit may have been lost."""
-        since = self.log.events[self.lease.head :]
-        return any(isinstance(e, events.AgentStart) and e.worker for _, _, e in since)
+    # --- writing ------------------------------------------------------------------------------
 
-    async def _write(
+    async def write(
         self,
-        plan: "_PlannedCommit",
+        commit: PlannedCommit,
         park: Park | None,
         problem: PerdureError | None = None,
         *,
         anywhere: bool = False,
         patient: bool = False,
-    ) -> bool:
+    ) -> None:
+        """Write a commit, and apply it here; `park` releases the lease with it.
+
+        `anywhere`: a fact, at any head. `patient`: an unavailable store is waited for.
+        """
         stream, head = self.lease.stream, self.log.state.head
-        records = [as_record(fact, plan.now) for fact in plan.facts]
+        records = [as_record(fact, commit.now) for fact in commit.facts]
+        pending = await self._changed_pending(commit.draft)
+        entry = None if anywhere else self._changed_entry(commit, problem, is_park=park is not None)
         write = Write(
             stream,
             records,
-            fence=self.lease,
-            head=None if anywhere else head,
+            self.lease,
+            None if anywhere else head,
             release=None if park is None else Release(park.due),
         )
-        pending = [PendingEntry(stream, 1, record) for record in plan.draft.new_records]
-        pending += await self._changed_entries(plan.draft.record_changes)
-        pending += await self._changed_settled(plan.draft.settled_changes)
-        entry = None if anywhere else self._updated_entry(plan, problem, parked=park is not None)
-        puts = [item.as_put for item in (*pending, entry) if item is not None]
-        heads = await self._commit(write, puts, patient=patient)
-        self._unknown_count = 0
-        if plan.facts:
-            self._agent = None
+        puts = [item.as_put for item in pending]
+        if entry is not None:
+            puts.append(entry.as_put)
+        self.expected_head = head + len(records)
+        heads = await self._commit([write], puts, patient=patient)
+        self._unknown_count, self.has_written = 0, True
+        self._has_start = self._has_start or bool(records)
         self.entry = entry or self.entry
-        self._pending.update((item.record.id, item) for item in pending)
-        if heads[stream] == head + len(plan.facts):
-            self.log.apply(plan.after, records)
+        for item in pending:
+            self.pending[item.record.id] = item
+        if heads[stream] == self.expected_head:
+            self.log.apply(commit.after, records)
         else:
             await self.catch_up()  # another writer was faster
         if park is not None:
             self.log.slice = Slice((), self.log.state.head, None, park.due)
-            self._cache.add(CachedSession(self.log, self.entry, self.pending_entries()))
-        self._cache.notify(stream, heads[stream])
-        return park is not None
+            self.parked_session = self._parked_session()
+            self.resources.cache.add(self.parked_session)
+        self.resources.cache.notify(stream, heads[stream])
 
-    async def _commit(self, write: Write, puts: Sequence[Put], *, patient: bool) -> dict[str, int]:
-        writes, puts = self._outbox.with_deliveries([write], puts)
+    async def _commit(
+        self, writes: Sequence[Write], puts: Sequence[Put], *, patient: bool
+    ) -> dict[str, int]:
+        """Commit with the deliveries of the commit, as often as the store is unavailable."""
+        writes, puts = self.resources.outbox.with_deliveries(writes, puts)
         until = time.monotonic() + FACT_PATIENCE_S if patient else 0.0
         for attempt in count(1):
             try:
-                return await self._store.commit(writes, puts)
+                return await self.resources.store.commit(writes, puts)
             except Unavailable as error:
-                may_wait = time.monotonic() < until and self._is_alive()
+                may_wait = time.monotonic() < until and self.is_valid(self.lease)
                 if attempt >= ATTEMPTS and not may_wait:
                     raise unsaved(error) from error
                 await asyncio.sleep(_pause_s(attempt))
@@ -203,56 +249,34 @@ class LeasedWriter:
             raise unsaved(error) from error
         await asyncio.sleep(_pause_s(self._unknown_count))
 
-    async def _changed_entries(self, changes: dict[str, RecordChange]) -> list[PendingEntry]:
-        entries = []
-        for pending_id, change in changes.items():
-            pending = self._pending.pop(pending_id, None)  # a guess: after a refusal it is read
+    async def _changed_pending(self, draft: Draft) -> list[PendingEntry]:
+        """Return the new and changed entries of calls; a settled one may be removed since."""
+        entries = [PendingEntry(self.lease.stream, 1, record) for record in draft.new_records]
+        for pending_id, change in draft.record_changes.items():
+            pending = self.pending.pop(pending_id, None)  # a guess: after a refusal it is read
             if pending is None:
-                entry = await self._store.get("pending", pending_id)
-                if entry is None:
-                    continue
-                pending = PendingEntry.decode(entry)
-                if not pending.record.is_open:
+                pending = await self._read_pending(pending_id)
+                if pending is not None and not pending.record.is_open:
                     # A caller has settled it, and its record moved the head: read again.
-                    raise VersionMoved(f"{pending_id} is settled", entry=entry)
-            entries.append(pending.with_record(change(pending.record)))
+                    raise VersionMoved(f"{pending_id} is settled")
+            entries += _changed(pending, change)
+        for pending_id, change in draft.settled_changes.items():
+            entries += _changed(await self._read_pending(pending_id), change)
         return entries
 
-    async def _changed_settled(self, changes: dict[str, RecordChange]) -> list[PendingEntry]:
-        """Return changed entries of settled calls; one that was removed since has none."""
-        entries = []
-        for pending_id, change in changes.items():
-            entry = await self._store.get("pending", pending_id)
-            if entry is not None:
-                pending = PendingEntry.decode(entry)
-                entries.append(pending.with_record(change(pending.record)))
-        return entries
+    async def _read_pending(self, pending_id: str) -> PendingEntry | None:
+        entry = await self.resources.store.get("pending", pending_id)
+        return None if entry is None else PendingEntry.decode(entry)
 
-    def pending_record(self, pending_id: str) -> PendingRecord | None:
-        """Return the record of a call as it was last written here, if it was."""
-        pending = self._pending.get(pending_id)
-        return None if pending is None else pending.record
-
-    def pending_entries(self) -> dict[str, PendingEntry] | None:
-        """Return the entries of all open calls; None if one of them is not known here."""
-        ids = [
-            pending_id
-            for call in self.log.state.calls.active.values()
-            for pending_id in (call.approval_id, call.pending_id)
-            if pending_id
-        ]
-        entries = {item: self._pending[item] for item in ids if item in self._pending}
-        return entries if len(entries) == len(ids) else None
-
-    def _updated_entry(
-        self, plan: "_PlannedCommit", problem: PerdureError | None, *, parked: bool
+    def _changed_entry(
+        self, commit: PlannedCommit, problem: PerdureError | None, *, is_park: bool
     ) -> SessionEntry | None:
-        after, record = plan.after.state, self.entry.record
+        after, record = commit.after.state, self.entry.record
         state = after.status if problem is None else "waiting"
         problem = problem or _poisoning(after)
         code = None if problem is None else problem.code
         is_same = record.state == state and record.problem == code
-        if is_same and (not parked or not plan.facts):
+        if is_same and not (is_park and commit.facts):
             return None
         run = after.run.id if after.run is not None else record.task_id
         text = None if problem is None else problem.message
@@ -260,25 +284,14 @@ class LeasedWriter:
             state=state,
             problem=code,
             problem_text=text,
-            updated_at=plan.now,
+            updated_at=commit.now,
             task_id=run,
             head=after.head,
         )
 
-    def refresh_entry(self, error: VersionMoved) -> None:
-        """Use the present entry of the session, if that is what had changed."""
-        entry = error.entry
-        if entry is not None and entry.kind == "session":
-            self.entry = SessionEntry.decode(entry)
 
-
-class _PlannedCommit(NamedTuple):
-    """Content of one commit, and what the log folds to with it."""
-
-    draft: Draft
-    facts: list[Event]
-    now: int
-    after: LogExtension
+def _changed(pending: PendingEntry | None, change: RecordChange) -> list[PendingEntry]:
+    return [] if pending is None else [pending.with_record(change(pending.record))]
 
 
 def unsaved(error: StoreError) -> StoreError:

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from perdure.core.conversation.messages import Conversation, Message
 from perdure.core.conversation.repair import IncrementalCanonical, IncrementalRepair
-from perdure.core.json_depth import check_body_depth, too_deep
+from perdure.core.json_depth import ENVELOPE, MAX_DEPTH, is_deeper, too_deep
 from perdure.core.log import codec
 from perdure.core.log.events import Compacted, Event, StampedEvent
 from perdure.core.session.state import State, fold
@@ -91,8 +91,7 @@ class Log:
         """Add an extension that was committed as these records."""
         self.events += extension.new
         self.state = extension.state
-        for record in records:
-            self.size += len(record.data)
+        self.size += sum([len(record.data) for record in records])
 
     def append(self, facts: Iterable[Event], records: Sequence[Record]) -> None:
         """Add facts that were committed at the head as these records."""
@@ -172,5 +171,6 @@ def as_record(event: Event, at: int) -> Record:
         kind, data = codec.encode(event)
     except RecursionError as error:
         raise too_deep(f"an event of type {codec.NAMES[type(event)]!r}") from error
-    check_body_depth(data, f"an event of type {kind!r}")
+    if is_deeper(data, MAX_DEPTH + ENVELOPE):
+        raise too_deep(f"an event of type {kind!r}")
     return Record(kind, data, at)

@@ -13,7 +13,7 @@ from perdure.core.session.naming import check_id
 from perdure.core.session.permissions import RememberedPermission
 from perdure.core.webhooks.deliveries import Hook
 from perdure.runtime.agents.agents import ReadyAgent
-from perdure.runtime.engine.drives import Drive
+from perdure.runtime.engine.driver import Driver
 from perdure.runtime.engine.writer import unsaved
 from perdure.runtime.inbox.sessions import NewMessage, Receipt
 from perdure.runtime.models.base import Delta
@@ -150,14 +150,14 @@ class Session(Generic[T_co]):
         except asyncio.CancelledError as error:
             # After Ctrl-C, Python prints where it came from: our frames would say nothing.
             raise error.with_traceback(None) from None
-        if drive is None or drive.driver is None:
+        parked = None if drive is None else drive.parked_session
+        if parked is None:
             return await self.get()
-        cached = drive.driver.cached_session
-        return await self._service.result(cached.entry, cached)
+        return await self._service.result(parked.entry, parked)
 
     async def _run_within(
         self, limit: Duration | None, message: Content | None, key: str | None, by: str | None
-    ) -> Drive | None:
+    ) -> Driver | None:
         if limit is None:
             return await self._run(message, key, by)
         entry = await self._begin(message, key, by)
@@ -166,7 +166,7 @@ class Session(Generic[T_co]):
                 return await self._service.runs.follow(entry)
         return None
 
-    async def _run(self, message: Content | None, key: str | None, by: str | None) -> Drive | None:
+    async def _run(self, message: Content | None, key: str | None, by: str | None) -> Driver | None:
         entry = self._service.cached(self._ref) if message is None else None
         if entry is not None and entry.record.state == "waiting":
             # A cached entry may be stale; but if the session can be driven here, that is enough.

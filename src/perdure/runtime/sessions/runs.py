@@ -10,7 +10,8 @@ from perdure.core.pending.commands import Expire
 from perdure.core.pending.settlement import is_overdue
 from perdure.errors import Corrupt, PerdureError
 from perdure.runtime.agents.agents import Agents
-from perdure.runtime.engine.drives import Drive, Drives
+from perdure.runtime.engine.driver import Driver
+from perdure.runtime.engine.drives import Drives
 from perdure.runtime.records.entries import (
     SessionEntry,
     SessionRef,
@@ -85,16 +86,16 @@ class Runs:
 
     # --- driving ------------------------------------------------------------------------------
 
-    async def start(self, entry: SessionEntry) -> Drive | None:
+    async def start(self, entry: SessionEntry) -> Driver | None:
         """Start to drive a session here if it is due and free; returns before the drive ends."""
         return await self._drives.start_drive(entry)
 
-    async def drive(self, entry: SessionEntry) -> Drive | None:
+    async def drive(self, entry: SessionEntry) -> Driver | None:
         """Drive a session here, if it is due and free, until it parks."""
         await self.prepare(entry)
         return await self._drive(entry)
 
-    async def _drive(self, entry: SessionEntry) -> Drive | None:
+    async def _drive(self, entry: SessionEntry) -> Driver | None:
         """Return the drive that parked the session here after this call; None if none did."""
         # A drive that was under way may have parked before the caller's event was recorded.
         is_old = entry.stream in self._drives.running
@@ -124,7 +125,7 @@ class Runs:
 
     # --- following ----------------------------------------------------------------------------
 
-    async def follow(self, entry: SessionEntry) -> Drive | None:
+    async def follow(self, entry: SessionEntry) -> Driver | None:
         """Drive the session here if it is free, else watch its driver, until it parks.
 
         Returns the drive that parked it, if that ran in this process.

@@ -127,6 +127,7 @@ class Snapshots(Struct, frozen=True):
         if output is not None and agent is not None and not agent.output.is_text:
             with suppress(Refused):  # the type has changed since: return the stored value
                 output = agent.output.load(output)
+        usage = display_usage(state.usage)
         return Result(
             session_id=record.id,
             tenant=record.tenant,
@@ -137,8 +138,8 @@ class Snapshots(Struct, frozen=True):
             stop=early_stop(state),
             error=snapshot.error,
             problem=snapshot.problem,
-            usage=display_usage(state.usage),
-            tree_usage=display_usage(state.usage if snapshot.tree is None else snapshot.tree),
+            usage=usage,
+            tree_usage=usage if snapshot.tree is None else display_usage(snapshot.tree),
             todos=state.todos,
             metadata=dict(state.metadata),
             parent=record.parent,

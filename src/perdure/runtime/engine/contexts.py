@@ -1,0 +1,83 @@
+"""The context that tools, predicates and instructions of a drive get."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from perdure.core.conversation.messages import RequestedCall
+from perdure.core.log import events
+from perdure.core.session.calls import Call
+from perdure.core.session.state import State
+from perdure.runtime.engine.writer import LeasedWriter
+from perdure.runtime.models.base import Delta
+from perdure.runtime.thread_calls import callable_from_threads
+from perdure.runtime.values import Context, Decision, PendingCall
+from perdure.runtime.views import instant
+
+
+def tool_context(
+    drive: LeasedWriter,
+    state: State,
+    *,
+    call: RequestedCall | Call | None = None,
+    args: dict[str, Any] | None = None,
+    pending: PendingCall | None = None,
+) -> Context[Any]:
+    """Return the context of a tool, predicate or instruction."""
+    running = call if isinstance(call, Call) else None
+    record = drive.entry.record
+    return Context(
+        deps=drive.resources.deps.value,
+        session_id=record.id,
+        tenant=record.tenant,
+        agent=drive.agent.name,
+        metadata=dict(state.metadata),
+        tool=call.tool if call is not None else "",
+        args=args or {},
+        call_id=call.id if call is not None else "",
+        effect_id=running.effect_id if running is not None else "",
+        attempt=running.attempt - running.parked_attempts if running is not None else 1,
+        decision=_decision(running),
+        pending=pending,
+        decisions=_raised_decisions(running),
+        answers=() if running is None else running.answers,
+        _progress=None if running is None else _progress(drive, running, state.turn),
+    )
+
+
+def _progress(
+    drive: LeasedWriter, call: Call, turn: int
+) -> Callable[[str, float | None], Awaitable[None]]:
+    """Return the function that reports progress; it outlives no drive, and holds none."""
+    resources, record = drive.resources, drive.entry.record
+
+    async def report(message: str, percent: float | None) -> None:
+        text = message if percent is None else f"{message} ({percent:g} %)"
+        resources.bus.publish_alone(
+            record.tenant, Delta(record.id, turn, "progress", text, call.id)
+        )
+        if call.pending_id is not None:
+            progress = {"message": message, "percent": percent, "at": resources.store.now()}
+            await resources.pending_inbox.update(
+                call.pending_id, lambda record: replace(record, progress=progress)
+            )
+
+    return callable_from_threads(report)
+
+
+def _decision(call: Call | None) -> Decision | None:
+    if call is None or call.decision is None:
+        return None
+    return _public_decision(call.decision, call.decided_at)
+
+
+def _raised_decisions(call: Call | None) -> tuple[Decision, ...]:
+    if call is None:
+        return ()
+    return tuple([_public_decision(event, at) for event, at in call.raised_decisions])
+
+
+def _public_decision(event: events.Decision, at: int) -> Decision:
+    details = (event.args, event.reason, event.note, event.remember)
+    return Decision(event.kind, event.by, event.via, instant(at), *details)
