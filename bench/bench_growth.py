@@ -42,7 +42,8 @@ def measure(*, quick: bool = False) -> Section:
         for name, file_sizes in sizes.items()
     ]
     plot = chart("File size of one session", "MB", [f"{count} turns" for count in turns], bars)
-    parts: list[str | Table] = [METHOD, Table(head, rows), _verdicts(sizes.get(OURS.name, []), turns)]
+    verdicts = _verdicts(sizes.get(OURS.name, []), turns)
+    parts: list[str | Table] = [METHOD, Table(head, rows), verdicts]
     return Section("History growth", parts, {"growth.svg": plot})
 
 
