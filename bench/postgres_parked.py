@@ -75,7 +75,10 @@ def statements() -> dict[str, tuple[str, tuple[Any, ...]]]:
         "look for work": (statement("check_for_work"), (name, "session/bench", now)),
         "claim": (statement("claim"), (name, "session/bench", 64, now)),
         "claim by name": (statement("claim_these"), (name, "session/bench", ["a", "b"], now)),
-        "lock": (statement("lock_streams"), (["a", "b"],)),
+        "load": (
+            statement("load_rows"),
+            (["a", "b"], ["pending", "pending"], ["a", "b"], [name], now),
+        ),
         "entries": (statement("load_entries"), (["pending", "pending"], ["a", "b"])),
         "read": (statement("read"), ("a", 0, 100)),
         "expire": (

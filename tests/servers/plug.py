@@ -1,14 +1,18 @@
 """Proxy between clients and a PostgreSQL server that a test can interrupt at any moment."""
 
 import asyncio
+import re
 import socket
 import struct
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Final, Literal
 
 COMMIT: Final = b"COMMIT\0"  # the COMMIT message of the protocol
+# The message that prepares the statement which is a whole commit, and the one that runs it.
+PREPARED: Final = re.compile(rb"(__asyncpg_stmt_\w+__)\0-- All changes of a batch")
+READY: Final = b"Z\0\0\0\5"  # with which the server ends every round trip
 
 # The request is lost and the client gets a reset; or the server gets it, and instead of the
 # response the client gets a reset, or nothing.
@@ -22,12 +26,13 @@ class Plug:
         self.lost: list[Loss] = []  # losses so far
         self._port = port
         self._losing: deque[Loss | None] = deque()
+        self.round_trips: Counter[int] = Counter()  # by connection
         self._wires: dict[_Wire, asyncio.Future[tuple[None, None]]] = {}
         self._flows = asyncio.Event()
         self._flows.set()
 
     def lose(self, *what: Loss | None) -> None:
-        """Lose these parts of the next COMMITs, one each; None loses nothing."""
+        """Lose these parts of the next commits, one each; None loses nothing."""
         self._losing.extend(what)
 
     def forget(self) -> None:
@@ -68,7 +73,7 @@ class Plug:
     async def _ask(self, wire: "_Wire", reader: asyncio.StreamReader) -> None:
         while said := await reader.read(65536):
             await self._flows.wait()
-            if self._losing and COMMIT in said:
+            if wire.commits(said) and self._losing:
                 wire.loses = self._losing.popleft()
             if wire.loses is not None:
                 self.lost.append(wire.loses)
@@ -82,6 +87,7 @@ class Plug:
     async def _answer(self, wire: "_Wire", reader: asyncio.StreamReader) -> None:
         while said := await reader.read(65536):
             await self._flows.wait()
+            self.round_trips[id(wire)] += said.count(READY)
             if wire.loses == "answer":
                 break
             if wire.loses is None:
@@ -97,6 +103,12 @@ class _Wire:
         self.client = client
         self.server = server
         self.loses: Loss | None = None
+        self._runs_commit: set[bytes] = set()
+
+    def commits(self, said: bytes) -> bool:
+        """Return whether the client asks for a commit, by COMMIT or by a statement of its own."""
+        self._runs_commit |= {b"\0%b\0" % name for name in PREPARED.findall(said)}
+        return COMMIT in said or any(run in said for run in self._runs_commit)
 
     def reset(self) -> None:
         """Reset both sides."""

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import warnings
 from contextlib import suppress
+from typing import Any
 
 import anyio
 import asyncpg
@@ -11,8 +12,9 @@ import pytest
 from tests.servers.fixtures import StartPostgres
 from tests.servers.postgres import PostgresServer
 
-from perdure.store.base import Fenced, Record, Unavailable, Unknown, VersionMoved, Write
+from perdure.store.base import Check, Fenced, Record, Unavailable, Unknown, VersionMoved, Write
 from perdure.store.postgres import writer as postgres_writer
+from perdure.store.postgres.batch import BatchWriter
 from perdure.store.postgres.connection import PooledConnection
 from perdure.store.postgres.store import PostgresStore
 from perdure.testing.contract.steps import claim, drive, join, make, put, record, texts
@@ -97,20 +99,24 @@ async def test_a_server_that_is_down_is_unavailable_and_is_found_again(
     await store.close()
 
 
+@pytest.mark.parametrize("locks", [False, True])
 async def test_a_commit_whose_answer_is_lost_is_unknown_and_not_repeated(
-    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch, locks: bool
 ) -> None:
-    """E8: the caller reads before it writes again."""
+    """E8: the caller reads before it writes again, whichever way the commit was written."""
     await make(store, "s")
-    real = PooledConnection.commit
+    owner: Any = PooledConnection if locks else BatchWriter
+    name = "commit" if locks else "_run_write"
+    real = getattr(owner, name)
 
-    async def lost(line: PooledConnection) -> str:
-        await real(line)
+    async def lost(*arguments: Any) -> None:
+        await real(*arguments)
         raise ConnectionResetError("the answer was lost")
 
-    monkeypatch.setattr(PooledConnection, "commit", lost)
+    monkeypatch.setattr(owner, name, lost)
+    checks = [Check("pending", "none", 0, "s")] if locks else []
     with pytest.raises(Unknown):
-        await store.commit([Write("s", [record("once")])])
+        await store.commit([Write("s", [record("once")])], checks=checks)
     monkeypatch.undo()
     assert await texts(store, "s") == ["first", "once"]
 

@@ -29,11 +29,26 @@ RECORDS = """
     SELECT n, seq, 'user', 0, '{}' FROM generate_series(1000, $1) n, generate_series(1, 3) seq;
 """
 
+# The columns of a batch that appends to a stream and puts an entry: holders, versions, new streams,
+# changed ones, records, entries, deleted ones.
+WRITTEN: tuple[str | bytes, ...] = (
+    *("{worker}", "{}", "{}", *["{}"] * 9),
+    *("{1}", "{9}", "{1}", "{NULL}", "{NULL}", "{0}", "{f}"),
+    *("{1}", "{9}", "{user}", "{0}", "{1}", "{2}", b"{}"),
+    *("{pending}", "{p-1042}", "{1042}", "{2}", "{open}", "{NULL}", "{1}", "{1}", "{2}", b"{}"),
+    *["{}"] * 3,
+)
+
 QUESTIONS: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "look for work": (statement("check_for_work"), ("worker", "session", NOW)),
     "claim": (statement("claim"), ("worker", "session", 5, NOW)),
     "claim these": (statement("claim_these"), ("worker", "session", ["s1", "s2"], NOW)),
-    "lock": (statement("lock_streams"), (["s1", "s2"],)),
+    "lock": (statement("lock_rows"), (["s1", "s2"], ["worker"])),
+    "load": (
+        statement("load_rows"),
+        (["s1", "s2"], ["pending"], ["p-1042"], ["worker"], NOW),
+    ),
+    "write": (statement("write"), (NOW, *WRITTEN)),
     "read": (statement("read"), ("s1", 0, 100)),
     "get": (statement("load_entries"), (["pending"], ["p-1042"])),
     "expire": (
@@ -58,6 +73,15 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from nodes(part)
 
 
+def literal(value: Any) -> str:
+    """Return a value as SQL: a plan for any values is only made of a prepared statement."""
+    if isinstance(value, list):
+        return f"ARRAY[{', '.join(map(literal, value))}]::text[]"
+    if isinstance(value, bytes):
+        return f"'\\x{value.hex()}'::bytea"
+    return str(value) if isinstance(value, int) else f"'{value}'"
+
+
 async def pages(url: str, parked: int) -> dict[str, int]:
     """How many pages each statement touches, and in no case by walking over a table."""
     store = PostgresStore(url)
@@ -71,9 +95,12 @@ async def pages(url: str, parked: int) -> dict[str, int]:
     await execute(RECORDS, 1000 + parked)
     touched = {}
     for name, (sql, values) in QUESTIONS.items():
-        await execute("BEGIN")
-        said = await line.raw.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}", *values)
-        await execute("ROLLBACK")
+        await execute(f"BEGIN; PREPARE asked AS {sql}")
+        given = f"({', '.join(map(literal, values))})" if values else ""
+        said = await line.raw.fetchval(
+            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE asked {given}"
+        )
+        await execute("DEALLOCATE asked; ROLLBACK")
         plan = json.loads(said)[0]["Plan"]
         walked = [node for node in nodes(plan) if node["Node Type"] == "Seq Scan"]
         assert {node["Relation Name"] for node in walked} <= {"holder"}, name  # one per worker

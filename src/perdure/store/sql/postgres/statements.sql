@@ -8,16 +8,29 @@ SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint;
 SELECT current_setting('server_version_num')::integer, current_setting('server_encoding'),
        current_setting('search_path');
 
--- lock_claimants --
--- Those of the holders that are alive, locked against a reap until the commit ends: a claim of a
--- removed holder could never be reaped. Rows of holders are locked before those of streams.
-SELECT name FROM holder WHERE name = ANY ($1::text[]) AND until > $2::bigint
-ORDER BY name FOR KEY SHARE;
+-- lock_rows --
+-- The rows of a batch: first those of the holders it claims for, which keeps them from being reaped,
+-- then those of its streams, in the order of ids. So no two transactions can deadlock.
+WITH alive AS MATERIALIZED (
+    SELECT name FROM holder WHERE name = ANY ($2::text[]) ORDER BY name FOR KEY SHARE
+)
+SELECT sid FROM stream WHERE id = ANY ($1::text[]) AND (SELECT count(*) FROM alive) >= 0
+ORDER BY id FOR NO KEY UPDATE;
 
--- lock_streams --
--- In the order of ids, so that two batches cannot deadlock.
-SELECT sid, id, kind, head, epoch, holder, due, tries, gone
-FROM stream WHERE id = ANY ($1::text[]) ORDER BY id FOR NO KEY UPDATE;
+-- load_rows --
+-- The streams, entries and live claimants of a batch at one moment. The version of a stream's row is
+-- the transaction that wrote it (xmin).
+SELECT s.id, s.sid, s.xmin, s.kind, s.head, s.epoch, s.holder, s.due, s.tries, s.gone,
+       NULL::text AS key, NULL::bytea AS data
+FROM stream s WHERE s.id = ANY ($1::text[])
+UNION ALL
+SELECT s.id, e.sid, NULL, e.kind, e.version, NULL, e.state, e.due, NULL, NULL, e.key, e.data
+FROM unnest($2::text[], $3::text[]) AS item (kind, key)
+JOIN entry e ON e.kind = item.kind AND e.key = item.key
+JOIN stream s ON s.sid = e.sid
+UNION ALL
+SELECT h.name, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM holder h WHERE h.name = ANY ($4::text[]) AND h.until > $5::bigint;
 
 -- load_entries --
 SELECT e.kind, e.key, s.id, e.version, e.state, e.due, e.data
@@ -40,53 +53,86 @@ SELECT nextval('stream_sid') FROM generate_series(1, $1::integer);
 WITH entries AS (DELETE FROM entry WHERE sid = ANY ($1::bigint[]))
 DELETE FROM record WHERE sid = ANY ($1::bigint[]);
 
--- drop_entries --
-DELETE FROM entry e USING unnest($1::text[], $2::text[]) AS dropped (kind, key)
-WHERE e.kind = dropped.kind AND e.key = dropped.key;
-
 -- write --
--- All changes of a batch. Returns the number of rows written: fewer if another process has created the
--- same stream or entry meanwhile, and then the batch is rolled back. Arrays come as text, and data
--- joined with offsets and sizes, which costs the client much less than arrays.
-WITH created AS (
+-- All changes of a batch, if every row that it was judged on is as it was read: the streams have the
+-- same version, also those that only guard their entries, the entries have theirs, new rows do not
+-- exist, and the holders it claims for are alive. Every row is compared as it is when it is locked,
+-- holders first, then streams in the order of ids; nothing else is looked at (READ COMMITTED would
+-- show it as it was before the wait for a lock). Returns false if a holder or stream has changed:
+-- then nothing is written. For an entry or a new row it is too late for that, and the statement
+-- fails with a division by zero. Arrays come as text, and data joined with offsets and sizes, which
+-- costs the client much less than arrays.
+WITH claimant AS MATERIALIZED (
+    SELECT name FROM holder WHERE name = ANY ($2::text::text[]) AND until > $1::bigint
+    ORDER BY name FOR KEY SHARE
+), kept AS MATERIALIZED (
+    SELECT s.sid FROM unnest($3::text::bigint[], $4::text::xid[]) AS read (sid, version)
+    JOIN stream s ON s.sid = read.sid AND s.xmin = read.version
+    WHERE (SELECT count(*) FROM claimant) = cardinality($2::text::text[])
+    ORDER BY s.id FOR NO KEY UPDATE OF s
+), same AS MATERIALIZED (
+    SELECT (SELECT count(*) FROM kept) = cardinality($3::text::bigint[])
+       AND (SELECT count(*) FROM claimant) = cardinality($2::text::text[]) AS ok
+), created AS (
     INSERT INTO stream (sid, id, kind, head, epoch, holder, due, tries, gone)
-    SELECT * FROM unnest($1::text::bigint[], $2::text::text[], $3::text::text[],
-                         $4::text::bigint[], $5::text::bigint[], $6::text::text[],
-                         $7::text::bigint[], $8::text::bigint[], $9::text::boolean[])
+    SELECT * FROM unnest($5::text::bigint[], $6::text::text[], $7::text::text[],
+                         $8::text::bigint[], $9::text::bigint[], $10::text::text[],
+                         $11::text::bigint[], $12::text::bigint[], $13::text::boolean[])
         AS new (sid, id, kind, head, epoch, holder, due, tries, gone)
+    WHERE (SELECT ok FROM same)
     ORDER BY new.id
     ON CONFLICT (id) DO NOTHING RETURNING 1
 ), changed AS (
     UPDATE stream s
     SET head = n.head, epoch = n.epoch, holder = n.holder, due = n.due, tries = n.tries,
         gone = n.gone
-    FROM unnest($10::text::bigint[], $11::text::bigint[], $12::text::bigint[], $13::text::text[],
-                $14::text::bigint[], $15::text::bigint[], $16::text::boolean[])
+    FROM unnest($14::text::bigint[], $15::text::bigint[], $16::text::bigint[], $17::text::text[],
+                $18::text::bigint[], $19::text::bigint[], $20::text::boolean[])
         AS n (sid, head, epoch, holder, due, tries, gone)
-    WHERE s.sid = n.sid RETURNING 1
+    WHERE s.sid = n.sid AND (SELECT ok FROM same) RETURNING 1
 ), appended AS (
     INSERT INTO record (sid, seq, type, at, data)
-    SELECT n.sid, n.seq, n.type, n.at, substring($23::bytea FROM n.start FOR n.size)
-    FROM unnest($17::text::bigint[], $18::text::bigint[], $19::text::text[], $20::text::bigint[],
-                $21::text::int[], $22::text::int[])
+    SELECT n.sid, n.seq, n.type, n.at, substring($27::bytea FROM n.start FOR n.size)
+    FROM unnest($21::text::bigint[], $22::text::bigint[], $23::text::text[], $24::text::bigint[],
+                $25::text::int[], $26::text::int[])
         WITH ORDINALITY AS n (sid, seq, type, at, start, size, place)
+    WHERE (SELECT ok FROM same)
     ORDER BY n.place
     RETURNING 1
-), put AS (
+), item AS MATERIALIZED (
+    SELECT n.kind, n.key, n.sid, n.version, n.state, n.due, n.expect, n.start, n.size
+    FROM unnest($28::text::text[], $29::text::text[], $30::text::bigint[], $31::text::bigint[],
+                $32::text::text[], $33::text::bigint[], $34::text::bigint[], $35::text::int[],
+                $36::text::int[]) AS n (kind, key, sid, version, state, due, expect, start, size)
+    WHERE (SELECT ok FROM same)
+), added AS (
     INSERT INTO entry (kind, key, sid, version, state, due, data)
     SELECT n.kind, n.key, n.sid, n.version, n.state, n.due,
-           substring($32::bytea FROM n.start FOR n.size)
-    FROM unnest($24::text::text[], $25::text::text[], $26::text::bigint[], $27::text::bigint[],
-                $28::text::text[], $29::text::bigint[], $30::text::int[], $31::text::int[])
-        AS n (kind, key, sid, version, state, due, start, size)
+           substring($37::bytea FROM n.start FOR n.size)
+    FROM item n WHERE n.expect = 0
     ORDER BY n.kind, n.key
-    ON CONFLICT (kind, key) DO UPDATE
-    SET version = excluded.version, state = excluded.state, due = excluded.due,
-        data = excluded.data
-    WHERE entry.sid = excluded.sid RETURNING 1
+    ON CONFLICT (kind, key) DO NOTHING RETURNING 1
+), put AS (
+    UPDATE entry e
+    SET sid = n.sid, version = n.version, state = n.state, due = n.due,
+        data = substring($37::bytea FROM n.start FOR n.size)
+    FROM item n
+    WHERE n.expect > 0 AND e.kind = n.kind AND e.key = n.key AND e.version = n.expect RETURNING 1
+), deleted AS (
+    DELETE FROM entry e
+    USING unnest($38::text::text[], $39::text::text[], $40::text::bigint[]) AS n (kind, key, expect)
+    WHERE e.kind = n.kind AND e.key = n.key AND e.version = n.expect AND (SELECT ok FROM same)
+    RETURNING 1
 )
-SELECT (SELECT count(*) FROM created) + (SELECT count(*) FROM changed)
-     + (SELECT count(*) FROM appended) + (SELECT count(*) FROM put);
+SELECT CASE
+    WHEN NOT (SELECT ok FROM same) THEN false
+    WHEN (SELECT count(*) FROM created) = cardinality($5::text::bigint[])
+     AND (SELECT count(*) FROM changed) = cardinality($14::text::bigint[])
+     AND (SELECT count(*) FROM appended) = cardinality($21::text::bigint[])
+     AND (SELECT count(*) FROM added) + (SELECT count(*) FROM put)
+         = cardinality($28::text::text[])
+     AND (SELECT count(*) FROM deleted) = cardinality($38::text::text[]) THEN true
+    ELSE 1 / (SELECT count(*) FROM kept WHERE sid IS NULL) = 1 END;
 
 -- check_for_work --
 -- Whether the holder is alive, any holder has expired, any stream is due; and the time.
