@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.core.session.naming import SessionRecord
+from perdure.core.session.naming import SessionRecord, session_key
 from perdure.errors import NotFound
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.sessions.service import Service
@@ -54,11 +54,16 @@ async def session_page(
     service: Service, session_filter: SessionFilter, after: str | None, limit: int
 ) -> tuple[list[Result[Any]], str | None]:
     """Return up to `limit` sessions after a key, in order, and the key after which more follow."""
-    last, cursor = after, None if after is None else page_cursor((0, after))
+    # The keys of a tenant's sessions have a common beginning, and are read without the others'.
+    prefix = "" if session_filter.tenant is None else session_key(session_filter.tenant, "")
+    last, start = after, after or prefix
+    cursor = page_cursor((0, start)) if start else None
     results: list[Result[Any]] = []
     while True:
         page = await service.session_page(cursor, _PAGE)
         for entry in map(SessionEntry.decode_listed, page.entries):
+            if not entry.index_entry.key.startswith(prefix):
+                return results, None
             result = await _result(service, session_filter, entry)
             if result is None:
                 continue

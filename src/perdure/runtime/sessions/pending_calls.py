@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -32,16 +32,21 @@ from perdure.runtime.sessions.command_checks import (
     checked_command,
     with_problem,
 )
+from perdure.runtime.sessions.pending_pages import (
+    OPEN_STATUSES,
+    STATES,
+    PagePosition,
+    PendingFilter,
+    count_pending,
+    pending_page,
+)
 from perdure.runtime.sessions.runs import Runs
 from perdure.runtime.values import PendingCall
 from perdure.runtime.views import pending_json
 from perdure.store.base import Entry, Gone, NoStream, Put, VersionMoved, Write
 
-# The state of the index entries that have a status; None is every state.
-_STATES: Final = {None: "open", "all": None, "waiting": "open", "processing": "open"}
-_OPEN_STATUSES: Final = ("waiting", "processing")
-
 Settlements = list[Settlement]  # `list` is a method below
+Records = list[PendingRecord]
 
 
 class PendingCalls:
@@ -62,13 +67,23 @@ class PendingCalls:
         self, tenant: str | None, *, status: str | None = None, stream: str | None = None
     ) -> AsyncIterator[PendingRecord]:
         """Yield pending calls: the open ones, those of a status, or with "all" every one."""
-        state = _STATES.get(status, status)
+        state = STATES.get(status, status)
         store = self._resources.store
         async for record in all_readable(store, "pending", _decode, state=state, stream=stream):
-            if status in _OPEN_STATUSES and record.status != status:
+            if status in OPEN_STATUSES and record.status != status:
                 continue
             if tenant is None or record.tenant == tenant:
                 yield record
+
+    async def page(
+        self, pending_filter: PendingFilter, position: PagePosition, limit: int
+    ) -> tuple[Records, PagePosition | None]:
+        """Return up to `limit` calls that match, and the position after them if more follow."""
+        return await pending_page(self._resources.store, pending_filter, position, limit)
+
+    async def count(self, pending_filter: PendingFilter) -> int:
+        """Return the number of all calls that match."""
+        return await count_pending(self._resources.store, pending_filter)
 
     def entries(
         self, state: str | None = "open", stream: str | None = None

@@ -7,12 +7,12 @@ from fastapi import Query
 
 from perdure.errors import Refused
 
-_CURSOR: Final = r"^[0-9]{1,15}(?:\.(?:[0-9a-f]{2}){0,900}){2}$"
+_CURSOR: Final = r"^[0-9]{1,15}(?:\.(?:[0-9a-f]{2}){0,2500}){2}$"
 
 Cursor = Annotated[
     str | None,
     Query(
-        max_length=4000,
+        max_length=10_100,
         description="The `next` of the previous page.",
         json_schema_extra={"pattern": _CURSOR},
     ),
@@ -31,13 +31,18 @@ def decode_cursor(cursor: str | None) -> PagePosition | None:
     if cursor is None:
         return None
     if re.fullmatch(_CURSOR, cursor) is None:
-        raise Refused(
-            "the cursor is not valid",
-            code="CURSOR_INVALID",
-            hint="pass the `next` of the previous page, or start without a cursor",
-        )
+        raise bad_cursor()
     number, first, second = cursor.split(".")
     return int(number), _decode_hex(first), _decode_hex(second)
+
+
+def bad_cursor() -> Refused:
+    """Return the error for a cursor that no page has returned."""
+    return Refused(
+        "the cursor is not valid",
+        code="CURSOR_INVALID",
+        hint="pass the `next` of the previous page, or start without a cursor",
+    )
 
 
 def _decode_hex(digits: str) -> str:

@@ -9,6 +9,7 @@ from tests.support.http_shop import TOKENS, parked
 from tests.support.shop import agent, clerk, look, paused
 
 from perdure import Agent, Runtime, asgi, tool
+from perdure.runtime.sessions import pending_pages
 from perdure.store.memory import MemoryStore
 from perdure.testing import ManualClock, ScriptedModel
 
@@ -62,6 +63,25 @@ async def test_pages_cover_everything_once_and_count_all_that_match(
             break
         cursor = {"cursor": told["next"]}
     assert len(seen) == len(set(seen)) == 9
+
+
+async def test_a_list_of_several_blocks_covers_every_call_once_while_calls_come_and_go(
+    rt: Runtime, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S0.47"""
+    monkeypatch.setattr(pending_pages, "BLOCK", 5)
+    ids = {one for n in range(8) for one in (await parked(rt, f"s{n}")).values()}
+    seen: list[str] = []
+    told = await listed(client, limit=2)
+    while True:
+        seen += [one["id"] for one in told["pending"]]
+        if told["next"] is None:
+            break
+        await parked(rt, f"new-{len(seen)}")
+        await client.delete(f"/pending/{seen[-1]}")  # it leaves the block in which the page ended
+        told = await listed(client, limit=2, cursor=told["next"])
+    assert len(seen) == len(set(seen))
+    assert set(seen) >= ids
 
 
 async def test_lists_are_filtered(rt: Runtime, client: Client) -> None:

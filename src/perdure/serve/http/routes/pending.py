@@ -1,7 +1,8 @@
 """Routes of pending calls: list, show, decide, cancel."""
 
-import heapq
+import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Depends, Query, Response
@@ -9,9 +10,10 @@ from msgspec import Meta, Struct, field
 
 from perdure.core.literals import CallKind, PendingStatus
 from perdure.core.pending.commands import Approve, CancelCall, Command, Deny, Respond
-from perdure.core.pending.record import PendingRecord
+from perdure.core.roles import Permit
 from perdure.runtime.sessions.decisions import MOST, PendingDecisionItem, decision_commands
-from perdure.serve.http.cursors import Cursor, PagePosition, decode_cursor, encode_cursor
+from perdure.runtime.sessions.pending_pages import Age, PagePosition, PendingFilter
+from perdure.serve.http.cursors import Cursor, bad_cursor, decode_cursor, encode_cursor
 from perdure.serve.http.dependencies import Decides, Id, Operates, ReadsToolCalls, RequestScope
 from perdure.serve.http.responses import (
     json_response,
@@ -34,6 +36,7 @@ router = APIRouter(tags=["pending calls"])
 Status = Literal[PendingStatus, "all"]
 Name = Annotated[str, Query(max_length=200)]
 
+_NUMBER: Final = re.compile(r"-?[0-9]{1,20}")
 _LIST_RESPONSES: Final = responses({200: page_schema("pending", PENDING, "count")}, 404)
 _GET_RESPONSES: Final = responses({200: PENDING}, 404)
 _DECISION_RESPONSES: Final = responses({200: DECIDED, 202: DECIDED}, 404, 409)
@@ -97,14 +100,6 @@ class PendingQuery:
     tool: Name | None = None
     sessionID: Name | None = None  # noqa: N815 - as on the wire
 
-    def is_match(self, record: PendingRecord) -> bool:
-        """Return whether a record matches the filter, apart from its status."""
-        return (
-            self.kind in (None, record.kind)
-            and self.tool in (None, record.tool)
-            and self.sessionID in (None, record.session_id)
-        )
-
 
 @router.get("/async-tool/pending", responses=_LIST_RESPONSES, name="list async-tool calls")
 @router.get("/pending", responses=_LIST_RESPONSES, name="list pending calls")
@@ -114,22 +109,46 @@ async def list_pending(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Cursor = None,
 ) -> Response:
-    """List pending calls, oldest first; `count` is the number of all calls that match."""
-    after, count = decode_cursor(cursor), 0
-    remaining: list[PendingRecord] = []
-    async for record in scope.service.calls.list(scope.tenant, status=query.status):
-        if may_read(scope, record) and query.is_match(record):
-            count += 1
-            if after is None or _position(record) > after:
-                remaining.append(record)
-    page = heapq.nsmallest(limit + 1, remaining, key=_position)
-    next_cursor = encode_cursor(_position(page[limit - 1])) if len(page) > limit else None
-    calls = [call_json(scope, record) for record in page[:limit]]
-    return json_response({"pending": calls, "count": count, "next": next_cursor})
+    """List pending calls, oldest first; `count` is the number of all calls that matched at first.
+
+    More than 1,000 calls are listed in blocks, and each block oldest first.
+    """
+    pending_filter = PendingFilter(
+        query.status,
+        scope.tenant,
+        query.kind,
+        query.tool,
+        query.sessionID,
+        None if scope.has_permit(Permit.READ) else partial(may_read, scope),
+    )
+    count, position = decode_position(cursor)
+    calls = scope.service.calls
+    if count is None:
+        count = await calls.count(pending_filter)
+    records, following = await calls.page(pending_filter, position, limit)
+    next_cursor = None if following is None else encode_position(count, following)
+    page = [call_json(scope, record) for record in records]
+    return json_response({"pending": page, "count": count, "next": next_cursor})
 
 
-def _position(record: PendingRecord) -> PagePosition:
-    return record.time.created, record.part_id, record.id
+def encode_position(count: int, position: PagePosition) -> str:
+    """Return the cursor of the next page, which also has the number of all calls."""
+    created, part_id, pending_id = position.age
+    block = (position.after or "", position.up_to or "")
+    return encode_cursor((count, "\n".join(block), f"{created}\n{part_id}\n{pending_id}"))
+
+
+def decode_position(cursor: str | None) -> tuple[int | None, PagePosition]:
+    """Return the number of all calls, None if they are not counted yet, and the position."""
+    decoded = decode_cursor(cursor)
+    if decoded is None:
+        return None, PagePosition()
+    count, block, age = decoded
+    keys, parts = block.split("\n"), age.split("\n")
+    if len(keys) != 2 or len(parts) != 3 or _NUMBER.fullmatch(parts[0]) is None:
+        raise bad_cursor()
+    last = Age(int(parts[0]), parts[1], parts[2])
+    return count, PagePosition(keys[0] or None, keys[1] or None, last)
 
 
 @router.get(
