@@ -39,7 +39,7 @@ DOCSTRING_START: Final = re.compile(r"(What|How|Which|Who|Where|Whether|Why)\b")
 PUBLIC: Final = {
     "perdure": "Agent ApprovalRequired Conflict Context Decision Delta Event File InputRequired "
     "NotFound PendingCall PendingResult PerdureError Principal Refused Result Runtime Session "
-    "Tool ToolError asgi tool",
+    "Task Tool ToolError asgi tool",
     "perdure.errors": "PerdureError Conflict NotFound Refused ToolError ModelError ConfigError",
     "perdure.app": "Runtime",
     "perdure.sessions": "AgentSystem AgentSystemBuilder EventLogger FilesystemStorage "
@@ -53,6 +53,7 @@ PUBLIC: Final = {
     "perdure.tasks": "AgentDecision Checkpoint Hook LockInfo LockManager LockMode LogEntry "
     "LogOptions MultiLayerPersistence OpenCodeError Task TaskConfig TaskFilters TaskLifecycle "
     "TaskLifecycleHooks TaskRegistry TaskResult TaskState TaskStatus",
+    "perdure.background": "BackgroundManager",
     "perdure.mcp": "MCPServer MCPTools",
     "perdure.client": "Client",
     "perdure.testing": "Crashed ManualClock ScriptedModel Survived crash_after make_context "

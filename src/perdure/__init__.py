@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from perdure.runtime.models.base import Delta
     from perdure.runtime.requests import ApprovalRequired, InputRequired
     from perdure.runtime.sessions.handle import Session
+    from perdure.runtime.sessions.task import Task
     from perdure.runtime.tools.tool import Tool, tool
     from perdure.runtime.values import Context, Decision, File, PendingCall
     from perdure.runtime.views import Event, Result
@@ -39,6 +40,7 @@ _HOMES = {
     "Result": "perdure.runtime.views",
     "Runtime": "perdure.app",
     "Session": "perdure.runtime.sessions.handle",
+    "Task": "perdure.runtime.sessions.task",
     "Tool": "perdure.runtime.tools.tool",
     "ToolError": "perdure.errors",
     "asgi": "perdure.serve.http.app",
@@ -64,6 +66,7 @@ __all__ = [
     "Result",
     "Runtime",
     "Session",
+    "Task",
     "Tool",
     "ToolError",
     "asgi",

@@ -6,6 +6,8 @@ from perdure.app.options import RuntimeOptions
 from perdure.app.stores import is_in_memory
 from perdure.errors import ConfigError
 from perdure.runtime.agents.agents import Agent, ReadyAgent
+from perdure.runtime.inbox.children import ChildInbox
+from perdure.runtime.inbox.commits import Commits
 from perdure.runtime.inbox.pending import PendingInbox
 from perdure.runtime.inbox.sessions import SessionInbox
 from perdure.runtime.records.cache import SessionCache
@@ -28,10 +30,14 @@ def assemble_resources(store: Store, options: RuntimeOptions) -> Resources:
     )
     cache = SessionCache()
     verifier = LogVerifier(store, cache)
+    commits = Commits(store, outbox)
+    session_inbox = SessionInbox(store, outbox, commits, cache, verifier)
     return Resources(
         store,
-        SessionInbox(store, outbox, cache, verifier),
-        PendingInbox(store, outbox, cache, verifier),
+        session_inbox,
+        PendingInbox(store, commits, cache, verifier),
+        ChildInbox(store, commits, session_inbox, cache),
+        commits,
         Bus(store),
         outbox,
         cache,

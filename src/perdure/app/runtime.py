@@ -47,7 +47,7 @@ from perdure.core.pending.commands import (
     SubmitError,
     SubmitResult,
 )
-from perdure.core.session.naming import check_tenant
+from perdure.core.session.naming import check_id, check_tenant
 from perdure.core.webhooks.deliveries import Hook
 from perdure.errors import ConfigError, Refused
 from perdure.runtime.agents.agents import Agent, Agents, ReadyAgent
@@ -61,11 +61,12 @@ from perdure.runtime.records.entries import SessionRef
 from perdure.runtime.sessions.decisions import decision_commands, parse_decisions
 from perdure.runtime.sessions.handle import Session
 from perdure.runtime.sessions.service import Service
+from perdure.runtime.sessions.task import Task
 from perdure.runtime.tasks.locks.process import Work
 from perdure.runtime.tasks.service import Tasks, task_options
 from perdure.runtime.telemetry import Telemetry
 from perdure.runtime.transfer.imports import read_lines
-from perdure.runtime.values import PendingCall, parse_duration
+from perdure.runtime.values import Content, PendingCall, parse_duration
 from perdure.runtime.views import Event, Result
 from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.runtime.worker.worker import Kind, StartReport, Worker, WorkerScope
@@ -473,6 +474,47 @@ class Runtime:
     async def _settle(self, pending_id: str, command: Command) -> PendingCall:
         outcome = await self._service.calls.settle(pending_id, command, self._tenant)
         return self._service.calls.view(outcome.record)
+
+    # --- background agents --------------------------------------------------------------------
+
+    async def spawn(
+        self,
+        agent: Agent[Any] | str,
+        prompt: Content,
+        *,
+        parent: str | None = None,
+        description: str | None = None,
+        key: str | None = None,
+    ) -> Task:
+        """Launch an agent in the background and return its task; nothing is driven here.
+
+        `parent` is the session that is notified of its end. The same key again, within its
+        parent, returns the task that exists.
+        """
+        resolved = self._service.agents.add(agent) if isinstance(agent, Agent) else None
+        name = resolved.name if resolved is not None else agent
+        content = await self._service.store_content(prompt)
+        record = await self._service.background.launch(
+            self._tenant or "",
+            str(name),
+            content,
+            parent=parent,
+            description=description,
+            key=None if key is None else check_id(key, "key"),
+        )
+        return Task.of(self._service, record)
+
+    def task(self, id: str) -> Task:  # noqa: A002 - the field's name in all APIs
+        """Return the handle of a background task; nothing is read."""
+        return Task(self._service, self._tenant or "", id)
+
+    async def tasks(
+        self, *, parent: str | None = None, status: str | None = None
+    ) -> AsyncIterator[Task]:
+        """Yield the background tasks that were not cleared."""
+        records = self._service.background.tasks(self._tenant, parent=parent, status=status)
+        async for record in records:
+            yield Task.of(self._service, record)
 
     # --- working ------------------------------------------------------------------------------
 

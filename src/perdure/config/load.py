@@ -114,7 +114,6 @@ _BUDGET: Final = "this version counts only turns and tokens"
 # Supporting a part means to delete its line.
 NOT_BUILT: Final[Mapping[str, str]] = {
     "agents.*.tools.*=execute_command": "this version does not run commands",
-    "agents.*.sub_agents": "this version does not run agents in the background",
     "agents.*.budget.seconds": _BUDGET,
     "agents.*.budget.children": _BUDGET,
 }

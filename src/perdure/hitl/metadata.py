@@ -166,7 +166,7 @@ def _run_settings(service: Service, name: str) -> RunSettings | None:
     agent = service.agents.find(name)
     if agent is None:
         return None
-    names = tuple(getattr(sub, "name", sub) for sub in agent.agent.sub_agents)
+    names = tuple(sub.name for sub in agent.sub_agents)
     return RunSettings(names, agent.agent.show_thinking)
 
 

@@ -1,5 +1,6 @@
 """Ids that perdure creates: sortable ones, and unguessable ones."""
 
+import hashlib
 import secrets
 import time
 from typing import Final
@@ -16,6 +17,12 @@ def new_id(prefix: str) -> str:
 def secret_id(prefix: str) -> str:
     """Return an id that cannot be guessed, not even from other ids: 130 random bits."""
     return f"{prefix}_{_base32(secrets.randbits(130), 26)}"
+
+
+def hashed_id(prefix: str, seed: str) -> str:
+    """Return the id that belongs to a seed: the same at every attempt."""
+    digest = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:17])
+    return f"{prefix}_{_base32(digest & (1 << 130) - 1, 26)}"
 
 
 def _base32(number: int, length: int) -> str:

@@ -10,6 +10,8 @@ from perdure.core.driver.plan import POISON_AFTER
 from perdure.core.pending.record import PendingRecord
 from perdure.errors import ConfigError, PerdureError, Refused
 from perdure.runtime.agents.prices import Prices
+from perdure.runtime.inbox.children import ChildInbox
+from perdure.runtime.inbox.commits import Commits
 from perdure.runtime.inbox.pending import PendingInbox
 from perdure.runtime.inbox.sessions import SessionInbox
 from perdure.runtime.records.cache import SessionCache
@@ -56,6 +58,8 @@ class Resources:
     store: Store
     session_inbox: SessionInbox
     pending_inbox: PendingInbox
+    child_inbox: ChildInbox
+    commits: Commits
     bus: Bus
     outbox: Outbox
     cache: SessionCache

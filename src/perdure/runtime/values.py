@@ -181,6 +181,7 @@ class Context(Generic[D_co]):
     _progress: Callable[[str, float | None], Awaitable[None]] | None = field(
         default=None, repr=False, compare=False
     )
+    _children: Any = field(default=None, repr=False, compare=False)  # for background tools
 
     @property
     def answer(self) -> Any:

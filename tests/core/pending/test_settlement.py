@@ -198,6 +198,9 @@ EXPIRED = dict.fromkeys(KINDS, "Tool execution timed out") | {
         "Do not proceed as if it had run, and do not invent its result."
     ),
     "question": "Nobody answered this question in time.",
+    "child": (
+        '{"message":"The task is still running. You will be notified when it has completed."}'
+    ),
 }
 
 
@@ -213,12 +216,13 @@ def test_what_comes_to_an_overdue_call_expires_it(
     assert outcome.expired == (command.verb is not Verb.EXPIRE)
     assert not outcome.duplicate
     assert outcome.record.status == "expired"
-    assert outcome.record.error == EXPIRED[kind]
+    is_error = kind != "child"  # that a background agent takes longer is not an error
+    assert outcome.record.error == (EXPIRED[kind] if is_error else None)
     assert outcome.record.decision is None
     assert outcome.record.result is None
     assert outcome.record.due is None
     (told,) = results(outcome)
-    assert (told.result, told.is_error) == (EXPIRED[kind], True)
+    assert (told.result, told.is_error) == (EXPIRED[kind], is_error)
     ends = [fact for fact in outcome.facts if isinstance(fact, events.Cancelled)]
     assert len(ends) == (1 if on_expire == "cancel" else 0)
     if ends:

@@ -35,6 +35,7 @@ class SessionScope(Struct, frozen=True):
     grace: int = 0  # ms before `cancel` acts
     hooks: tuple[str, ...] = ()
     is_blocking: bool = False  # the driver waits in place for approvers
+    ancestry: tuple[str, ...] = ()  # session ids from the root to the parent
 
 
 class Draft(Struct):
@@ -44,6 +45,7 @@ class Draft(Struct):
     new_records: list[PendingRecord] = field(default_factory=list)
     record_changes: dict[str, RecordChange] = field(default_factory=dict)
     settled_changes: dict[str, RecordChange] = field(default_factory=dict)  # of settled records
+    taken_mail: list[str] = field(default_factory=list)  # ids of the mail that it delivers
     at: int = 0  # the instant that its records and facts share; 0: the instant of the commit
 
     def extend(self, other: "Draft") -> None:
@@ -52,6 +54,7 @@ class Draft(Struct):
         self.new_records += other.new_records
         self.record_changes |= other.record_changes
         self.settled_changes |= other.settled_changes
+        self.taken_mail += other.taken_mail
 
 
 class DraftBuilder(Struct, frozen=True):
@@ -67,15 +70,23 @@ class DraftBuilder(Struct, frozen=True):
         self.draft.facts.append(event)
 
     def add_result(
-        self, call: Call, content: Content, *, is_error: bool = False, interrupted: bool = False
+        self,
+        call: Call,
+        content: Content,
+        *,
+        is_error: bool = False,
+        interrupted: bool = False,
+        mail: tuple[str, ...] = (),
     ) -> None:
-        """Add the result of a call."""
+        """Add the result of a call, and the mail that it delivers."""
+        self.draft.taken_mail += mail
         self.add(
             events.ToolResult(
                 tool_call_id=call.id,
                 result=content,
                 is_error=is_error,
                 interrupted=interrupted,
+                mail=mail,
                 task_id=self.task,
             )
         )
@@ -119,6 +130,7 @@ class DraftBuilder(Struct, frozen=True):
                 choices=record.choices,
                 policy=record.policy,
                 started_by=record.started_by,
+                mail=verdict.mail if isinstance(verdict, Wait) else None,
                 task_id=self.task,
                 redact=record.redact,
             )
@@ -155,9 +167,10 @@ class DraftBuilder(Struct, frozen=True):
             grace=scope.grace if kind in APPROVER_KINDS and scope.on_expire == "cancel" else 0,
             started_by=self.authors if kind in APPROVER_KINDS else (),
             policy=None if isinstance(verdict, Defer) else verdict.policy,
-            details=verdict.details if isinstance(verdict, RequireApproval) else None,
+            details=None if isinstance(verdict, Defer) else verdict.details,
             schema=verdict.schema if isinstance(verdict, Wait) else None,
             choices=verdict.choices if isinstance(verdict, Wait) else None,
+            ancestry=scope.ancestry,
             redact=call.redact,
             hooks=scope.hooks,
         )

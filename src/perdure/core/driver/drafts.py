@@ -39,6 +39,8 @@ from perdure.core.pending.settlement import (
     not_answered_in_time,
 )
 from perdure.core.session.calls import Call, CallStatus
+from perdure.core.session.child_tasks import ChildMail, notification_text
+from perdure.core.session.children import BACKGROUND_AUTHOR, Child
 from perdure.core.session.state import CORRECTION_AUTHOR, State
 
 
@@ -191,14 +193,21 @@ def start_calls(
 
 
 def record_outcome(
-    state: State, call: Call, content: Content, *, is_error: bool, now: int
+    state: State,
+    call: Call,
+    content: Content,
+    *,
+    is_error: bool,
+    now: int,
+    mail: tuple[str, ...] = (),
 ) -> Draft:
     """Record what a tool returned or raised; a deferred call that failed to start is settled."""
+    mail = tuple([item for item in mail if item in state.children.mail])
     builder = draft_builder(state, now)
     if call.pending_id is not None:
         text = content if isinstance(content, str) else None
         builder.settle_pending(call, call.pending_id, Verb.ERROR, text)
-    builder.add_result(call, content, is_error=is_error)
+    builder.add_result(call, content, is_error=is_error, mail=mail)
     return builder.draft
 
 
@@ -304,6 +313,56 @@ def reject_results(state: State, invalid: Sequence[Call], now: int) -> Draft:
         )
         builder.draft.settled_changes[pending_id] = lambda record: moved(
             record, Verb.REJECT, now, error=RESULT_INVALID
+        )
+    return builder.draft
+
+
+def record_child_wait(
+    state: State, scope: SessionScope, call: Call, verdict: Wait, now: int
+) -> Draft:
+    """Record that a call waits for a background agent."""
+    builder = draft_builder(state, now)
+    builder.open_pending(call, verdict, scope)
+    return builder.draft
+
+
+def deliver_mail(state: State, mails: Sequence[ChildMail], run_id: str, now: int) -> Draft:
+    """Tell the model the outcomes of background agents; a session at rest starts a new run."""
+    builder = draft_builder(state, now)
+    run = state.run
+    ids = tuple([mail.id for mail in mails])
+    builder.add(
+        events.User(
+            role="user",
+            content=notification_text(mails),
+            task_id=run_id if run is None or run.end is not None else run.id,
+            by=BACKGROUND_AUTHOR,
+            mail=ids,
+        )
+    )
+    builder.draft.taken_mail += ids
+    return builder.draft
+
+
+def settle_child_calls(state: State, settlements: Sequence[tuple[Call, str]], now: int) -> Draft:
+    """Settle calls that waited for background agents, each with its text for the model."""
+    builder = draft_builder(state, now)
+    for call, text in settlements:
+        if call.pending_id is not None:
+            builder.settle_pending(call, call.pending_id, Verb.RESULT)
+        mail = (call.mail,) if call.mail in state.children.mail else ()
+        builder.add_result(call, text, mail=tuple([item for item in mail if item]))
+    return builder.draft
+
+
+def end_lost_children(state: State, children: Sequence[Child], now: int) -> Draft:
+    """Record the end of background agents whose sessions do not exist any more."""
+    builder = draft_builder(state, now)
+    for child in children:
+        builder.add(
+            events.DelegationComplete(
+                task_id=child.task_id, status="cancelled", number=child.number, quiet=True
+            )
         )
     return builder.draft
 

@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from perdure.core.session.calls import Call
+from perdure.core.session.children import Child
 
 
 class AskModel(Struct, frozen=True, gc=False):
@@ -49,6 +50,24 @@ class CheckResults(Struct, frozen=True, gc=False):
     calls: tuple[Call, ...]
 
 
+class DeliverMail(Struct, frozen=True, gc=False):
+    """Tell the model the outcomes of background agents, in this run or in a new one."""
+
+    mail: tuple[str, ...]
+
+
+class SettleChildCalls(Struct, frozen=True, gc=False):
+    """Settle calls whose background agents have ended."""
+
+    calls: tuple[Call, ...]
+
+
+class CancelChildren(Struct, frozen=True, gc=False):
+    """Cancel the background agents of a cancelled run."""
+
+    children: tuple[Child, ...]
+
+
 class FailRun(Struct, frozen=True, gc=False):
     """End the run as failed."""
 
@@ -92,6 +111,9 @@ Effect = (
     | CloseCalls
     | CloseStrays
     | CheckResults
+    | DeliverMail
+    | SettleChildCalls
+    | CancelChildren
     | FailLostRun
     | EndUnansweredRun
     | FailRun

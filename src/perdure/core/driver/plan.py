@@ -47,22 +47,57 @@ class DriveView(Struct, frozen=True):
 
 def plan(state: State, view: DriveView, now: int) -> Effect:
     """Return the next effect: Park exactly if this driver cannot move the session."""
-    if state.cancelling:
-        return effects.CloseCalls()
-    if state.calls.strays:
-        return effects.CloseStrays(tuple(in_order(state.calls.strays.values())))
+    if (closing := _closing_effect(state)) is not None:
+        return closing
     if state.run is None or state.run.end is not None:
-        return _summary_effect(state, view, now) or _idle_or_park(state, view)
+        effect = _summary_effect(state, view, now) or _mail_effect(state, view, now)
+        return effect or _idle_or_park(state, view, now=now)
     active = in_order(state.calls.active.values())
     if (first := _poison(state.run, active, view) or _check_effect(state, view)) is not None:
         return first
     if view.until is not None and view.until <= now:
-        effect: Effect | None = _timeout(view.limits)
+        effect = _timeout(view.limits)
     elif active or state.calls.new:
-        effect = _call_effect(active, view, now) or _start_effect(active, state.calls.new, view)
+        effect = (
+            _call_effect(active, view, now)
+            or _child_effect(active, state)
+            or _start_effect(active, state.calls.new, view)
+        )
     else:
         effect = _model_effect(state, view, now)
-    return effect or _idle_or_park(state, view, active)
+    return effect or _idle_or_park(state, view, active, now)
+
+
+def _closing_effect(state: State) -> Effect | None:
+    """Return what is left to do of a cancelled run, or of calls that were settled elsewhere."""
+    if state.cancelling:
+        return effects.CloseCalls()
+    if state.calls.strays:
+        return effects.CloseStrays(tuple(in_order(state.calls.strays.values())))
+    ending = state.children.ending if state.children.active else ()
+    return effects.CancelChildren(tuple(ending)) if ending else None
+
+
+def _child_effect(waiting: Sequence[Call], state: State) -> Effect | None:
+    """Return the settlement of calls that wait for background agents whose runs are over."""
+    calls = [c for c in waiting if c.mail is not None and c.status is CallStatus.WAITING]
+    ready = tuple([c for c in calls if c.mail and state.children.is_settled(c.mail)])
+    return effects.SettleChildCalls(ready) if ready else None
+
+
+def _mail_effect(state: State, view: DriveView, now: int) -> Effect | None:
+    """Return the delivery of mail to a session that is at rest.
+
+    A failed run is not followed by another one until a caller asks for it.
+    """
+    if not state.children.mail or view.in_flight or view.is_asking_model or _has_failed(state):
+        return None
+    mail = state.children.due_mail(now)
+    return effects.DeliverMail(tuple(mail)) if mail else None
+
+
+def _has_failed(state: State) -> bool:
+    return state.run is not None and state.run.end == "failed"
 
 
 def _check_effect(state: State, view: DriveView) -> Effect | None:
@@ -138,7 +173,8 @@ def _model_effect(state: State, view: DriveView, now: int) -> Effect | None:
         return _back_off(until, view, now)
     if state.is_summary_due:
         return effects.Summarize()
-    return _limit(state, view.limits) or effects.AskModel(state.turn + 1)
+    deliver = _mail_effect(state, view, now)
+    return deliver or _limit(state, view.limits) or effects.AskModel(state.turn + 1)
 
 
 def _summary_effect(state: State, view: DriveView, now: int) -> Effect | None:
@@ -223,11 +259,14 @@ def _poisoned(crashes: int, detail: str = "") -> Effect:
     )
 
 
-def _idle_or_park(state: State, view: DriveView, waiting: Sequence[Call] = ()) -> Effect:
+def _idle_or_park(
+    state: State, view: DriveView, waiting: Sequence[Call] = (), now: int = 0
+) -> Effect:
     if view.in_flight or view.is_asking_model:
         return effects.Idle(view.until)
     if state.run is None or state.run.end is not None:
-        return effects.Park()  # a timer of an ended run does not wake the session
+        # A timer of an ended run does not wake the session; mail that a caller left does.
+        return effects.Park(None if _has_failed(state) else state.children.next_due(now))
     timers: list[int] = []
     blocking: list[Call] = []
     for call in waiting:

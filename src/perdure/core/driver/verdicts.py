@@ -33,16 +33,18 @@ class Defer(Struct, frozen=True, gc=False):
 
 
 class Wait(Struct, frozen=True, gc=False):
-    """Run nothing: an approver's answer or an instant settles it."""
+    """Run nothing more: an answer, an instant or the end of a background agent settles it."""
 
     pending_id: str
     effect_id: str
-    kind: Literal["question", "timer"]
+    kind: Literal["question", "timer", "child"]
     prompt: str | None = None
     until: int | None = None
     schema: dict[str, Any] | None = None
     choices: list[Any] | None = None
     policy: ApprovalPolicy | None = None
+    details: dict[str, Any] | None = None
+    mail: str | None = None  # id of the mail of a background agent
 
 
 class Reject(Struct, frozen=True, gc=False):

@@ -35,6 +35,7 @@ class User(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     key: str | None = None
     by: str | None = None
     redact: bool = False  # it contains arguments that are not shown
+    mail: tuple[str, ...] = ()  # ids of the mail that it delivers
 
 
 class Assistant(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -91,6 +92,7 @@ class ToolResult(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     title: str | None = None
     metadata: dict[str, Any] | None = None
     replaces: bool = False
+    mail: tuple[str, ...] = ()  # ids of the mail that it delivers
     task_id: str | None = field(default=None, name="taskID")
 
 
@@ -112,6 +114,7 @@ class Pending(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     choices: list[Any] | None = None  # of which the answer must be a member
     policy: ApprovalPolicy | None = None
     started_by: tuple[str, ...] = field(default=(), name="startedBy")  # authors of the run
+    mail: str | None = None  # of a call of kind `child`: id of the mail that settles it
     task_id: str | None = field(default=None, name="taskID")
     redact: tuple[str, ...] = ()  # names of arguments that are not shown
 
@@ -271,6 +274,7 @@ class Cancelled(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False)
 
     by: str | None = None
     reason: str | None = None
+    keep_children: bool = field(default=False, name="keepChildren")
     task_id: str | None = field(default=None, name="taskID")
 
 
@@ -301,19 +305,61 @@ class Restored(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     started_by: tuple[str, ...] = field(default=(), name="startedBy")  # authors of the run
 
 
+class Launched(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """The session is a background agent: the first event of a child's log."""
+
+    task_id: str = field(name="taskID")
+    run: str  # id of its first run
+    parent: str | None = None
+    ancestry: tuple[str, ...] = ()  # session ids from the root to the parent
+    tools: tuple[str, ...] | None = None  # the tools it may use; None: those of its agent
+    max_depth: int = field(default=0, name="maxDepth")  # of the tree, as the root's agent sets it
+    tree: str = ""  # id of the run of the root, whose budget bounds the tree
+    description: str = ""
+
+
 class Delegation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A background agent was started."""
+    """A background agent was launched."""
 
     task_id: str = field(name="taskID")
     session_id: str = field(name="sessionID")
     agent: str
+    run: str = ""  # id of the child's first run
+    description: str = ""
+
+
+class DelegationResumed(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A background agent started another run: `number` counts all its runs."""
+
+    task_id: str = field(name="taskID")
+    run: str = ""  # id of that run
+    number: int
+    resume_count: int = field(default=0, name="resumeCount")
+    by: str | None = None
 
 
 class DelegationComplete(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A background agent ended."""
+    """A run of a background agent ended."""
 
     task_id: str = field(name="taskID")
     status: str
+    number: int = 1  # of the run that ended
+    quiet: bool = False  # the parent itself ended it: there is no mail
+    reserved_until: int | None = field(default=None, name="reservedUntil")  # for a waiting caller
+
+
+class DelegationCleared(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Background agents were removed from the list; their sessions remain."""
+
+    task_ids: tuple[str, ...] = field(name="taskIDs")
+    by: str | None = None
+
+
+class MailTaken(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A caller outside the session took the outcome of a background agent."""
+
+    mail: tuple[str, ...]
+    by: str | None = None
 
 
 class SessionRecovery(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -373,8 +419,12 @@ Event = (
     | Forked
     | Metadata
     | Restored
+    | Launched
     | Delegation
+    | DelegationResumed
     | DelegationComplete
+    | DelegationCleared
+    | MailTaken
     | SessionRecovery
     | SafetyLimit
     | AgentIteration

@@ -40,6 +40,7 @@ from perdure.core.pending.record import (
     winner,
 )
 from perdure.core.session.calls import params_digest
+from perdure.core.session.child_tasks import still_running
 from perdure.core.session.permissions import check_remembered_rule
 from perdure.errors import Conflict, Refused
 
@@ -298,9 +299,14 @@ def _expire(record: PendingRecord, now: int, *, came_late: bool) -> Settlement:
     if record.on_expire == "keep":
         late = replace(record, late=True)
         return Settlement(late)
-    text = expiry_text(record.kind, record.tool, record.reason)
-    expired = moved(record, Verb.EXPIRE, now, error=text)
-    settlement = _with_result(expired, text, is_error=True)
+    if record.kind == "child":  # it is not an error that the background agent takes longer
+        text = still_running(record.details or {})
+        expired = moved(record, Verb.EXPIRE, now)
+        settlement = _with_result(expired, text)
+    else:
+        text = expiry_text(record.kind, record.tool, record.reason)
+        expired = moved(record, Verb.EXPIRE, now, error=text)
+        settlement = _with_result(expired, text, is_error=True)
     facts = list(settlement.facts)
     if record.on_expire == "cancel":
         reason = not_answered_in_time(record.tool)

@@ -54,6 +54,7 @@ MOVES: Final[dict[tuple[CallStatus, Move], CallStatus]] = {
     (_APPROVED, Move.SETTLE): _SETTLED,
     (_RUNNING, Move.START): _RUNNING,  # the next attempt after a crash, with the same effect id
     (_RUNNING, Move.GATE): _GATED,  # after a crash, an approver decides whether to repeat it
+    (_RUNNING, Move.WAIT): _WAITING,  # its tool waits for a background agent
     (_RUNNING, Move.SETTLE): _SETTLED,
     (_WAITING, Move.START): _WAITING,  # a deferred call starts outside and keeps waiting
     (_WAITING, Move.GATE): _GATED,
@@ -82,6 +83,7 @@ class Call(Struct, frozen=True, gc=False):
     kind: CallKind | None = None
     expires_at: int | None = None
     blocking_epoch: int | None = None  # of the driver that waits in place for an approver
+    mail: str | None = None  # id of the mail of a background agent that settles it
     problem: str | None = None
     decision: events.Decision | None = None
     decided_at: int = 0
@@ -147,6 +149,8 @@ def apply_pending(call: Call, event: events.Pending) -> Call:
             blocking_epoch=event.epoch,
             **parked,
         )
+    # A tool that waits for a background agent has returned: its intent is over.
+    ended = {"epoch": None, "mail": event.mail} if event.kind == "child" else {}
     return call.moved(
         Move.WAIT,
         pending_id=event.pending_id,
@@ -154,6 +158,7 @@ def apply_pending(call: Call, event: events.Pending) -> Call:
         effect_id=event.effect_id,
         expires_at=event.expires_at,
         blocking_epoch=event.epoch,
+        **ended,
     )
 
 

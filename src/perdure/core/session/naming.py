@@ -133,6 +133,8 @@ class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     problem: str | None = None
     problem_text: str | None = field(default=None, name="problemText")
     parent: str | None = None
+    background: str | None = None  # id of the task that it is the child of
+    ancestry: tuple[str, ...] = ()  # session ids from the root to the parent
     hooks: tuple[str, ...] = ()  # keys of the entries of its webhook receivers
     head: int = 0  # how many events its log has at least: one that is shorter has lost its end
 

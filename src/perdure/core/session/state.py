@@ -13,6 +13,14 @@ from perdure.core.log.stop_reasons import is_paused
 from perdure.core.session import calls
 from perdure.core.session.call_table import CallTable
 from perdure.core.session.calls import Call, CallStatus, Move
+from perdure.core.session.children import (
+    BACKGROUND_AUTHOR,
+    ChildEvent,
+    Children,
+    apply_event,
+    end_active,
+    take_mail,
+)
 from perdure.core.session.permissions import RememberedPermission
 from perdure.core.session.todos import is_todo_tool
 from perdure.core.session.usage import Usage, add_request, total_tokens
@@ -72,7 +80,8 @@ class State(Struct, frozen=True, gc=False):
     stop: str | None = None  # the provider's stop reason of the last response
     pauses: int = 0  # consecutive responses that the provider paused
     usage: Usage = field(default_factory=dict)
-    children: tuple[str, ...] = ()  # sessions that it started
+    children: Children = field(default_factory=Children)  # background agents that it launched
+    launch: events.Launched | None = None  # if it is a background agent itself
     metadata: Mapping[str, Any] = field(default_factory=dict)
     todos: tuple[Any, ...] = ()
     permissions: tuple[RememberedPermission, ...] = ()  # remembered for the whole session
@@ -145,7 +154,7 @@ def fold(log: Iterable[StampedEvent], state: State | None = None) -> State:
             state = apply(state, stamped, stamped.event)
     if first is None or last is None:
         return state
-    state.calls.is_closed = True
+    state.calls.is_closed = state.children.is_closed = True
     created_at = state.created_at or first.at
     return replace(state, head=last.seq, created_at=created_at, updated_at=last.at)
 
@@ -156,8 +165,13 @@ def _user(state: State, stamped: StampedEvent, event: events.User) -> State:
         run = _next_run(state, stamped, event.task_id or f"task_{stamped.seq}")
     if event.by == CORRECTION_AUTHOR:
         run = replace(run, corrections=run.corrections + 1)
+    elif event.by == BACKGROUND_AUTHOR:  # it continues the work of those who launched the agent
+        authors = () if state.run is None else state.run.authors
+        run = replace(run, authors=tuple(dict.fromkeys((*authors, *run.authors))))
     elif event.by is not None and event.by not in run.authors:
         run = replace(run, authors=(*run.authors, event.by))
+    if event.mail:
+        state = replace(state, children=take_mail(state.children, event.mail))
     return replace(state, run=run, input_head=stamped.seq, resuming=False)
 
 
@@ -288,6 +302,8 @@ def _tool_result(state: State, _: StampedEvent, event: events.ToolResult) -> Sta
     if call is not None and not event.is_error and is_todo_tool(call.tool):
         items = call.params.get("todos")  # a list that the tool refused is not the agent's
         state = replace(state, todos=tuple(items)) if isinstance(items, list) else state
+    if event.mail:
+        state = replace(state, children=take_mail(state.children, event.mail))
     if state.cancelling and not state.calls.has_open:
         return replace(state, cancelling=False)
     return state
@@ -381,7 +397,9 @@ def _cancelled(state: State, _: StampedEvent, event: events.Cancelled) -> State:
     if event.task_id is not None and event.task_id != state.run.id:
         return state  # a call of an earlier run expired: the current run is not affected
     cancelling = state.calls.has_open
-    return replace(_end_run(state, state.run, end="cancelled"), cancelling=cancelling)
+    children = state.children if event.keep_children else end_active(state.children)
+    ended = _end_run(state, state.run, end="cancelled")
+    return replace(ended, cancelling=cancelling, children=children)
 
 
 def _restored(state: State, _: StampedEvent, event: events.Restored) -> State:
@@ -392,10 +410,13 @@ def _restored(state: State, _: StampedEvent, event: events.Restored) -> State:
     return replace(state, run=run)
 
 
-def _delegation(state: State, _: StampedEvent, event: events.Delegation) -> State:
-    if event.session_id in state.children:
-        return state
-    return replace(state, children=(*state.children, event.session_id))
+def _child_event(state: State, _: StampedEvent, event: ChildEvent) -> State:
+    table = apply_event(state.children, event)
+    return state if table is state.children else replace(state, children=table)
+
+
+def _launched(state: State, _: StampedEvent, event: events.Launched) -> State:
+    return replace(state, launch=event)
 
 
 def _metadata(state: State, _: StampedEvent, event: events.Metadata) -> State:
@@ -407,7 +428,8 @@ def _forked(state: State, stamped: StampedEvent, _event: events.Forked) -> State
     """Return the state of a new fork: a run that was cut off does not belong to it."""
     is_over = state.run is not None and state.run.end is not None
     run = state.run if is_over else None
-    return replace(state, run=run, created_at=stamped.at, permissions=(), retry=None)
+    changes = {"permissions": (), "retry": None, "children": Children(), "launch": None}
+    return replace(state, run=run, created_at=stamped.at, **changes)
 
 
 _FOLDS: Final[dict[type, Callable[[State, StampedEvent, Any], State]]] = {
@@ -431,7 +453,12 @@ _FOLDS: Final[dict[type, Callable[[State, StampedEvent, Any], State]]] = {
     events.Cancelled: _cancelled,
     events.Metadata: _metadata,
     events.Restored: _restored,
-    events.Delegation: _delegation,
+    events.Launched: _launched,
+    events.Delegation: _child_event,
+    events.DelegationResumed: _child_event,
+    events.DelegationComplete: _child_event,
+    events.DelegationCleared: _child_event,
+    events.MailTaken: _child_event,
     events.Forked: _forked,
 }
 

@@ -22,8 +22,12 @@ DROPPED: Final[frozenset[type]] = frozenset(
         events.CompactionRequested,
         events.CompactionFailed,
         events.Restored,
+        events.Launched,
         events.Delegation,
+        events.DelegationResumed,
         events.DelegationComplete,
+        events.DelegationCleared,
+        events.MailTaken,
     }
 )
 

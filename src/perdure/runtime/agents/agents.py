@@ -1,7 +1,8 @@
 """Agents as users define them, and as the engine drives them."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Generic, Literal
@@ -17,6 +18,7 @@ from perdure.core.session import queues
 from perdure.core.session.state import Run
 from perdure.core.text import NAME, NAME_HINT
 from perdure.errors import ConfigError, NotFound, PerdureError, Refused
+from perdure.runtime.agents.delegation import SubAgent, background_tools
 from perdure.runtime.agents.output import OutputShape
 from perdure.runtime.agents.permissions import build_permissions
 from perdure.runtime.mcp.pool import ServerPool
@@ -45,7 +47,9 @@ class Agent(Generic[T_co]):
     instructions: str | Callable[[Context[Any]], str] = ""
     tools: Sequence[Tool[..., Any] | Callable[..., Any] | str | MCPTools | MCPServer] = ()
     output_type: type[T_co] = str  # type: ignore[assignment]
-    sub_agents: Sequence[Any] = ()
+    # Agents, or their names, that it may launch in the background: gives it six tools for that.
+    sub_agents: "Sequence[Agent[Any] | str]" = ()
+    max_depth: int = 3  # of the tree of background agents below a session of this agent
     model_settings: Mapping[str, Any] = field(default_factory=dict)
     retries: int = 6  # of a failed model request, per turn
     # Models that replace an unavailable one for the rest of the run, in this order.
@@ -78,9 +82,9 @@ class Agent(Generic[T_co]):
         _check_choice(self, "on_expire", ("fail", "cancel", "keep"))
         _check_choice(self, "while_waiting", ("queue", "reject", "cancel_calls"))
         _check_choice(self, "hitl", ("auto", "blocking", "async"))
-        if self.sub_agents:
-            raise _not_built(self.name, "sub_agents")
-        for name, least in (("max_turns", 1), ("worker_pool", 1), ("retries", 0)):
+        _check_sub_agents(self)
+        counts = (("max_turns", 1), ("worker_pool", 1), ("retries", 0), ("max_depth", 0))
+        for name, least in counts:
             value = getattr(self, name)
             if (value is not None or name != "worker_pool") and not _is_count(value, least):
                 raise _invalid(self.name, f"{name} is {value!r} and must be {least} or more")
@@ -90,6 +94,17 @@ class Agent(Generic[T_co]):
         _check_budget(self.name, self.budget)
         _check_settings(self.name, self.model_settings)
         parse_policy(self.compaction, self.name)
+
+
+def _check_sub_agents(agent: Agent[Any]) -> None:
+    names: set[str] = set()
+    for item in agent.sub_agents:
+        name = item.name if isinstance(item, Agent) else item
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise _invalid(agent.name, f"sub_agents has {item!r}, which is not an agent")
+        if name in names:
+            raise _invalid(agent.name, f"sub_agents names {name!r} twice")
+        names.add(name)
 
 
 def _check_queue(agent: str, queue: Any) -> None:
@@ -173,8 +188,12 @@ class ReadyAgent:
         servers: ServerPool | None = None,
         tool_lists: Mapping[str, tuple[ListedTool, ...]] | None = None,
         models: Mapping[str, Model] | None = None,
+        sub_agents: Sequence[SubAgent] = (),
+        find: "FindAgent | None" = None,
     ) -> None:
         self.agent = agent
+        self.sub_agents = sub_agents  # that it may launch
+        self._find = find
         self.name = agent.name
         self.models = models or resolve_models(agent.model, agent.fallback, agent.name)
         self.model = next(iter(self.models.values()))
@@ -196,6 +215,8 @@ class ReadyAgent:
                 chosen = item if isinstance(item, MCPTools) else item.tools()
                 for tool in build_tools(chosen, tool_lists[chosen.server_name], servers):
                     self._add(tool)
+        for tool in background_tools(sub_agents):
+            self._add(tool)
         self.output = OutputShape(agent.output_type, agent.name)
         limit = None if agent.timeout is None else parse_duration(agent.timeout) or None
         self.limits = Limits(agent.max_turns, dict(agent.budget), limit)
@@ -212,6 +233,31 @@ class ReadyAgent:
     def tool(self, name: str) -> Tool[..., Any] | None:
         """Return the tool with that name or former name."""
         return self._by_name.get(name)
+
+    def find(self, name: str) -> "ReadyAgent | None":
+        """Return another agent of its registry; None if it is not known here."""
+        return None if self._find is None else self._find(name)
+
+    def queue_of(self, name: str) -> str:
+        """Return the queue of new sessions of another agent."""
+        ready = self.find(name)
+        return queues.DEFAULT if ready is None else ready.agent.queue
+
+    def restricted(self, names: Collection[str]) -> "ReadyAgent":
+        """Return the agent with only those of its tools that a child was launched with."""
+        allowed = {
+            name: tool
+            for name, tool in self.tools.items()
+            if not {name, *tool.aliases}.isdisjoint(names)
+        }
+        if len(allowed) == len(self.tools):
+            return self
+        limited = copy(self)
+        for name in ("hidden_arguments", "specs", "tool_digests", "digest"):
+            vars(limited).pop(name, None)  # computed from the tools
+        by_name = {n: t for n, t in self._by_name.items() if t.name in allowed}
+        vars(limited).update(tools=allowed, _by_name=by_name)
+        return limited
 
     @cached_property
     def hidden_arguments(self) -> frozenset[str]:
@@ -277,11 +323,16 @@ class ReadyAgent:
         return hashlib.sha256(text).hexdigest()[:16]
 
 
+FindAgent = Callable[[str], ReadyAgent | None]
+
+
 class Agents:
     """Registry of the agents of this process, by name and former names."""
 
     def __init__(self, agents: Sequence[Agent[Any]], servers: ServerPool | None = None) -> None:
         self._ready: dict[str, ReadyAgent] = {}
+        self._adding: set[str] = set()  # agents whose sub-agents are being registered
+        self._descriptions = {agent.name: agent.description for agent in agents}
         self.servers = servers or ServerPool()
         for agent in agents:
             self.add(agent)
@@ -300,7 +351,22 @@ class Agents:
         if chosen := mcp_tools(agent):
             check_library()
             self.servers.register(agent.name, chosen)
-        return self._register(ReadyAgent(agent))
+        sub_agents = self._add_sub_agents(agent)
+        return self._register(ReadyAgent(agent, sub_agents=sub_agents, find=self.find))
+
+    def _add_sub_agents(self, agent: Agent[Any]) -> tuple[SubAgent, ...]:
+        """Register the agents that an agent may launch; return their names and descriptions."""
+        self._adding.add(agent.name)
+        listed = []
+        for item in agent.sub_agents:
+            if isinstance(item, Agent) and item.name not in self._adding:
+                self.add(item)
+            if isinstance(item, Agent):
+                listed.append(SubAgent(item.name, item.description))
+            else:
+                listed.append(SubAgent(item, self._descriptions.get(item, "")))
+        self._adding.discard(agent.name)
+        return tuple(listed)
 
     def _register(self, ready: ReadyAgent) -> ReadyAgent:
         agent = ready.agent
@@ -333,9 +399,13 @@ class Agents:
             )
             if lists == ready.tool_lists:
                 return ready
-            refreshed = ReadyAgent(ready.agent, self.servers, lists, ready.models)
+            refreshed = ReadyAgent(
+                ready.agent, self.servers, lists, ready.models, ready.sub_agents, self.find
+            )
         except PerdureError as error:
-            refreshed = ReadyAgent(ready.agent, models=ready.models)
+            refreshed = ReadyAgent(
+                ready.agent, models=ready.models, sub_agents=ready.sub_agents, find=self.find
+            )
             refreshed.problem = error
             return refreshed
         return self._register(refreshed) if self._ready.get(ready.name) is ready else refreshed

@@ -9,6 +9,8 @@ from perdure.core.conversation.messages import RequestedCall
 from perdure.core.log import events
 from perdure.core.session.calls import Call
 from perdure.core.session.state import State
+from perdure.runtime.agents.delegation import BACKGROUND_TOOLS
+from perdure.runtime.engine.children import SessionChildren
 from perdure.runtime.engine.writer import LeasedWriter
 from perdure.runtime.models.base import Delta
 from perdure.runtime.thread_calls import callable_from_threads
@@ -43,7 +45,17 @@ def tool_context(
         decisions=_raised_decisions(running),
         answers=() if running is None else running.answers,
         _progress=None if running is None else _progress(drive, running, state.turn),
+        _children=None if running is None else _children(drive, running, state),
     )
+
+
+def _children(drive: LeasedWriter, call: Call, state: State) -> SessionChildren | None:
+    """Return the background agents of the session, for the tools that manage them."""
+    if call.tool not in BACKGROUND_TOOLS:
+        return None
+    record = drive.entry.record
+    names = (record.tenant, record.id)
+    return SessionChildren(drive.resources, drive.agent, *names, state, call.effect_id)
 
 
 def _progress(

@@ -9,7 +9,7 @@ from perdure.core.driver import effects
 from perdure.core.driver.draft_builder import Draft, SessionScope
 from perdure.core.driver.drafts import ModelTurn
 from perdure.core.driver.model_failures import MAX_PAUSES, ModelFailure, unusable_response
-from perdure.core.driver.verdicts import Ending, GiveUp, Verdict
+from perdure.core.driver.verdicts import Ending, GiveUp, RequireApproval, Verdict, Wait
 from perdure.core.log import events
 from perdure.core.log.stop_reasons import is_cut, is_paused
 from perdure.core.session.calls import Call
@@ -43,7 +43,8 @@ def _scope(drive: LeasedWriter) -> SessionScope:
     """Return the scope of the drafts; a message may have added a receiver to the entry."""
     record, agent = drive.entry.record, drive.agent
     policy = (agent.agent.on_expire, agent.grace_ms, record.hooks, agent.is_blocking)
-    return SessionScope(record.id, record.tenant, agent.name, drive.lease.epoch, *policy)
+    names = (record.id, record.tenant, agent.name, drive.lease.epoch)
+    return SessionScope(*names, *policy, record.ancestry)
 
 
 # --- drafts of effects ------------------------------------------------------------------------
@@ -139,17 +140,25 @@ def draft_outcome(
     if call is None or not call.is_open:
         return None  # recorded already, or cancelled
     match outcome:
-        case ToolReturned(content=content, is_error=is_error):
-            return turns.record_outcome(state, call, content, is_error=is_error, now=now)
+        case ToolReturned(content=content, is_error=is_error, mail=mail):
+            return turns.record_outcome(state, call, content, is_error=is_error, now=now, mail=mail)
         case StartReturned():
             progress = outcome.progress
             return None if call.returned else turns.record_deferred_start(state, progress, now)
         case ToolAsked():
-            if call.approval_id is not None:
-                return None
-            return turns.record_raised(state, _scope(drive), call, outcome.verdict, now)
+            return _draft_asked(drive, call, outcome.verdict, now)
         case _:
             assert_never(outcome)
+
+
+def _draft_asked(
+    drive: LeasedWriter, call: Call, verdict: RequireApproval | Wait, now: int
+) -> Draft | None:
+    if call.approval_id is not None or call.mail is not None:
+        return None  # recorded already
+    if isinstance(verdict, Wait) and verdict.kind == "child":
+        return turns.record_child_wait(drive.log.state, _scope(drive), call, verdict, now)
+    return turns.record_raised(drive.log.state, _scope(drive), call, verdict, now)
 
 
 def _is_current(state: State, outcome: Answered | Summarized | ModelFailed) -> bool:

@@ -24,6 +24,7 @@ from perdure.core.session.naming import stream_label
 from perdure.core.session.state import State
 from perdure.errors import PerdureError
 from perdure.runtime.agents.agents import ReadyAgent
+from perdure.runtime.engine.children import ChildEffect, cancel_children, draft_child_effect
 from perdure.runtime.engine.drafts import draft_effect, draft_outcome, draft_start
 from perdure.runtime.engine.in_flight import (
     FACT_OUTCOMES,
@@ -159,6 +160,9 @@ class Driver(LeasedWriter):
         Gone or Lost if the lease is lost.
         """
         await self.load()
+        launch = self.log.state.launch
+        if launch is not None and launch.tools is not None:
+            self.agent = self.agent.restricted(launch.tools)
         session_id, before = self.entry.record.id, self.log.state
         try:
             with self.resources.telemetry.drive(self.agent.name, session_id, before) as span:
@@ -247,20 +251,25 @@ class Driver(LeasedWriter):
         match effect:
             case effects.AskModel() | effects.Summarize():
                 return await self._request_model(effect)
-            case effects.Idle():
-                await self._wait(effect)
-                return False
-            case Park():
-                return await self._park(effect)
+            case effects.Idle() | Park():
+                return await self._rest(effect)
             case effects.StartCalls():
                 return await self._start_calls(effect.calls)
             case effects.CheckResults():
                 return await self._check_results(effect.calls)
+            case effects.DeliverMail() | effects.SettleChildCalls() | effects.CancelChildren():
+                return await self._serve_children(effect)
             case _:
                 is_end = isinstance(effect, effects.CloseCalls | effects.EndUnansweredRun)
                 if is_end or (isinstance(effect, effects.FailRun) and effect.closes_calls):
                     self.in_flight.cancel_all()
                 return await self._decide(draft_effect(self, effect, self.resources.store.now()))
+
+    async def _rest(self, effect: effects.Idle | Park) -> bool:
+        if isinstance(effect, Park):
+            return await self._park(effect)
+        await self._wait(effect)
+        return False
 
     async def _wait(self, idle: effects.Idle) -> None:
         began = self.resources.store.now()
@@ -373,6 +382,14 @@ class Driver(LeasedWriter):
             return False
         now = self.resources.store.now()
         return await self._decide(turns.reject_results(self.log.state, invalid, now))
+
+    async def _serve_children(self, effect: ChildEffect) -> bool:
+        """Deliver mail of background agents, or cancel them with their parent's run."""
+        if isinstance(effect, effects.CancelChildren):
+            await cancel_children(self, effect.children)
+            await self.catch_up()
+        draft = await draft_child_effect(self, effect, self.resources.store.now())
+        return False if draft is None else await self._decide(draft)
 
     # --- effects ------------------------------------------------------------------------------
 

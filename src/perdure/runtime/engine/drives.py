@@ -61,7 +61,7 @@ class Drives:
         self._next_end = asyncio.Event()  # set when the next drive ends
         self._resources = resources
         self._agents = agents
-        self._unreturned = UnreturnedLeases(resources.store, resources.outbox)
+        self._unreturned = UnreturnedLeases(resources.store, resources.commits)
         self._holder = LeaseHolder(
             resources.store, self._unreturned, lease_ms, self._lose, self._has_drive
         )

@@ -27,10 +27,11 @@ class ToolReturned(Struct, frozen=True):
     call_id: str
     content: events.Content
     is_error: bool = False
+    mail: tuple[str, ...] = ()  # ids of the mail that it delivers
 
 
 class ToolAsked(Struct, frozen=True):
-    """A running tool asked a person, and stopped."""
+    """A running tool asked a person or waits for a background agent, and stopped."""
 
     call_id: str
     verdict: RequireApproval | Wait

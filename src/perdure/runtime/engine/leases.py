@@ -7,9 +7,9 @@ from typing import Final
 from perdure.core.log import events
 from perdure.core.session import naming as index
 from perdure.errors import Corrupt, PerdureError, StoreError
+from perdure.runtime.inbox.commits import Commits
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.records.log import as_record
-from perdure.runtime.webhooks.outbox import Outbox
 from perdure.store.base import (
     Fenced,
     Gone,
@@ -60,9 +60,9 @@ class UnreturnedLeases:
     While our heartbeat continues, no other worker could claim their streams.
     """
 
-    def __init__(self, store: Store, outbox: Outbox) -> None:
+    def __init__(self, store: Store, commits: Commits) -> None:
         self._store = store
-        self._outbox = outbox
+        self._commits = commits
         self._leases: dict[str, UnreturnedLease] = {}  # by stream
 
     def __bool__(self) -> bool:
@@ -107,7 +107,7 @@ class UnreturnedLeases:
             puts = await self._failed_entry_puts(lease)
         release = Release(unreturned.due, unreturned.is_counted)
         write = Write(lease.stream, records, lease, head, release=release)
-        await store.commit(*self._outbox.with_deliveries([write], puts))
+        await self._commits.commit([write], puts)
 
     async def _failed_entry_puts(self, lease: Lease) -> list[Put]:
         try:

@@ -8,19 +8,23 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+import msgspec
 from msgspec import Struct
 
+from perdure.core.driver.verdicts import Wait
 from perdure.core.log import events
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session.calls import Call
 from perdure.core.session.naming import session_label
 from perdure.core.session.permissions import NOT_TRACKED
 from perdure.core.session.state import State
-from perdure.errors import NotFound, PerdureError
+from perdure.errors import NotFound, PerdureError, ToolError
+from perdure.runtime.agents.delegation import ChildAnswer, ChildWait
 from perdure.runtime.engine.contexts import tool_context
 from perdure.runtime.engine.in_flight import StartReturned, ToolAsked, ToolReturned
 from perdure.runtime.engine.verdicts import CheckedArguments, request_verdict
 from perdure.runtime.engine.writer import LeasedWriter
+from perdure.runtime.ids import secret_id
 from perdure.runtime.probes import ToolRun, notify
 from perdure.runtime.records.content import check_size, stored_content
 from perdure.runtime.requests import ToolRequest, raised_request
@@ -52,9 +56,9 @@ async def run_call(
     `checked` are the arguments that were validated for the verdict, if this drive gave it.
     """
     tool = drive.agent.tool(call.tool)
-    if tool is None:  # it existed when this drive recorded the intent
-        return ToolReturned(call.id, f"There is no tool {call.tool!r}.", is_error=True)
     try:
+        if tool is None:  # it existed when this drive recorded the intent
+            raise ToolError(f"There is no tool {call.tool!r}.")
         record = await _deferred_record(drive, tool, call)
         args = _arguments(tool, call, checked)
         pending = None if record is None else await _own_call(drive, record)
@@ -62,8 +66,11 @@ async def run_call(
         value = await _invoke(drive, tool, call, ctx)
         if isinstance(value, _Asked):
             return _ask(drive, tool, call, value.request)
+        now = drive.resources.store.now()
         if record is not None:
-            return _start_returned(call, record, value, drive.resources.store.now())
+            return _start_returned(call, record, value, now)
+        if isinstance(value, ChildWait | ChildAnswer):
+            return _child_outcome(call, value, now)
         return ToolReturned(call.id, await _render(drive, tool, value))
     except PerdureError as error:
         return ToolReturned(call.id, bounded_text(error.message), is_error=True)
@@ -71,6 +78,18 @@ async def run_call(
         line, text = error_line(error), "tool %s failed (call %s): %.1000s"
         logger.exception(text, call.tool, call.id, line, exc_info=loggable(error))
         return ToolReturned(call.id, line, is_error=True)
+
+
+def _child_outcome(
+    call: Call, value: ChildWait | ChildAnswer, now: int
+) -> ToolAsked | ToolReturned:
+    """Return the outcome of a call that waits for a background agent, or has its answer."""
+    if isinstance(value, ChildAnswer):
+        text = msgspec.json.encode(value.answer).decode()
+        return ToolReturned(call.id, text, mail=value.mail)
+    ids, until = (secret_id("p"), secret_id("e")), now + value.timeout_ms
+    wait = Wait(*ids, "child", until=until, details=value.details, mail=value.mail)
+    return ToolAsked(call.id, wait)
 
 
 def _arguments(

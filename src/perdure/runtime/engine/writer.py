@@ -16,6 +16,7 @@ from perdure.core.session.state import State
 from perdure.errors import PerdureError, StoreError
 from perdure.runtime.agents.agents import ReadyAgent
 from perdure.runtime.engine.leases import leased_session
+from perdure.runtime.inbox.children import taken_put
 from perdure.runtime.records.cache import CachedSession
 from perdure.runtime.records.entries import PendingEntry, SessionEntry
 from perdure.runtime.records.log import Log, LogExtension, as_record
@@ -143,9 +144,11 @@ class LeasedWriter:
     # --- planning a commit --------------------------------------------------------------------
 
     def plan_commit(self, draft: Draft) -> PlannedCommit:
-        """Return a commit of the draft, after the start of this drive if none is recorded yet."""
+        """Return a commit of the draft, with the start of this drive if none is recorded yet."""
         facts, now = draft.facts, draft.at or self.resources.store.now()
-        if facts and not self._has_start:
+        if (run := self._new_run(facts)) is not None:
+            facts = [facts[0], *self._start_events(run), *facts[1:]]
+        elif facts and not self._has_start:
             facts = [*self._start_events(), *facts]
         return PlannedCommit(draft, facts, now, self.log.extension(facts, now))
 
@@ -154,18 +157,26 @@ class LeasedWriter:
         facts, now = self._start_events(), self.resources.store.now()
         return PlannedCommit(Draft(), facts, now, self.log.extension(facts, now))
 
-    def _start_events(self) -> list[Event]:
+    def _new_run(self, facts: Sequence[Event]) -> str | None:
+        """Return the id of the run that a notification starts in a session at rest."""
+        run = self.log.state.run
+        if not facts or not isinstance(facts[0], events.User):
+            return None
+        return facts[0].task_id if run is None or run.end is not None else None
+
+    def _start_events(self, new_run: str | None = None) -> list[Event]:
         state, agent = self.log.state, self.agent
         since = self.log.events[self.lease.head :]
         # It may be recorded already: the reply to that commit may have been lost.
         is_recorded = any(isinstance(e, events.AgentStart) and e.worker for _, _, e in since)
-        if is_recorded or state.run is None:
+        run = new_run if new_run is not None or state.run is None else state.run.id
+        if run is None or (is_recorded and new_run is None):
             return []
         # Without the complete list of the agent's tools, a change cannot be detected.
         digest = agent.digest if agent.problem is None else state.digest
         changed = state.digest != digest
         start = events.AgentStart(
-            run=state.run.id,
+            run=run,
             agent=agent.name,
             digest=digest,
             worker=self.lease.holder,
@@ -204,6 +215,7 @@ class LeasedWriter:
             release=None if park is None else Release(park.due),
         )
         puts = [item.as_put for item in pending]
+        puts += await self._taken_mail(commit.draft)
         if entry is not None:
             puts.append(entry.as_put)
         self.expected_head = head + len(records)
@@ -226,12 +238,11 @@ class LeasedWriter:
     async def _commit(
         self, writes: Sequence[Write], puts: Sequence[Put], *, patient: bool
     ) -> dict[str, int]:
-        """Commit with the deliveries of the commit, as often as the store is unavailable."""
-        writes, puts = self.resources.outbox.with_deliveries(writes, puts)
+        """Commit, again if the store is unavailable."""
         until = time.monotonic() + FACT_PATIENCE_S if patient else 0.0
         for attempt in count(1):
             try:
-                return await self.resources.store.commit(writes, puts)
+                return await self.resources.commits.commit(writes, puts)
             except Unavailable as error:
                 may_wait = time.monotonic() < until and self.is_valid(self.lease)
                 if attempt >= ATTEMPTS and not may_wait:
@@ -263,6 +274,17 @@ class LeasedWriter:
         for pending_id, change in draft.settled_changes.items():
             entries += _changed(await self._read_pending(pending_id), change)
         return entries
+
+    async def _taken_mail(self, draft: Draft) -> list[Put]:
+        """Return the puts of the mail that the draft delivers."""
+        puts = []
+        for mail in draft.taken_mail:
+            inbox, tenant = self.resources.child_inbox, self.entry.record.tenant
+            entry = await inbox.mail_entry(tenant, mail)
+            if entry is not None and entry.state != "open":
+                raise VersionMoved(f"mail {mail} was taken")  # its record moved the head
+            puts += [] if entry is None else [taken_put(entry)]
+        return puts
 
     async def _read_pending(self, pending_id: str) -> PendingEntry | None:
         entry = await self.resources.store.get("pending", pending_id)

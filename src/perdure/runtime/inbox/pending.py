@@ -17,6 +17,7 @@ from perdure.core.pending.record import PendingRecord, Verb, moved
 from perdure.core.pending.settlement import Settlement
 from perdure.core.session import naming as index
 from perdure.errors import Conflict, Corrupt, NotFound, PerdureError
+from perdure.runtime.inbox.commits import Commits
 from perdure.runtime.records.cache import SessionCache
 from perdure.runtime.records.entries import (
     PendingEntry,
@@ -27,7 +28,6 @@ from perdure.runtime.records.entries import (
 )
 from perdure.runtime.records.log import as_record
 from perdure.runtime.records.verification import LogVerifier
-from perdure.runtime.webhooks.outbox import Outbox
 from perdure.store.base import DELETE, Entry, Gone, NoStream, Put, Store, VersionMoved, Write
 
 logger = logging.getLogger("perdure")
@@ -41,10 +41,10 @@ class PendingInbox:
     """Commits of decisions, results, expiries and progress of pending calls."""
 
     def __init__(
-        self, store: Store, outbox: Outbox, cache: SessionCache, verifier: LogVerifier
+        self, store: Store, commits: Commits, cache: SessionCache, verifier: LogVerifier
     ) -> None:
         self._store = store
-        self._outbox = outbox
+        self._commits = commits
         self._cache = cache
         self._verifier = verifier
 
@@ -159,7 +159,7 @@ class PendingInbox:
         if not writes:
             return True
         try:
-            heads = await self._store.commit(*self._outbox.with_deliveries(writes, puts))
+            heads = await self._commits.commit(writes, puts)
         except VersionMoved:
             return False
         except (NoStream, Gone) as error:
@@ -186,7 +186,7 @@ class PendingInbox:
         write = Write(stream, records, wake=now if records and not outcome.voted else None)
         try:
             puts = [settled.as_put, *others]
-            heads = await self._store.commit(*self._outbox.with_deliveries([write], puts))
+            heads = await self._commits.commit([write], puts)
         except VersionMoved:
             return False
         except (NoStream, Gone) as error:

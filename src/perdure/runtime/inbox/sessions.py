@@ -21,6 +21,7 @@ from perdure.core.session import naming as index
 from perdure.core.session.naming import SessionRecord
 from perdure.errors import Conflict, Corrupt, PerdureError, Refused
 from perdure.runtime.ids import new_id
+from perdure.runtime.inbox.commits import Commits
 from perdure.runtime.inbox.message_keys import check_same, entry_key, message_key_puts
 from perdure.runtime.records.cache import CachedSession, SessionCache
 from perdure.runtime.records.content import check_json
@@ -61,6 +62,8 @@ class NewMessage(Struct, frozen=True):
     by: str | None = None
     redact: bool = False  # it holds redacted arguments
     via: str = "python"  # the channel that it came through
+    starts_run: bool = False  # refused if a run of the session has not ended
+    reserved_until: int | None = None  # its outcome is for a caller that waits until then
 
     @property
     def title(self) -> str:
@@ -80,10 +83,16 @@ class SessionInbox:
     """Commits to sessions by callers that do not drive them."""
 
     def __init__(
-        self, store: Store, outbox: Outbox, cache: SessionCache, verifier: LogVerifier
+        self,
+        store: Store,
+        outbox: Outbox,
+        commits: Commits,
+        cache: SessionCache,
+        verifier: LogVerifier,
     ) -> None:
         self._store = store
         self._outbox = outbox
+        self._commits = commits
         self._cache = cache
         self._verifier = verifier
 
@@ -113,7 +122,7 @@ class SessionInbox:
 
         Raises Conflict with KEY_REUSED or SESSION_WAITING, Corrupt if it cannot be read.
         """
-        guess = self.cached_entry(ref)
+        guess = None if message.starts_run else self.cached_entry(ref)
         while True:
             entry = guess or await self.find(ref)
             if guess is None and entry is not None and message.key is not None:
@@ -124,6 +133,8 @@ class SessionInbox:
             try:
                 if entry is None:
                     return await self._create(ref, message)
+                if message.starts_run:
+                    _check_over(entry)
                 return await self._append(entry, ref, message)
             except (HeadMoved, VersionMoved, Gone) as error:
                 guess = None  # another caller was faster, or it was sent before: read again
@@ -217,11 +228,8 @@ class SessionInbox:
         facts.append(_user_event(message, task))
         records = [as_record(fact, now) for fact in facts]
         write = Write(entry.stream, records, head=head, wake=now)
-        heads = await self._store.commit(
-            *self._outbox.with_deliveries(
-                [write], [*puts, *message_key_puts(message.key, message.content, entry.stream)]
-            )
-        )
+        puts += message_key_puts(message.key, message.content, entry.stream)
+        heads = await self._commits.commit([write], puts, reserved_until=message.reserved_until)
         settled = dict.fromkeys(put.key for put in closed)
         self._cache.apply_commit(write, facts, heads, entry=updated, pending=settled)
         return Receipt(updated, heads[entry.stream])
@@ -253,11 +261,18 @@ class SessionInbox:
         return facts, puts
 
     async def cancel(
-        self, ref: SessionRef, by: str | None, reason: str | None, via: str = "python"
+        self,
+        ref: SessionRef,
+        by: str | None,
+        reason: str | None,
+        via: str = "python",
+        *,
+        keep_children: bool = False,
     ) -> None:
         """End the run: after this returns, no intent of it is recorded any more.
 
-        A run that has ended stays as it is.
+        A run that has ended stays as it is. Its driver then cancels the background agents that it
+        launched, unless `keep_children` is set.
         """
         while True:
             entry = await self.session_entry(ref)
@@ -266,7 +281,14 @@ class SessionInbox:
             head = (await self._store.read(entry.stream, limit=0)).head
             open_entries = [call async for call in open_calls(self._store, entry.stream)]
             facts, puts = self._cancel_calls(open_entries, CancelCall(by, via))
-            facts.append(events.Cancelled(by=by, reason=reason, task_id=entry.record.task_id))
+            facts.append(
+                events.Cancelled(
+                    by=by,
+                    reason=reason,
+                    keep_children=keep_children,
+                    task_id=entry.record.task_id,
+                )
+            )
             now = self._store.now()
             puts.append(entry.put(state="cancelled", updated_at=now, problem=None))
             records = [as_record(fact, now) for fact in facts]
@@ -349,26 +371,45 @@ class SessionInbox:
             return False
         return True
 
-    async def erase(self, ref: SessionRef, by: str | None = None, via: str = "python") -> str:
-        """Erase a session with its entries; return the state that its run had at the end.
+    async def end_for_deletion(self, ref: SessionRef, by: str | None, via: str) -> str:
+        """Cancel a run that is not over; return the state that it has then.
 
-        A run that is not over is cancelled first, with the reason, for its readers and receivers.
+        The reason is recorded for its readers and receivers.
         """
         entry = await self.session_entry(ref)
-        state = entry.record.state
-        if not entry.record.is_over:
-            with suppress(Corrupt):  # a damaged session can be deleted too
-                await self.cancel(ref, by, DELETED, via)
-                state = "cancelled"
+        if entry.record.is_over:
+            return entry.record.state
+        with suppress(Corrupt):  # a damaged session can be deleted too
+            await self.cancel(ref, by, DELETED, via)
+            return "cancelled"
+        return entry.record.state
+
+    async def erase(self, ref: SessionRef, head: int | None = None) -> None:
+        """Erase a session with its entries. Raises HeadMoved if it has grown beyond `head`."""
+        entry = await self.session_entry(ref)
         with erased_as_not_found(ref.session_id):
-            await self._commit(Write(entry.stream, erase=True))
-        return state
+            await self._commit(Write(entry.stream, erase=True, head=head))
 
     async def _commit(self, write: Write, puts: Sequence[Put] = ()) -> None:
         """Commit, drop the session from the cache, and notify the listeners here."""
-        heads = await self._store.commit(*self._outbox.with_deliveries([write], puts))
+        heads = await self._commits.commit([write], puts)
         self._cache.remove(write.stream)
         self._cache.notify(write.stream, heads[write.stream])
+
+
+def _check_over(entry: SessionEntry) -> None:
+    """Raise Conflict if a run of the session has not ended."""
+    if not entry.record.is_over:
+        raise being_resumed()
+
+
+def being_resumed() -> Conflict:
+    """Return the error of a follow-up that comes while another one is answered."""
+    return Conflict(
+        "Task is currently being resumed. Wait for completion before sending another message.",
+        code="BEING_RESUMED",
+        hint="perdure tasks output ID --block",
+    )
 
 
 def _is_of_agent(ref: SessionRef, entry: SessionEntry) -> bool:

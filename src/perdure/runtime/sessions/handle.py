@@ -269,12 +269,17 @@ class Session(Generic[T_co]):
         entry = await self._service.get(self._ref)
         await self._service.revoke(entry, number, by, self._via)
 
-    async def cancel(self, *, by: str | None = None, reason: str | None = None) -> Result[T_co]:
-        """End the run: once this returns, no effect of it starts."""
+    async def cancel(
+        self, *, by: str | None = None, reason: str | None = None, keep_children: bool = False
+    ) -> Result[T_co]:
+        """End the run: once this returns, no effect of it starts.
+
+        Its background agents are cancelled too, unless `keep_children` is set.
+        """
         for name, text in (("by", by), ("reason", reason)):
             if text is not None:
                 check_text(name, text)
-        await self._service.cancel(self._ref, by, reason, self._via)
+        await self._service.cancel(self._ref, by, reason, self._via, keep_children=keep_children)
         return await self.get()
 
     async def compact(

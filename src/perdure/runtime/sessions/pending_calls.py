@@ -206,9 +206,7 @@ class PendingCalls:
         puts = [pending_put(record, 0, entry.stream), *hook_puts]
         write = Write(entry.stream, records)
         try:
-            await self._resources.store.commit(
-                *self._resources.outbox.with_deliveries([write], puts)
-            )
+            await self._resources.commits.commit([write], puts)
         except VersionMoved as error:
             raise Conflict(
                 f"there is a pending call {record.id!r}",

@@ -1,17 +1,19 @@
 """Runs of sessions: woken, driven in this process, or followed while another process drives."""
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Final
 
 from perdure.core.pending import record as pending
 from perdure.core.pending.commands import Expire
 from perdure.core.pending.settlement import is_overdue
-from perdure.errors import Corrupt, PerdureError
-from perdure.runtime.agents.agents import Agents
+from perdure.core.session.child_tasks import ChildTask
+from perdure.errors import Corrupt, NotFound, PerdureError
+from perdure.runtime.agents.agents import Agents, ReadyAgent
 from perdure.runtime.engine.driver import Driver
 from perdure.runtime.engine.drives import Drives
+from perdure.runtime.inbox.children import ChildEntry
 from perdure.runtime.records.entries import (
     SessionEntry,
     SessionRef,
@@ -128,8 +130,17 @@ class Runs:
     async def follow(self, entry: SessionEntry) -> Driver | None:
         """Drive the session here if it is free, else watch its driver, until it parks.
 
-        Returns the drive that parked it, if that ran in this process.
+        The background agents below it are driven too, until nothing in its tree can move here.
+        Returns the drive that parked it, if that ran in this process and it has no tree.
         """
+        agent = self._agents.find(entry.record.agent)
+        if agent is not None and agent.sub_agents:
+            await self.prepare(entry)
+            await SessionTree(self, entry).follow()
+            return None
+        return await self._follow_one(entry)
+
+    async def _follow_one(self, entry: SessionEntry) -> Driver | None:
         drive = await self.drive(entry)
         if drive is not None and not drive.is_backing_off:
             return drive
@@ -195,6 +206,32 @@ class Runs:
             return False
         return not self._is_due(position) or self._agents.find(entry.record.agent) is None
 
+    async def is_at_rest(self, entry: SessionEntry) -> bool:
+        """Report whether a session is parked, or cannot be driven by the agents here."""
+        if not await self._is_parked_here(entry):
+            return False
+        agent = self._agents.find(entry.record.agent)
+        return agent is None or not await self.is_backing_off(entry)
+
+    def subscribe(
+        self, stream: str, on_change: Callable[[int], None]
+    ) -> AbstractContextManager[None]:
+        """Call a function whenever a stream has grown, in this process or another."""
+        return self._drives.background.feed.subscribe(stream, on_change)
+
+    def tasks_of(self, stream: str) -> AsyncIterator[ChildEntry]:
+        """Find the background tasks that a session launched."""
+        return self._resources.child_inbox.tasks_of(stream)
+
+    async def find_child(self, task: ChildTask) -> SessionEntry | None:
+        """Return the session of a background task; None if it was deleted."""
+        ref = SessionRef(task.tenant, task.session_id)
+        return await self._resources.session_inbox.find(ref)
+
+    def find_agent(self, name: str) -> ReadyAgent | None:
+        """Return an agent that is known here."""
+        return self._agents.find(name)
+
     async def is_backing_off(self, entry: SessionEntry) -> bool:
         """Report whether the session is only due later, to repeat a model request."""
         position = await self._position(entry)
@@ -213,6 +250,73 @@ class Runs:
     async def _current(self, entry: SessionEntry) -> SessionEntry:
         ref = SessionRef(entry.record.tenant, entry.record.id)
         return await self._resources.session_inbox.session_entry(ref)
+
+
+class SessionTree:
+    """A session with the background agents below it, driven in this process."""
+
+    def __init__(self, runs: Runs, root: SessionEntry) -> None:
+        self._runs = runs
+        self._root = root
+        self._entries = {root.stream: root}
+        self._changed = asyncio.Event()
+
+    async def follow(self) -> None:
+        """Drive whatever can move here until nothing can. Raises the error of the root's drive."""
+        with ExitStack() as stack:
+            self._subscribe(stack, self._root.stream)
+            while True:
+                self._changed.clear()
+                await self._add_children(stack)
+                if not await self._drive_all():
+                    return
+                await _wait_briefly(self._changed)
+
+    def _subscribe(self, stack: ExitStack, stream: str) -> None:
+        def on_change(_: int) -> None:
+            self._changed.set()
+
+        stack.enter_context(self._runs.subscribe(stream, on_change))
+
+    async def _add_children(self, stack: ExitStack) -> None:
+        """Add the background agents that were launched since, at every depth."""
+        remaining = [entry.stream for entry in self._entries.values() if self._may_launch(entry)]
+        while remaining:
+            async for item in self._runs.tasks_of(remaining.pop()):
+                task = item.task
+                if task.stream in self._entries:
+                    continue
+                entry = await self._runs.find_child(task)
+                if entry is not None:
+                    self._entries[task.stream] = entry
+                    self._subscribe(stack, task.stream)
+                    if self._may_launch(entry):
+                        remaining.append(task.stream)
+
+    def _may_launch(self, entry: SessionEntry) -> bool:
+        agent = self._runs.find_agent(entry.record.agent)
+        return agent is None or bool(agent.sub_agents)
+
+    async def _drive_all(self) -> bool:
+        """Start all drives that can start here; return whether anything moves, or will soon."""
+        is_moving = False
+        for stream, entry in [*self._entries.items()]:
+            try:
+                is_moving |= await self._drive(entry)
+            except NotFound:  # deleted meanwhile
+                if stream == self._root.stream:
+                    raise
+                del self._entries[stream]
+        return is_moving
+
+    async def _drive(self, entry: SessionEntry) -> bool:
+        if await self._runs.is_at_rest(entry):
+            return False
+        drive = await self._runs.start(entry)
+        is_root = entry.stream == self._root.stream
+        if drive is not None and is_root and drive.done.is_set() and drive.error is not None:
+            raise drive.error
+        return True
 
 
 async def _wait_briefly(changed: asyncio.Event) -> None:

@@ -26,6 +26,7 @@ from perdure.runtime.records.entries import (
 from perdure.runtime.records.log import Log, as_record, read_log, reading
 from perdure.runtime.records.retention import KEEP_MS, Retention
 from perdure.runtime.resources import Resources
+from perdure.runtime.sessions.background import BackgroundTasks
 from perdure.runtime.sessions.feed import EventFeed
 from perdure.runtime.sessions.pending_calls import PendingCalls
 from perdure.runtime.sessions.runs import Runs
@@ -63,6 +64,7 @@ class Service:
         self.runs = Runs(resources, agents, drives)
         self.calls = PendingCalls(resources, agents, self.runs)
         self.feed = EventFeed(resources, drives)
+        self.background = BackgroundTasks(resources, agents, self.runs)
         self.deliveries = Deliveries(resources.outbox)
         self.tasks = tasks
         self.resumes_running = resumes_running  # at a start; else they are failed
@@ -185,10 +187,19 @@ class Service:
         return ref if agent is None else replace(ref, while_waiting=agent.agent.while_waiting)
 
     async def cancel(
-        self, ref: SessionRef, by: str | None, reason: str | None, via: str = "python"
+        self,
+        ref: SessionRef,
+        by: str | None,
+        reason: str | None,
+        via: str = "python",
+        *,
+        keep_children: bool = False,
     ) -> None:
-        """End the run: after this, no effect of it starts. Raises NotFound."""
-        await self._inbox.cancel(ref, by, reason, via)
+        """End the run: after this, no effect of it starts. Raises NotFound.
+
+        Its background agents are cancelled with it, unless `keep_children` is set.
+        """
+        await self._inbox.cancel(ref, by, reason, via, keep_children=keep_children)
 
     async def set_metadata(self, ref: SessionRef, changes: Mapping[str, Any]) -> None:
         """Change metadata; None removes a key. Raises NotFound."""
@@ -209,7 +220,7 @@ class Service:
 
         A run that is not over is cancelled first. Raises NotFound.
         """
-        return await self._inbox.erase(ref, by, via)
+        return await self.background.erase_tree(ref, by, via)
 
     async def append(
         self, entry: SessionEntry, facts: Sequence[LogEvent], *, head: int | None = None
@@ -278,8 +289,20 @@ class Service:
         return await fork(self._resources.store, entry, at=at, session_id=session_id)
 
     def export(self, entry: SessionEntry, *, secrets: bool = False) -> AsyncIterator[bytes]:
-        """Yield a session as lines of JSON. Raises Corrupt after all that can be read."""
-        return export_lines(self._resources.store, entry, secrets=secrets)
+        """Yield a session as lines of JSON, with its background agents after it.
+
+        Raises Corrupt after all that can be read.
+        """
+        return self._export_tree(entry, secrets=secrets)
+
+    async def _export_tree(self, entry: SessionEntry, *, secrets: bool) -> AsyncIterator[bytes]:
+        async for line in export_lines(self._resources.store, entry, secrets=secrets):
+            yield line
+        async for item in self._resources.child_inbox.tasks_of(entry.stream):
+            child = await self.runs.find_child(item.task)
+            if child is not None and child.stream != entry.stream:
+                async for line in self._export_tree(child, secrets=secrets):
+                    yield line
 
     async def import_lines(self, lines: Iterable[bytes], tenant: str | None = None) -> ImportReport:
         """Create the sessions of an export. Raises Refused, Conflict."""

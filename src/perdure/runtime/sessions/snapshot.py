@@ -8,54 +8,21 @@ from msgspec import Struct
 
 from perdure.core.pending import record as pending
 from perdure.core.pending.record import PendingRecord
+from perdure.core.session import naming as index
 from perdure.core.session.state import State
-from perdure.core.session.usage import Usage, display_usage, sum_usage
-from perdure.errors import Corrupt, NotFound, PerdureError, Refused
+from perdure.core.session.usage import display_usage
+from perdure.errors import PerdureError, Refused
 from perdure.runtime.agents.agents import Agents
 from perdure.runtime.queues import no_worker_problem
 from perdure.runtime.records.cache import CachedSession
 from perdure.runtime.records.entries import (
     SessionEntry,
-    SessionRef,
     open_calls,
 )
 from perdure.runtime.records.log import Log, read_log
 from perdure.runtime.resources import Resources
 from perdure.runtime.sessions.command_checks import with_problem
 from perdure.runtime.views import Result, Snapshot, early_stop, instant, stored_problem
-
-
-async def tree_usage(resources: Resources, entry: SessionEntry, state: State) -> Usage | None:
-    """Return the usage of a session with its descendants; None if it has no children.
-
-    Its log names its children, so that not all sessions must be listed.
-    """
-    if not state.children:
-        return None
-    usages, visited = [state.usage], {entry.record.id}
-    remaining = [(entry.record.id, child) for child in state.children]
-    while remaining:
-        parent, name = remaining.pop()
-        if name in visited:
-            continue
-        visited.add(name)
-        child_state = await _child_state(resources, SessionRef(entry.record.tenant, name), parent)
-        if child_state is not None:
-            usages.append(child_state.usage)
-            remaining += [(name, child) for child in child_state.children]
-    return sum_usage(usages)
-
-
-async def _child_state(resources: Resources, ref: SessionRef, parent: str) -> State | None:
-    """Return the state of a child; None if it does not exist, or has another parent."""
-    try:
-        entry = await resources.session_inbox.session_entry(ref)
-        if entry.record.parent != parent:
-            return None
-        return (await read_log(resources.store, entry)).state
-    except (NotFound, Corrupt):  # `doctor` reports a corrupt child
-        return None
-
 
 CLAIM_MS: Final = 5_000  # a due session may wait this long for the worker of this process
 
@@ -81,6 +48,9 @@ class Snapshots(Struct, frozen=True):
         if len(records) > 1:
             order = {call.id: call.index for call in log.state.calls.values()}
             records.sort(key=lambda call: (call.time.created, order.get(call.call_id, 0), call.id))
+        below: list[PendingRecord] = []
+        if log.state.children.active:
+            below = await self._calls_below(entry.record.tenant, log.state)
         now = self.resources.store.now()
         run = log.state.run
         is_over = run is not None and run.end is not None and not log.state.is_summary_due
@@ -88,13 +58,29 @@ class Snapshots(Struct, frozen=True):
             entry.record,
             log.state,
             tuple(records),
-            tuple([self.resources.pending_call(call) for call in records]),
+            tuple([self.resources.pending_call(call) for call in (*records, *below)]),
             log.slice.holder,
             None if log.slice.holder else log.slice.due,
             now,
             None if is_over else await self._problem(entry, log, records, has_worker=has_worker),
-            await tree_usage(self.resources, entry, log.state) if log.state.children else None,
+            None,
         )
+
+    async def _calls_below(self, tenant: str, state: State) -> list[PendingRecord]:
+        """Return the open calls of the active background agents below a session."""
+        records: list[PendingRecord] = []
+        remaining = [(child.session_id, child.agent) for child in state.children.active.values()]
+        while remaining:
+            session_id, agent = remaining.pop()
+            stream = index.session_stream(tenant, session_id)
+            calls = open_calls(self.resources.store, stream)
+            records += [pending.decode(call.data) async for call in calls]
+            ready = self.agents.find(agent)
+            if ready is None or ready.sub_agents:
+                tasks = self.resources.child_inbox.tasks_of(stream)
+                below = [item.task async for item in tasks if item.task.is_active]
+                remaining += [(t.session_id, t.agent) for t in below if t.stream != stream]
+        return [with_problem(self.agents, record) for record in records]
 
     async def _problem(
         self, entry: SessionEntry, log: Log, records: list[PendingRecord], *, has_worker: bool

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from perdure.core.driver.effects import Park
 from perdure.core.driver.plan import DriveView, plan
@@ -11,9 +11,12 @@ from perdure.core.log.events import StampedEvent
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session import naming as index
 from perdure.core.session import queues
+from perdure.core.session.child_tasks import ChildTask, rebuilt_task
+from perdure.core.session.children import TaskStatus
 from perdure.core.session.naming import SessionRecord
 from perdure.core.session.state import State, fold
 from perdure.core.transfer.open_calls import open_records
+from perdure.runtime.inbox.commits import task_put
 from perdure.runtime.inbox.message_keys import message_key_puts
 from perdure.runtime.inbox.sessions import NewMessage
 from perdure.runtime.records.entries import (
@@ -63,6 +66,9 @@ def session_record(names: SessionNames, log: Sequence[StampedEvent], state: Stat
         metadata=index.index_metadata(state.metadata),
         title="" if message is None else NewMessage(message.content, redact=message.redact).title,
         head=state.head,
+        parent=None if state.launch is None else state.launch.parent,
+        background=None if state.launch is None else state.launch.task_id,
+        ancestry=() if state.launch is None else state.launch.ancestry,
     )
 
 
@@ -99,7 +105,7 @@ async def create_session(store: Store, session: NewSession) -> SessionEntry:
         entry = session_put(record, 0, stream)
         calls = [pending_put(call, 0, stream) for call in session.calls]
         try:
-            puts = [entry, *calls, *_keys(session.log, stream)]
+            puts = [entry, *calls, *_keys(session.log, stream), *_children(session, stream)]
             await store.commit(_writes(session, stream), puts)
         except Gone as error:
             if error.stream == session.replaces:
@@ -119,6 +125,38 @@ def _writes(session: NewSession, stream: str) -> list[Write]:
     )
     old = session.replaces
     return [write] if old is None else [Write(old, erase=True), write]
+
+
+def _children(session: NewSession, stream: str) -> list[Put]:
+    """Return the entries of the background agents that the session launched, and its own.
+
+    That of a child belongs to its parent, and only one without a parent is its own.
+    """
+    state, record = fold(session.log), session.record
+    instants = (state.created_at, state.updated_at)
+    tasks = [rebuilt_task(child, record, *instants) for child in state.children.values()]
+    if state.launch is not None and state.launch.parent is None:
+        tasks.append(_own_task(session, state, stream))
+    return [task_put(task, 0, stream) for task in tasks]
+
+
+def _own_task(session: NewSession, state: State, stream: str) -> ChildTask:
+    launch, run, record = state.launch, state.run, session.record
+    status = {"completed": "completed", "failed": "error", "cancelled": "cancelled"}
+    is_over = run is not None and run.end is not None
+    return ChildTask(
+        id="" if launch is None else launch.task_id,
+        session_id=record.id,
+        stream=stream,
+        tenant=record.tenant,
+        agent=record.agent,
+        description="" if launch is None else launch.description,
+        status=cast("TaskStatus", status[record.state]) if is_over else "running",
+        run=record.task_id or "",
+        number=1 if run is None else run.number,
+        created_at=state.created_at,
+        updated_at=state.updated_at,
+    )
 
 
 def _keys(log: Sequence[StampedEvent], stream: str) -> list[Put]:

@@ -1,0 +1,120 @@
+"""Manager of the background agents of a session, or of those that no session launched."""
+
+from typing import Any
+
+from perdure.app import Runtime, service_of, tenant_of
+from perdure.core.session.child_tasks import STILL_RUNNING, ChildTask, mail_answer, task_answer
+from perdure.errors import Refused
+from perdure.runtime.agents.delegation import DEFAULT_TIMEOUT_MS, STATUSES, parse_timeout
+from perdure.runtime.engine.children import read_answer
+from perdure.runtime.sessions.background import task_json
+from perdure.runtime.values import Content
+
+
+class BackgroundManager:
+    """The six background tools, for a program. Reading never takes mail from a parent.
+
+    `session` is the parent of what is launched here; without it, tasks have no parent.
+    """
+
+    def __init__(self, rt: Runtime, session: str | None = None) -> None:
+        self._rt = rt
+        self._parent = session
+
+    async def background_task(
+        self, agent: str, prompt: Content, description: str | None = None
+    ) -> dict[str, Any]:
+        """Launch an agent and return at once."""
+        if not isinstance(agent, str) or not agent.strip():
+            raise _missing("Agent")
+        _check_text("Prompt", prompt)
+        task = await self._rt.spawn(agent, prompt, parent=self._parent, description=description)
+        return task_answer(await task.record(), agent=agent)
+
+    async def background_output(
+        self,
+        task_id: str,
+        block: bool = False,
+        timeout: float = DEFAULT_TIMEOUT_MS,  # noqa: ASYNC109 - limits the waiting, not the run
+    ) -> dict[str, Any]:
+        """Return the outcome of a task; with `block`, after it has ended or `timeout` ms."""
+        task = await self._task(task_id)
+        if block and task.is_active:
+            task = await service_of(self._rt).background.wait(task, parse_timeout(timeout))
+        return await self._answer(task)
+
+    async def background_resume(
+        self,
+        task_id: str,
+        message: Content,
+        block: bool = False,
+        timeout: float = DEFAULT_TIMEOUT_MS,  # noqa: ASYNC109 - limits the waiting, not the run
+    ) -> dict[str, Any]:
+        """Send a follow-up to a completed task; with `block`, wait for the answer."""
+        _check_text("message", message)
+        wait_ms = parse_timeout(timeout) if block else None
+        tasks = service_of(self._rt).background
+        task = await self._task(task_id)
+        content = await service_of(self._rt).store_content(message)
+        task = await tasks.resume(task, content, wait_ms=wait_ms)
+        if wait_ms is None:
+            return task_answer(task)
+        task = await tasks.wait(task, wait_ms)
+        if not task.is_active:
+            await tasks.take(task)
+        return await self._answer(task)
+
+    async def background_list(self, status: str | None = None) -> dict[str, Any]:
+        """List the tasks that were not cleared, newest first."""
+        if status is not None and status not in STATUSES:
+            raise Refused(
+                f"{status!r} is not a status of a task",
+                code="ARGS_INVALID",
+                hint=f"use one of {', '.join(STATUSES)}",
+            )
+        tenant = tenant_of(self._rt)
+        background = service_of(self._rt).background
+        listed = background.tasks(tenant, parent=self._parent, status=status)
+        tasks = [task async for task in listed]
+        tasks.sort(key=lambda task: (task.created_at, task.id), reverse=True)
+        return {"tasks": [dict(task_json(task)) for task in tasks], "count": len(tasks)}
+
+    async def background_cancel(self, task_id: str) -> dict[str, Any]:
+        """Cancel a running task."""
+        task = await service_of(self._rt).background.cancel(await self._task(task_id))
+        return task_answer(task)
+
+    async def background_clear(self) -> dict[str, Any]:
+        """Cancel the running tasks of the session and remove all of them from the list."""
+        if self._parent is None:
+            raise Refused(
+                "only the tasks of one session are cleared together",
+                code="SESSION_NEEDED",
+                hint="pass session= to BackgroundManager, or delete tasks one by one",
+            )
+        tasks = service_of(self._rt).background
+        cleared = await tasks.clear(tenant_of(self._rt) or "", self._parent)
+        return {"cleared": len(cleared), "tasks": [task_answer(task) for task in cleared]}
+
+    async def _task(self, task_id: str) -> ChildTask:
+        if not isinstance(task_id, str) or not task_id.strip():
+            raise _missing("task_id")
+        return await service_of(self._rt).background.get(tenant_of(self._rt) or "", task_id)
+
+    async def _answer(self, task: ChildTask) -> dict[str, Any]:
+        if task.is_active:
+            return task_answer(task, message=STILL_RUNNING)
+        resources = service_of(self._rt).background.resources
+        mail = await resources.child_inbox.mail(task.tenant, task.mail_id)
+        return await read_answer(resources, task) if mail is None else mail_answer(mail[1])
+
+
+def _check_text(name: str, content: Content) -> None:
+    if isinstance(content, str) and not content.strip():
+        raise _missing(name)
+
+
+def _missing(name: str) -> Refused:
+    return Refused(
+        f"{name} parameter is required", code="ARGS_INVALID", hint=f"pass a {name} with text"
+    )

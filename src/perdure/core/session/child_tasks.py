@@ -1,0 +1,310 @@
+"""Background tasks: the records of their entries and mail, and how a task follows its child.
+
+A task's status is a function of its child's session. Both are written in the same commit, so a
+task never says something else than its child's log.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec.structs import replace
+
+from perdure.core.log import events
+from perdure.core.session.children import ACTIVE, BACKGROUND_AUTHOR, Child, TaskStatus, mail_id
+from perdure.core.session.naming import SessionRecord, session_key, session_stream
+from perdure.core.text import NO_OUTPUT
+from perdure.errors import Corrupt
+
+TASK: Final = "child"  # kinds of entries
+MAIL: Final = "mail"
+CLEARED: Final = "cleared"  # entry state of a task that was removed from lists
+
+
+class ChildMove(StrEnum):
+    """Transition of a background task."""
+
+    COMPLETE = "complete"
+    FAIL = "fail"
+    CANCEL = "cancel"
+    RESUME = "resume"  # a message starts another run
+    RESTART = "restart"  # another run starts without a new message
+
+
+MOVES: Final[dict[tuple[TaskStatus, ChildMove], TaskStatus]] = {
+    ("running", ChildMove.COMPLETE): "completed",
+    ("running", ChildMove.FAIL): "error",
+    ("running", ChildMove.CANCEL): "cancelled",
+    ("resumed", ChildMove.COMPLETE): "completed",
+    ("resumed", ChildMove.FAIL): "error",
+    ("resumed", ChildMove.CANCEL): "cancelled",
+    ("completed", ChildMove.RESUME): "resumed",
+    ("error", ChildMove.RESUME): "resumed",
+    ("cancelled", ChildMove.RESUME): "resumed",
+    ("completed", ChildMove.RESTART): "running",
+    ("error", ChildMove.RESTART): "running",
+    ("cancelled", ChildMove.RESTART): "running",
+}
+_ENDS: Final[dict[str, ChildMove]] = {
+    "completed": ChildMove.COMPLETE,
+    "failed": ChildMove.FAIL,
+    "cancelled": ChildMove.CANCEL,
+}
+
+
+class ChildTask(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Data of a task's entry, which belongs to the parent's stream, or to the child's own."""
+
+    id: str
+    session_id: str = field(name="sessionID")
+    stream: str  # of the child
+    tenant: str = ""
+    agent: str
+    description: str = ""
+    parent: str | None = None
+    ancestry: tuple[str, ...] = ()
+    status: TaskStatus = "running"
+    run: str = ""  # id of the child's present or last run
+    number: int = 1  # of that run
+    resume_count: int = field(default=0, name="resumeCount")
+    created_at: int = field(default=0, name="createdAt")
+    updated_at: int = field(default=0, name="updatedAt")
+    digest: str = ""  # of its prompt, if it was launched under a key
+    reserved_until: int | None = field(default=None, name="reservedUntil")  # for a waiting caller
+    is_cleared: bool = field(default=False, name="cleared")
+    is_deleted: bool = field(default=False, name="deleted")  # with its session
+
+    @property
+    def key(self) -> str:
+        return task_key(self.tenant, self.id)
+
+    @property
+    def is_active(self) -> bool:
+        return self.status in ACTIVE
+
+    @property
+    def entry_state(self) -> str:
+        """State of the entry, by which lists find it."""
+        return CLEARED if self.is_cleared else self.status
+
+    @property
+    def mail_id(self) -> str:
+        return mail_id(self.id, self.number)
+
+    def moved(self, move: ChildMove, **changes: Any) -> "ChildTask":
+        """Return the task after a move; unchanged if the table has no such move."""
+        status = MOVES.get((self.status, move))
+        return self if status is None else replace(self, status=status, **changes)
+
+
+class ChildMail(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Outcome of a run of a background agent, kept until its parent has it."""
+
+    id: str
+    task_id: str = field(name="taskID")
+    session_id: str = field(name="sessionID")
+    agent: str
+    description: str = ""
+    status: TaskStatus
+    resume_count: int = field(default=0, name="resumeCount")
+    output: Raw | UnsetType = UNSET
+    error: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The output as a model reads it, or the error."""
+        if self.error is not None:
+            return self.error
+        return NO_TEXT if self.output is UNSET else output_text(msgspec.json.decode(self.output))
+
+
+NO_TEXT: Final = "(no text output)"
+STILL_RUNNING: Final = "The task is still running. You will be notified when it has completed."
+
+
+def output_text(output: Any) -> str:
+    """Return the output of a run as text; one without text says so."""
+    if isinstance(output, str):
+        return output if output.strip() and output != NO_OUTPUT else NO_TEXT
+    return NO_TEXT if output is None else msgspec.json.encode(output).decode()
+
+
+class TaskChange(Struct, frozen=True):
+    """Change by a start or an end of a child's run: of its task, its parent's log, and mail."""
+
+    task: ChildTask
+    fact: events.DelegationResumed | events.DelegationComplete
+    mail: ChildMail | None = None
+
+
+def follow_session(
+    task: ChildTask, session: SessionRecord, facts: list[events.Event], now: int
+) -> TaskChange | None:
+    """Return what a commit to the child changes; None if its run neither starts nor ends in it.
+
+    `session` is the child's record after the commit, `facts` are the events of the commit.
+    """
+    is_new_run = session.task_id is not None and session.task_id != task.run
+    if is_new_run and not session.is_over:
+        return _started(task, session, facts, now)
+    if is_new_run or not session.is_over or not task.is_active:
+        return None
+    return _ended(task, session, facts, now)
+
+
+def _started(
+    task: ChildTask, session: SessionRecord, facts: list[events.Event], now: int
+) -> TaskChange:
+    message = next((f for f in facts if isinstance(f, events.User)), None)
+    # A notification of its own child is not a follow-up that somebody sent.
+    is_follow_up = message is not None and message.by != BACKGROUND_AUTHOR
+    after = task.moved(
+        ChildMove.RESUME if is_follow_up else ChildMove.RESTART,
+        run=session.task_id or "",
+        number=task.number + 1,
+        resume_count=task.resume_count + is_follow_up,
+        updated_at=now,
+        reserved_until=None,
+    )
+    fact = events.DelegationResumed(
+        task_id=task.id,
+        run=after.run,
+        number=after.number,
+        resume_count=after.resume_count,
+        by=None if message is None else message.by,
+    )
+    return TaskChange(after, fact)
+
+
+def _ended(
+    task: ChildTask, session: SessionRecord, facts: list[events.Event], now: int
+) -> TaskChange:
+    after = task.moved(_ENDS[session.state], updated_at=now, reserved_until=None)
+    cancelled = next((f for f in facts if isinstance(f, events.Cancelled)), None)
+    is_quiet = cancelled is not None and cancelled.by == BACKGROUND_AUTHOR
+    fact = events.DelegationComplete(
+        task_id=task.id,
+        status=after.status,
+        number=after.number,
+        quiet=is_quiet,
+        reserved_until=None if is_quiet else task.reserved_until,
+    )
+    return TaskChange(after, fact, None if is_quiet else _mail(after, facts, cancelled))
+
+
+def _mail(
+    task: ChildTask, facts: list[events.Event], cancelled: events.Cancelled | None
+) -> ChildMail:
+    completed = next((f for f in facts if isinstance(f, events.AgentComplete)), None)
+    failed = next((f for f in facts if isinstance(f, events.AgentError)), None)
+    error = None
+    if failed is not None:
+        error = f"Task {task.id} failed: {failed.error}"
+    elif completed is None:
+        reason = "" if cancelled is None or not cancelled.reason else f": {cancelled.reason}"
+        error = f"Task {task.id} was cancelled{reason}"
+    return ChildMail(
+        id=task.mail_id,
+        task_id=task.id,
+        session_id=task.session_id,
+        agent=task.agent,
+        description=task.description,
+        status=task.status,
+        resume_count=task.resume_count,
+        output=UNSET if completed is None else completed.output,
+        error=error,
+    )
+
+
+def reserved(task: ChildTask, until: int | None) -> ChildTask:
+    """Return the task with the outcome of its run reserved for a waiting caller."""
+    return replace(task, reserved_until=until)
+
+
+def task_key(tenant: str, task_id: str) -> str:
+    """Return the key of a task's entry."""
+    return session_key(tenant, task_id)
+
+
+def mail_key(tenant: str, mail: str) -> str:
+    """Return the key of the entry of a mail."""
+    return session_key(tenant, mail)
+
+
+def rebuilt_task(
+    child: Child, parent: SessionRecord, created_at: int, updated_at: int
+) -> ChildTask:
+    """Return the record of a task from its parent's log."""
+    return ChildTask(
+        id=child.task_id,
+        session_id=child.session_id,
+        stream=session_stream(parent.tenant, child.session_id),
+        tenant=parent.tenant,
+        agent=child.agent,
+        description=child.description,
+        parent=parent.id,
+        ancestry=(*parent.ancestry, parent.id),
+        status=child.status,
+        run=child.run,
+        number=child.number,
+        resume_count=child.resume_count,
+        created_at=created_at,
+        updated_at=updated_at,
+        is_cleared=child.is_cleared,
+    )
+
+
+def notification_text(mails: Sequence[ChildMail]) -> str:
+    """Return the message that delivers mail to the model of the parent."""
+    return "\n\n".join(_notice(mail) for mail in mails)
+
+
+def _notice(mail: ChildMail) -> str:
+    mark = " (resumed)" if mail.resume_count else ""
+    words = {"completed": "has completed", "error": "has failed", "cancelled": "was cancelled"}
+    name = f"{mail.task_id} ({mail.description or mail.agent}){mark}"
+    return f"[Background task {name} {words.get(mail.status, mail.status)}]\n{mail.text}"
+
+
+def task_answer(task: ChildTask | ChildMail, **values: Any) -> dict[str, Any]:
+    """Return the answer of a background tool: every one has these three values."""
+    task_id = task.id if isinstance(task, ChildTask) else task.task_id
+    answer = {"task_id": task_id, "status": task.status, "resumeCount": task.resume_count}
+    return {**answer, **values}
+
+
+def mail_answer(mail: ChildMail) -> dict[str, Any]:
+    """Return the answer that delivers the outcome of a background agent."""
+    return task_answer(mail, **{"output" if mail.error is None else "error": mail.text})
+
+
+def still_running(details: Mapping[str, Any]) -> str:
+    """Return the result, for the model, of a call that stopped waiting for a background agent."""
+    return msgspec.json.encode({**details, "message": STILL_RUNNING}).decode()
+
+
+_task_decoder = msgspec.json.Decoder(ChildTask)
+_mail_decoder = msgspec.json.Decoder(ChildMail)
+
+
+def encode(record: ChildTask | ChildMail) -> bytes:
+    """Return a record as the data of its entry."""
+    return msgspec.json.encode(record)
+
+
+def decode_task(data: bytes) -> ChildTask:
+    """Return the record of a task's entry. Raises Corrupt."""
+    try:
+        return _task_decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Corrupt(f"the entry of a task cannot be read: {error}") from error
+
+
+def decode_mail(data: bytes) -> ChildMail:
+    """Return the record of a mail's entry. Raises Corrupt."""
+    try:
+        return _mail_decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Corrupt(f"the mail of a task cannot be read: {error}") from error

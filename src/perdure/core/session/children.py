@@ -1,0 +1,171 @@
+"""Background agents of a session, as its log has them: children, and mail to be delivered."""
+
+from collections.abc import Iterable
+from typing import Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from perdure.core.log import events
+
+TaskStatus = Literal["running", "completed", "error", "cancelled", "resumed"]
+BACKGROUND_AUTHOR: Final = "perdure:background"  # `by` of notifications and of a parent's cancels
+ACTIVE: Final = ("running", "resumed")  # statuses of a task whose child has not ended its run
+
+
+class Child(Struct, frozen=True, gc=False):
+    """A background agent that the session launched."""
+
+    task_id: str
+    session_id: str
+    agent: str
+    run: str = ""  # id of its present or last run
+    status: TaskStatus = "running"
+    number: int = 1  # of that run
+    resume_count: int = 0
+    description: str = ""
+    is_cleared: bool = False
+    is_ending: bool = False  # the session's run was cancelled, and the child with it
+
+    @property
+    def is_active(self) -> bool:
+        return self.status in ACTIVE
+
+
+class Children(dict[str, Child]):
+    """Children by task id, with the active ones and undelivered mail kept apart.
+
+    A fold changes the table that it has copied until it closes it: n children cost n, not n².
+    """
+
+    __slots__ = ("active", "is_closed", "mail")
+
+    def __init__(self, table: "Children | None" = None) -> None:
+        super().__init__(table or {})
+        self.active: dict[str, Child] = {} if table is None else dict(table.active)
+        # Undelivered mail by id; until the instant it is reserved for a caller that waits for it.
+        self.mail: dict[str, int | None] = {} if table is None else dict(table.mail)
+        self.is_closed = True
+
+    def put(self, child: Child) -> None:
+        """Add or replace a child."""
+        self[child.task_id] = child
+        self.active.pop(child.task_id, None)
+        if child.is_active:
+            self.active[child.task_id] = child
+
+    def opened(self) -> "Children":
+        """Return a table that a fold may change: this one, unless it is closed."""
+        if not self.is_closed:
+            return self
+        table = Children(self)
+        table.is_closed = False
+        return table
+
+    @property
+    def ending(self) -> list[Child]:
+        """Children that must be cancelled because the run that they belong to was."""
+        return [child for child in self.active.values() if child.is_ending]
+
+    def is_settled(self, mail: str) -> bool:
+        """Return whether the run that a mail reports is over, delivered or not."""
+        task_id, _, number = mail.rpartition(".")
+        child = self.get(task_id)
+        return (
+            mail in self.mail
+            or child is None
+            or not child.is_active
+            or child.number > int(number or 0)
+        )
+
+    def due_mail(self, now: int) -> list[str]:
+        """Return the ids of mail that is not reserved for a waiting caller."""
+        return [mail for mail, until in self.mail.items() if until is None or until <= now]
+
+    def next_due(self, now: int) -> int | None:
+        """Return when the next reservation ends; None if there is none."""
+        ends = [until for until in self.mail.values() if until is not None and until > now]
+        return min(ends, default=None)
+
+
+def mail_id(task_id: str, number: int) -> str:
+    """Return the id of the mail that reports the end of a run of a background agent."""
+    return f"{task_id}.{number}"
+
+
+ChildEvent = (
+    events.Delegation
+    | events.DelegationResumed
+    | events.DelegationComplete
+    | events.DelegationCleared
+    | events.MailTaken
+)
+
+
+def apply_event(children: Children, event: ChildEvent) -> Children:
+    """Return the children after an event of their parent's log."""
+    if isinstance(event, events.MailTaken):
+        return take_mail(children, event.mail)
+    table = children.opened()
+    match event:
+        case events.Delegation():
+            if event.task_id not in table:
+                names = (event.task_id, event.session_id, event.agent, event.run)
+                table.put(Child(*names, description=event.description))
+        case events.DelegationResumed():
+            _apply_resumed(table, event)
+        case events.DelegationComplete():
+            _change(table, event.task_id, status=event.status, is_ending=False)
+            if not event.quiet and event.task_id in table:
+                table.mail[mail_id(event.task_id, event.number)] = event.reserved_until
+        case events.DelegationCleared():
+            _apply_cleared(table, event)
+    return table
+
+
+def _apply_resumed(table: Children, event: events.DelegationResumed) -> None:
+    child = table.get(event.task_id)
+    is_follow_up = child is not None and event.resume_count > child.resume_count
+    _change(
+        table,
+        event.task_id,
+        status="resumed" if is_follow_up else "running",
+        run=event.run,
+        number=event.number,
+        resume_count=event.resume_count,
+        is_ending=False,
+    )
+
+
+def _apply_cleared(table: Children, event: events.DelegationCleared) -> None:
+    for task_id in event.task_ids:
+        _change(table, task_id, is_cleared=True)
+        for mail in [item for item in table.mail if item.rpartition(".")[0] == task_id]:
+            del table.mail[mail]
+
+
+def take_mail(children: Children, mail: Iterable[str]) -> Children:
+    """Return the children after mail was delivered."""
+    ids = [item for item in mail if item in children.mail]
+    if not ids:
+        return children
+    table = children.opened()
+    for item in ids:
+        del table.mail[item]
+    return table
+
+
+def end_active(children: Children) -> Children:
+    """Return the children after the run of their parent was cancelled: the active ones end too."""
+    if not children.active:
+        return children
+    table = children.opened()
+    for child in [*table.active.values()]:
+        table.put(replace(child, is_ending=True))
+    return table
+
+
+def _change(table: Children, task_id: str, **changes: object) -> None:
+    child = table.get(task_id)
+    if child is not None:
+        table.put(replace(child, **changes))

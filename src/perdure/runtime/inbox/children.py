@@ -1,0 +1,425 @@
+"""Commits that launch, resume, cancel and clear background agents, by callers without a lease."""
+
+import hashlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from perdure.core.log import events
+from perdure.core.session import child_tasks
+from perdure.core.session import naming as index
+from perdure.core.session.child_tasks import CLEARED, MAIL, TASK, ChildMail, ChildTask
+from perdure.core.session.children import BACKGROUND_AUTHOR
+from perdure.core.session.naming import SessionRecord
+from perdure.errors import Conflict, NotFound, Refused
+from perdure.runtime.ids import hashed_id, new_id, secret_id
+from perdure.runtime.inbox.commits import Commits, task_put
+from perdure.runtime.inbox.message_keys import entry_key
+from perdure.runtime.inbox.sessions import NewMessage, SessionInbox, being_resumed, message_title
+from perdure.runtime.records.cache import SessionCache
+from perdure.runtime.records.entries import SessionEntry, SessionRef, all_readable
+from perdure.runtime.records.log import as_record
+from perdure.store.base import (
+    Check,
+    Entry,
+    Gone,
+    HeadMoved,
+    NoStream,
+    Put,
+    Store,
+    VersionMoved,
+    Write,
+)
+
+CANCELLED_REASON: Final = "its parent ended it"
+
+
+class Launch(Struct, frozen=True, kw_only=True):
+    """A request to launch a background agent."""
+
+    agent: str
+    queue: str
+    content: events.Content
+    tools: tuple[str, ...] | None = None  # that it may use
+    max_depth: int = 3  # of the tree; counts for a task without a parent
+    description: str = ""
+    key: str | None = None  # what makes a launch the same launch, within its parent
+    run: str | None = None  # of the parent, if a call of it launches: refused after its end
+    tree: str = ""
+    by: str | None = None
+    metadata: Mapping[str, Any] | None = None
+
+
+class ChildEntry(Struct, frozen=True):
+    """Index entry of a background task, decoded."""
+
+    entry: Entry
+    task: ChildTask
+
+    @classmethod
+    def decode(cls, entry: Entry) -> "ChildEntry":
+        """Decode an index entry. Raises Corrupt."""
+        return cls(entry, child_tasks.decode_task(entry.data))
+
+
+def task_not_found(task_id: str, reason: str = "unknown") -> NotFound:
+    """Return the error for a task that does not exist, or that the caller may not see."""
+    return NotFound(
+        f"Task not found: {task_id}",
+        code="TASK_NOT_FOUND",
+        hint="perdure tasks list",
+        details={"reason": reason},
+    )
+
+
+class ChildInbox:
+    """Commits of callers to background agents and their parents."""
+
+    def __init__(
+        self, store: Store, commits: Commits, sessions: SessionInbox, cache: SessionCache
+    ) -> None:
+        self._store = store
+        self._commits = commits
+        self._sessions = sessions
+        self._cache = cache
+
+    # --- finding ------------------------------------------------------------------------------
+
+    async def find(self, tenant: str, task_id: str, parent: str | None = None) -> ChildEntry:
+        """Return a task that is not cleared; `parent` limits it to the tasks of one session.
+
+        Raises NotFound, whose `reason` says whether the task was cleared.
+        """
+        index.check_id(task_id, "task id")
+        entry = await self._store.get(TASK, child_tasks.task_key(tenant, task_id))
+        if entry is None:
+            raise task_not_found(task_id)
+        child = ChildEntry.decode(entry)
+        if parent is not None and child.task.parent != parent:
+            raise task_not_found(task_id)
+        if child.task.is_cleared:
+            raise task_not_found(task_id, "deleted" if child.task.is_deleted else "cleared")
+        return child
+
+    async def find_by_prefix(self, tenant: str, prefix: str, parent: str) -> ChildEntry:
+        """Return a task of a session by its id or by an unambiguous beginning of it."""
+        with suppress(NotFound):
+            return await self.find(tenant, prefix, parent)
+        matches = [
+            item
+            async for item in self.tasks_of(await self._parent_stream(tenant, parent))
+            if prefix and item.task.id.startswith(prefix) and not item.task.is_cleared
+        ]
+        if len(matches) == 1:
+            return matches[0]
+        if not matches:
+            return await self.find(tenant, prefix, parent)
+        raise task_not_found(prefix, "ambiguous: " + ", ".join(sorted(m.task.id for m in matches)))
+
+    async def _parent_stream(self, tenant: str, parent: str) -> str:
+        return (await self._sessions.session_entry(SessionRef(tenant, parent))).stream
+
+    def tasks_of(self, stream: str) -> AsyncIterator[ChildEntry]:
+        """Find the tasks that a session launched, cleared ones included."""
+        return all_readable(self._store, TASK, ChildEntry.decode, stream=stream)
+
+    def tasks(self, status: str | None = None) -> AsyncIterator[ChildEntry]:
+        """Find the tasks of all sessions, by status."""
+        return all_readable(self._store, TASK, ChildEntry.decode, state=status)
+
+    # --- launching ----------------------------------------------------------------------------
+
+    async def launch(
+        self, tenant: str, parent: SessionEntry | None, request: Launch
+    ) -> tuple[ChildTask, bool]:
+        """Launch a background agent in one commit; return its task, and whether it is new.
+
+        The same key again returns the task that exists. Raises Conflict, NotFound.
+        """
+        while True:
+            task = _new_task(tenant, parent, request, self._store.now())
+            if parent is not None and request.run is not None:
+                parent = await self._current_parent(parent, request.run)
+            try:
+                return await self._launch(task, parent, request), True
+            except (VersionMoved, HeadMoved) as error:
+                entry = await self._store.get(TASK, task.key)
+                if entry is not None:
+                    return _checked_same(ChildEntry.decode(entry).task, task, request), False
+                if isinstance(error, HeadMoved) or error.entry is None:
+                    raise
+            except (Gone, NoStream) as error:
+                name = "" if parent is None else parent.record.id
+                raise task_not_found(task.id, f"session {name!r} was deleted") from error
+
+    async def _current_parent(self, parent: SessionEntry, run: str) -> SessionEntry:
+        """Return the parent's entry as it is now. Raises Conflict if the run has ended."""
+        names = SessionRef(parent.record.tenant, parent.record.id)
+        current = await self._sessions.session_entry(names)
+        if current.record.is_over or current.record.task_id != run:
+            raise Conflict(
+                "the run that launches the task has ended",
+                code="RUN_ENDED",
+                hint="send the session a message first",
+            )
+        return current
+
+    async def _launch(
+        self, task: ChildTask, parent: SessionEntry | None, request: Launch
+    ) -> ChildTask:
+        now = self._store.now()
+        record = _child_record(task, parent, request, now)
+        facts = _opening_events(task, record, request)
+        records = [as_record(fact, now) for fact in facts]
+        kind = index.stream_kind(record.agent, record.queue)
+        session_entry = SessionEntry.new(record, task.stream)
+        writes = [Write(task.stream, records, create=kind, head=0, wake=now)]
+        stream = task.stream if parent is None else parent.stream
+        puts = [session_entry.as_put, task_put(task, 0, stream)]
+        checks: list[Check] = []
+        if parent is not None:
+            fact = events.Delegation(
+                task_id=task.id,
+                session_id=task.session_id,
+                agent=task.agent,
+                run=task.run,
+                description=task.description,
+            )
+            writes.append(Write(stream, [as_record(fact, now)]))
+            if request.run is not None:
+                key, version = parent.index_entry.key, parent.index_entry.version
+                checks.append(Check("session", key, version, stream))
+        heads = await self._store.commit(writes, puts, checks)
+        self._notify(heads)
+        return task
+
+    def _notify(self, heads: Mapping[str, int]) -> None:
+        for stream, head in heads.items():
+            self._cache.notify(stream, head)
+
+    # --- resuming -----------------------------------------------------------------------------
+
+    async def resume(self, child: ChildEntry, message: NewMessage) -> ChildTask:
+        """Send a follow-up to a completed task: of any number of callers, exactly one wins.
+
+        The same message under its key again changes nothing. Raises Conflict, NotFound.
+        """
+        task = child.task
+        ref = SessionRef(task.tenant, task.session_id)
+        if message.key is None or not await self._was_sent(task, message.key):
+            _check_resumable(task)
+            if await self._store.get("session", ref.key) is None:
+                raise session_expired()
+            try:
+                await self._sessions.send(ref, replace(message, starts_run=True))
+            except (NotFound, Refused) as error:
+                raise session_expired() if error.code in _GONE else error from error
+        entry = await self._store.get(TASK, task.key)
+        return task if entry is None else ChildEntry.decode(entry).task
+
+    async def _was_sent(self, task: ChildTask, key: str) -> bool:
+        return await self._store.get("key", entry_key(task.stream, key)) is not None
+
+    # --- mail ---------------------------------------------------------------------------------
+
+    async def mail_entry(self, tenant: str, mail: str) -> Entry | None:
+        """Return the entry of an outcome, delivered or not; an imported session has none."""
+        return await self._store.get(MAIL, child_tasks.mail_key(tenant, mail))
+
+    async def mail(self, tenant: str, mail: str) -> tuple[Entry, ChildMail] | None:
+        """Return an outcome that was not delivered yet, with its entry; None without one."""
+        entry = await self.mail_entry(tenant, mail)
+        if entry is None or entry.state != "open":
+            return None
+        return entry, child_tasks.decode_mail(entry.data)
+
+    async def take(self, tenant: str, mail: str, by: str | None) -> bool:
+        """Take an outcome for a caller outside the parent; return False if it was delivered."""
+        undelivered = await self.mail(tenant, mail)
+        if undelivered is None:
+            return False
+        entry, now = undelivered[0], self._store.now()
+        fact = events.MailTaken(mail=(mail,), by=by)
+        write = Write(entry.stream, [as_record(fact, now)])
+        try:
+            heads = await self._store.commit([write], [taken_put(entry)])
+        except (VersionMoved, Gone, NoStream):
+            return False
+        self._notify(heads)
+        return True
+
+    # --- ending -------------------------------------------------------------------------------
+
+    async def cancel(
+        self, child: ChildEntry, by: str | None, reason: str | None, via: str = "python"
+    ) -> ChildTask:
+        """Cancel the run of a task. Raises Conflict if it has ended."""
+        task = child.task
+        if not task.is_active:
+            raise Conflict(
+                f'Cannot cancel task: current status is "{task.status}". '
+                "Only running tasks can be cancelled.",
+                code="NOT_RUNNING",
+                hint=f"perdure tasks show {task.id}",
+                details={"task_id": task.id, "status": task.status},
+            )
+        await self.end_child(task, by, reason, via)
+        return (await self.find(task.tenant, task.id)).task
+
+    async def end_child(
+        self, task: ChildTask, by: str | None, reason: str | None, via: str = "python"
+    ) -> None:
+        """Cancel the run of a child, if there is one."""
+        with suppress(NotFound):
+            await self._sessions.cancel(SessionRef(task.tenant, task.session_id), by, reason, via)
+
+    async def clear(self, stream: str, by: str | None = None) -> list[ChildTask]:
+        """Cancel the active tasks of a session and remove all of them from its list."""
+        cleared: list[ChildTask] = []
+        async for item in self.tasks_of(stream):
+            if item.task.is_cleared:
+                continue
+            if item.task.is_active:
+                await self.end_child(item.task, BACKGROUND_AUTHOR, CANCELLED_REASON, "python")
+            if (task := await self._clear(item.task, stream, by)) is not None:
+                cleared.append(task)
+        return cleared
+
+    async def purge(self, task: ChildTask, by: str | None = None) -> None:
+        """Remove a task whose session was erased; its id still says that it was deleted."""
+        entry = await self._store.get(TASK, task.key)
+        if entry is not None:
+            await self._clear(task, entry.stream, by, is_deleted=True)
+
+    async def _clear(
+        self, task: ChildTask, stream: str, by: str | None, *, is_deleted: bool = False
+    ) -> ChildTask | None:
+        while True:
+            entry = await self._store.get(TASK, task.key)
+            if entry is None or (entry.state == CLEARED and not is_deleted):
+                return None
+            current = ChildEntry.decode(entry).task
+            after = replace(current, is_cleared=True, is_deleted=is_deleted)
+            puts = [task_put(after, entry.version, stream)]
+            if (mail := await self.mail(task.tenant, after.mail_id)) is not None:
+                puts.append(taken_put(mail[0]))
+            fact = events.DelegationCleared(task_ids=(task.id,), by=by)
+            records = [] if after.parent is None else [as_record(fact, self._store.now())]
+            try:
+                self._notify(await self._store.commit([Write(stream, records)], puts))
+            except VersionMoved:
+                continue
+            return after
+
+
+_GONE: Final = frozenset({"SESSION_NOT_FOUND", "AGENT_NEEDED"})
+
+
+def taken_put(entry: Entry) -> Put:
+    """Return the put that marks mail as delivered; its content is in a log then."""
+    data = child_tasks.encode(
+        replace(child_tasks.decode_mail(entry.data), output=msgspec.UNSET, error=None)
+    )
+    return Put(MAIL, entry.key, entry.version, entry.stream, "taken", None, data)
+
+
+def session_expired() -> NotFound:
+    """Return the error of a follow-up to a task whose session was deleted."""
+    return NotFound(
+        "Session expired or was deleted. Start a new background_task to continue.",
+        code="SESSION_EXPIRED",
+        hint="start a new background_task",
+    )
+
+
+def _check_resumable(task: ChildTask) -> None:
+    if task.status == "resumed":
+        raise being_resumed()
+    if task.status != "completed":
+        raise Conflict(
+            f"Cannot resume task: status is '{task.status}'. Only completed tasks can be resumed.",
+            code="NOT_COMPLETED",
+            hint=f"perdure tasks show {task.id}",
+            details={"task_id": task.id, "status": task.status},
+        )
+
+
+def _new_task(tenant: str, parent: SessionEntry | None, request: Launch, now: int) -> ChildTask:
+    scope = tenant if parent is None else parent.stream
+    seed = None if request.key is None else f"{scope}|{request.key}"
+    task_id = secret_id("bg") if seed is None else hashed_id("bg", seed)
+    session_id = task_id.replace("bg_", "s_", 1)
+    above = () if parent is None else (*parent.record.ancestry, parent.record.id)
+    return ChildTask(
+        id=task_id,
+        session_id=session_id,
+        stream=index.session_stream(tenant, session_id),
+        tenant=tenant,
+        agent=request.agent,
+        description=request.description or message_title(request.content),
+        parent=None if parent is None else parent.record.id,
+        ancestry=above,
+        run=new_id("task"),
+        created_at=now,
+        updated_at=now,
+        digest="" if request.key is None else _digest(request),
+    )
+
+
+def _digest(request: Launch) -> str:
+    data = msgspec.json.encode([request.agent, request.content], order="deterministic")
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def _checked_same(existing: ChildTask, task: ChildTask, request: Launch) -> ChildTask:
+    if existing.digest != task.digest:
+        raise Conflict(
+            f"another task was launched under the key {request.key!r}",
+            code="KEY_REUSED",
+            hint="use a new key for a new task",
+        )
+    return existing
+
+
+def _child_record(
+    task: ChildTask, parent: SessionEntry | None, request: Launch, now: int
+) -> SessionRecord:
+    inherited = {} if parent is None else parent.record.metadata
+    return SessionRecord(
+        id=task.session_id,
+        tenant=task.tenant,
+        agent=request.agent,
+        queue=request.queue,
+        task_id=task.run,
+        created_at=now,
+        updated_at=now,
+        metadata={**inherited, **(request.metadata or {})},
+        title=message_title(request.content),
+        parent=task.parent,
+        background=task.id,
+        ancestry=task.ancestry,
+    )
+
+
+def _opening_events(
+    task: ChildTask, record: SessionRecord, request: Launch
+) -> Sequence[events.Event]:
+    launched = events.Launched(
+        task_id=task.id,
+        run=task.run,
+        parent=task.parent,
+        ancestry=task.ancestry,
+        tools=request.tools,
+        max_depth=request.max_depth,
+        tree=request.tree,
+        description=task.description,
+    )
+    metadata = [events.Metadata(changes=record.metadata)] if record.metadata else []
+    message = events.User(
+        role="user", content=request.content, task_id=task.run, key=request.key, by=request.by
+    )
+    return [launched, *metadata, message]
