@@ -18,7 +18,9 @@ from perdure.core.conversation.display import display_messages, display_pages
 from perdure.core.log.events import Assistant, StampedEvent, User
 from perdure.runtime.records import log as logs
 from perdure.runtime.records.entries import SessionRef
+from perdure.runtime.sessions import feed
 from perdure.runtime.transfer import fork as forks
+from perdure.runtime.views import public_event
 from perdure.store.base import Heads, Slice
 from perdure.store.memory import MemoryStore
 from perdure.testing import ScriptedModel
@@ -165,6 +167,34 @@ class Forked(MemoryStore):
             return await super().commit(*args, **options)
         finally:
             self.waiting -= 1
+
+
+async def test_a_page_of_events_is_converted_some_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What one page converts without a pause is bounded, however many events it has."""
+    monkeypatch.setattr(feed, "AT_ONCE", 10)
+    conversions, most = 0, 0
+
+    def counted(*args: Any) -> Any:
+        nonlocal conversions
+        conversions += 1
+        return public_event(*args)
+
+    async def watch() -> None:
+        nonlocal conversions, most
+        while True:
+            most, conversions = max(most, conversions), 0
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(feed, "public_event", counted)
+    async with Runtime("memory:", agents=[Agent("a", model=ScriptedModel([]))]) as rt:
+        await rt.import_sessions(exported(50))
+        watcher = asyncio.create_task(watch())
+        events = await rt.session("big").events()
+        watcher.cancel()
+    assert len(events) > 100
+    assert most == 10
 
 
 async def test_a_long_log_is_forked_by_few_at_a_time_and_beside_the_event_loop(

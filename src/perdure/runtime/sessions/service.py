@@ -38,7 +38,7 @@ from perdure.runtime.transfer.exports import export_lines
 from perdure.runtime.transfer.fork import fork
 from perdure.runtime.transfer.imports import ImportReport, import_lines
 from perdure.runtime.values import Content
-from perdure.runtime.views import Event, Result, Snapshot, public_event
+from perdure.runtime.views import Event, Result, Snapshot
 from perdure.runtime.webhooks.deliveries import Deliveries
 from perdure.store.base import NoStream, Page, Write
 
@@ -133,9 +133,8 @@ class Service:
         self, entry: SessionEntry, after: int = 0, limit: int | None = None
     ) -> list[Event]:
         """Return events of a session after a seq, oldest first."""
-        page = await self.feed.read(entry.stream, after, limit)
-        names = (entry.record.tenant, entry.record.id)
-        return [public_event(names, record) for record in page.records]
+        events, _ = await self.feed.events(entry, after, limit)
+        return events
 
     async def head(self, entry: SessionEntry) -> int:
         """Return the seq of the session's last event."""

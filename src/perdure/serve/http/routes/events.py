@@ -95,10 +95,8 @@ async def get_session_events(
     if query.is_stream:
         frames = session_frames(scope, entry, query.start, deltas=deltas)
         return EventStreamResponse(frames, scope.app_state.closing)
-    page = await scope.service.feed.read(entry.stream, query.start, query.limit)
-    names = (entry.record.tenant, entry.record.id)
-    events = [public_event(names, record) for record in page.records]
-    next_cursor = str(events[-1].seq) if events and events[-1].seq < page.head else None
+    events, head = await scope.service.feed.events(entry, query.start, query.limit)
+    next_cursor = str(events[-1].seq) if events and events[-1].seq < head else None
     return json_response({"events": [event.to_json() for event in events], "next": next_cursor})
 
 
