@@ -323,3 +323,17 @@ async def test_a_task_of_another_machine_keeps_its_files_there(
         assert state_file.parse_state_file((home / "t/state.json").read_bytes()).status == "running"
         await TaskLifecycle(rt).delete_task("t")
     assert not (home / "t").exists()
+
+
+async def test_a_task_goes_back_to_a_checkpoint_on_every_store(
+    lifecycle: TaskLifecycle, layers: MultiLayerPersistence, root: Path
+) -> None:
+    """S3.47, S3.49"""
+    await lifecycle.create_task({"name": "n", "id": "t"})
+    path = root / "t/workspace/a"
+    path.write_text("1")
+    checkpoint = await layers.create_checkpoint("t")
+    path.write_text("2")
+    await layers.restore_checkpoint("t", checkpoint)
+    assert path.read_text() == "1"
+    assert [item.description for item in await layers.list_checkpoints("t")][1] == "Checkpoint"

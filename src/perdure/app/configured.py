@@ -9,13 +9,15 @@ from typing import Any
 from perdure.app.options import RuntimeOptions
 from perdure.config import AgentConfig, Config, McpTools, ModelRef, ToolRef
 from perdure.config.problems import Key
-from perdure.errors import ConfigError
+from perdure.errors import ConfigError, Refused
 from perdure.runtime.agents.agents import Agent, tool_name_clash
 from perdure.runtime.agents.prices import Prices
 from perdure.runtime.mcp.servers import MCPServer, MCPTools
 from perdure.runtime.models.base import Model
 from perdure.runtime.models.resolve import ModelWithSettings, named_model
 from perdure.runtime.models.scripted import ScriptedModel
+from perdure.runtime.tasks.hooks import HookRegistry, hook_type
+from perdure.runtime.tasks.service import TaskOptions
 from perdure.runtime.telemetry import Telemetry
 from perdure.runtime.tools.tool import Tool, as_tool
 from perdure.runtime.values import parse_duration
@@ -56,7 +58,23 @@ def options_from(config: Config) -> RuntimeOptions:
         resumes_running=config.resumes_running,
         poison_after=config.poison_after,
         keep_settled_ms=parse_duration(config.settled_calls),
+        tasks=TaskOptions(config.tasks.root, _hooks(config)),
     )
+
+
+def _hooks(config: Config) -> HookRegistry:
+    """Return the hooks of task lifecycles that a configuration names. Raises ConfigError."""
+    registry = HookRegistry()
+    for hook in config.tasks.hooks:
+        kind = hook_type(hook.on)
+        function = config.import_object(hook.use, (*hook.key, "use"))
+        try:
+            if kind is not None:
+                registry.register(kind, function, **hook.options)
+        except Refused as error:
+            problem = ConfigError(error.message, hint=error.hint)
+            raise config.with_location(problem, hook.key) from error
+    return registry
 
 
 def _agent(settings: AgentConfig, config: Config) -> Agent[Any]:

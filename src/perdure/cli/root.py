@@ -24,6 +24,7 @@ from perdure.cli.commands.pending import approve, deny, pending
 from perdure.cli.commands.run import run
 from perdure.cli.commands.serve import serve
 from perdure.cli.commands.sessions import sessions
+from perdure.cli.commands.tasks import tasks
 from perdure.cli.commands.webhook import webhook
 from perdure.cli.commands.worker import worker
 from perdure.cli.process import INTERRUPTED, skip_final_collection
@@ -31,7 +32,7 @@ from perdure.cli.settings import Settings, shared_options
 from perdure.cli.terminal.terminal import clean
 from perdure.errors import PerdureError
 
-_COMMAND = re.compile(r"perdure (pending|sessions) [a-z]+( [\w@.:-]+)?")
+_COMMAND = re.compile(r"perdure (pending|sessions|tasks) [a-z]+( [\w@.:-]+)?")
 
 
 class Root(click.Group):
@@ -154,6 +155,7 @@ for _command in (
     pending,
     approve,
     deny,
+    tasks,
     agents,
     config,
     doctor,

@@ -10,6 +10,7 @@ import httpx2
 from perdure.client.connection import HttpConnection, HttpRequest, page_path, url_path
 from perdure.client.events import follow
 from perdure.client.session import Json, RemoteSession, new_session_id
+from perdure.client.tasks import RemoteTasks
 
 R = TypeVar("R")
 
@@ -107,6 +108,13 @@ class Client:
         params = self._scope if after is None else {**self._scope, "after": after}
         events = follow(self._connection, "/events", params, "pos", after)
         return _filter_events(events, session, types)
+
+    # --- tasks --------------------------------------------------------------------------------
+
+    @property
+    def tasks(self) -> RemoteTasks:
+        """The tasks that agents and people share."""
+        return RemoteTasks(self._connection, self._tenant)
 
     # --- pending calls ------------------------------------------------------------------------
 

@@ -14,10 +14,12 @@ from perdure.config.problems import Key, quoted_list
 from perdure.config.reader import ParsedValue
 from perdure.config.settings import (
     Config,
+    HookConfig,
     McpServerConfig,
     ModelRef,
     ServerConfig,
     StoreConfig,
+    TasksConfig,
     TokenConfig,
     WebhookConfig,
 )
@@ -130,6 +132,7 @@ def build(
         deps=data.get("deps"),
         agents=_frozen(parsed),
         server=server,
+        tasks=_tasks(data.get("tasks", {}), folder),
         lines=MappingProxyType({key: entry.line for key, entry in entries.items()}),
         poison_after=data.get("recovery", {}).get("poison_after", 5),
         resumes_running=data.get("recovery", {}).get("running", "resume") == "resume",
@@ -207,6 +210,19 @@ def _store(
             task = ("agents", agent, "task", "sql")
             problems.attempt(task, check_task_store, sql, chosen, folder)
     return chosen
+
+
+def _tasks(data: Mapping[str, Any], folder: ConfigFolder) -> TasksConfig:
+    hooks = tuple(
+        HookConfig(
+            on=hook["on"],
+            use=hook["use"],
+            options=MappingProxyType({k: v for k, v in hook.items() if k not in ("on", "use")}),
+            key=("tasks", "hooks", number),
+        )
+        for number, hook in enumerate(data.get("hooks", ()))
+    )
+    return TasksConfig(root=folder.resolve(data["root"]) if "root" in data else None, hooks=hooks)
 
 
 def _server(data: Mapping[str, Any]) -> ServerConfig:

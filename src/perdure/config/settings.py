@@ -132,6 +132,24 @@ class AgentConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HookConfig:
+    """Hook of task lifecycles by `module:name`; `options` are keyword arguments of `register`."""
+
+    on: str
+    use: str
+    options: Mapping[str, Any] = field(default_factory=_nothing)
+    key: Key = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TasksConfig:
+    """Tasks: the root of their folders, and the hooks of their lifecycles."""
+
+    root: Path | None = None
+    hooks: tuple[HookConfig, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenConfig:
     """Token of a caller, with the role it grants."""
 
@@ -183,6 +201,7 @@ class Config:
     deps: str | None = None
     agents: Mapping[str, AgentConfig] = field(default_factory=_nothing)
     server: ServerConfig = field(default_factory=ServerConfig)
+    tasks: TasksConfig = field(default_factory=TasksConfig)
     settled_calls: timedelta = timedelta(days=7)  # retention
     resumes_running: bool = True  # recovery
     poison_after: int = 5  # recovery

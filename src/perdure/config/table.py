@@ -37,6 +37,10 @@ from perdure.core.session.permissions import EFFECTS
 
 BUILT_IN: Final = ("ask_user", "wait", "todo_write", "execute_command")
 PROVIDERS: Final = ("scripted", *providers.PROVIDERS)
+HOOK_TYPES: Final = (
+    *("before_task_start", "after_task_start", "before_task_complete"),
+    *("after_task_complete", "before_task_fail", "after_task_fail"),
+)
 OCCASIONS: Final = ("pending", "expiring", "decided", "expired", "completed", "failed")
 
 _COUNT: Final = integer(1)
@@ -189,6 +193,23 @@ _SERVER: Final = Block(
         "expiring_after": SHARE,
     }
 )
+_TASKS: Final = Block(
+    {
+        "root": TEXT,
+        "hooks": Many(
+            Block(
+                {
+                    "on": choice("hook", *HOOK_TYPES),
+                    "use": OBJECT,
+                    "priority": integer(-1_000_000),
+                    "veto": FLAG,
+                    "timeout": DURATION,
+                },
+                required=("on", "use"),
+            )
+        ),
+    }
+)
 
 TABLE: Final = Block(
     {
@@ -199,6 +220,7 @@ TABLE: Final = Block(
         "deps": OBJECT,
         "agents": Named(_AGENT),
         "server": _SERVER,
+        "tasks": _TASKS,
         "retention": Block({"settled_calls": DURATION}),
         "telemetry": Block({"enabled": FLAG, "content": FLAG}),
         "recovery": Block(

@@ -19,7 +19,7 @@ def due_by_queue(vitals: Vitals) -> Counter[str]:
 
 def workers_by_queue(vitals: Vitals, now: int) -> Counter[str]:
     """Return the number of live workers per queue."""
-    alive = (name for name, until, _ in vitals.holders if until > now)
+    alive = (name for name, until, _ in vitals.holders if until > now and queues.is_worker(name))
     return Counter(queue for name in alive for queue in queues.worker_queues(name))
 
 

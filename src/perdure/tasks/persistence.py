@@ -1,7 +1,9 @@
 """Layers of a task: state, logs, decisions and checkpoints."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from perdure.app import Runtime
@@ -10,7 +12,7 @@ from perdure.core.tasks.state_file import TaskState
 from perdure.errors import Corrupt, StoreError
 from perdure.runtime.tasks.locks.values import LockInfo
 from perdure.runtime.tasks.service import Tasks
-from perdure.runtime.tasks.values import LogOptions, with_code
+from perdure.runtime.tasks.values import Checkpoint, LogOptions, with_code
 from perdure.tasks.access import open_tasks, task_ref
 
 
@@ -92,6 +94,58 @@ class MultiLayerPersistence:
     async def load_decisions(self, task_id: str) -> list[AgentDecision]:
         """Return all decisions, oldest first."""
         return await self._tasks.layers.decisions(task_ref(self._rt, task_id))
+
+    # --- layer 4: checkpoints/ ----------------------------------------------------------------
+
+    async def create_checkpoint(self, task_id: str, description: str | None = None) -> str:
+        """Take a checkpoint of state, logs, decisions and workspace; returns its id."""
+        ref = task_ref(self._rt, task_id)
+        return (await self._tasks.checkpoints.create(ref, description)).id
+
+    async def restore_checkpoint(
+        self, task_id: str, checkpoint_id: str, *, paths: Sequence[str] | None = None
+    ) -> None:
+        """Put state and workspace back; with `paths`, only these files and folders.
+
+        The present state is taken as a checkpoint first. The status and the log stay.
+        """
+        ref = task_ref(self._rt, task_id)
+        await self._tasks.restores.restore(ref, checkpoint_id, paths)
+
+    async def list_checkpoints(self, task_id: str) -> list[Checkpoint]:
+        """Return the checkpoints of a task, newest first; a damaged one has a `problem`."""
+        return await self._tasks.checkpoints.all(task_ref(self._rt, task_id))
+
+    async def verify_checkpoint(self, task_id: str, checkpoint_id: str) -> list[str]:
+        """Return what is wrong with a checkpoint; nothing if it can be restored."""
+        return await self._tasks.checkpoints.verify(task_ref(self._rt, task_id), checkpoint_id)
+
+    async def diff_checkpoints(
+        self, task_id: str, checkpoint_id: str, other_id: str | None = None
+    ) -> dict[str, list[str]]:
+        """Return the files `added`, `removed` and `changed` since a checkpoint.
+
+        They are compared with another checkpoint, or with the present workspace.
+        """
+        ref = task_ref(self._rt, task_id)
+        changes = await self._tasks.checkpoints.diff(ref, checkpoint_id, other_id)
+        return {"added": changes.added, "removed": changes.removed, "changed": changes.changed}
+
+    async def delete_checkpoint(self, task_id: str, checkpoint_id: str) -> None:
+        """Delete a checkpoint, and the objects that no other checkpoint needs."""
+        await self._tasks.checkpoints.delete(task_ref(self._rt, task_id), checkpoint_id)
+
+    async def export_checkpoint(
+        self, task_id: str, checkpoint_id: str, path: str | os.PathLike[str]
+    ) -> None:
+        """Write a checkpoint into a new file, which `import_checkpoint` reads."""
+        ref = task_ref(self._rt, task_id)
+        await self._tasks.checkpoints.export(ref, checkpoint_id, Path(path))
+
+    async def import_checkpoint(self, task_id: str, path: str | os.PathLike[str]) -> str:
+        """Add a checkpoint that was exported; returns its id. The file is not trusted."""
+        ref = task_ref(self._rt, task_id)
+        return (await self._tasks.checkpoints.import_(ref, Path(path))).id
 
     # --- all layers ---------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """`perdure db`: statistics, backup, migration and copy of a store."""
 
 import logging
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from perdure.cli.open import check_exists, load_runtime, log_to_stderr, with_run
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, age, line, plural
 from perdure.core.session.queues import DEFAULT
+from perdure.core.tasks.record import ROW
 from perdure.errors import ConfigError, Refused, StoreError
 from perdure.runtime.doctor.statistics import statistics
 from perdure.store.base import Store
@@ -104,13 +106,29 @@ def _size(count: int) -> str:
 
 def backup(settings: Settings, file: str) -> int:
     """Back up a SQLite database while it is in use."""
-    inspector, _ = _sqlite_inspection(settings)
+    inspector, now = _sqlite_inspection(settings)
     target = Path(file).absolute()
+    tasks = _tasks_in(inspector.vitals(now).counts)
     size = sqlite_backup.backup(inspector.path, target)
     terminal = Terminal(settings)
     text = f"✓ backed up to {line(file)}: {_size(size)}, checked and flushed to disk"
-    terminal.print_either({"file": str(target), "bytes": size}, lambda: terminal.print(text))
+    report = {"file": str(target), "bytes": size, "tasks": tasks}
+    terminal.print_either(report, lambda: _print_with_tasks(terminal, text, tasks))
     return 0
+
+
+def _tasks_in(counts: Mapping[tuple[str, str], int]) -> int:
+    return sum(count for (kind, _), count in counts.items() if kind == ROW)
+
+
+def _print_with_tasks(terminal: Terminal, text: str, tasks: int) -> None:
+    """Print what was copied, and that the folders of tasks were not."""
+    terminal.print(text)
+    if tasks:
+        terminal.print(
+            f"the rows, logs, decisions and states of {plural(tasks, 'task')} are in it; "
+            "workspaces and checkpoints stay where they are: copy the folder tasks.root too"
+        )
 
 
 def migrate(settings: Settings) -> int:
@@ -221,25 +239,27 @@ def copy_store(settings: Settings, source: str, target: str) -> int:
         if done % _PROGRESS_EVERY == 0:
             terminal.print(f"{done:,} of {plural(total, 'stream')}")
 
-    async def main() -> CopyResult:
+    async def main() -> tuple[CopyResult, int]:
         async with AsyncExitStack() as stack:
             source_store, target_store = open_store(source), open_store(target)
             _check_postgres_exists(source_store)
             for store in (source_store, target_store):
                 await store.open()
                 stack.push_async_callback(store.close)
-            return await copy(source_store, target_store, print_progress)
+            copied = await copy(source_store, target_store, print_progress)
+            return copied, _tasks_in((await target_store.census([ROW])).entries)
 
-    copied = anyio.run(main)
+    copied, tasks = anyio.run(main)
     report = {
         "streams": copied.streams,
         "records": copied.records,
         "entries": copied.entries,
         "digest": copied.digest,
+        "tasks": tasks,
     }
     text = (
         f"✓ {plural(copied.streams, 'stream')} with {plural(copied.records, 'record')} and "
         f"{plural(copied.entries, 'entry')}, identical on both sides: {copied.digest}"
     )
-    terminal.print_either(report, lambda: terminal.print(text))
+    terminal.print_either(report, lambda: _print_with_tasks(terminal, text, tasks))
     return 0

@@ -73,8 +73,87 @@ class Handle(Protocol):
         ...
 
 
+class TaskBackend(Protocol):
+    """Tasks of one tenant, or of all."""
+
+    async def create(self, config: Options) -> Json:
+        """Create a task."""
+        ...
+
+    async def list(self, filters: Options) -> Json:
+        """List tasks, newest first, with the number of all that match."""
+        ...
+
+    async def get(self, task_id: str) -> Json:
+        """Return a task. Raises NotFound."""
+        ...
+
+    async def attach(self, task_id: str, agent_id: str) -> Json:
+        """Attach an agent."""
+        ...
+
+    async def detach(self, task_id: str, agent_id: str) -> Json:
+        """Detach an agent."""
+        ...
+
+    async def start(self, task_id: str, agent_id: str) -> Json:
+        """Start a pending task."""
+        ...
+
+    async def complete(self, task_id: str, result: Options) -> Json:
+        """Complete a running task."""
+        ...
+
+    async def fail(self, task_id: str, error: str) -> Json:
+        """Fail a running task."""
+        ...
+
+    async def cancel(self, task_id: str) -> Json:
+        """Cancel a pending or running task."""
+        ...
+
+    async def delete(self, task_id: str) -> Json:
+        """Delete a task."""
+        ...
+
+    async def logs(self, task_id: str, options: Options) -> Json:
+        """Return the log of a task."""
+        ...
+
+    def follow_logs(self, task_id: str, after: int = 0) -> AsyncIterator[Json | None]:
+        """Iterate over the records of a log, also those to come; None after a pause."""
+        ...
+
+    async def decisions(self, task_id: str) -> Json:
+        """Return the decisions of a task's agents."""
+        ...
+
+    async def checkpoint(self, task_id: str, description: str | None = None) -> Json:
+        """Take a checkpoint."""
+        ...
+
+    async def checkpoints(self, task_id: str) -> Json:
+        """List the checkpoints of a task."""
+        ...
+
+    async def restore(
+        self, task_id: str, checkpoint_id: str, paths: Sequence[str] | None = None
+    ) -> Json:
+        """Restore a checkpoint."""
+        ...
+
+    async def diff(self, task_id: str, checkpoint_id: str, other_id: str | None = None) -> Json:
+        """Compare a checkpoint with another one, or with the workspace."""
+        ...
+
+
 class Backend(Protocol):
     """Sessions and pending calls of one tenant, or of all."""
+
+    @property
+    def tasks(self) -> TaskBackend:
+        """The tasks that agents and people share."""
+        ...
 
     def now(self) -> int:
         """Return the present instant in ms, to compute ages from."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from perdure.app import Runtime, service_of, tenant_of
-from perdure.cli.backend.base import Handle, Json, Options
+from perdure.cli.backend.base import Handle, Json, Options, TaskBackend
 from perdure.cli.settings import login_name
 from perdure.core.literals import Role
 from perdure.core.pending.commands import (
@@ -23,6 +23,7 @@ from perdure.hitl.metadata import pause_json
 from perdure.runtime.models.base import Delta
 from perdure.runtime.records.entries import SessionEntry, SessionRef
 from perdure.runtime.sessions.handle import Session
+from perdure.runtime.tasks.verbs import TaskVerbs
 from perdure.runtime.values import Content
 from perdure.runtime.views import (
     Event,
@@ -62,6 +63,11 @@ class LocalBackend:
     """The runtime that the options name."""
 
     runtime: Runtime
+
+    @property
+    def tasks(self) -> TaskBackend:
+        """The tasks of the runtime."""
+        return TaskVerbs(service_of(self.runtime).tasks, tenant_of(self.runtime))
 
     def now(self) -> int:
         """Return the time of the store's clock."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from perdure.cli.backend.base import Backend, Handle, Json, Options
+from perdure.cli.backend.base import Backend, Handle, Json, Options, TaskBackend
 from perdure.cli.process import run_async
 from perdure.cli.settings import Settings, login_name
 from perdure.client import Client, RemoteSession
@@ -89,6 +89,11 @@ class RemoteBackend:
 
     client: Client
     by: str | None  # the login name, where there is no token with a name
+
+    @property
+    def tasks(self) -> TaskBackend:
+        """The tasks of the server."""
+        return self.client.tasks
 
     def now(self) -> int:
         """Return the time of this machine."""

@@ -9,7 +9,7 @@ from perdure.core.pending import record as pending
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session import naming as index
 from perdure.core.session.naming import SessionRecord
-from perdure.core.session.queues import DEFAULT, MANY_QUEUES
+from perdure.core.session.queues import DEFAULT, MANY_QUEUES, is_worker
 from perdure.errors import Corrupt, SchemaNewer, StoreError
 from perdure.runtime.doctor.checks import (
     MAX_LISTED,
@@ -150,7 +150,7 @@ class Checkup:
             details = {"worker": name, "sessions": count}
             yield CheckResult("finding", "STALE_LEASE", text, remedy, details)
         if not expired:
-            alive = len(vitals.holders)
+            alive = sum(is_worker(name) for name, _, _ in vitals.holders)
             yield fine("WORKERS", f"workers: {alive} alive")
 
     def _due(self, vitals: Vitals) -> Checks:

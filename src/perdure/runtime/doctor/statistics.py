@@ -4,6 +4,7 @@ from typing import Any
 
 from perdure.core.pending import record as pending
 from perdure.core.pending.record import PendingRecord
+from perdure.core.session.queues import is_worker
 from perdure.errors import Corrupt
 from perdure.runtime.queues import due_by_queue, workers_by_queue
 from perdure.store.base import Entry
@@ -26,7 +27,7 @@ def statistics(inspector: StoreInspector, now: int) -> dict[str, Any]:
         "sessions": dict(sorted(states.items())),
         "due": vitals.due.count,
         "lagMs": max((now - since for _, _, since in vitals.due.streams), default=0),
-        "workers": sum(until > now for _, until, _ in vitals.holders),
+        "workers": sum(until > now and is_worker(name) for name, until, _ in vitals.holders),
         "queues": _queues(vitals, now),
         "pending": dict(sorted(kinds.items())),
         "settledCalls": settled,

@@ -27,6 +27,7 @@ from perdure.store.base import Gone, NoStream, Record, Store, VersionMoved
 
 _PAGE: Final = 500
 MAX_LINES: Final = 10_000  # of one batch
+FOLLOW_S: Final = 5.0  # the longest pause between two looks at a log that is followed
 _PER_RECORD: Final = 1_000  # lines of one record
 
 
@@ -162,6 +163,30 @@ class Layers:
                 after = item.seq
             if not piece.records or after >= piece.head:
                 return
+
+    async def follow(
+        self, ref: TaskRef, after: int = 0
+    ) -> AsyncIterator[tuple[int, Sequence[LogEntry]] | None]:
+        """Yield the lines of each record, also of those to come; None when nothing comes.
+
+        Ends when the task is deleted.
+        """
+        entry = await find_task(self._store, ref)
+        stream = None if entry is None else entry.stream
+        after = max(after, 0 if entry is None else entry.record.since)
+        while stream is not None:
+            try:
+                piece = await self._store.read(stream, after=after, limit=_PAGE)
+            except (NoStream, Gone):
+                return
+            for item in piece.records:
+                after = item.seq
+                lines = facts.decode(item.data).lines
+                if lines:
+                    yield after, lines
+            if not piece.records:
+                yield None
+                await self._store.changed(FOLLOW_S)
 
     # --- decisions ----------------------------------------------------------------------------
 

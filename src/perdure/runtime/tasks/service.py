@@ -14,6 +14,10 @@ from perdure.core.tasks.locks import LockHolder
 from perdure.core.tasks.record import TaskRecord
 from perdure.errors import ConfigError, PerdureError, Refused
 from perdure.runtime.records.entries import all_entries
+from perdure.runtime.tasks.checkpoints.catalog import Checkpoints
+from perdure.runtime.tasks.checkpoints.restore import Restores
+from perdure.runtime.tasks.checkpoints.targets import CheckpointTargets
+from perdure.runtime.tasks.checkpoints.workspace import CheckpointLimits
 from perdure.runtime.tasks.entries import TaskEntry, commit_guarded, get_task, live_stream
 from perdure.runtime.tasks.files.mirror import TaskMirror
 from perdure.runtime.tasks.files.place import TaskPlace
@@ -46,7 +50,7 @@ class Tasks:
     def __init__(
         self, store: Store, options: TaskOptions, lease_ms: int, run_beside: RunBeside
     ) -> None:
-        self._store = store
+        self.store = store
         self._process = LockProcess(store, lease_ms, run_beside)
         self._lock_table = StoreLocks(store, self._process)
         self.place = TaskPlace(options.root)
@@ -57,6 +61,9 @@ class Tasks:
         self.registry = Registry(store, self.writer, self.place, self.lifecycle)
         self.layers = Layers(store, self.writer, self.mirror)
         self.locks = Locks(self._lock_table)
+        targets, limits = CheckpointTargets(store, self.writer, self.mirror), CheckpointLimits()
+        self.checkpoints = Checkpoints(targets, limits)
+        self.restores = Restores(targets, self.checkpoints, limits)
 
     # --- open and close -----------------------------------------------------------------------
 
@@ -68,12 +75,23 @@ class Tasks:
             return
         await to_thread.run_sync(self.mirror.empty_trash)
         for stream in await to_thread.run_sync(self.mirror.stale_streams):
-            if await self.mirror.refresh(stream):
+            if await self._recover(stream):
                 await to_thread.run_sync(self.mirror.forget_marks, stream)
         await self._refresh_written_elsewhere(marker.id)
 
+    async def _recover(self, stream: str) -> bool:
+        """Bring the files of a task up to date, and finish its restores; False if that failed."""
+        try:
+            await self.restores.recover(stream)
+        except (NoStream, Gone):
+            logger.debug("%s was deleted", stream)
+        except PerdureError as error:
+            logger.warning("a restore of %s cannot be finished: %s", stream, error.message)
+            return False
+        return await self.mirror.refresh(stream)
+
     async def _refresh_written_elsewhere(self, root: str) -> None:
-        async for entry in all_entries(self._store, record.STALE, state=root):
+        async for entry in all_entries(self.store, record.STALE, state=root):
             if await self.mirror.refresh(entry.stream):
                 try:
                     await self.writer.forget_stale(entry)
@@ -99,7 +117,7 @@ class Tasks:
 
     async def delete(self, ref: TaskRef, guard: LockInfo | None = None) -> None:
         """Delete a task: its row, layers, locks and folder. Raises NotFound, TASK_ELSEWHERE."""
-        entry = await get_task(self._store, ref)
+        entry = await get_task(self.store, ref)
         self.place.check_here(entry.record)
         try:
             async with self.mirror.around_commit(entry.stream):
@@ -109,7 +127,7 @@ class Tasks:
         await self._free_locks(ref)
 
     async def _erase(self, stream: str, tenant: str, guard: LockInfo | None) -> None:
-        await commit_guarded(self._store, [Write(stream, erase=True)], (), guard, tenant)
+        await commit_guarded(self.store, [Write(stream, erase=True)], (), guard, tenant)
 
     async def _free_locks(self, ref: TaskRef) -> None:
         """Free the locks on a task: those on `task:ID` and on parts of it."""
@@ -127,7 +145,7 @@ class Tasks:
         A task without a row is removed as a whole. One that does not exist is no error.
         """
         try:
-            entry = await get_task(self._store, ref)
+            entry = await get_task(self.store, ref)
         except PerdureError as error:
             if error.code != "TASK_NOT_FOUND":
                 raise
@@ -135,11 +153,11 @@ class Tasks:
             return
         self.place.check_here(entry.record)
         while not await self._cleanup_row(entry):
-            entry = await get_task(self._store, ref)
+            entry = await get_task(self.store, ref)
 
     async def _cleanup_stream(self, ref: TaskRef) -> None:
         try:
-            stream, exists = await live_stream(self._store, ref)
+            stream, exists = await live_stream(self.store, ref)
         except Refused:  # an id that no task can have
             return
         if exists:
@@ -148,17 +166,17 @@ class Tasks:
 
     async def _cleanup_row(self, entry: TaskEntry) -> bool:
         """Remove the layers of a task; False if another process has written meanwhile."""
-        head = (await self._store.read(entry.stream, limit=0)).head
+        head = (await self.store.read(entry.stream, limit=0)).head
         others = [
             Put(item.kind, item.key, item.version, item.stream, "", None, DELETE)
-            for item in await self._store.entries_of(entry.stream)
+            for item in await self.store.entries_of(entry.stream)
             if item.kind in (record.STATE, record.CHECKPOINT)
         ]
-        after = entry.changed(self._store.now(), since=head, is_blank=True)
+        after = entry.changed(self.store.now(), since=head, is_blank=True)
         try:
             async with self.mirror.around_commit(entry.stream):
                 write = Write(entry.stream, head=head)
-                await self._store.commit([write], [*after.puts, *others])
+                await self.store.commit([write], [*after.puts, *others])
                 await to_thread.run_sync(self.mirror.remove_layers, entry.stream)
         except (VersionMoved, Gone):
             return False

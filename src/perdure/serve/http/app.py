@@ -23,6 +23,7 @@ from perdure.serve.http.routes import (
     pending,
     results,
     sessions,
+    tasks,
 )
 from perdure.serve.limits import RateLimiter
 
@@ -36,6 +37,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     sessions.router,
     messages.router,
     pauses.router,
+    tasks.router,
     events.router,
 )
 

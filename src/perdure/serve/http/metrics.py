@@ -13,6 +13,7 @@ import msgspec
 
 from perdure.core.literals import CallKind, PendingStatus, RunState
 from perdure.core.pending.record import OPEN_STATUSES
+from perdure.core.session.queues import is_worker
 from perdure.core.webhooks.deliveries import KIND as DELIVERY
 from perdure.core.webhooks.deliveries import DeliveryStatus
 from perdure.runtime.records.entries import POISONED_STATE, STUCK, all_entries
@@ -182,7 +183,7 @@ def _worker_metrics(census: Census) -> list[Metric]:
     return [
         _metric("leases", "gauge", "Sessions and deliveries leased by a worker.", census.held),
         _metric("due", "gauge", "Sessions and deliveries due that no worker leases.", census.due),
-        _metric("workers", "gauge", "Workers alive on any machine.", len(census.alive)),
+        _metric("workers", "gauge", "Workers alive on any machine.", _workers(census)),
         _metric("commits_total", "counter", "Commits of this process.", census.commits),
         _metric("records_total", "counter", "Records appended by all processes.", census.records),
     ]
@@ -201,3 +202,8 @@ def _metric(
 def _gauge_by(name: str, help_text: str, label: str, values: Mapping[str, int]) -> Metric:
     samples = [({label: key}, value) for key, value in values.items()]
     return Metric(f"perdure_{name}", "gauge", help_text, samples)
+
+
+def _workers(census: Census) -> int:
+    """Return the number of live workers; a process that only holds locks is not one."""
+    return sum(map(is_worker, census.alive))

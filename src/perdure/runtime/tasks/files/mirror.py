@@ -3,7 +3,7 @@
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +43,7 @@ from perdure.runtime.tasks.files.place import (
 )
 from perdure.runtime.tasks.files.removal import remove_tree
 from perdure.runtime.tasks.values import iso, task_json
-from perdure.store.base import Entry, Gone, NoStream, Store
+from perdure.store.base import Gone, NoStream, Store
 
 logger = logging.getLogger("perdure")
 
@@ -107,6 +107,17 @@ class TaskMirror:
             raise
         if await self.refresh(stream, changes[-1] if changes else None):
             await to_thread.run_sync(self._end, stream)
+
+    @asynccontextmanager
+    async def marked(self, stream: str) -> AsyncIterator[None]:
+        """Keep the mark of a write for all of the body; a process that dies leaves it."""
+        await to_thread.run_sync(self._begin, stream)
+        try:
+            yield
+        except PerdureError:
+            await to_thread.run_sync(self._end, stream)
+            raise
+        await to_thread.run_sync(self._end, stream)
 
     def _begin(self, stream: str) -> None:
         self.place.create()
@@ -222,9 +233,9 @@ class TaskMirror:
             head = piece.records[-1].seq if piece.records else head
             if head >= piece.head:
                 break
-        entries = {entry.kind: entry for entry in await self._store.entries_of(stream)}
-        row, saved = entries.get(record.ROW), entries.get(record.STATE)
-        return _full_content(row, saved, stamped, head)
+        entries = await self._store.entries_of(stream)
+        stored = {entry.kind: (entry.data, entry.version) for entry in entries}
+        return _full_content(stored, stamped, head)
 
     async def content(self, stream: str) -> TaskContent:
         """Return everything that the files of a task should hold. Raises NoStream, Gone."""
@@ -317,15 +328,24 @@ def _known_content(cached: _Mirrored, change: CommittedChange) -> _Content | Non
     return _Content(TaskContent(state, row_json, stamp, stamped, change.head, since), row, saved)
 
 
+def stored_content(
+    entries: Mapping[str, tuple[bytes, int]], stamped: Sequence[StampedFact], head: int
+) -> TaskContent:
+    """Return the content of a task's files from its entries, by kind, and its records.
+
+    Raises Corrupt.
+    """
+    return _full_content(entries, stamped, head).files
+
+
 def _full_content(
-    row_entry: Entry | None,
-    state_entry: Entry | None,
-    stamped: Sequence[StampedFact],
-    head: int,
+    entries: Mapping[str, tuple[bytes, int]], stamped: Sequence[StampedFact], head: int
 ) -> _Content:
-    row = None if row_entry is None else record.decode(row_entry.data)
-    saved = None if state_entry is None else state_file.parse_state(state_entry.data)
-    stamp = Stamp(row_entry.version if row_entry else 0, state_entry.version if state_entry else 0)
+    row_data, row_version = entries.get(record.ROW, (None, 0))
+    state_data, state_version = entries.get(record.STATE, (None, 0))
+    row = None if row_data is None else record.decode(row_data)
+    saved = None if state_data is None else state_file.parse_state(state_data)
+    stamp = Stamp(row_version, state_version)
     row_json = None if row is None else task_json(row)
     since = 0 if row is None else row.since
     shown = [item for item in stamped if item.seq > since]

@@ -1,0 +1,113 @@
+"""Checks of the folders of tasks: files that somebody edited, and damaged checkpoints."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from perdure.core.tasks import facts, record
+from perdure.errors import Corrupt
+from perdure.runtime.doctor.checks import MAX_LISTED, CheckResult, Checks, fine
+from perdure.runtime.tasks.checkpoints.manifests import ManifestFolder
+from perdure.runtime.tasks.checkpoints.targets import CheckpointRecord
+from perdure.runtime.tasks.files.layer_files import (
+    DECISION_FILE,
+    LOG_FILE,
+    STATE,
+    StampedFact,
+    TaskContent,
+)
+from perdure.runtime.tasks.files.mirror import stored_content
+from perdure.runtime.tasks.files.place import TaskPlace
+from perdure.store.inspect import StoreInspector, StreamInspection
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCheckup:
+    """Compares the files of the tasks that are here with the store."""
+
+    inspector: StoreInspector
+    place: TaskPlace
+    full: bool = False  # also read every object of every checkpoint
+
+    def checks(self) -> Checks:
+        """Yield the findings, and how many tasks were checked."""
+        if self.place.marker is None:
+            return
+        names = [name for name in self.inspector.streams() if record.parse_task_stream(name)]
+        count = 0
+        for number, finding in enumerate(self._findings(names)):
+            count = number + 1
+            if count <= MAX_LISTED:
+                yield finding
+        if count > MAX_LISTED:
+            text = f"{count - MAX_LISTED} more findings about files of tasks"
+            yield CheckResult("finding", "TASK_FILES", text, "remove the files listed above first")
+        if not count:
+            yield fine("TASK_FILES", f"files of tasks: {len(names)} tasks, as the store has them")
+
+    def _findings(self, names: list[str]) -> Iterator[CheckResult]:
+        for name in names:
+            stream = self.inspector.stream(name)
+            folder = self.place.folder(name)
+            if stream is None or stream.gone or not folder.is_dir():
+                continue
+            try:
+                yield from _edited_files(folder, _content(stream))
+                yield from self._checkpoints(folder, stream)
+            except Corrupt as error:
+                text = f"task {name}: {error.message}"
+                yield CheckResult("corrupt", "TASK_DAMAGED", text, "restore a backup of the store")
+
+    def _checkpoints(self, folder: Path, stream: StreamInspection) -> Iterator[CheckResult]:
+        manifests = ManifestFolder(folder)
+        for kind, _, _, data in stream.entries:
+            if kind != record.CHECKPOINT:
+                continue
+            entry = msgspec.json.decode(data, type=CheckpointRecord)
+            try:
+                manifest = manifests.read(entry.id, entry.digest)
+                problems = [manifests.objects.problem(d) for d in manifest.digests()]
+                problem = next((p for p in problems if p), None) if self.full else None
+            except Corrupt as error:
+                problem = error.message
+            if problem is not None:
+                text = f"checkpoint {entry.id} cannot be restored: {problem}"
+                yield CheckResult(
+                    "finding", "CHECKPOINT_DAMAGED", text, "delete it, and take another one"
+                )
+
+
+def _content(stream: StreamInspection) -> TaskContent:
+    entries = {kind: (data, version) for kind, _, version, data in stream.entries}
+    stamped = [StampedFact(item.seq, facts.decode(item.data)) for item in stream.records]
+    return stored_content(entries, stamped, stream.head)
+
+
+def _edited_files(folder: Path, content: TaskContent) -> Iterator[CheckResult]:
+    log = b"".join(data for _, data in content.log_units)
+    decisions = b"".join(data for _, data in content.decision_units)
+    expected = {
+        STATE: content.state_bytes or b"",
+        LOG_FILE.name: LOG_FILE.header + log if log else b"",
+        DECISION_FILE.name: DECISION_FILE.header + decisions if decisions else b"",
+    }
+    for name, data in expected.items():
+        path = folder / name
+        try:
+            present = path.read_bytes()
+        except OSError:
+            continue  # it is written with the next change
+        if present and present != data and not _is_behind(name, present, data):
+            yield CheckResult(
+                "finding",
+                "TASK_FILE_EDITED",
+                f"{path} was edited; the store does not have what it says",
+                f"rm {path}, and it is written again at the next change of the task",
+            )
+
+
+def _is_behind(name: str, present: bytes, expected: bytes) -> bool:
+    """Return True if a crash left a file without its end; a state is always whole."""
+    return name != STATE and expected.startswith(present)

@@ -1,0 +1,1 @@
+"""Checkpoints of tasks: workspaces as objects by content, taken, listed, restored and moved."""

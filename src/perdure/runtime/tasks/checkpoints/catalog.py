@@ -1,0 +1,245 @@
+"""Checkpoints of tasks: created, listed, verified, compared, deleted, exported and imported."""
+
+import logging
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from anyio import to_thread
+from msgspec.structs import replace
+
+from perdure.core.tasks import record
+from perdure.core.tasks.manifest import Manifest, ManifestDiff, diff
+from perdure.errors import Corrupt, NotFound, Refused
+from perdure.runtime.ids import new_id
+from perdure.runtime.tasks.checkpoints.archive import read_archive, write_archive
+from perdure.runtime.tasks.checkpoints.targets import (
+    CheckpointRecord,
+    CheckpointTarget,
+    CheckpointTargets,
+)
+from perdure.runtime.tasks.checkpoints.workspace import CheckpointLimits, walk
+from perdure.runtime.tasks.files.layer_files import TaskContent
+from perdure.runtime.tasks.files.place import WORKSPACE, cannot_write
+from perdure.runtime.tasks.values import Checkpoint, TaskRef, check_storable, iso
+from perdure.runtime.tasks.writer import new_fact
+from perdure.store.base import DELETE, Put
+
+logger = logging.getLogger("perdure")
+
+DESCRIPTION: Final = "Checkpoint"
+
+
+class Checkpoints:
+    """Checkpoints of tasks whose folders are here."""
+
+    def __init__(self, targets: CheckpointTargets, limits: CheckpointLimits) -> None:
+        self._targets = targets
+        self._limits = limits
+
+    async def create(self, ref: TaskRef, description: str | None = None) -> CheckpointRecord:
+        """Take a checkpoint of the state, log, decisions and workspace. Raises Refused."""
+        text = DESCRIPTION if description is None else _check_description(description)
+        target = await self._targets.find(ref)
+        async with self._targets.exclusive(target):
+            return (await self.take(target, text))[0]
+
+    async def take(
+        self, target: CheckpointTarget, description: str
+    ) -> tuple[CheckpointRecord, Manifest]:
+        """Take a checkpoint while the caller excludes others; return it with its manifest."""
+        content = await self._targets.mirror.content(target.stream)
+        entries = await self._targets.entries(target)
+        newest = entries[0] if entries else None
+        at = max(self._targets.store.now(), 0 if newest is None else newest.at + 1)
+        plan = Manifest(
+            id=new_id("cp"),
+            task_id=target.ref.task_id,
+            timestamp=iso(at),
+            description=description,
+            at=at,
+        )
+        manifest, digest = await to_thread.run_sync(self._take, target, plan, content, newest)
+        checkpoint = CheckpointRecord.of(manifest, digest)
+        await self._record_new(target, checkpoint)
+        return checkpoint, manifest
+
+    def _take(
+        self,
+        target: CheckpointTarget,
+        plan: Manifest,
+        content: TaskContent,
+        newest: CheckpointRecord | None,
+    ) -> tuple[Manifest, str]:
+        previous = None
+        if newest is not None:
+            with suppress(Corrupt):
+                previous = target.manifests.read(newest.id)
+        folder = target.manifests
+        try:
+            folder.create()
+            tree = walk(target.folder / WORKSPACE, folder.objects, self._limits, previous)
+            state = content.state_bytes
+            manifest = replace(
+                plan,
+                entries=tree.entries,
+                skipped=tree.skipped,
+                walked_ns=tree.walked_ns,
+                state="" if state is None else folder.objects.put(state),
+                logs=folder.put_chunks(b"".join(data for _, data in content.log_units)),
+                decisions=folder.put_chunks(b"".join(data for _, data in content.decision_units)),
+            )
+            return manifest, folder.write(manifest)
+        except OSError as error:
+            raise cannot_write(target.folder, error) from error
+
+    async def _record_new(self, target: CheckpointTarget, checkpoint: CheckpointRecord) -> None:
+        data = {"checkpointId": checkpoint.id, "description": checkpoint.description}
+        fact = new_fact("checkpoint_created", checkpoint.at, data=data, checkpoint=checkpoint.id)
+        await self._targets.commit(target, [fact], puts=[self._put(target, checkpoint, 0)])
+
+    def _put(self, target: CheckpointTarget, checkpoint: CheckpointRecord, expect: int) -> Put:
+        key = record.checkpoint_key(
+            target.ref.tenant, target.ref.task_id, checkpoint.at, checkpoint.id
+        )
+        data = msgspec.json.encode(checkpoint)
+        return Put(record.CHECKPOINT, key, expect, target.stream, "kept", None, data)
+
+    # --- look ---------------------------------------------------------------------------------
+
+    async def all(self, ref: TaskRef) -> list[Checkpoint]:
+        """Return the checkpoints of a task, newest first; a damaged one says so."""
+        try:
+            target = await self._targets.find(ref)
+        except NotFound:
+            return []
+        entries = await self._targets.entries(target)
+        return await to_thread.run_sync(
+            lambda: [self._checkpoint(target, entry) for entry in entries]
+        )
+
+    def _checkpoint(self, target: CheckpointTarget, entry: CheckpointRecord) -> Checkpoint:
+        files: list[str] = []
+        content: dict[str, Any] = {}
+        problem = None
+        try:
+            manifest = target.manifests.read(entry.id, entry.digest)
+            files, content = manifest.files, msgspec.to_builtins(manifest)
+        except Corrupt as error:
+            problem = error.message
+            logger.warning("%s", problem)
+        return Checkpoint(
+            id=entry.id,
+            task_id=target.ref.task_id,
+            timestamp=entry.timestamp,
+            description=entry.description,
+            files=files,
+            manifest=content,
+            problem=problem,
+        )
+
+    async def verify(self, ref: TaskRef, checkpoint_id: str) -> list[str]:
+        """Return what is wrong with a checkpoint; nothing if it can be restored."""
+        target = await self._targets.find(ref)
+        entry = await self._targets.entry(target, checkpoint_id)
+        return await to_thread.run_sync(self._problems, target, entry)
+
+    def _problems(self, target: CheckpointTarget, entry: CheckpointRecord) -> list[str]:
+        try:
+            manifest = target.manifests.read(entry.id, entry.digest)
+        except Corrupt as error:
+            return [error.message]
+        problems = [target.manifests.objects.problem(name) for name in sorted(manifest.digests())]
+        return [problem for problem in problems if problem is not None]
+
+    async def diff(
+        self, ref: TaskRef, checkpoint_id: str, other_id: str | None = None
+    ) -> ManifestDiff:
+        """Return what changed from a checkpoint to another one, or to the present workspace."""
+        target = await self._targets.find(ref)
+        before = await self._targets.manifest(target, checkpoint_id)
+        if other_id is not None:
+            return diff(before, await self._targets.manifest(target, other_id))
+        async with self._targets.exclusive(target):
+            tree = await to_thread.run_sync(
+                walk, target.folder / WORKSPACE, target.manifests.objects, self._limits, before
+            )
+        return diff(before, replace(before, entries=tree.entries))
+
+    # --- delete, export, import ---------------------------------------------------------------
+
+    async def delete(self, ref: TaskRef, checkpoint_id: str) -> None:
+        """Delete a checkpoint, and the objects that no other one needs. Raises NotFound."""
+        target = await self._targets.find(ref)
+        async with self._targets.exclusive(target):
+            entry = await self._targets.index_entry(target, checkpoint_id)
+            data = {"checkpointId": checkpoint_id}
+            fact = new_fact(
+                "checkpoint_deleted", self._targets.store.now(), data=data, checkpoint=checkpoint_id
+            )
+            put = Put(entry.kind, entry.key, entry.version, entry.stream, "", None, DELETE)
+            await self._targets.commit(target, [fact], puts=[put])
+            kept = {item.id for item in await self._targets.entries(target)}
+            await to_thread.run_sync(target.manifests.collect, kept)
+
+    async def export(self, ref: TaskRef, checkpoint_id: str, path: Path) -> None:
+        """Write a checkpoint into a new file. Raises Refused if the file exists."""
+        target = await self._targets.find(ref)
+        manifest = await self._targets.manifest(target, checkpoint_id)
+
+        def write() -> None:
+            try:
+                with path.open("xb") as file:
+                    write_archive(file, manifest, target.manifests)
+            except FileExistsError:
+                raise Refused(
+                    f"{path} exists already", code="FILE_EXISTS", hint="name another file"
+                ) from None
+            except OSError as error:
+                raise cannot_write(path, error) from error
+
+        await to_thread.run_sync(write)
+
+    async def import_(self, ref: TaskRef, path: Path) -> CheckpointRecord:
+        """Add a checkpoint that was exported, here or elsewhere. Raises Refused."""
+        target = await self._targets.find(ref)
+        async with self._targets.exclusive(target):
+            entries = await self._targets.entries(target)
+            at = max(self._targets.store.now(), entries[0].at + 1 if entries else 0)
+
+            def read() -> tuple[Manifest, str]:
+                try:
+                    target.manifests.create()
+                    manifest = read_archive(path, target.manifests, self._limits)
+                    files = tuple(replace(item, stat=None) for item in manifest.entries)
+                    own = replace(
+                        manifest,
+                        id=new_id("cp"),
+                        task_id=target.ref.task_id,
+                        at=at,
+                        entries=files,
+                        walked_ns=0,
+                    )
+                    return own, target.manifests.write(own)
+                except OSError as error:
+                    raise Refused(
+                        f"{path} cannot be imported: {error.strerror}",
+                        code="CHECKPOINT_INVALID",
+                        hint="check the file and the space in the folder of tasks",
+                    ) from error
+
+            manifest, digest = await to_thread.run_sync(read)
+            checkpoint = CheckpointRecord.of(manifest, digest)
+            await self._record_new(target, checkpoint)
+            return checkpoint
+
+
+def _check_description(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > 1_000:
+        raise Refused(
+            "a description must be text of at most 1,000 characters",
+            code="INVALID_REQUEST",
+            hint="say in one line why the checkpoint is taken",
+        )
+    return check_storable(value, "a description")

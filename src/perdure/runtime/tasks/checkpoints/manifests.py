@@ -1,0 +1,90 @@
+"""Manifest files of a task's checkpoints, and the objects that they refer to."""
+
+import os
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from perdure.core.tasks import manifest as manifests
+from perdure.core.tasks.manifest import Manifest
+from perdure.errors import Corrupt
+from perdure.runtime.tasks.checkpoints.objects import ObjectStore
+from perdure.runtime.tasks.checkpoints.paths import sync_file_system
+from perdure.runtime.tasks.files.place import CHECKPOINTS
+
+CHUNK: Final = 64 * 1024  # bytes of a log per object: the objects of its beginning stay the same
+
+
+class ManifestFolder:
+    """The folder `checkpoints` of one task."""
+
+    def __init__(self, task_folder: Path) -> None:
+        self.folder = task_folder / CHECKPOINTS
+        self.objects = ObjectStore(self.folder / "objects")
+
+    def create(self) -> None:
+        """Create the folder."""
+        (self.folder / "objects").mkdir(parents=True, exist_ok=True)
+
+    def path(self, checkpoint_id: str) -> Path:
+        """Return the file of a manifest."""
+        return self.folder / f"{checkpoint_id}.json"
+
+    def write(self, manifest: Manifest) -> str:
+        """Write a manifest after its objects, both durable; return its digest."""
+        content = manifests.encode(manifest)
+        temporary = self.folder / f".{manifest.id}.new"
+        with temporary.open("wb") as file:
+            file.write(content)
+        fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            sync_file_system(fd)
+            temporary.rename(self.path(manifest.id))
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        return manifests.digest_of(content)
+
+    def read(self, checkpoint_id: str, digest: str | None = None) -> Manifest:
+        """Return a manifest. Raises Corrupt, also if it is not the one that was recorded."""
+        path = self.path(checkpoint_id)
+        try:
+            content = path.read_bytes()
+            if digest is not None and manifests.digest_of(content) != digest:
+                raise Corrupt("it is not the manifest that was written")
+            return manifests.decode(content)
+        except (OSError, Corrupt) as error:
+            reason = error.message if isinstance(error, Corrupt) else error.strerror
+            raise Corrupt(
+                f"{path} cannot be used: {reason}",
+                code="CHECKPOINT_DAMAGED",
+                hint="restore another checkpoint, and delete this one",
+            ) from error
+
+    def remove(self, checkpoint_id: str) -> None:
+        """Remove a manifest."""
+        self.path(checkpoint_id).unlink(missing_ok=True)
+
+    def collect(self, kept: Collection[str]) -> int:
+        """Remove manifests that are not recorded, then unreferenced objects; return these.
+
+        If a manifest that must be kept cannot be read, no object is removed.
+        """
+        for path in self.folder.glob("*.json"):
+            if path.stem not in kept:
+                path.unlink(missing_ok=True)
+        for path in self.folder.glob(".*.new"):
+            with suppress(OSError):
+                path.unlink()
+        try:
+            referenced = {digest for name in kept for digest in self.read(name).digests()}
+        except Corrupt:
+            return 0
+        return self.objects.collect(referenced)
+
+    def put_chunks(self, data: bytes) -> tuple[str, ...]:
+        """Store text that only grows, in pieces of a fixed size."""
+        return tuple(
+            self.objects.put(data[start : start + CHUNK]) for start in range(0, len(data), CHUNK)
+        )

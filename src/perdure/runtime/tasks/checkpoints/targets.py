@@ -1,0 +1,144 @@
+"""Tasks whose checkpoints can be changed here: found, locked, and committed to."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from anyio import to_thread
+
+from perdure.core.session.naming import check_id
+from perdure.core.tasks import record
+from perdure.core.tasks.facts import FactType, TaskFact
+from perdure.core.tasks.manifest import Manifest
+from perdure.core.tasks.record import TaskRecord
+from perdure.core.tasks.state_file import TaskState
+from perdure.errors import NotFound, Refused
+from perdure.runtime.tasks.checkpoints.manifests import ManifestFolder
+from perdure.runtime.tasks.entries import find_task, live_stream
+from perdure.runtime.tasks.files.folder_lock import folder_lock
+from perdure.runtime.tasks.files.mirror import TaskMirror
+from perdure.runtime.tasks.files.place import WORKSPACE, cannot_write
+from perdure.runtime.tasks.values import TaskRef, task_not_found
+from perdure.runtime.tasks.writer import TaskCommit, TaskWriter
+from perdure.store.base import Entry, Gone, NoStream, Put, Store
+
+
+class CheckpointRecord(msgspec.Struct, frozen=True):
+    """A checkpoint as its entry stores it."""
+
+    id: str
+    timestamp: str
+    description: str
+    digest: str  # of its manifest
+    files: int
+    size: int
+    at: int
+
+    @classmethod
+    def of(cls, manifest: Manifest, digest: str) -> "CheckpointRecord":
+        """Return the record of a checkpoint with this manifest."""
+        count, size = len(manifest.files), manifest.total_bytes
+        texts = manifest.timestamp, manifest.description
+        return cls(manifest.id, *texts, digest, count, size, manifest.at)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointTarget:
+    """A task whose folder is here."""
+
+    ref: TaskRef
+    stream: str
+    row: TaskRecord | None
+    folder: Path
+    manifests: ManifestFolder
+
+
+class CheckpointTargets:
+    """Access to the tasks whose folders are here, for everything that handles checkpoints."""
+
+    def __init__(self, store: Store, writer: TaskWriter, mirror: TaskMirror) -> None:
+        self.store = store
+        self.mirror = mirror
+        self._writer = writer
+
+    async def find(self, ref: TaskRef) -> CheckpointTarget:
+        """Return the task if its folder is here. Raises NotFound, Refused TASK_ELSEWHERE."""
+        try:
+            entry = await find_task(self.store, ref)
+            stream, exists = (entry.stream, True) if entry else await live_stream(self.store, ref)
+        except Refused:
+            raise task_not_found(ref.task_id) from None
+        if not exists:
+            raise task_not_found(ref.task_id)
+        row = None if entry is None else entry.record
+        if row is not None:
+            self.mirror.place.check_here(row)
+        folder = self.mirror.place.folder(stream)
+        return CheckpointTarget(ref, stream, row, folder, ManifestFolder(folder))
+
+    @asynccontextmanager
+    async def exclusive(self, target: CheckpointTarget) -> AsyncIterator[None]:
+        """Let one caller at a time change the checkpoints of a task, in any process here."""
+        lock = folder_lock(target.manifests.folder)
+
+        def enter() -> None:
+            try:
+                (target.folder / WORKSPACE).mkdir(parents=True, exist_ok=True)
+                target.manifests.create()
+                lock.__enter__()
+            except OSError as error:
+                raise cannot_write(target.folder, error) from error
+
+        await to_thread.run_sync(enter)
+        try:
+            yield
+        finally:
+            lock.__exit__(None, None, None)
+
+    async def entries(self, target: CheckpointTarget) -> Sequence[CheckpointRecord]:
+        entries = await self.store.entries_of(target.stream)
+        kept = sorted((e for e in entries if e.kind == record.CHECKPOINT), key=lambda e: e.key)
+        return [msgspec.json.decode(entry.data, type=CheckpointRecord) for entry in kept]
+
+    async def index_entry(self, target: CheckpointTarget, checkpoint_id: str) -> Entry:
+        check_id(checkpoint_id, "checkpoint id")
+        for entry in await self.store.entries_of(target.stream):
+            if entry.kind == record.CHECKPOINT and entry.key.endswith(f"|{checkpoint_id}"):
+                return entry
+        raise NotFound(
+            f"task {target.ref.task_id} has no checkpoint {checkpoint_id!r}",
+            code="CHECKPOINT_NOT_FOUND",
+            hint=f"perdure tasks checkpoints {target.ref.task_id}",
+        )
+
+    async def entry(self, target: CheckpointTarget, checkpoint_id: str) -> CheckpointRecord:
+        entry = await self.index_entry(target, checkpoint_id)
+        return msgspec.json.decode(entry.data, type=CheckpointRecord)
+
+    async def manifest(self, target: CheckpointTarget, checkpoint_id: str) -> Manifest:
+        entry = await self.entry(target, checkpoint_id)
+        return await to_thread.run_sync(target.manifests.read, entry.id, entry.digest)
+
+    async def commit(
+        self,
+        target: CheckpointTarget,
+        facts: Sequence[tuple[FactType, TaskFact]],
+        *,
+        puts: Sequence[Put] = (),
+        state: tuple[TaskState, int] | None = None,
+    ) -> None:
+        """Commit to a task's stream. Raises NotFound, VersionMoved."""
+        commit = TaskCommit(
+            target.stream,
+            target.ref.tenant,
+            facts,
+            state=state,
+            puts=puts,
+            home=target.row,
+        )
+        try:
+            await self._writer.commit(commit)
+        except (Gone, NoStream):
+            raise task_not_found(target.ref.task_id) from None

@@ -1,0 +1,242 @@
+"""Workspaces as entries of a manifest: walked without following anything, and built again."""
+
+import os
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from perdure.core.tasks.manifest import MAX_DEPTH, FileEntry, Manifest, file_entry, shown_path
+from perdure.errors import Refused
+from perdure.runtime.tasks.checkpoints.objects import ObjectStore, check_size
+from perdure.runtime.tasks.checkpoints.paths import FOLDER, open_folder_beneath, open_regular
+from perdure.runtime.tasks.files.removal import remove_tree
+
+MAX_FILES: Final = 200_000
+MAX_BYTES: Final = 10 * 2**30
+# A file that changes within the tick of the file system's clock has the same instants as before.
+_TICK_NS: Final = 20_000_000
+_CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointLimits:
+    """Limits of one checkpoint: a workspace may be hostile, or simply large."""
+
+    files: int = MAX_FILES
+    size: int = MAX_BYTES
+    depth: int = MAX_DEPTH
+
+
+class WalkedTree(NamedTuple):
+    """Entries of a workspace, in an order in which folders precede their content."""
+
+    entries: tuple[FileEntry, ...]
+    skipped: tuple[str, ...]
+    walked_ns: int
+
+
+def walk(
+    root: Path,
+    objects: ObjectStore,
+    limits: CheckpointLimits,
+    previous: Manifest | None = None,
+) -> WalkedTree:
+    """Store the files of a workspace, and return its entries. Raises Refused, OSError.
+
+    A file with the inode, size and instants that the previous checkpoint saw is not read again.
+    """
+    return _Walk(objects, limits, previous).run(root)
+
+
+class _Walk:
+    def __init__(
+        self, objects: ObjectStore, limits: CheckpointLimits, previous: Manifest | None
+    ) -> None:
+        self._objects = objects
+        self._limits = limits
+        self._left = limits.size
+        self._entries: list[FileEntry] = []
+        self._skipped: list[str] = []
+        self._device = 0
+        self._before = {} if previous is None else {e.path: e for e in previous.entries}
+        self._trusted_ns = 0 if previous is None else previous.walked_ns - _TICK_NS
+
+    def run(self, root: Path) -> WalkedTree:
+        started = time.time_ns()
+        fd = os.open(root, FOLDER)
+        self._device = os.fstat(fd).st_dev
+        folders: list[tuple[int, bytes, Iterator[bytes]]] = [(fd, b"", _names(fd))]
+        try:
+            while folders:
+                fd, prefix, names = folders[-1]
+                name = next(names, None)
+                if name is None:
+                    folders.pop()
+                    os.close(fd)
+                    continue
+                inner = self._visit(fd, prefix, name)
+                if inner is not None:
+                    path = prefix + name
+                    self._check_depth(path, inner)
+                    folders.append((inner, path + b"/", _names(inner)))
+        finally:
+            for fd, _, _ in folders:
+                os.close(fd)
+        return WalkedTree(tuple(self._entries), tuple(self._skipped), started)
+
+    def _visit(self, folder: int, prefix: bytes, name: bytes) -> int | None:
+        """Add the entry of one name; return a descriptor of it if it is a folder."""
+        path = prefix + name
+        try:
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            kind = stat.S_IFMT(status.st_mode)
+            if kind == stat.S_IFDIR and status.st_dev == self._device:
+                inner = os.open(name, FOLDER, dir_fd=folder)
+                self._add(file_entry(path, "dir", status.st_mode))
+                return inner
+            if kind == stat.S_IFLNK:
+                target = os.readlink(name, dir_fd=folder)
+                self._add(file_entry(path, "link", target=target))
+            elif kind != stat.S_IFREG or not self._add_file(folder, path, name, status):
+                self._skipped.append(shown_path(path))
+        except FileNotFoundError:
+            pass  # a program removed it while we looked
+        except PermissionError as error:
+            raise Refused(
+                f"{shown_path(path)!a} in the workspace cannot be read",
+                code="CHECKPOINT_FAILED",
+                hint="make it readable for this user, or remove it",
+            ) from error
+        return None
+
+    def _add_file(self, folder: int, path: bytes, name: bytes, status: os.stat_result) -> bool:
+        """Add a regular file; False if it is not one any more."""
+        before = self._before.get(path)
+        if before is not None and self._is_unchanged(before, status):
+            self._take(before.size)
+            self._add(before)
+            return True
+        check_size(status.st_size, self._left)
+        opened = open_regular(folder, name)
+        if opened is None:
+            return False
+        fd, status = opened
+        try:
+            digest, size = self._objects.put_file(fd, self._left)
+        finally:
+            os.close(fd)
+        self._take(size)
+        self._add(
+            file_entry(
+                path, "file", status.st_mode, size=size, sha256=digest, stat=_instants(status)
+            )
+        )
+        return True
+
+    def _is_unchanged(self, before: FileEntry, status: os.stat_result) -> bool:
+        instants = _instants(status)
+        return (
+            before.stat == instants
+            and before.size == status.st_size
+            and before.mode == stat.S_IMODE(status.st_mode) & 0o777
+            and max(instants[1:]) < self._trusted_ns
+            and self._objects.has(before.sha256)
+        )
+
+    def _take(self, size: int) -> None:
+        check_size(size, self._left)
+        self._left -= size
+
+    def _add(self, entry: FileEntry) -> None:
+        if len(self._entries) >= self._limits.files:
+            raise Refused(
+                f"the workspace has more than {self._limits.files:,} files",
+                code="CHECKPOINT_TOO_LARGE",
+                hint="remove files from the workspace",
+            )
+        self._entries.append(entry)
+
+    def _check_depth(self, path: bytes, inner: int) -> None:
+        if path.count(b"/") + 1 >= self._limits.depth:
+            os.close(inner)
+            raise Refused(
+                f"the workspace is nested deeper than {self._limits.depth} folders",
+                code="CHECKPOINT_TOO_DEEP",
+                hint="remove the deepest folders from the workspace",
+            )
+
+
+def _names(folder: int) -> Iterator[bytes]:
+    # A descriptor gives names as text in which surrogates stand for bytes that are not UTF-8.
+    return iter(sorted(os.fsencode(name) for name in os.listdir(folder)))
+
+
+def _instants(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_mtime_ns, status.st_ctime_ns
+
+
+# --- building -------------------------------------------------------------------------------------
+
+
+def build(
+    folder: Path, entries: Sequence[FileEntry], objects: ObjectStore, limits: CheckpointLimits
+) -> None:
+    """Create a folder with these entries, each verified. Raises Refused, Corrupt, OSError.
+
+    If that fails, nothing is left of it.
+    """
+    if len(entries) > limits.files:
+        raise Refused(
+            f"the checkpoint has more than {limits.files:,} files",
+            code="CHECKPOINT_TOO_LARGE",
+            hint="restore parts of it, with paths",
+        )
+    folder.mkdir(0o755)
+    try:
+        root = os.open(folder, FOLDER)
+        try:
+            _build(root, entries, objects)
+        finally:
+            os.close(root)
+    except BaseException:
+        with suppress(OSError):
+            remove_tree(folder)
+        raise
+
+
+def _build(root: int, entries: Sequence[FileEntry], objects: ObjectStore) -> None:
+    parent_path, parent = b"", os.dup(root)
+    try:
+        for item in entries:
+            path, _, name = item.path.rpartition(b"/")
+            if path != parent_path:
+                os.close(parent)
+                parent = -1
+                parent = open_folder_beneath(root, path)
+                parent_path = path
+            _build_entry(parent, name, item, objects)
+    finally:
+        if parent >= 0:
+            os.close(parent)
+    for item in reversed(entries):  # a folder without write permission gets it last
+        if item.type == "dir":
+            fd = open_folder_beneath(root, item.path)
+            os.fchmod(fd, item.mode)
+            os.close(fd)
+
+
+def _build_entry(folder: int, name: bytes, item: FileEntry, objects: ObjectStore) -> None:
+    if item.type == "dir":
+        os.mkdir(name, 0o700, dir_fd=folder)
+    elif item.type == "link":
+        os.symlink(item.link_target, name, dir_fd=folder)
+    else:
+        fd = os.open(name, _CREATE, 0o600, dir_fd=folder)
+        with os.fdopen(fd, "wb") as file:
+            for piece in objects.pieces(item.sha256):
+                file.write(piece)
+            os.fchmod(fd, item.mode)

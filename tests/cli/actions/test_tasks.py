@@ -1,0 +1,193 @@
+"""`perdure tasks …`, on a store here and on a server."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from tests.support.server import CLI, Server, around
+
+from perdure.cli.root import cli
+
+CONFIG = """
+tasks:
+  root: ./work
+  hooks:
+    - {on: before_task_start, use: "policy:check", priority: 5, veto: true}
+"""
+POLICY = """
+def check(task_id, agent_id):
+    if agent_id == "mallory":
+        raise PermissionError("mallory may not work here")
+"""
+
+
+class Project:
+    """Commands in a folder, local or on its server."""
+
+    def __init__(self, folder: Path, server: str | None) -> None:
+        self.folder = folder
+        self.options = [] if server is None else ["--server", server]
+
+    def run(self, *words: str, code: int = 0) -> Any:
+        result = CliRunner().invoke(cli, ["tasks", *words, *self.options, "--json"])
+        assert result.exit_code == code, result.output
+        return json.loads(result.stdout if code == 0 else result.stderr)
+
+    def text(self, *words: str) -> str:
+        result = CliRunner().invoke(cli, ["tasks", *words, *self.options])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+
+@pytest.fixture(params=["local", "server"])
+def project(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: Any) -> Any:
+    (tmp_path / "perdure.yaml").write_text(CONFIG)
+    (tmp_path / "policy.py").write_text(POLICY)
+    if request.param == "local":
+        monkeypatch.chdir(tmp_path)
+        yield Project(tmp_path, None)
+        return
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    server = Server(tmp_path).start()
+    try:
+        yield Project(tmp_path, server.url)
+    finally:
+        server.stop()
+
+
+def test_a_task_lives_on_the_command_line(project: Project) -> None:
+    """S3.2, S3.4, S3.5, S3.9, S3.10, S3.11, S3.12, S3.69"""
+    created = project.run(
+        "create", "Fix it", "--id", "fix", "--owner", "ana", "--metadata", '{"p": 1}'
+    )
+    assert created["status"] == "pending"
+    refused = project.run("attach", "fix", "mallory", code=5)
+    assert refused["code"] == "HOOK_VETO"
+    assert "mallory may not work here" in refused["error"]
+    assert project.run("attach", "fix", "coder")["status"] == "running"
+    assert project.run("detach", "fix", "nobody")["detached"] is False
+    assert project.run("list", "--owner", "ana", "--status", "running")["count"] == 1
+    workspace = project.folder / "work/fix/workspace"
+    (workspace / "a.txt").write_text("good")
+    taken = project.run("checkpoint", "fix", "-m", "before")
+    (workspace / "a.txt").write_text("bad")
+    assert project.run("diff", "fix", taken["checkpointId"])["changed"] == ["a.txt"]
+    restored = project.run("restore", "fix", taken["checkpointId"])
+    assert (workspace / "a.txt").read_text() == "good"
+    project.run("restore", "fix", restored["savedAs"], "a.txt")
+    assert (workspace / "a.txt").read_text() == "bad"
+    assert len(project.run("checkpoints", "fix")["checkpoints"]) == 3
+    assert project.run("fail", "fix", "broken")["task"]["metadata"] == {"p": 1, "error": "broken"}
+    assert project.run("cancel", "fix", code=5)["error"] == "Cannot cancel task with status: failed"
+    levels = [line["level"] for line in project.run("logs", "fix", "--level", "error")["logs"]]
+    assert levels == ["error"]
+    assert project.run("decisions", "fix")["decisions"] == []
+    assert project.run("delete", "fix", code=2)["code"] == "NOT_CONFIRMED"
+    assert project.run("delete", "fix", "--yes")["success"] is True
+    assert project.run("show", "fix", code=3)["code"] == "TASK_NOT_FOUND"
+
+
+def test_texts_for_people(project: Project) -> None:
+    project.text("create", "Fix it", "--id", "fix")
+    assert "fix  sandbox  pending  Fix it  system" in project.text("list")
+    project.text("start", "fix", "coder")
+    assert "Task started" in project.text("logs", "fix")
+    assert "No checkpoints found." in project.text("checkpoints", "fix")
+    assert "No decisions found." in project.text("decisions", "fix")
+    project.text("complete", "fix", "--message", "done")
+    assert "completed" in project.text("show", "fix")
+
+
+@pytest.mark.parametrize("project", ["local"], indirect=True)
+def test_bad_words_name_what_to_do(project: Project) -> None:
+    """S3.3, S3.9"""
+    assert project.run("create", " ", code=2)["code"] == "TASK_CREATE_FAILED"
+    assert project.run("create", "x", "--id", "../x", code=2)["code"] == "TASK_CREATE_FAILED"
+    project.run("create", "x", "--id", "t")
+    assert project.run("create", "x", "--id", "t", code=5)["code"] == "TASK_CREATE_FAILED"
+    assert project.run("list", "--offset", "-1", code=2)["code"] == "INVALID_REQUEST"
+    assert project.run("list", "--status", "lost", code=2)["code"] == "USAGE"
+    assert project.run("restore", "t", "cp_none", code=3)["code"] == "CHECKPOINT_NOT_FOUND"
+
+
+@pytest.mark.parametrize("project", ["local"], indirect=True)
+@pytest.mark.parametrize(
+    "hook, text",
+    [
+        ("{on: before_task_start, use: 'missing:check'}", "missing"),
+        ("{on: before_task_start, use: 'policy:nothing'}", "nothing"),
+        ("{on: on_start, use: 'policy:check'}", "before_task_start"),
+        ("{on: after_task_start, use: 'policy:check', veto: true}", "veto"),
+        ("{on: before_task_start}", "use"),
+    ],
+)
+def test_a_hook_that_does_not_exist_is_named_with_its_line(
+    project: Project, hook: str, text: str
+) -> None:
+    """S3.67"""
+    (project.folder / "perdure.yaml").write_text(f"tasks:\n  hooks:\n    - {hook}\n")
+    refused = project.run("list", code=2)
+    assert text in refused["error"] + refused["hint"]
+    assert "perdure.yaml:3" in refused["error"] + json.dumps(refused["details"])
+
+
+@pytest.mark.parametrize("project", ["local"], indirect=True)
+def test_doctor_reports_an_edited_file_and_a_damaged_checkpoint(project: Project) -> None:
+    project.run("create", "x", "--id", "t")
+    checkpoint = project.run("checkpoint", "t")["checkpointId"]
+    folder = project.folder / "work/t"
+
+    def codes(*words: str) -> list[str]:
+        result = CliRunner().invoke(cli, ["doctor", "--json", *words])
+        return [c["code"] for c in json.loads(result.stdout)["checks"] if c["level"] != "ok"]
+
+    assert codes() == []
+    state = (folder / "state.json").read_text()
+    (folder / "state.json").write_text(state.replace("pending", "running"))
+    assert codes() == ["TASK_FILE_EDITED"]
+    (folder / "state.json").write_text(state)
+    (folder / "logs.jsonl").write_text("notes\n")
+    manifest = folder / f"checkpoints/{checkpoint}.json"
+    manifest.write_bytes(manifest.read_bytes()[:-9])
+    assert codes() == ["TASK_FILE_EDITED", "CHECKPOINT_DAMAGED"]
+
+
+@pytest.mark.parametrize("project", ["local"], indirect=True)
+def test_copies_and_backups_carry_tasks_and_say_that_workspaces_stay(project: Project) -> None:
+    """C5"""
+    project.run("create", "x", "--id", "t")
+    project.run("attach", "t", "a")
+    run = CliRunner()
+    backup = run.invoke(cli, ["db", "backup", "copy.db"])
+    assert "workspaces and checkpoints stay where they are" in backup.output
+    copied = run.invoke(cli, ["db", "copy", "sqlite:///perdure.db", "sqlite:///other.db"])
+    assert "1 task " in copied.output, copied.output
+    for name in ("copy.db", "other.db"):
+        store = f"{{backend: sql, sql: {{driver: sqlite, database: ./{name}}}}}"
+        config = f"{CONFIG}session_stores:\n  main: {store}\n"
+        (project.folder / "perdure.yaml").write_text(config)
+        assert project.run("show", "t")["status"] == "running"
+        assert len(project.run("logs", "t")["logs"]) == 2
+    assert project.run("checkpoint", "t")["success"]
+    (project.folder / "perdure.yaml").write_text("tasks: {root: ./other}\n")
+    assert project.run("show", "t")["task"]["host"]
+    assert project.run("checkpoint", "t", code=2)["code"] == "TASK_ELSEWHERE"
+
+
+@pytest.mark.parametrize("project", ["local"], indirect=True)
+def test_a_log_is_followed(project: Project) -> None:
+    project.run("create", "x", "--id", "t")
+    command = [*CLI, "tasks", "logs", "t", "-f", "--json"]
+    with subprocess.Popen(
+        command, cwd=project.folder, env=around(), stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["lines"][0]["message"] == "Task created"
+        project.run("start", "t", "a")
+        assert json.loads(process.stdout.readline())["lines"][0]["message"] == "Task started"
+        process.terminate()
