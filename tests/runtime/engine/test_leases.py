@@ -97,6 +97,27 @@ async def test_a_claim_whose_answer_was_lost_leaves_no_session_held(
             assert (await session.run()).output == "Hello."
 
 
+async def test_a_message_claims_the_session_that_it_wakes() -> None:
+    """All but the first, before which this process has not joined the store."""
+
+    class Counting(MemoryStore):
+        claims = 0
+
+        async def claim(
+            self, holder: str, kind: str, limit: int, *, only: str | None = None
+        ) -> list[Lease]:
+            self.claims += 1
+            return await super().claim(holder, kind, limit, only=only)
+
+    store, one = Counting(), agent({"text": "Hello."}, {"text": "Again."})
+    async with Runtime(store, agents=[one]) as rt:
+        await rt.session("s", agent=one).run("Hi")
+        assert store.claims == 1
+        assert (await rt.session("s", agent=one).run("Hi")).output == "Again."
+        assert (await rt.session("t", agent=one).run("Hi")).output == "Hello."
+        assert store.claims == 1
+
+
 class Stopped:
     """The local clock, as a process sees it that did not run for a while."""
 

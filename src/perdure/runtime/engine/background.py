@@ -69,6 +69,12 @@ class BackgroundTask:
             self._spawn(loop)
         self._main = asyncio.get_running_loop().create_task(self._run())
 
+    def end_error(self) -> StoreError:
+        """Return why nothing is driven any more."""
+        if self.is_closing:
+            return StoreError("the runtime is closed")
+        return StoreError("the runtime's background task has failed")
+
     def run_beside(self, work: Work) -> asyncio.Task[None]:
         """Run something beside the drives, until the runtime closes. Raises StoreError."""
         self.start()

@@ -25,7 +25,7 @@ from perdure.runtime.engine.in_flight import (
     ToolReturned,
 )
 from perdure.runtime.engine.summaries import SummaryProblems, is_recorded, may_continue
-from perdure.runtime.engine.verdicts import approval_verdict, recheck
+from perdure.runtime.engine.verdicts import CheckedArguments, approval_verdict, recheck
 from perdure.runtime.engine.writer import LeasedWriter
 
 WrittenEffect = (
@@ -85,13 +85,13 @@ def _draft_ending(
 
 
 def draft_start(
-    drive: LeasedWriter, calls: tuple[Call, ...], now: int
+    drive: LeasedWriter, calls: tuple[Call, ...], checked: dict[str, CheckedArguments], now: int
 ) -> tuple[Draft | None, dict[str, Refused]]:
     """Return the intents of calls that start now, and why others cannot with the code here."""
     verdicts: dict[str, Verdict] = {}
     stuck: dict[str, Refused] = {}
     for call in calls:
-        verdict = recheck(drive, call)
+        verdict = recheck(drive, call, checked)
         if isinstance(verdict, Refused):
             stuck[call.id] = verdict
         else:

@@ -370,7 +370,8 @@ class Driver(LeasedWriter):
                 logger.warning(text, stream_label(self.lease.stream), call.tool, call.id)
 
     async def _start_calls(self, calls: tuple[Call, ...]) -> bool:
-        draft, stuck = draft_start(self, calls, self.resources.store.now())
+        now = self.resources.store.now()
+        draft, stuck = draft_start(self, calls, self._checked_args, now)
         self._stuck.update(stuck)
         return False if draft is None else await self._decide(draft)
 
@@ -410,8 +411,7 @@ class Driver(LeasedWriter):
             attempt = (self.lease.epoch, self._request_number)
             request = (self.log.messages(), self.log.state, attempt, self._checked_args)
             self.in_flight.start_request(partial(request_turn, self, *request))
-        if not self.in_flight.outcomes:
-            await self._wait(effects.Idle(self._run_deadline()))
+        await self._wait(effects.Idle(self._run_deadline()))
         return False
 
     def _launch(self) -> None:

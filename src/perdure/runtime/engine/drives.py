@@ -16,7 +16,7 @@ from perdure.errors import Corrupt, PerdureError
 from perdure.runtime.agents.agents import Agents, ReadyAgent
 from perdure.runtime.engine.background import BackgroundTask
 from perdure.runtime.engine.driver import Driver
-from perdure.runtime.engine.heartbeat import LEASE_MS, LeaseHolder
+from perdure.runtime.engine.heartbeat import LEASE_MS, ClaimingCommit, LeaseHolder
 from perdure.runtime.engine.leases import (
     SUSPECT_PAUSE_MS,
     UnreturnedLease,
@@ -46,6 +46,7 @@ class ClaimRequest(NamedTuple):
     limit: int
     only: str | None = None
     until_end: bool = False  # the caller awaits the end of the drive, not its start
+    commit: ClaimingCommit | None = None  # claims the stream instead
 
 
 def _claim_of(entry: SessionEntry, *, until_end: bool = False) -> ClaimRequest:
@@ -179,6 +180,23 @@ class Drives:
             await running.done.wait()
         return running
 
+    async def commit_and_drive(self, name: str, commit: ClaimingCommit) -> Driver | None:
+        """Let a commit wake a session of an agent and claim it; return the drive at its end.
+
+        Without a lease return None: the commit counts all the same.
+        """
+        request = ClaimRequest("", 1, until_end=True, commit=commit)
+        drivers = await self._start(name, request)
+        return drivers[0] if drivers else None
+
+    def may_claim_by_commit(self, name: str) -> bool:
+        """Return whether sessions of an agent can be driven here, as many as there are."""
+        holder, agent = self._holder, self._agents.find(name)
+        if self.background.is_closing or not holder.has_name or holder.has_stale_name:
+            return False  # the first claim of this process joins the store
+        # A caller that runs background agents too follows all of them.
+        return agent is not None and agent.agent.worker_pool is None and not agent.sub_agents
+
     async def start_due(self, name: str, limit: int, *, queue: str = DEFAULT) -> list[Driver]:
         """Drive due sessions of an agent in a queue, at most `limit`."""
         return await self._start(name, ClaimRequest(index.stream_kind(name, queue), limit))
@@ -220,6 +238,8 @@ class Drives:
 
     async def _claim_drives(self, agent: ReadyAgent, request: ClaimRequest) -> list[Driver]:
         pool = agent.agent.worker_pool
+        if request.commit is not None:
+            return await self._drivers(agent, await self._holder.claim_by(request.commit))
         if pool is None:
             leases = await self.claim(request.kind, request.limit, request.only)
             return await self._drivers(agent, leases)

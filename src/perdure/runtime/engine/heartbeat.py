@@ -5,7 +5,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from perdure.core.session.queues import DEFAULT, worker_name
@@ -20,6 +20,7 @@ LEASE_MS: Final = 10_000
 BLIND_LEASE_MS: Final = 2_000  # for stores that notice a dead process only by its lease
 
 OnLost = Callable[[str], None]
+ClaimingCommit = Callable[[str | None], Awaitable[list[Lease]]]  # gets the name of the holder
 IsDriven = Callable[[Sequence[Lease]], bool]
 
 
@@ -56,6 +57,11 @@ class LeaseHolder:
         self._joining = asyncio.Lock()  # a new one: a lock belongs to one event loop
 
     @property
+    def has_name(self) -> bool:
+        """Return whether it has joined the store, and may claim with a commit."""
+        return bool(self._name)
+
+    @property
     def has_stale_name(self) -> bool:
         """Return whether the name has other queues than those that are served now."""
         return bool(self._name) and self._name_queues != self._queues
@@ -90,6 +96,16 @@ class LeaseHolder:
             except Unknown:
                 self.lose(name)  # it may hold leases that we do not know of
                 raise
+        return []
+
+    async def claim_by(self, commit: ClaimingCommit) -> list[Lease]:
+        """Let a commit claim its stream for this holder; it counts without a lease too."""
+        name = self._name
+        leases = await commit(name or None)
+        if not self._is_driven(leases):
+            return leases
+        self.lose(name)  # as for a claim
+        await self._store.renew(name, 0)
         return []
 
     async def heartbeat(self) -> None:

@@ -1,12 +1,9 @@
 """Effects of a drive that have no outcome yet: a model request, and tool calls.
 
-Each runs in its own asyncio task, which begins at once where Python allows it: an effect that does
-not wait then has its outcome before the drive looks for one. An effect that was cancelled may
-continue; its outcome is dropped.
+Each runs in its own asyncio task. One that was cancelled may continue; its outcome is dropped.
 """
 
 import asyncio
-import sys
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
@@ -82,14 +79,6 @@ BATCH_CHARS: Final = 1_000_000  # of tool results that one commit records, beyon
 
 EffectRun = Coroutine[Any, Any, Outcome]
 StartEffect = Callable[[], EffectRun]
-
-
-def start_task(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Start a task of the engine: without the factory of the loop, which contains user code."""
-    loop = asyncio.get_running_loop()
-    if sys.version_info >= (3, 12):
-        return asyncio.Task(work, loop=loop, eager_start=True)
-    return asyncio.Task(work, loop=loop)
 
 
 class InFlight:
@@ -180,7 +169,7 @@ class InFlight:
                     return
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = start_task(work)
+        task = asyncio.Task(work)  # not by the loop's factory, which contains user code
         self._tasks.add(task)
         return task
 

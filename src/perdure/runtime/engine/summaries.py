@@ -39,7 +39,8 @@ def next_cut(drive: LeasedWriter, problems: SummaryProblems) -> Cut | None:
     turn, log, policy = drive.log.state.turn + 1, drive.log.events, drive.agent.compaction
     if policy is None or turn == problems.skipped_turn:
         return None
-    if problems.too_long == (turn, compaction.summary_end(log)):
+    too_long = problems.too_long
+    if too_long is not None and too_long == (turn, compaction.summary_end(log)):
         return compaction.find_cut(log, policy)
     if not policy.is_window_required:
         return compaction.automatic_cut(log, policy, None)

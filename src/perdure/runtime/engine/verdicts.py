@@ -161,8 +161,10 @@ def start_verdict(drive: LeasedWriter, tool: Tool[..., Any]) -> Start | Defer:
     return Defer(secret_id("p"), secret_id("e"), expires_at)
 
 
-def recheck(drive: LeasedWriter, call: Call) -> Start | Defer | Reject | Refused:
-    """Return the verdict on a recorded call with the code that is here now."""
+def recheck(
+    drive: LeasedWriter, call: Call, checked: dict[str, CheckedArguments]
+) -> Start | Defer | Reject | Refused:
+    """Return the verdict on a recorded call with the code that is here now; see `judge`."""
     if call.problem == APPROVAL_MISMATCH:
         return Reject(
             "The approval was given for other arguments than those of this call; it was not run."
@@ -175,7 +177,7 @@ def recheck(drive: LeasedWriter, call: Call) -> Start | Defer | Reject | Refused
             hint="start a worker that has it, or cancel the session",
         )
     try:
-        tool.validate(call.params)
+        checked[call.id] = (tool, call.params, tool.validate(call.params))
     except Refused as error:
         return error
     return start_verdict(drive, tool)

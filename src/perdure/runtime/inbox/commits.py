@@ -16,7 +16,7 @@ from perdure.core.session.child_tasks import MAIL, TASK, ChildTask, TaskChange, 
 from perdure.core.session.naming import SessionRecord
 from perdure.runtime.records.log import as_record
 from perdure.runtime.webhooks.outbox import Outbox
-from perdure.store.base import Entry, Gone, NoStream, Put, Store, VersionMoved, Write
+from perdure.store.base import Entry, Gone, Heads, NoStream, Put, Store, VersionMoved, Write
 
 _MARK: Final = b'"background":'
 
@@ -47,7 +47,7 @@ class Commits:
 
     async def commit(
         self, writes: Sequence[Write], puts: Sequence[Put], *, reserved_until: int | None = None
-    ) -> dict[str, int]:
+    ) -> Heads:
         """Commit facts; return the new heads. Raises what the store raises for these streams.
 
         A parent that was erased gets nothing. `reserved_until` reserves the outcome of a run that

@@ -41,6 +41,7 @@ from perdure.store.base import (
     Entry,
     Gone,
     HeadMoved,
+    Lease,
     NoStream,
     Put,
     Store,
@@ -77,6 +78,7 @@ class Receipt(Struct, frozen=True):
     entry: "SessionEntry"
     seq: int | None = None
     is_new: bool = False  # this message created the session
+    lease: Lease | None = None  # for the holder that claimed it with the message
 
 
 class SessionInbox:
@@ -117,10 +119,11 @@ class SessionInbox:
             raise session_not_found(ref.session_id)
         return entry
 
-    async def send(self, ref: SessionRef, message: NewMessage) -> Receipt:
+    async def send(self, ref: SessionRef, message: NewMessage, claim: str | None = None) -> Receipt:
         """Record a message and wake the session; the same key and content again changes nothing.
 
-        Raises Conflict with KEY_REUSED or SESSION_WAITING, Corrupt if it cannot be read.
+        `claim` names the holder that will drive a session without open calls: see Write. Raises
+        Conflict with KEY_REUSED or SESSION_WAITING, Corrupt if it cannot be read.
         """
         guess = None if message.starts_run else self.cached_entry(ref)
         while True:
@@ -132,10 +135,12 @@ class SessionInbox:
                     return Receipt(entry)
             try:
                 if entry is None:
-                    return await self._create(ref, message)
+                    return await self._create(ref, message, claim)
                 if message.starts_run:
                     _check_over(entry)
-                return await self._append(entry, ref, message)
+                return await self._append(
+                    entry, ref, message, claim if entry.record.is_over else None
+                )
             except (HeadMoved, VersionMoved, Gone) as error:
                 guess = None  # another caller was faster, or it was sent before: read again
                 if entry is None:
@@ -163,7 +168,9 @@ class SessionInbox:
                 hint=f"perdure doctor {ref.session_id} --fix creates it again from its events",
             )
 
-    async def _create(self, ref: SessionRef, message: NewMessage | None) -> Receipt:
+    async def _create(
+        self, ref: SessionRef, message: NewMessage | None, claim: str | None = None
+    ) -> Receipt:
         if not ref.agents:
             raise Refused(
                 f"session {ref.session_id!r} is new, and no agent was named for it",
@@ -186,7 +193,7 @@ class SessionInbox:
             entry = SessionEntry.new(replace(record, hooks=tuple(hook_puts)), stream)
             keys = [] if message is None else message_key_puts(message.key, message.content, stream)
             kind = index.stream_kind(record.agent, record.queue)
-            write = Write(stream, records, create=kind, head=0, wake=wake)
+            write = Write(stream, records, create=kind, head=0, wake=wake, claim=claim)
             try:
                 puts = [entry.as_put, *keys, *hook_puts.values()]
                 heads = await self._store.commit([write], puts)
@@ -196,7 +203,7 @@ class SessionInbox:
             log = Log(self._store, stream)
             log.append(facts, records)
             self._cache.add(CachedSession(log, entry))
-            return Receipt(entry, heads[stream], is_new=True)
+            return Receipt(entry, heads[stream], is_new=True, lease=heads.leases.get(stream))
 
     async def _hook_puts(self, ref: SessionRef, stream: str) -> dict[str, Put]:
         """Return the put of an additional receiver, by its name. Raises Refused."""
@@ -204,7 +211,9 @@ class SessionInbox:
             return {}
         return dict([await self._outbox.hook_put(stream, ref.notify)])
 
-    async def _append(self, entry: SessionEntry, ref: SessionRef, message: NewMessage) -> Receipt:
+    async def _append(
+        self, entry: SessionEntry, ref: SessionRef, message: NewMessage, claim: str | None
+    ) -> Receipt:
         await self._verifier.verify(entry.stream)
         now, mode, hooks = self._store.now(), ref.while_waiting, entry.record.hooks
         hook_puts = await self._hook_puts(ref, entry.stream)
@@ -227,12 +236,12 @@ class SessionInbox:
             puts += closed
         facts.append(_user_event(message, task))
         records = [as_record(fact, now) for fact in facts]
-        write = Write(entry.stream, records, head=head, wake=now)
+        write = Write(entry.stream, records, head=head, wake=now, claim=claim)
         puts += message_key_puts(message.key, message.content, entry.stream)
         heads = await self._commits.commit([write], puts, reserved_until=message.reserved_until)
         settled = dict.fromkeys(put.key for put in closed)
         self._cache.apply_commit(write, facts, heads, entry=updated, pending=settled)
-        return Receipt(updated, heads[entry.stream])
+        return Receipt(updated, heads[entry.stream], lease=heads.leases.get(entry.stream))
 
     async def _settle_open_calls(
         self, entry: SessionEntry, mode: WhileWaiting, command: CancelCall

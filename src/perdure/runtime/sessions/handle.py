@@ -167,13 +167,28 @@ class Session(Generic[T_co]):
         return None
 
     async def _run(self, message: Content | None, key: str | None, by: str | None) -> Driver | None:
-        entry = self._service.cached(self._ref) if message is None else None
+        if message is not None:
+            return await self._send_and_follow(message, key, by)
+        entry = self._service.cached(self._ref)
         if entry is not None and entry.record.state == "waiting":
             # A cached entry may be stale; but if the session can be driven here, that is enough.
             drive = await self._service.runs.drive(entry)
             if drive is not None:
                 return await self._service.runs.follow(entry) if drive.is_backing_off else drive
         return await self._service.runs.follow(await self._begin(message, key, by))
+
+    async def _send_and_follow(
+        self, message: Content, key: str | None, by: str | None
+    ) -> Driver | None:
+        try:
+            new = await self._new_message(message, key, by)
+            sent = await self._service.send_and_drive(self._ref, new)
+            entry = await self._started_entry(sent.receipt)
+        except Unavailable as error:
+            raise unsaved(error) from error
+        if sent.drive is not None and sent.drive.is_parked and not sent.drive.is_backing_off:
+            return sent.drive
+        return await self._service.runs.follow(entry)
 
     async def _begin(
         self, message: Content | None, key: str | None, by: str | None
@@ -186,22 +201,28 @@ class Session(Generic[T_co]):
     async def _record_start(
         self, message: Content | None, key: str | None, by: str | None
     ) -> SessionEntry:
-        receipt = None if message is None else await self._send(message, key, by)
-        if receipt is not None and receipt.seq is not None:
+        if message is None:
+            return await self._service.runs.restart_or_wake(await self._service.get(self._ref))
+        return await self._started_entry(await self._send(message, key, by))
+
+    async def _started_entry(self, receipt: Receipt) -> SessionEntry:
+        """Return the entry of a session that a message woke; one that was sent before wakes it."""
+        if receipt.seq is not None:
             return receipt.entry
         entry = await self._service.get(self._ref)
-        if receipt is None:
-            return await self._service.runs.restart_or_wake(entry)
         await self._service.runs.wake(entry)
         return entry
 
     async def _send(self, message: Content, key: str | None, by: str | None) -> Receipt:
+        return await self.record_message(await self._new_message(message, key, by))
+
+    async def _new_message(self, message: Content, key: str | None, by: str | None) -> NewMessage:
         if key is not None:
             check_id(key, "key")
         if by is not None:
             check_id(by, "name")
         content = await self._service.store_content(message)
-        return await self.record_message(NewMessage(content, key, by, via=self._via))
+        return NewMessage(content, key, by, via=self._via)
 
     async def record_message(self, message: NewMessage) -> Receipt:
         """Record a message whose content is stored already, and wake the session."""

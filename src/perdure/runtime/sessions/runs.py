@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 from perdure.core.pending import record as pending
 from perdure.core.pending.commands import Expire
@@ -14,6 +14,7 @@ from perdure.runtime.agents.agents import Agents, ReadyAgent
 from perdure.runtime.engine.driver import Driver
 from perdure.runtime.engine.drives import Drives
 from perdure.runtime.inbox.children import ChildEntry
+from perdure.runtime.inbox.sessions import NewMessage, Receipt
 from perdure.runtime.records.entries import (
     SessionEntry,
     SessionRef,
@@ -22,9 +23,16 @@ from perdure.runtime.records.entries import (
 )
 from perdure.runtime.records.log import read_log
 from perdure.runtime.resources import Resources
-from perdure.store.base import Slice
+from perdure.store.base import Lease, Slice
 
 FOLLOW_S: Final = 0.25  # how often a session that another process drives is read
+
+
+class SentMessage(NamedTuple):
+    """A message that was recorded, and the drive that it began, at its end."""
+
+    receipt: Receipt
+    drive: Driver | None = None
 
 
 class Runs:
@@ -107,6 +115,25 @@ class Runs:
         if drive.error is not None:
             raise drive.error
         return drive if drive.is_parked and not is_old else None
+
+    async def send_and_drive(self, ref: SessionRef, message: NewMessage) -> SentMessage:
+        """Record a message, and drive the session here until it parks if nobody else does."""
+        inbox, drives = self._resources.session_inbox, self._drives
+        if not ref.agents or not drives.may_claim_by_commit(ref.agents[0]):
+            return SentMessage(await inbox.send(ref, message))
+        receipt: Receipt | None = None
+
+        async def commit(holder: str | None) -> list[Lease]:
+            nonlocal receipt
+            receipt = await inbox.send(ref, message, holder)
+            return [] if receipt.lease is None else [receipt.lease]
+
+        drive = await drives.commit_and_drive(ref.agents[0], commit)
+        if drive is not None and drive.error is not None:
+            raise drive.error
+        if receipt is None:  # the task that was to send it has ended
+            raise drives.background.end_error()
+        return SentMessage(receipt, drive)
 
     async def check_driver(self, entry: SessionEntry) -> bool:
         """Report whether a live process drives the session; a dead driver's call is recorded."""

@@ -29,7 +29,7 @@ from perdure.runtime.resources import Resources
 from perdure.runtime.sessions.background import BackgroundTasks
 from perdure.runtime.sessions.feed import EventFeed
 from perdure.runtime.sessions.pending_calls import PendingCalls
-from perdure.runtime.sessions.runs import Runs
+from perdure.runtime.sessions.runs import Runs, SentMessage
 from perdure.runtime.sessions.snapshot import Snapshots
 from perdure.runtime.tasks.service import Tasks
 from perdure.runtime.transfer.adopt import Adopted, adopt
@@ -176,6 +176,10 @@ class Service:
     async def send(self, ref: SessionRef, message: NewMessage) -> Receipt:
         """Record a message and wake the session. Raises Conflict KEY_REUSED, SESSION_WAITING."""
         return await self._inbox.send(await self._with_agent_options(ref), message)
+
+    async def send_and_drive(self, ref: SessionRef, message: NewMessage) -> SentMessage:
+        """Do the same, and drive the session here until it parks if nobody else does."""
+        return await self.runs.send_and_drive(await self._with_agent_options(ref), message)
 
     async def _with_agent_options(self, ref: SessionRef) -> SessionRef:
         """Add what the session's own agent does with messages while calls are open."""
