@@ -39,6 +39,7 @@ _LONG_MS: Final = 600_000  # age of a transaction that keeps a vacuum from remov
 # A query reads one snapshot; the setting ends with its transaction, also behind a pooler.
 _BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL search_path TO {}"
 _INDEX: Final = re.compile(r"^CREATE (?:UNIQUE )?INDEX (\w+) ON .*?;", re.MULTILINE | re.DOTALL)
+_DROPPED_INDEX: Final = re.compile(r"^DROP INDEX IF EXISTS (\w+);", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,9 +214,10 @@ def known_schema() -> int:
 
 
 def known_indexes() -> dict[str, str]:
-    """Return the indexes that the schema steps create, with their statements."""
+    """Return the indexes that the schema steps create and do not drop, with their statements."""
     matches = (match for step in known_steps() for match in _INDEX.finditer(step.sql))
-    return {match[1]: " ".join(match[0].split()) for match in matches}
+    dropped = {name for step in known_steps() for name in _DROPPED_INDEX.findall(step.sql)}
+    return {match[1]: " ".join(match[0].split()) for match in matches if match[1] not in dropped}
 
 
 async def _vitals(connection: AsyncpgConnection, now: int) -> Vitals:

@@ -12,17 +12,17 @@ SELECT coalesce(max(number), 0) FROM schema_step;
 SELECT kind, state, count(*) FROM entry GROUP BY kind, state;
 
 -- inspect_holders --
-SELECT name, until, (SELECT count(*) FROM stream s WHERE s.holder = h.name)
+SELECT name, until, (SELECT count(*) FROM lease l WHERE l.holder = h.name)
 FROM holder h ORDER BY until;
 
 -- inspect_due --
-SELECT id, kind, due, count(*) OVER () FROM stream
-WHERE holder IS NULL AND due <= $1 AND NOT gone AND kind LIKE 'session:%'
-ORDER BY due LIMIT $2;
+SELECT s.id, l.kind, l.due, count(*) OVER () FROM lease l JOIN stream s ON s.sid = l.sid
+WHERE l.holder IS NULL AND l.due <= $1 AND l.kind LIKE 'session:%'
+ORDER BY l.due LIMIT $2;
 
 -- inspect_due_kinds --
-SELECT kind, count(*) FROM stream
-WHERE holder IS NULL AND due <= $1 AND NOT gone AND kind LIKE 'session:%' GROUP BY kind;
+SELECT kind, count(*) FROM lease
+WHERE holder IS NULL AND due <= $1 AND kind LIKE 'session:%' GROUP BY kind;
 
 -- inspect_newest --
 SELECT max(at) FROM (SELECT at FROM record ORDER BY pos DESC LIMIT $1) newest;

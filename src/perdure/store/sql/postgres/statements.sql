@@ -141,21 +141,22 @@ WITH clock AS MATERIALIZED (
 )
 SELECT EXISTS (SELECT 1 FROM holder WHERE name = $1 AND until > (SELECT now FROM clock)),
        EXISTS (SELECT 1 FROM holder WHERE until <= (SELECT now FROM clock)),
-       EXISTS (SELECT 1 FROM stream
+       EXISTS (SELECT 1 FROM lease
                WHERE kind = $2 AND holder IS NULL AND due <= (SELECT now FROM clock)),
        (SELECT now FROM clock);
 
 -- claim --
--- Locks the holder's own row against a reap: claims of a removed holder could never be reaped.
+-- Locks the holder's own row against a reap: claims of a removed holder could never be reaped. The
+-- table of leases only finds the streams; whether one is free and due is decided by its locked row.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($4::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now
 ), alive AS MATERIALIZED (
     SELECT name FROM holder WHERE name = $1 AND until > (SELECT now FROM clock) FOR KEY SHARE
 ), free AS MATERIALIZED (
-    SELECT sid, due FROM stream
-    WHERE kind = $2 AND holder IS NULL AND due <= (SELECT now FROM clock)
-      AND EXISTS (SELECT 1 FROM alive)
-    ORDER BY due LIMIT $3::bigint FOR NO KEY UPDATE SKIP LOCKED
+    SELECT s.sid, s.due FROM lease l JOIN stream s ON s.sid = l.sid
+    WHERE l.kind = $2 AND l.holder IS NULL AND l.due <= (SELECT now FROM clock)
+      AND s.holder IS NULL AND s.due <= (SELECT now FROM clock) AND EXISTS (SELECT 1 FROM alive)
+    ORDER BY l.due LIMIT $3::bigint FOR NO KEY UPDATE OF s SKIP LOCKED
 ), claimed AS (
     UPDATE stream s
     SET holder = $1, epoch = s.epoch + 1, due = NULL, tries = s.tries + 1
@@ -224,8 +225,9 @@ SELECT name FROM holder WHERE name = $1 FOR UPDATE;
 -- Due now, with a back-off once drivers keep dying on the stream. Streams that are being written are
 -- left for the next reap.
 WITH held AS MATERIALIZED (
-    SELECT sid FROM stream WHERE holder = ANY ($1::text[])
-    ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+    SELECT s.sid FROM lease l JOIN stream s ON s.sid = l.sid
+    WHERE l.holder = ANY ($1::text[]) AND s.holder = ANY ($1::text[])
+    ORDER BY s.id FOR NO KEY UPDATE OF s SKIP LOCKED
 )
 UPDATE stream s
 SET holder = NULL, epoch = s.epoch + 1,
@@ -235,7 +237,9 @@ FROM held WHERE s.sid = held.sid;
 
 -- free_all_streams --
 WITH held AS MATERIALIZED (
-    SELECT sid FROM stream WHERE holder = ANY ($1::text[]) ORDER BY id FOR NO KEY UPDATE
+    SELECT s.sid FROM lease l JOIN stream s ON s.sid = l.sid
+    WHERE l.holder = ANY ($1::text[]) AND s.holder = ANY ($1::text[])
+    ORDER BY s.id FOR NO KEY UPDATE OF s
 )
 UPDATE stream s
 SET holder = NULL, epoch = s.epoch + 1,
@@ -246,7 +250,8 @@ FROM held WHERE s.sid = held.sid;
 -- free_unknown_claims --
 -- Streams of a holder whose claim got no reply: due now, and not counted as a try.
 WITH held AS MATERIALIZED (
-    SELECT sid FROM stream WHERE holder = $1 ORDER BY id FOR NO KEY UPDATE
+    SELECT s.sid FROM lease l JOIN stream s ON s.sid = l.sid
+    WHERE l.holder = $1 AND s.holder = $1 ORDER BY s.id FOR NO KEY UPDATE OF s
 )
 UPDATE stream s
 SET holder = NULL, epoch = s.epoch + 1, due = $2::bigint, tries = greatest(s.tries - 1, 0)
@@ -265,7 +270,7 @@ FROM held WHERE s.sid = held.sid;
 
 -- remove_holders --
 DELETE FROM holder h WHERE name = ANY ($1::text[])
-AND NOT EXISTS (SELECT 1 FROM stream s WHERE s.holder = h.name);
+AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.holder = h.name);
 
 -- holders_without_lock --
 -- Holders whose connection has ended; a frozen process still has its connection.
@@ -309,8 +314,8 @@ SELECT kind, state, count(*) FROM entry WHERE kind = ANY ($1::text[]) GROUP BY k
 SELECT kind, count(*) FROM entry WHERE kind = ANY ($1::text[]) AND due <= $2 GROUP BY kind;
 
 -- totals --
-SELECT (SELECT count(*) FROM stream WHERE holder IS NOT NULL),
-       (SELECT count(*) FROM stream WHERE holder IS NULL AND due IS NOT NULL AND due <= $1),
+SELECT (SELECT count(*) FROM lease WHERE holder IS NOT NULL),
+       (SELECT count(*) FROM lease WHERE holder IS NULL AND due <= $1),
        ARRAY(SELECT name FROM holder WHERE until > $1 ORDER BY name),
        (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM record_pos_seq);
 
