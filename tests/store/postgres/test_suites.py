@@ -32,6 +32,9 @@ ALONE = {
     "test_a_start_among_a_hundred_thousand_parked_sessions_is_as_one_among_a_hundred": (
         "counts the steps of SQLite's machine; test_query_plans.py looks at PostgreSQL's plans"
     ),
+    "test_pages.py": (
+        "counts the steps of SQLite's machine; test_query_plans.py looks at PostgreSQL's plans"
+    ),
     "test_exits.py": "of tools and signals that end a process; any store does",
     "test_parked_runs.py": "counts the threads, tasks and files of this process, with any store",
     "test_provider_kill_matrix.py": "of the libraries of model providers; any store does",
