@@ -276,13 +276,10 @@ def _fleet_findings(bench: FleetBenchmark) -> list[str]:
             f"cycles/s with {FLEET} workers compared with 1", fleet, single, "cycles_s", least=scale
         ),
     ]
-    for other in (LANGGRAPH, DBOS):
+    for other, least in ((LANGGRAPH, 20), (DBOS, 25)):
         other_results = bench.results.get(other.name, SliceResults())
-        findings.append(
-            _ratio(
-                f"cycles/s compared with {other.name}", single, other_results, "cycles_s", least=10
-            )
-        )
+        name = f"cycles/s with {FLEET} workers compared with {other.name}"
+        findings.append(_ratio(name, fleet, other_results, "cycles_s", least=least))
     locks = bench.locks
     findings.append(
         f"- connections waiting for a row lock: {locks.waiting} of {locks.active} active ones, "
