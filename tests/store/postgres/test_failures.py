@@ -14,9 +14,9 @@ from tests.servers.postgres import PostgresServer
 
 from perdure.store.base import Check, Fenced, Record, Unavailable, Unknown, VersionMoved, Write
 from perdure.store.postgres import writer as postgres_writer
-from perdure.store.postgres.batch import BatchWriter
 from perdure.store.postgres.connection import PooledConnection
 from perdure.store.postgres.store import PostgresStore
+from perdure.store.postgres.writer import BatchWriter
 from perdure.testing.contract.steps import claim, drive, join, make, put, record, texts
 
 _WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"

@@ -8,8 +8,8 @@ import pytest
 from tests.servers.plug import Plug, plugged
 
 from perdure.store.base import DELETE, Check, Fenced, Gone, HeadMoved, VersionMoved, Write
-from perdure.store.postgres.batch import BatchWriter
 from perdure.store.postgres.store import PostgresStore
+from perdure.store.postgres.writer import BatchWriter
 from perdure.testing.contract.steps import drive, expect_error, join, make, put, record
 
 Commit = Callable[[int], Awaitable[object]]

@@ -9,8 +9,8 @@ import pytest
 from perdure.store.base import Record, Write
 from perdure.store.judge import Commit
 from perdure.store.postgres import writer as postgres_writer
-from perdure.store.postgres.batch import BatchWriter
 from perdure.store.postgres.store import PostgresStore
+from perdure.store.postgres.writer import BatchWriter
 from perdure.testing.contract.steps import put, texts
 
 

@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any, Protocol, TypeVar
 
 from perdure.store.base import Census, Entry, Gone, NoStream, Page, Record, Slice, StreamState
-from perdure.store.postgres.batch_rows import entry_from_row
+from perdure.store.postgres.batch import entry_from_row
 from perdure.store.postgres.connection import PooledConnection
 from perdure.store.postgres.sql import pack_text, statement, unpack_text
 from perdure.store.shared.paging import check_complete, page_cursor, page_position

@@ -3,21 +3,32 @@
 Several batches may be written at once, each on its own connection, but never two that name the
 same stream. So the commits of a stream keep the order in which they were submitted, and none waits
 inside the database for another commit of this process.
+
+A batch is read, judged, and written by one statement if no row has changed since: two round trips.
+Where that cannot be, it is a transaction that locks the rows first: a row has changed between the
+two, a stream is erased, an entry is only checked, or a pooler needs a transaction for our settings.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from perdure.errors import StoreError
-from perdure.store.base import Heads, Unavailable, Unknown
+from perdure.store.base import Heads, Lease, StoreRefusal, Unavailable, Unknown
 from perdure.store.judge import Commit
-from perdure.store.postgres.batch import BatchWriter, CreatedConcurrently, Outcome, UndoClaims
-from perdure.store.postgres.connection import Connector, Pool, PooledConnection
+from perdure.store.postgres.batch import BatchRows, is_simple, load_rows, locked_names
+from perdure.store.postgres.connection import (
+    AsyncpgConnection,
+    Connector,
+    Pool,
+    PooledConnection,
+)
 from perdure.store.postgres.errors import (
     LOCKED,
+    READ_ONLY,
     ROW_STATES,
     UNDONE,
+    is_broken,
     is_database_error,
     is_retryable,
     sqlstate,
@@ -28,9 +39,106 @@ AT_ONCE = 2
 _LARGEST_BATCH = 500
 _LARGEST_BYTES = 8 * 2**20  # of data in one batch, unless a single commit has more
 _TRIES = 5
+_SIDS_AT_ONCE = 100
+_SID_CONSTRAINT = "stream_pkey"
+_DIVIDED = "22012"  # the division by zero with which `write` undoes itself
 
 Job = tuple[Commit, asyncio.Future[Heads]]
+Outcome = Heads | StoreRefusal
 Result = Heads | Exception
+UndoClaims = Callable[[Sequence[Lease]], Awaitable[None]]
+
+
+class CreatedConcurrently(Exception):
+    """Another process has created the same stream or entry meanwhile: judge again."""
+
+
+class BatchWriter:
+    """Writes batches on a connection of the caller."""
+
+    def __init__(self, connector: Connector, undo_claims: UndoClaims) -> None:
+        self._connector = connector
+        self._undo_claims = undo_claims
+        self._sids: list[int] = []  # fetched in advance; unused ones leave gaps
+
+    async def write(
+        self, connection: PooledConnection, commits: Sequence[Commit], now: int
+    ) -> list[Outcome]:
+        """Write a batch durably and return the outcome of each commit.
+
+        Raises Unknown, Unavailable if nothing was written, CreatedConcurrently, or an error of the
+        database after which the caller must roll back.
+        """
+        if not connection.needs_transaction and all(map(is_simple, commits)):
+            rows = await load_rows(connection.raw, commits, now)
+            outcomes: list[Outcome] = [rows.apply(commit, now) for commit in commits]
+            if not rows.has_changes:
+                return outcomes
+            if not rows.needs_lock and await self._write_alone(connection.raw, rows, now):
+                return outcomes
+        return await self._write_locked(connection, commits, now)
+
+    async def _write_alone(self, connection: AsyncpgConnection, rows: BatchRows, now: int) -> bool:
+        """Write the changes as one statement; returns whether all rows were as they were read."""
+        await self._set_sids(connection, rows)
+        try:
+            return await self._run_write(connection, rows, now)
+        except CreatedConcurrently:
+            return False
+        except Exception as error:
+            if is_broken(error) and sqlstate(error) != READ_ONLY:
+                connection.terminate()
+                raise await self._unknown(rows, error) from error
+            raise
+
+    async def _write_locked(
+        self, connection: PooledConnection, commits: Sequence[Commit], now: int
+    ) -> list[Outcome]:
+        await connection.begin()
+        await connection.raw.fetch(statement("lock_rows"), *locked_names(commits))
+        rows = await load_rows(connection.raw, commits, now)
+        outcomes: list[Outcome] = [rows.apply(commit, now) for commit in commits]
+        if rows.erased:
+            await connection.raw.fetch(statement("drop_streams"), rows.erased_sids())
+        await self._set_sids(connection.raw, rows)
+        if rows.has_changes and not await self._run_write(connection.raw, rows, now):
+            raise CreatedConcurrently
+        try:
+            tag = await connection.commit()
+        except Exception as error:
+            connection.raw.terminate()
+            raise await self._unknown(rows, error) from error
+        if tag != "COMMIT":  # the server reports that it has rolled back
+            raise Unavailable(f"{self._connector.address.where} rolled back a transaction")
+        return outcomes
+
+    async def _run_write(self, connection: AsyncpgConnection, rows: BatchRows, now: int) -> bool:
+        """Write the changes; False: a stream or holder has changed, and nothing was written."""
+        try:
+            is_written = await connection.fetchval(statement("write"), now, *rows.columns())
+        except Exception as error:
+            if sqlstate(error) == _DIVIDED:
+                raise CreatedConcurrently from error
+            if getattr(error, "constraint_name", None) != _SID_CONSTRAINT:
+                raise
+            self._sids.clear()  # a failover lost values of the sequence, which then came twice
+            raise CreatedConcurrently from error
+        return bool(is_written)
+
+    async def _unknown(self, rows: BatchRows, error: Exception) -> Unknown:
+        await self._undo_claims(rows.leases)
+        reason = self._connector.explain(error).message
+        text = f"it is unknown whether the commit was written: {reason}"
+        return Unknown(text, hint="read before writing again")
+
+    async def _set_sids(self, connection: AsyncpgConnection, rows: BatchRows) -> None:
+        new = rows.new_streams()
+        # Other batches may take some while this one waits for the server.
+        if len(self._sids) < len(new):
+            more = await connection.fetch(statement("next_sids"), max(len(new), _SIDS_AT_ONCE))
+            self._sids += [sid for (sid,) in more]
+        rows.set_sids(new, self._sids[: len(new)])
+        del self._sids[: len(new)]
 
 
 class PostgresWriter:
