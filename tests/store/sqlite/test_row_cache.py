@@ -3,7 +3,7 @@
 import random
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import pytest
@@ -14,6 +14,7 @@ from perdure.store.base import (
     DELETE,
     Fenced,
     HeadMoved,
+    Heads,
     Lease,
     Put,
     Record,
@@ -28,7 +29,14 @@ from perdure.store.sqlite import row_cache as sqlite_ledger
 from perdure.store.sqlite.store import SqliteStore
 from perdure.testing.contract import HandClock
 
-Ask = Callable[[Store], Any]
+
+class Ask(NamedTuple):
+    """One operation, and whether the writer takes it before the others of its batch."""
+
+    of: Callable[[Store], Any]
+    is_first: bool = False
+
+
 LINE = [Record("t", b"")]
 
 
@@ -47,7 +55,7 @@ async def in_one_batch(store: SqliteStore, database: Path, asks: list[Ask]) -> l
     outcomes: list[object] = [None] * len(asks)
 
     async def note(place: int, ask: Ask) -> None:
-        outcomes[place] = await outcome(ask(store))
+        outcomes[place] = await outcome(ask.of(store))
 
     lock = WriteLock(f"{database}.lock")
     lock.open()
@@ -76,16 +84,17 @@ class Chance:
     def _ask(self) -> Ask:
         pick = self._chance.random()
         if pick < 0.12:
-            return lambda store: store.claim("w", "session", 9)
+            return Ask(lambda store: store.claim("w", "session", 9))
         if pick < 0.16:
             ttl, join = self._chance.choice([(0, False), (9, False), (9, True), (9, True)])
-            return lambda store: store.renew("w", ttl, join=join)
+            is_heartbeat = ttl > 0 and not join
+            return Ask(lambda store: store.renew("w", ttl, join=join), is_heartbeat)
         names = self._chance.sample("abc", self._chance.choice([1, 1, 1, 2]))
         writes = [self._write(name) for name in names]
         keys = self._chance.sample("xyz", self._chance.choice([0, 0, 1, 2]))
         taking = [write.stream for write in writes if not write.erase]
         puts = [self._put(key, self._chance.choice(taking)) for key in keys if taking]
-        return lambda store: store.commit(writes, puts)
+        return Ask(lambda store: store.commit(writes, puts))
 
     def _write(self, name: str) -> Write:
         chance = self._chance
@@ -98,8 +107,8 @@ class Chance:
             release = Release(0) if head is not None and chance.random() < 0.3 else None
             create = chance.choice([None, None, "session"])
             return Write(name, lines, leases[-1], head, create, release=release)
-        wake = chance.choice([None, 0])
-        return Write(name, lines, create=chance.choice([None, "session"]), wake=wake)
+        wake, claim = chance.choice([None, 0]), chance.choice([None, "w"])
+        return Write(name, lines, create=chance.choice([None, "session"]), wake=wake, claim=claim)
 
     def _put(self, key: str, stream: str) -> Put:
         chance = self._chance
@@ -126,13 +135,16 @@ async def test_batches_of_two_stores_on_one_file_answer_as_memory_does_one_by_on
         await store.open()
     for turn in range(12):
         clock.advance(1)
-        asks = chance.asks()
+        asks = sorted(chance.asks(), key=lambda ask: not ask.is_first)
         answers = await in_one_batch(stores[turn // 3 % 2], database, asks)
-        assert answers == [await outcome(ask(reference)) for ask in asks]
-        for answer in answers:
+        expected = [await outcome(ask.of(reference)) for ask in asks]
+        assert answers == expected
+        for answer, other in zip(answers, expected, strict=True):
             if isinstance(answer, list):
                 chance.leases += answer
-            if isinstance(answer, dict):
+            if isinstance(answer, Heads) and isinstance(other, Heads):
+                assert answer.leases == other.leases
+                chance.leases += answer.leases.values()
                 chance.heads.update(answer)
         for store in stores:
             assert await everything(store) == await everything(reference)
@@ -149,8 +161,8 @@ async def test_a_key_deleted_and_put_again_in_one_batch_belongs_to_its_new_strea
     )
     gone, again = Put("k", "x", 1, "s", "", None, DELETE), Put("k", "x", 0, "t", "open", None, b"")
     asks: list[Ask] = [
-        lambda store: store.commit([Write("s")], [gone]),
-        lambda store: store.commit([Write("t")], [again]),
+        Ask(lambda store: store.commit([Write("s")], [gone])),
+        Ask(lambda store: store.commit([Write("t")], [again])),
     ]
     assert await in_one_batch(store, database, asks) == [{"s": 0}, {"t": 0}]
     entry = await store.get("k", "x")

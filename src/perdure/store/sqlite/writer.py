@@ -84,9 +84,10 @@ class SqliteWriter:
     def queue(self, job: Job) -> None:
         """Queue a job, which `wake` lets the writer take; call it in the event loop's thread.
 
-        Heartbeats are first: long commits before them could take longer than a lease.
+        Heartbeats are first: long commits before them could take longer than a lease. The first one
+        of a holder keeps its place, since no lease depends on it yet.
         """
-        if isinstance(job[0], Renew) and job[0].ttl_ms:
+        if isinstance(job[0], Renew) and job[0].ttl_ms > 0 and not job[0].join:
             self._jobs.appendleft(job)
         else:
             self._jobs.append(job)
