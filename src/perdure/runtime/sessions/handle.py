@@ -184,7 +184,7 @@ class Session(Generic[T_co]):
             new = await self._new_message(message, key, by)
             sent = await self._service.send_and_drive(self._ref, new)
             entry = await self._started_entry(sent.receipt)
-        except Unavailable as error:
+        except (Unavailable, Unknown) as error:
             raise unsaved(error) from error
         if sent.drive is not None and sent.drive.is_parked and not sent.drive.is_backing_off:
             return sent.drive
