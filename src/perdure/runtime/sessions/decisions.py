@@ -12,7 +12,7 @@ from perdure.errors import Refused
 
 MOST: Final = 100  # decisions of one request
 
-_FIELDS: Final[dict[DecisionKind, frozenset[str]]] = {
+FIELDS: Final[dict[DecisionKind, frozenset[str]]] = {  # of each kind of decision
     "approve": frozenset({"note", "remember", "allTools"}),
     "edit": frozenset({"args", "note", "remember", "allTools"}),
     "deny": frozenset({"reason", "remember", "allTools"}),
@@ -57,7 +57,7 @@ class PendingDecisionItem(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         present |= {"allTools"} if self.all_tools else set()
         if self.decision == "respond" and "output" not in present:
             raise _invalid(self, "'respond' needs output", _RESPOND_HINT)
-        if wrong := sorted(present - _FIELDS[self.decision]):
+        if wrong := sorted(present - FIELDS[self.decision]):
             raise _invalid(self, f"{self.decision!r} does not take {wrong[0]}")
 
 

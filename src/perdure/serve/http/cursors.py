@@ -1,7 +1,7 @@
 """Cursors of lists: opaque to clients, and refused if they are malformed."""
 
 import re
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import Query
 
@@ -9,14 +9,17 @@ from perdure.errors import Refused
 
 _CURSOR: Final = r"^[0-9]{1,15}(?:\.(?:[0-9a-f]{2}){0,2500}){2}$"
 
-Cursor = Annotated[
-    str | None,
-    Query(
+
+def query_cursor(pattern: str) -> Any:
+    """Return the query parameter of a list whose cursors have this pattern."""
+    return Query(
         max_length=10_100,
         description="The `next` of the previous page.",
-        json_schema_extra={"pattern": _CURSOR},
-    ),
-]
+        json_schema_extra={"pattern": pattern},
+    )
+
+
+Cursor = Annotated[str | None, query_cursor(_CURSOR)]
 PagePosition = tuple[int, str, str]
 
 

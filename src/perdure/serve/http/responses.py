@@ -68,7 +68,12 @@ def _response(description: str, schema: Schema) -> dict[str, Any]:
 
 def request_body(body_type: Any, *, optional: bool = False) -> dict[str, Any]:
     """Return the `openapi_extra=` of a route that decodes its body as this type."""
-    content = {"application/json": {"schema": json_schema(body_type)}}
+    return body_extra(json_schema(body_type), optional=optional)
+
+
+def body_extra(schema: Mapping[str, Any], *, optional: bool = False) -> dict[str, Any]:
+    """Return the `openapi_extra=` of a route whose body has this schema."""
+    content = {"application/json": {"schema": schema}}
     return {"requestBody": {"content": content, "required": not optional}}
 
 

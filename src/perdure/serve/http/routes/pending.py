@@ -8,21 +8,28 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import APIRouter, Depends, Query, Response
 from msgspec import Meta, Struct, field
 
-from perdure.core.literals import CallKind, PendingStatus
+from perdure.core.literals import CallKind, DecisionKind, PendingStatus
 from perdure.core.pending.commands import Approve, CancelCall, Command, Deny, Respond
 from perdure.core.roles import Permit
-from perdure.runtime.sessions.decisions import MOST, PendingDecisionItem, decision_commands
+from perdure.runtime.sessions.decisions import (
+    FIELDS,
+    MOST,
+    PendingDecisionItem,
+    decision_commands,
+)
 from perdure.runtime.sessions.pending_pages import Age, PagePosition, PendingFilter
-from perdure.serve.http.cursors import Cursor, bad_cursor, decode_cursor, encode_cursor
+from perdure.serve.http.cursors import bad_cursor, decode_cursor, encode_cursor, query_cursor
 from perdure.serve.http.dependencies import Decides, Id, Operates, ReadsToolCalls, RequestScope
 from perdure.serve.http.responses import (
+    body_extra,
     json_response,
+    json_schema,
     object_schema,
     page_schema,
     request_body,
     responses,
 )
-from perdure.serve.http.schemas import BOOLEAN, DECIDED, PENDING, By, Wait
+from perdure.serve.http.schemas import BOOLEAN, DECIDED, PENDING, By, IdText, Wait
 from perdure.serve.http.settlement import (
     call_json,
     may_read,
@@ -36,7 +43,11 @@ router = APIRouter(tags=["pending calls"])
 Status = Literal[PendingStatus, "all"]
 Name = Annotated[str, Query(max_length=200)]
 
-_NUMBER: Final = re.compile(r"-?[0-9]{1,20}")
+# The number of all calls; the keys of the block; instant, part and id of the last call.
+_TEXT: Final = r"(?:(?!0a)[0-9a-f]{2}){0,1200}"  # hexadecimal, without a line break
+_LAST: Final = rf"(?:2d)?(?:3[0-9]){{1,15}}0a{_TEXT}0a{_TEXT}"
+_CURSOR: Final = rf"^[0-9]{{1,15}}\.{_TEXT}0a{_TEXT}\.{_LAST}$"
+PendingCursor = Annotated[str | None, query_cursor(_CURSOR)]
 _LIST_RESPONSES: Final = responses({200: page_schema("pending", PENDING, "count")}, 404)
 _GET_RESPONSES: Final = responses({200: PENDING}, 404)
 _DECISION_RESPONSES: Final = responses({200: DECIDED, 202: DECIDED}, 404, 409)
@@ -91,6 +102,23 @@ class DecisionsBody(Struct, forbid_unknown_fields=True):
     by: By | None = None
 
 
+def _decisions_schema() -> dict[str, Any]:
+    """Return the schema of several decisions, in which each kind has only its own fields."""
+    schema = json_schema(DecisionsBody)
+    fields: dict[str, Any] = schema["properties"]["decisions"]["items"]["properties"]
+    needed: dict[DecisionKind, tuple[str, ...]] = {"edit": ("args",), "respond": ("output",)}
+    kinds = []
+    for kind, names in FIELDS.items():
+        own = {"pendingID": json_schema(IdText), **{name: fields[name] for name in sorted(names)}}
+        if kind == "edit":
+            own["args"] = {"type": "object", "minProperties": 1}
+        required = ("pendingID", "decision", *needed.get(kind, ()))
+        item = object_schema(required, **own, decision={"const": kind})
+        kinds.append({**item, "additionalProperties": False})
+    schema["properties"]["decisions"]["items"] = {"oneOf": kinds}
+    return schema
+
+
 @dataclass(frozen=True, slots=True)
 class PendingQuery:
     """Filter of a list of calls; without a status it lists the open ones."""
@@ -107,7 +135,7 @@ async def list_pending(
     scope: ReadsToolCalls,
     query: Annotated[PendingQuery, Depends()],
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    cursor: Cursor = None,
+    cursor: PendingCursor = None,
 ) -> Response:
     """List pending calls, oldest first; `count` is the number of all calls that matched at first.
 
@@ -123,9 +151,9 @@ async def list_pending(
     )
     count, position = decode_position(cursor)
     calls = scope.service.calls
-    if count is None:
-        count = await calls.count(pending_filter)
     records, following = await calls.page(pending_filter, position, limit)
+    if count is None:  # a list of one page is counted without calls that cannot be read
+        count = len(records) if following is None else await calls.count(pending_filter)
     next_cursor = None if following is None else encode_position(count, following)
     page = [call_json(scope, record) for record in records]
     return json_response({"pending": page, "count": count, "next": next_cursor})
@@ -140,13 +168,13 @@ def encode_position(count: int, position: PagePosition) -> str:
 
 def decode_position(cursor: str | None) -> tuple[int | None, PagePosition]:
     """Return the number of all calls, None if they are not counted yet, and the position."""
+    if cursor is not None and re.fullmatch(_CURSOR, cursor) is None:
+        raise bad_cursor()
     decoded = decode_cursor(cursor)
     if decoded is None:
         return None, PagePosition()
     count, block, age = decoded
     keys, parts = block.split("\n"), age.split("\n")
-    if len(keys) != 2 or len(parts) != 3 or _NUMBER.fullmatch(parts[0]) is None:
-        raise bad_cursor()
     last = Age(int(parts[0]), parts[1], parts[2])
     return count, PagePosition(keys[0] or None, keys[1] or None, last)
 
@@ -218,7 +246,9 @@ async def respond_to_call(scope: Decides, pending_id: Id) -> Response:
 
 
 @router.post(
-    "/decisions", responses=_DECISIONS_RESPONSES, openapi_extra=request_body(DecisionsBody)
+    "/decisions",
+    responses=_DECISIONS_RESPONSES,
+    openapi_extra=body_extra(_decisions_schema()),
 )
 async def decide_calls(scope: Decides) -> Response:
     """Decide about several calls in one commit: all decisions are recorded, or none."""
