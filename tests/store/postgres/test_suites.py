@@ -25,9 +25,7 @@ ALONE = {
     "test_without_anything_but_plain_sql_they_are_taken_over_after_a_short_lease": (
         "of a pooler; SQLite has no server"
     ),
-    "test_linear.py::test_a_turn_costs_as_much_in_a_long_session_as_in_a_short_one": (
-        "measures SQLite's file, byte by byte"
-    ),
+    "test_linear.py": "measures SQLite's file, byte by byte",
     "test_parked.py::"
     "test_a_start_among_a_hundred_thousand_parked_sessions_is_as_one_among_a_hundred": (
         "counts the steps of SQLite's machine; test_query_plans.py looks at PostgreSQL's plans"
