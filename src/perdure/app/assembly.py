@@ -29,8 +29,8 @@ def assemble_resources(store: Store, options: RuntimeOptions) -> Resources:
         warning_share=options.warning_share,
     )
     cache = SessionCache()
-    verifier = LogVerifier(store, cache)
-    commits = Commits(store, outbox)
+    commits = Commits(store, outbox, cache)
+    verifier = LogVerifier(store, cache, commits.commit)
     session_inbox = SessionInbox(store, outbox, commits, cache, verifier)
     return Resources(
         store,

@@ -40,7 +40,7 @@ from perdure.core.pending.settlement import (
 )
 from perdure.core.session.calls import Call, CallStatus
 from perdure.core.session.child_tasks import ChildMail, notification_text
-from perdure.core.session.children import BACKGROUND_AUTHOR, Child
+from perdure.core.session.children import BACKGROUND_AUTHOR
 from perdure.core.session.state import CORRECTION_AUTHOR, State
 
 
@@ -350,20 +350,9 @@ def settle_child_calls(state: State, settlements: Sequence[tuple[Call, str]], no
     for call, text in settlements:
         if call.pending_id is not None:
             builder.settle_pending(call, call.pending_id, Verb.RESULT)
-        mail = (call.mail,) if call.mail in state.children.mail else ()
-        builder.add_result(call, text, mail=tuple([item for item in mail if item]))
-    return builder.draft
-
-
-def end_lost_children(state: State, children: Sequence[Child], now: int) -> Draft:
-    """Record the end of background agents whose sessions do not exist any more."""
-    builder = draft_builder(state, now)
-    for child in children:
-        builder.add(
-            events.DelegationComplete(
-                task_id=child.task_id, status="cancelled", number=child.number, quiet=True
-            )
-        )
+        # Two calls may wait for the same outcome, which is delivered once.
+        is_open = call.mail in state.children.mail and call.mail not in builder.draft.taken_mail
+        builder.add_result(call, text, mail=(call.mail,) if call.mail and is_open else ())
     return builder.draft
 
 

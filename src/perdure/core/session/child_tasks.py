@@ -16,7 +16,7 @@ from perdure.core.log import events
 from perdure.core.session.children import ACTIVE, BACKGROUND_AUTHOR, Child, TaskStatus, mail_id
 from perdure.core.session.naming import SessionRecord, session_key, session_stream
 from perdure.core.text import NO_OUTPUT
-from perdure.errors import Corrupt
+from perdure.errors import Conflict, Corrupt, NotFound
 
 TASK: Final = "child"  # kinds of entries
 MAIL: Final = "mail"
@@ -147,9 +147,11 @@ def follow_session(
     `session` is the child's record after the commit, `facts` are the events of the commit.
     """
     is_new_run = session.task_id is not None and session.task_id != task.run
-    if is_new_run and not session.is_over:
-        return _started(task, session, facts, now)
-    if is_new_run or not session.is_over or not task.is_active:
+    if not session.is_over:
+        # A run that was given up on, because its log could not be read, may continue after all.
+        is_start = is_new_run or not task.is_active
+        return _started(task, session, facts, now) if is_start else None
+    if is_new_run or not task.is_active:
         return None
     return _ended(task, session, facts, now)
 
@@ -191,20 +193,23 @@ def _ended(
         quiet=is_quiet,
         reserved_until=None if is_quiet else task.reserved_until,
     )
-    return TaskChange(after, fact, None if is_quiet else _mail(after, facts, cancelled))
+    error = None if after.status == "completed" else _error_text(after, session, facts)
+    return TaskChange(after, fact, None if is_quiet else _mail(after, facts, error))
 
 
-def _mail(
-    task: ChildTask, facts: list[events.Event], cancelled: events.Cancelled | None
-) -> ChildMail:
+def _error_text(task: ChildTask, session: SessionRecord, facts: list[events.Event]) -> str:
+    for fact in facts:
+        if isinstance(fact, events.AgentError):
+            return f"Task {task.id} failed: {fact.error}"
+        if isinstance(fact, events.Cancelled) and fact.reason:
+            return f"Task {task.id} was cancelled: {fact.reason}"
+    if task.status == "cancelled":
+        return f"Task {task.id} was cancelled"
+    return f"Task {task.id} failed: {session.problem_text or 'its log does not say why'}"
+
+
+def _mail(task: ChildTask, facts: list[events.Event], error: str | None) -> ChildMail:
     completed = next((f for f in facts if isinstance(f, events.AgentComplete)), None)
-    failed = next((f for f in facts if isinstance(f, events.AgentError)), None)
-    error = None
-    if failed is not None:
-        error = f"Task {task.id} failed: {failed.error}"
-    elif completed is None:
-        reason = "" if cancelled is None or not cancelled.reason else f": {cancelled.reason}"
-        error = f"Task {task.id} was cancelled{reason}"
     return ChildMail(
         id=task.mail_id,
         task_id=task.id,
@@ -215,6 +220,36 @@ def _mail(
         resume_count=task.resume_count,
         output=UNSET if completed is None else completed.output,
         error=error,
+    )
+
+
+def check_resumable(task: ChildTask) -> None:
+    """Raise NotFound or Conflict unless a follow-up may be sent to a task."""
+    if task.is_cleared:
+        raise task_not_found(task.id, "deleted" if task.is_deleted else "cleared")
+    if task.status == "resumed":
+        raise Conflict(
+            "Task is currently being resumed. Wait for completion before sending another message.",
+            code="BEING_RESUMED",
+            hint=f"perdure tasks output {task.id} --block",
+            details={"task_id": task.id, "status": task.status},
+        )
+    if task.status != "completed":
+        raise Conflict(
+            f"Cannot resume task: status is '{task.status}'. Only completed tasks can be resumed.",
+            code="NOT_COMPLETED",
+            hint=f"perdure tasks show {task.id}",
+            details={"task_id": task.id, "status": task.status},
+        )
+
+
+def task_not_found(task_id: str, reason: str = "unknown") -> NotFound:
+    """Return the error for a task that does not exist, or that the caller may not see."""
+    return NotFound(
+        f"Task not found: {task_id}",
+        code="TASK_NOT_FOUND",
+        hint="perdure tasks list",
+        details={"reason": reason},
     )
 
 

@@ -189,11 +189,12 @@ def _listed(task: ChildTask) -> Mapping[str, Any]:
 
 # --- effects of a drive ----------------------------------------------------------------------
 
-ChildEffect = effects.DeliverMail | effects.SettleChildCalls | effects.CancelChildren
+MailEffect = effects.DeliverMail | effects.SettleChildCalls
+ChildEffect = MailEffect | effects.CancelChildren
 
 
-async def draft_child_effect(drive: LeasedWriter, effect: ChildEffect, now: int) -> Draft | None:
-    """Return what is written for an effect; None if nothing is left to write."""
+async def draft_child_effect(drive: LeasedWriter, effect: MailEffect, now: int) -> Draft | None:
+    """Return what is written for an effect; None if the mail was taken since."""
     state = drive.log.state
     match effect:
         case effects.DeliverMail():
@@ -203,10 +204,6 @@ async def draft_child_effect(drive: LeasedWriter, effect: ChildEffect, now: int)
         case effects.SettleChildCalls():
             texts = [(call, await _answer(drive, call)) for call in effect.calls]
             return turns.settle_child_calls(state, texts, now)
-        case effects.CancelChildren():
-            # A child whose session is gone cannot report its own end.
-            lost = [child for child in effect.children if child.task_id in state.children.active]
-            return turns.end_lost_children(state, lost, now) if lost else None
 
 
 def _tenant(drive: LeasedWriter) -> str:
@@ -259,10 +256,7 @@ async def _answer_without_mail(drive: LeasedWriter, task_id: str) -> dict[str, o
 
 async def cancel_children(drive: LeasedWriter, children: Sequence[Child]) -> None:
     """Cancel the background agents of a cancelled run; each writes its end to the parent's log."""
-    inbox = drive.resources.session_inbox
+    inbox, stream = drive.resources.child_inbox, drive.lease.stream
     for child in children:
-        ref = SessionRef(_tenant(drive), child.session_id)
-        try:
-            await inbox.cancel(ref, BACKGROUND_AUTHOR, CANCELLED_REASON, "worker")
-        except NotFound:
-            continue
+        task = rebuilt_task(child, drive.entry.record, 0, 0)
+        await inbox.end_child(task, stream, BACKGROUND_AUTHOR, CANCELLED_REASON, "worker")

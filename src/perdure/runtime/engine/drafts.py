@@ -1,5 +1,6 @@
 """Drafts of a drive: the events and entries to commit for an effect or an outcome."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import assert_never
 
@@ -128,9 +129,16 @@ def _draft_failure(state: State, effect: effects.FailRun, now: int) -> Draft:
 
 
 def draft_outcome(
-    drive: LeasedWriter, outcome: Outcome, problems: SummaryProblems, now: int
+    drive: LeasedWriter,
+    outcome: Outcome,
+    problems: SummaryProblems,
+    now: int,
+    taken_mail: Collection[str] = (),
 ) -> Draft | None:
-    """Return the draft of an outcome; None if the log has no use for it any more."""
+    """Return the draft of an outcome; None if the log has no use for it any more.
+
+    `taken_mail` is delivered by an outcome that is recorded with this one.
+    """
     if not isinstance(outcome, ToolReturned | StartReturned | ToolAsked):
         # An outcome that is not current belongs to an earlier turn or run.
         is_current = _is_current(drive.log.state, outcome)
@@ -141,6 +149,7 @@ def draft_outcome(
         return None  # recorded already, or cancelled
     match outcome:
         case ToolReturned(content=content, is_error=is_error, mail=mail):
+            mail = tuple([item for item in mail if item not in taken_mail])
             return turns.record_outcome(state, call, content, is_error=is_error, now=now, mail=mail)
         case StartReturned():
             progress = outcome.progress

@@ -334,7 +334,8 @@ class Driver(LeasedWriter):
         self._planned = None
         now, draft = self.resources.store.now(), None
         for outcome in outcomes:
-            next_draft = draft_outcome(self, outcome, self._summary_problems, now)
+            taken = () if draft is None else draft.taken_mail
+            next_draft = draft_outcome(self, outcome, self._summary_problems, now, taken)
             if draft is None or next_draft is None:
                 draft = draft or next_draft
             else:
@@ -388,9 +389,13 @@ class Driver(LeasedWriter):
         """Deliver mail of background agents, or cancel them with their parent's run."""
         if isinstance(effect, effects.CancelChildren):
             await cancel_children(self, effect.children)
-            await self.catch_up()
-        draft = await draft_child_effect(self, effect, self.resources.store.now())
-        return False if draft is None else await self._decide(draft)
+            draft = None
+        else:
+            draft = await draft_child_effect(self, effect, self.resources.store.now())
+        if draft is not None:
+            return await self._decide(draft)
+        await self.catch_up()  # other writers have recorded it
+        return False
 
     # --- effects ------------------------------------------------------------------------------
 

@@ -12,14 +12,23 @@ from msgspec.structs import replace
 from perdure.core.log import events
 from perdure.core.session import child_tasks
 from perdure.core.session import naming as index
-from perdure.core.session.child_tasks import CLEARED, MAIL, TASK, ChildMail, ChildTask
-from perdure.core.session.children import BACKGROUND_AUTHOR
+from perdure.core.session.child_tasks import (
+    CLEARED,
+    MAIL,
+    TASK,
+    ChildMail,
+    ChildMove,
+    ChildTask,
+    check_resumable,
+    task_not_found,
+)
+from perdure.core.session.children import BACKGROUND_AUTHOR, mail_id
 from perdure.core.session.naming import SessionRecord
 from perdure.errors import Conflict, NotFound, Refused
 from perdure.runtime.ids import hashed_id, new_id, secret_id
 from perdure.runtime.inbox.commits import Commits, task_put
 from perdure.runtime.inbox.message_keys import entry_key
-from perdure.runtime.inbox.sessions import NewMessage, SessionInbox, being_resumed, message_title
+from perdure.runtime.inbox.sessions import NewMessage, SessionInbox, message_title
 from perdure.runtime.records.cache import SessionCache
 from perdure.runtime.records.entries import SessionEntry, SessionRef, all_readable
 from perdure.runtime.records.log import as_record
@@ -64,16 +73,6 @@ class ChildEntry(Struct, frozen=True):
     def decode(cls, entry: Entry) -> "ChildEntry":
         """Decode an index entry. Raises Corrupt."""
         return cls(entry, child_tasks.decode_task(entry.data))
-
-
-def task_not_found(task_id: str, reason: str = "unknown") -> NotFound:
-    """Return the error for a task that does not exist, or that the caller may not see."""
-    return NotFound(
-        f"Task not found: {task_id}",
-        code="TASK_NOT_FOUND",
-        hint="perdure tasks list",
-        details={"reason": reason},
-    )
 
 
 class ChildInbox:
@@ -140,8 +139,8 @@ class ChildInbox:
 
         The same key again returns the task that exists. Raises Conflict, NotFound.
         """
+        task = _new_task(tenant, parent, request, self._store.now())
         while True:
-            task = _new_task(tenant, parent, request, self._store.now())
             if parent is not None and request.run is not None:
                 parent = await self._current_parent(parent, request.run)
             try:
@@ -211,11 +210,11 @@ class ChildInbox:
         task = child.task
         ref = SessionRef(task.tenant, task.session_id)
         if message.key is None or not await self._was_sent(task, message.key):
-            _check_resumable(task)
+            check_resumable(task)
             if await self._store.get("session", ref.key) is None:
                 raise session_expired()
             try:
-                await self._sessions.send(ref, replace(message, starts_run=True))
+                await self._sessions.send(ref, replace(message, is_follow_up=True))
             except (NotFound, Refused) as error:
                 raise session_expired() if error.code in _GONE else error from error
         entry = await self._store.get(TASK, task.key)
@@ -244,7 +243,8 @@ class ChildInbox:
             return False
         entry, now = undelivered[0], self._store.now()
         fact = events.MailTaken(mail=(mail,), by=by)
-        write = Write(entry.stream, [as_record(fact, now)])
+        # A parent that waits for the end of the reservation has nothing to wait for any more.
+        write = Write(entry.stream, [as_record(fact, now)], wake=now)
         try:
             heads = await self._store.commit([write], [taken_put(entry)])
         except (VersionMoved, Gone, NoStream):
@@ -267,15 +267,34 @@ class ChildInbox:
                 hint=f"perdure tasks show {task.id}",
                 details={"task_id": task.id, "status": task.status},
             )
-        await self.end_child(task, by, reason, via)
+        await self.end_child(task, child.entry.stream, by, reason, via)
         return (await self.find(task.tenant, task.id)).task
 
     async def end_child(
-        self, task: ChildTask, by: str | None, reason: str | None, via: str = "python"
+        self, task: ChildTask, stream: str, by: str | None, reason: str | None, via: str = "python"
     ) -> None:
-        """Cancel the run of a child, if there is one."""
-        with suppress(NotFound):
-            await self._sessions.cancel(SessionRef(task.tenant, task.session_id), by, reason, via)
+        """Cancel the run of a task of the session with that stream, if there is one."""
+        ref = SessionRef(task.tenant, task.session_id)
+        try:
+            await self._sessions.cancel(ref, by, reason, via)
+        except NotFound:
+            await self._end_lost(task, stream)
+
+    async def _end_lost(self, task: ChildTask, stream: str) -> None:
+        """Record the end of a task whose session is gone and cannot record it itself."""
+        fact = events.DelegationComplete(
+            task_id=task.id, status="cancelled", number=task.number, quiet=True
+        )
+        while True:
+            now, entry = self._store.now(), await self._store.get(TASK, task.key)
+            puts = []
+            if entry is not None:
+                after = ChildEntry.decode(entry).task.moved(ChildMove.CANCEL, updated_at=now)
+                puts.append(task_put(after, entry.version, stream))
+            with suppress(VersionMoved):
+                write = Write(stream, [as_record(fact, now)])
+                self._notify(await self._store.commit([write], puts))
+                return
 
     async def clear(self, stream: str, by: str | None = None) -> list[ChildTask]:
         """Cancel the active tasks of a session and remove all of them from its list."""
@@ -283,8 +302,6 @@ class ChildInbox:
         async for item in self.tasks_of(stream):
             if item.task.is_cleared:
                 continue
-            if item.task.is_active:
-                await self.end_child(item.task, BACKGROUND_AUTHOR, CANCELLED_REASON, "python")
             if (task := await self._clear(item.task, stream, by)) is not None:
                 cleared.append(task)
         return cleared
@@ -303,10 +320,11 @@ class ChildInbox:
             if entry is None or (entry.state == CLEARED and not is_deleted):
                 return None
             current = ChildEntry.decode(entry).task
+            if current.is_active:
+                await self.end_child(current, stream, BACKGROUND_AUTHOR, CANCELLED_REASON)
+                continue
             after = replace(current, is_cleared=True, is_deleted=is_deleted)
-            puts = [task_put(after, entry.version, stream)]
-            if (mail := await self.mail(task.tenant, after.mail_id)) is not None:
-                puts.append(taken_put(mail[0]))
+            puts = [task_put(after, entry.version, stream), *await self._open_mail(after)]
             fact = events.DelegationCleared(task_ids=(task.id,), by=by)
             records = [] if after.parent is None else [as_record(fact, self._store.now())]
             try:
@@ -314,6 +332,12 @@ class ChildInbox:
             except VersionMoved:
                 continue
             return after
+
+    async def _open_mail(self, task: ChildTask) -> list[Put]:
+        """Return the puts that take all mail of a task."""
+        ids = [mail_id(task.id, number) for number in range(1, task.number + 1)]
+        items = [await self.mail(task.tenant, mail) for mail in ids]
+        return [taken_put(item[0]) for item in items if item is not None]
 
 
 _GONE: Final = frozenset({"SESSION_NOT_FOUND", "AGENT_NEEDED"})
@@ -334,18 +358,6 @@ def session_expired() -> NotFound:
         code="SESSION_EXPIRED",
         hint="start a new background_task",
     )
-
-
-def _check_resumable(task: ChildTask) -> None:
-    if task.status == "resumed":
-        raise being_resumed()
-    if task.status != "completed":
-        raise Conflict(
-            f"Cannot resume task: status is '{task.status}'. Only completed tasks can be resumed.",
-            code="NOT_COMPLETED",
-            hint=f"perdure tasks show {task.id}",
-            details={"task_id": task.id, "status": task.status},
-        )
 
 
 def _new_task(tenant: str, parent: SessionEntry | None, request: Launch, now: int) -> ChildTask:

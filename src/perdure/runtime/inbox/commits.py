@@ -12,8 +12,16 @@ from msgspec import Struct, field
 from perdure.core.log import codec
 from perdure.core.session import child_tasks
 from perdure.core.session import naming as index
-from perdure.core.session.child_tasks import MAIL, TASK, ChildTask, TaskChange, follow_session
+from perdure.core.session.child_tasks import (
+    MAIL,
+    TASK,
+    ChildTask,
+    TaskChange,
+    check_resumable,
+    follow_session,
+)
 from perdure.core.session.naming import SessionRecord
+from perdure.runtime.records.cache import SessionCache
 from perdure.runtime.records.log import as_record
 from perdure.runtime.webhooks.outbox import Outbox
 from perdure.store.base import Entry, Gone, Heads, NoStream, Put, Store, VersionMoved, Write
@@ -38,46 +46,66 @@ class _ParentPart(Struct):
         )
 
 
+class FollowUp(Struct, frozen=True):
+    """A message to a background task that must have completed when it is committed."""
+
+    reserved_until: int | None = None  # its outcome is for a caller that waits until then
+
+
 class Commits:
     """Commits facts of sessions to the store."""
 
-    def __init__(self, store: Store, outbox: Outbox) -> None:
+    def __init__(self, store: Store, outbox: Outbox, cache: SessionCache) -> None:
         self._store = store
         self._outbox = outbox
+        self._cache = cache
 
     async def commit(
-        self, writes: Sequence[Write], puts: Sequence[Put], *, reserved_until: int | None = None
+        self, writes: Sequence[Write], puts: Sequence[Put], follow_up: FollowUp | None = None
     ) -> Heads:
         """Commit facts; return the new heads. Raises what the store raises for these streams.
 
-        A parent that was erased gets nothing. `reserved_until` reserves the outcome of a run that
-        starts here for a caller that waits for it.
+        A parent that was erased gets nothing. Raises Conflict or NotFound if a follow-up comes to
+        a task that has not completed.
         """
-        children = [record for put in puts if (record := _child_record(put)) is not None]
+        children = [child for put in puts if (child := _child(put)) is not None]
         if not children:
             return await self._store.commit(*self._outbox.with_deliveries(writes, puts))
         gone: set[str] = set()
         while True:
             part = _ParentPart()
-            for record in children:
-                await self._add_parent(part, record, writes, reserved_until, gone)
-            all_writes, all_puts = [*writes, *part.writes], [*puts, *part.puts]
-            try:
-                return await self._store.commit(*self._outbox.with_deliveries(all_writes, all_puts))
-            except VersionMoved as error:
-                if not part.has_put(error.entry):
-                    raise
-            except (Gone, NoStream) as error:
-                if error.stream not in part.parents:
-                    raise
-                gone.add(error.stream)
+            for stream, record in children:
+                write = next(write for write in writes if write.stream == stream)
+                await self._add_parent(part, record, write, follow_up, gone)
+            heads = await self._try_commit([*writes, *part.writes], [*puts, *part.puts], part, gone)
+            if heads is not None:
+                return heads
+
+    async def _try_commit(
+        self, writes: Sequence[Write], puts: Sequence[Put], part: _ParentPart, gone: set[str]
+    ) -> Heads | None:
+        """Commit; return None if a parent was refused, which is `gone` or has changed."""
+        try:
+            heads = await self._store.commit(*self._outbox.with_deliveries(writes, puts))
+        except VersionMoved as error:
+            if not part.has_put(error.entry):
+                raise
+            return None
+        except (Gone, NoStream) as error:
+            if error.stream not in part.parents:
+                raise
+            gone.add(error.stream)
+            return None
+        for parent in part.parents:
+            self._cache.notify(parent, heads[parent])
+        return heads
 
     async def _add_parent(
         self,
         part: _ParentPart,
         record: SessionRecord,
-        writes: Sequence[Write],
-        reserved_until: int | None,
+        write: Write,
+        follow_up: FollowUp | None,
         gone: set[str],
     ) -> None:
         key = child_tasks.task_key(record.tenant, record.background or "")
@@ -85,22 +113,21 @@ class Commits:
         if entry is None or entry.stream in gone:
             return  # its parent was erased
         task = child_tasks.decode_task(entry.data)
-        write = next((w for w in writes if w.stream == task.stream), None)
-        if write is None:
-            return
+        if follow_up is not None:
+            check_resumable(task)
         facts = [codec.decode(stored.type, stored.data) for stored in write.records]
         now = self._store.now()
         change = follow_session(task, record, facts, now)
         if change is not None:
-            _add_change(part, entry, change, reserved_until, now)
+            _add_change(part, entry, change, follow_up, now)
 
 
 def _add_change(
-    part: _ParentPart, entry: Entry, change: TaskChange, reserved_until: int | None, now: int
+    part: _ParentPart, entry: Entry, change: TaskChange, follow_up: FollowUp | None, now: int
 ) -> None:
     task = change.task
-    if task.is_active:
-        task = child_tasks.reserved(task, reserved_until)
+    if task.is_active and follow_up is not None:
+        task = child_tasks.reserved(task, follow_up.reserved_until)
     part.puts.append(task_put(task, entry.version, entry.stream))
     if task.parent is None:
         return  # its entry belongs to its own stream, and nobody is notified
@@ -116,9 +143,9 @@ def task_put(task: ChildTask, expect: int, stream: str) -> Put:
     return Put(TASK, task.key, expect, stream, task.entry_state, None, child_tasks.encode(task))
 
 
-def _child_record(put: Put) -> SessionRecord | None:
-    """Return the session record of a put, if the session is a background agent."""
+def _child(put: Put) -> tuple[str, SessionRecord] | None:
+    """Return the stream and the session record of a put, if it is of a background agent."""
     if put.kind != "session" or not isinstance(put.data, bytes) or _MARK not in put.data:
         return None
     record = index.decode(put.data)
-    return None if record.background is None else record
+    return None if record.background is None else (put.stream, record)

@@ -21,7 +21,7 @@ from perdure.core.session import naming as index
 from perdure.core.session.naming import SessionRecord
 from perdure.errors import Conflict, Corrupt, PerdureError, Refused
 from perdure.runtime.ids import new_id
-from perdure.runtime.inbox.commits import Commits
+from perdure.runtime.inbox.commits import Commits, FollowUp
 from perdure.runtime.inbox.message_keys import check_same, entry_key, message_key_puts
 from perdure.runtime.records.cache import CachedSession, SessionCache
 from perdure.runtime.records.content import check_json
@@ -63,7 +63,7 @@ class NewMessage(Struct, frozen=True):
     by: str | None = None
     redact: bool = False  # it holds redacted arguments
     via: str = "python"  # the channel that it came through
-    starts_run: bool = False  # refused if a run of the session has not ended
+    is_follow_up: bool = False  # to a background task, which must have completed
     reserved_until: int | None = None  # its outcome is for a caller that waits until then
 
     @property
@@ -125,7 +125,7 @@ class SessionInbox:
         `claim` names the holder that will drive a session without open calls: see Write. Raises
         Conflict with KEY_REUSED or SESSION_WAITING, Corrupt if it cannot be read.
         """
-        guess = None if message.starts_run else self.cached_entry(ref)
+        guess = None if message.is_follow_up else self.cached_entry(ref)
         while True:
             entry = guess or await self.find(ref)
             if guess is None and entry is not None and message.key is not None:
@@ -136,8 +136,6 @@ class SessionInbox:
             try:
                 if entry is None:
                     return await self._create(ref, message, claim)
-                if message.starts_run:
-                    _check_over(entry)
                 return await self._append(
                     entry, ref, message, claim if entry.record.is_over else None
                 )
@@ -238,7 +236,8 @@ class SessionInbox:
         records = [as_record(fact, now) for fact in facts]
         write = Write(entry.stream, records, head=head, wake=now, claim=claim)
         puts += message_key_puts(message.key, message.content, entry.stream)
-        heads = await self._commits.commit([write], puts, reserved_until=message.reserved_until)
+        follow_up = FollowUp(message.reserved_until) if message.is_follow_up else None
+        heads = await self._commits.commit([write], puts, follow_up)
         settled = dict.fromkeys(put.key for put in closed)
         self._cache.apply_commit(write, facts, heads, entry=updated, pending=settled)
         return Receipt(updated, heads[entry.stream], lease=heads.leases.get(entry.stream))
@@ -404,21 +403,6 @@ class SessionInbox:
         heads = await self._commits.commit([write], puts)
         self._cache.remove(write.stream)
         self._cache.notify(write.stream, heads[write.stream])
-
-
-def _check_over(entry: SessionEntry) -> None:
-    """Raise Conflict if a run of the session has not ended."""
-    if not entry.record.is_over:
-        raise being_resumed()
-
-
-def being_resumed() -> Conflict:
-    """Return the error of a follow-up that comes while another one is answered."""
-    return Conflict(
-        "Task is currently being resumed. Wait for completion before sending another message.",
-        code="BEING_RESUMED",
-        hint="perdure tasks output ID --block",
-    )
 
 
 def _is_of_agent(ref: SessionRef, entry: SessionEntry) -> bool:

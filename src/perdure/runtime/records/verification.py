@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
@@ -12,12 +13,15 @@ from perdure.errors import Corrupt, StoreError
 from perdure.runtime.records.cache import SessionCache
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.records.log import as_record, check_end, decode_record
-from perdure.store.base import Gone, NoStream, Record, Slice, Store, StoreRefusal, Write
+from perdure.store.base import Gone, NoStream, Put, Record, Slice, Store, StoreRefusal, Write
 
 TRUST_S: Final = 10.0  # how long a log that was read completely is not read again
 FRESH_S: Final = 0.02  # how long nothing is read again: about as long as the commit itself takes
 MAX_STREAMS: Final = 1_000
 _PAGE: Final = 1_000  # records per read
+
+
+Commit = Callable[[Sequence[Write], Sequence[Put]], Awaitable[object]]
 
 
 class _VerifiedLog(NamedTuple):
@@ -36,8 +40,9 @@ class LogVerifier:
     than commits take: ten thousand results of one turn must not read its log ten thousand times.
     """
 
-    def __init__(self, store: Store, cache: SessionCache) -> None:
+    def __init__(self, store: Store, cache: SessionCache, commit: Commit) -> None:
         self._store = store
+        self._commit = commit
         self._cache = cache
         self._verified: dict[str, _VerifiedLog] = {}  # by stream, oldest first
         self._reading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -145,7 +150,7 @@ class LogVerifier:
         put = entry.put(
             state="failed", problem=error.code, problem_text=error.message, updated_at=now
         )
-        await self._store.commit([Write(entry.stream, [report])], [put])
+        await self._commit([Write(entry.stream, [report])], [put])
 
 
 def _is_damage_report(record: Record) -> bool:

@@ -6,7 +6,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from perdure.core.log import events
-from perdure.core.session.child_tasks import ChildTask
+from perdure.core.session.child_tasks import ChildTask, task_not_found
+from perdure.core.session.children import BACKGROUND_AUTHOR
 from perdure.errors import NotFound
 from perdure.runtime.agents.agents import Agents
 from perdure.runtime.engine.children import (
@@ -15,7 +16,7 @@ from perdure.runtime.engine.children import (
     max_tree_depth,
     tree_id,
 )
-from perdure.runtime.inbox.children import ChildEntry, Launch, task_not_found
+from perdure.runtime.inbox.children import ChildEntry, Launch
 from perdure.runtime.inbox.sessions import NewMessage
 from perdure.runtime.records.content import check_text
 from perdure.runtime.records.entries import SessionEntry, SessionRef
@@ -180,8 +181,8 @@ class BackgroundTasks:
             async for item in self._inbox.tasks_of(entry.stream):
                 child = SessionRef(item.task.tenant, item.task.session_id)
                 if item.task.stream != entry.stream:
-                    with suppress(NotFound):
-                        await self.erase_tree(child, by, via)
+                    with suppress(NotFound):  # its parent needs no notification of its end
+                        await self.erase_tree(child, BACKGROUND_AUTHOR, via)
                         has_children = True
             if has_children:
                 continue  # their ends were written to this session
