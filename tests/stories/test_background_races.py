@@ -15,7 +15,7 @@ from perdure.core.session.naming import session_stream
 from perdure.errors import Corrupt
 from perdure.runtime.inbox.sessions import NewMessage
 from perdure.runtime.records.entries import SessionRef
-from perdure.store.base import Store
+from perdure.store.base import Slice, Store
 from perdure.testing import ManualClock, ScriptedModel
 
 
@@ -101,6 +101,28 @@ async def test_two_calls_of_one_turn_read_the_same_task(runtime: MakeRuntime, bl
         assert await deliveries(rt) == [f"{task.id}.1"]
 
 
+async def test_a_caller_that_waits_for_a_paused_child_does_not_poll(
+    runtime: MakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S1.19: the child waits for a person, and the caller for the child."""
+    one = lead(child=slow_researcher())
+    async with runtime(one) as rt:
+        task = await rt.spawn("researcher", "Tides?")
+        await rt.session(task.session_id).run()
+        store, reads = store_of(rt), 0
+        read = store.read
+
+        async def counted(*args: Any, **options: Any) -> Slice:
+            nonlocal reads
+            reads += 1
+            return await read(*args, **options)
+
+        monkeypatch.setattr(store, "read", counted)
+        result = await task.output(block=True, timeout=0.5)
+        assert result.state == "waiting"
+        assert reads < 30
+
+
 async def test_a_follow_up_that_comes_after_a_cancel_is_refused(runtime: MakeRuntime) -> None:
     """S1.9, S1.12: its sender saw the task completed, and another caller was faster twice."""
     one = lead()
@@ -158,6 +180,48 @@ async def test_a_task_that_is_resumed_while_it_is_cleared_is_cancelled(
         await rt.session("s").run()
         open_mail = await store_of(rt).find(MAIL, state="open")
         assert (await deliveries(rt), list(open_mail.entries)) == ([], [])
+
+
+async def test_a_parent_is_at_rest_as_soon_as_a_caller_has_taken_the_answer(
+    runtime: MakeRuntime,
+) -> None:
+    """S1.18: `run()` does not wait for the end of a reservation that nobody needs any more."""
+    one = lead({"text": "Started."})
+    async with runtime(one) as rt:
+        task = await rt.spawn("researcher", "Tides?", parent=await begun(rt, one))
+        await rt.session("s").run()
+        background = rt._service.background
+        record = await background.resume(await task.record(), "More?", wait_ms=60_000)
+        await rt.work(once=True)  # the parent waits for the end of the reservation
+        await background.wait_and_take(record, 60_000)
+        with anyio.fail_after(5):
+            await rt.session("s").run()
+        assert await deliveries(rt) == [f"{task.id}.1", f"{task.id}.2"]
+
+
+async def test_a_waiting_caller_takes_the_answer_to_its_own_message_only(
+    runtime: MakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S1.17, S1.18: another follow-up is sent between the answer and its taking."""
+    one = lead({"text": "Started."})
+    async with runtime(one) as rt:
+        task = await rt.spawn("researcher", "Tides?", parent=await begun(rt, one))
+        await task.output(block=True)
+        await rt.session("s").run()
+        background = rt._service.background
+        follow = background._runs.follow
+
+        async def another_follow_up(entry: Any) -> Any:
+            drive = await follow(entry)
+            monkeypatch.setattr(background._runs, "follow", follow)
+            await rt.task(task.id).resume("Mine too")
+            return drive
+
+        monkeypatch.setattr(background._runs, "follow", another_follow_up)
+        with anyio.fail_after(5):
+            await task.resume("More?", block=True)
+        assert (await deliveries(rt))[1:] == [f"{task.id}.2"]
+        assert (await task.record()).status == "resumed"
 
 
 async def test_deleting_a_parent_starts_no_run_of_it(

@@ -59,10 +59,7 @@ class BackgroundManager:
         task = await tasks.resume(task, content, wait_ms=wait_ms)
         if wait_ms is None:
             return task_answer(task)
-        task = await tasks.wait(task, wait_ms)
-        if not task.is_active:
-            await tasks.take(task)
-        return await self._answer(task)
+        return await self._answer(await tasks.wait_and_take(task, wait_ms))
 
     async def background_list(self, status: str | None = None) -> dict[str, Any]:
         """List the tasks that were not cleared, newest first."""

@@ -134,19 +134,28 @@ class BackgroundTasks:
         return await self._inbox.resume(await self._find(task.tenant, task.id), message)
 
     async def wait(self, task: ChildTask, wait_ms: int, *, drive: bool = True) -> ChildTask:
-        """Wait until the run of a task ends, or for a time; return the task as it is then."""
+        """Wait until this run of a task ends, or for a time; return the task as it is then."""
         entry = await self.session(task)
+
+        async def has_ended() -> bool:
+            return _has_ended(task, await self.get(task.tenant, task.id))
+
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_ms / 1_000):
-                if drive:
-                    await self._runs.follow(entry)
-                while (await self.get(task.tenant, task.id)).is_active:
-                    await self._runs.wait_until_parked(entry, wait_ms / 1_000, lambda: False)
+                await self._runs.wait_for(entry, has_ended, drive=drive)
         return await self.get(task.tenant, task.id)
 
-    async def take(self, task: ChildTask, by: str | None = None) -> None:
-        """Take the outcome that was reserved for this caller, so that nobody is notified."""
-        await self._inbox.take(task.tenant, task.mail_id, by)
+    async def wait_and_take(
+        self, task: ChildTask, wait_ms: int, by: str | None = None, *, drive: bool = True
+    ) -> ChildTask:
+        """Wait for the outcome that was reserved for this caller, and take it.
+
+        If it comes too late, the parent is notified.
+        """
+        after = await self.wait(task, wait_ms, drive=drive)
+        if _has_ended(task, after):
+            await self._inbox.take(task.tenant, task.mail_id, by)
+        return after
 
     # --- ending -------------------------------------------------------------------------------
 
@@ -191,6 +200,11 @@ class BackgroundTasks:
             except HeadMoved:
                 continue
             return state
+
+
+def _has_ended(task: ChildTask, current: ChildTask) -> bool:
+    """Return whether the run that a task had has ended; another one may have started since."""
+    return not current.is_active or current.number > task.number
 
 
 def task_json(task: ChildTask, **more: Any) -> Mapping[str, Any]:

@@ -173,7 +173,7 @@ class Session(Generic[T_co]):
         if entry is not None and entry.record.state == "waiting":
             # A cached entry may be stale; but if the session can be driven here, that is enough.
             drive = await self._service.runs.drive(entry)
-            if drive is not None:
+            if drive is not None and not drive.agent.sub_agents:
                 return await self._service.runs.follow(entry) if drive.is_backing_off else drive
         return await self._service.runs.follow(await self._begin(message, key, by))
 

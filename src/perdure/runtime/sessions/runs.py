@@ -1,7 +1,7 @@
 """Runs of sessions: woken, driven in this process, or followed while another process drives."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Final, NamedTuple
 
@@ -196,6 +196,28 @@ class Runs:
         changed.clear()
         return True
 
+    async def wait_for(
+        self, entry: SessionEntry, is_over: Callable[[], Awaitable[bool]], *, drive: bool
+    ) -> None:
+        """Wait until a condition holds, which is asked again whenever the session has changed.
+
+        With `drive`, the session is driven here whenever it is free.
+        """
+        self._drives.background.start()
+        changed = asyncio.Event()
+
+        def on_change(_: int) -> None:
+            changed.set()
+
+        with self.subscribe(entry.stream, on_change):
+            while True:
+                changed.clear()
+                if drive:
+                    await self.follow(entry)
+                if await is_over():
+                    return
+                await changed.wait()
+
     async def wait_until_parked(
         self, entry: SessionEntry, seconds: float, is_closing: Callable[[], bool]
     ) -> bool:
@@ -286,6 +308,7 @@ class SessionTree:
         self._runs = runs
         self._root = root
         self._entries = {root.stream: root}
+        self._root_drive: Driver | None = None
         self._changed = asyncio.Event()
 
     async def follow(self) -> None:
@@ -337,12 +360,15 @@ class SessionTree:
         return is_moving
 
     async def _drive(self, entry: SessionEntry) -> bool:
+        is_root = entry.stream == self._root.stream
+        last = self._root_drive
+        if is_root and last is not None and last.done.is_set() and last.error is not None:
+            raise last.error
         if await self._runs.is_at_rest(entry):
             return False
         drive = await self._runs.start(entry)
-        is_root = entry.stream == self._root.stream
-        if drive is not None and is_root and drive.done.is_set() and drive.error is not None:
-            raise drive.error
+        if is_root and drive is not None:
+            self._root_drive = drive
         return True
 
 

@@ -74,9 +74,7 @@ class Task:
         content = await self._service.store_content(message)
         record = await self._service.background.resume(record, content, wait_ms=wait_ms)
         if wait_ms is not None:
-            record = await self._service.background.wait(record, wait_ms)
-            if not record.is_active:
-                await self._service.background.take(record)
+            record = await self._service.background.wait_and_take(record, wait_ms)
         return await self._result(record)
 
     async def cancel(self, *, by: str | None = None, reason: str | None = None) -> Result[Any]:
