@@ -410,3 +410,33 @@ async def test_the_answer_for_a_caller_that_left_reaches_the_parent_later(
     async with runtime(one) as rt:
         await rt.work(once=True)
         assert await deliveries(rt) == [f"{task.id}.1", f"{task.id}.2"]
+
+
+async def test_a_worker_that_runs_once_drives_a_parent_whose_child_ends_last(
+    runtime: MakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S1.23: the child ends right after the worker has found nothing due for the parent."""
+    may_end = anyio.Event()
+
+    @tool
+    async def think() -> str:
+        await may_end.wait()
+        return "thought"
+
+    child = researcher({"calls": [call("think")]}, {"text": "First."}, tools=[think])
+    one = lead({"text": "Started."}, child=child)
+    async with runtime(one) as rt:
+        task = await rt.spawn("researcher", "Tides?", parent=await begun(rt, one))
+        drives = rt._service.drives
+        start_due = drives.start_due
+
+        async def outlasted(name: str, limit: int, **options: Any) -> Any:
+            started = await start_due(name, limit, **options)
+            while name == "lead" and not started and drives.running:
+                may_end.set()
+                await drives.drive_ended().wait()
+            return started
+
+        monkeypatch.setattr(drives, "start_due", outlasted)
+        await rt.work(once=True)
+        assert await deliveries(rt) == [f"{task.id}.1"]

@@ -199,6 +199,7 @@ class Worker:
     async def _work(self, *, once: bool) -> None:
         is_prepared = False
         while True:
+            was_busy = self._is_busy  # then a drive may have ended since, and made another due
             try:
                 if not is_prepared:
                     await self._resources.outbox.publish_targets()
@@ -220,7 +221,7 @@ class Worker:
                     logger.exception("a round of the worker failed")
                 await asyncio.sleep(1)
                 continue
-            if once and not started and not self._is_busy:
+            if once and not (started or was_busy or self._is_busy):
                 await self._retention.run_round()
                 return
             await self._pause()
