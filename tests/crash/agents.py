@@ -111,13 +111,14 @@ class Place:
 
     def asked(self) -> list[int]:
         """Return the turns requested from the model, in order; 0 is the first."""
-        return [line["turn"] for line in self._requests("turn")]
+        return [line["turn"] for line in self.requests()]
 
     def summaries(self) -> list[int]:
         """Return the turns before which a summary was requested, in order."""
-        return [line["turn"] for line in self._requests("summary")]
+        return [line["turn"] for line in self.requests("summary")]
 
-    def _requests(self, purpose: str) -> list[dict[str, Any]]:
+    def requests(self, purpose: str = "turn") -> list[dict[str, Any]]:
+        """Return the requests to models for one purpose, in order."""
         lines = _lines(self.folder / "requests")
         return [line for line in lines if line["purpose"] == purpose]
 
