@@ -7,31 +7,42 @@ story knows both.
 import json
 import os
 import re
+import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
 import anyio
 import asyncpg  # noqa: F401 - loaded before the forks
+from anyio import to_thread
 from tests.crash.agents import Place, look, refund
-from tests.crash.program import LEASE, LONGEST_S, KillingStore, take_jobs
+from tests.crash.program import LEASE, LONGEST_S, KillingStore, say, take_jobs
 
 import perdure.store.postgres.store
 import perdure.store.sqlite.store  # noqa: F401
-from perdure import Agent, NotFound, Runtime
+from perdure import Agent, Conflict, NotFound, Runtime
 from perdure.app import around_store
 from perdure.core.conversation.messages import Answer
 from perdure.core.session.child_tasks import MAIL, TASK, decode_task
 from perdure.runtime.models.base import Request
 from perdure.runtime.records.entries import SessionRef
 from perdure.runtime.records.log import read_log
-from perdure.store.base import Store
+from perdure.store.base import Store, WallClock
 from perdure.testing import ScriptedModel
 
 PARENT = "parent"
 POLL_S = 0.02
 TASK_ID = re.compile(r"bg_\w+")
+
+
+class ClockAhead(WallClock):
+    """Clock of a process that works when every reservation has ended."""
+
+    def now(self) -> int:
+        """Return an instant after that."""
+        return super().now() + 120_000
 
 
 class LeadModel(ScriptedModel):
@@ -64,6 +75,7 @@ SCRIPTS: dict[str, tuple[dict[str, Any], ...]] = {
         {"calls": [call("background_resume", task_id="@1", message="And moons?", block=True)]},
         {"text": "Read both."},
     ),
+    "followed up": (launch("Tides?"), {"text": "Asked."}, {"text": "Read."}, {"text": "Again."}),
     "ended": (launch("Tides?", "Moons?"), {"calls": [call("ask_user", question="Which?")]}),
     "deep": (launch("Tides?", agent="middle"), {"text": "Asked."}, {"text": "Read."}),
 }
@@ -150,11 +162,23 @@ async def finish_deleted(rt: Runtime, place: Place) -> None:
     (place.folder / "end").write_text(json.dumps(end))
 
 
+async def play_ask(rt: Runtime, place: Place) -> None:
+    """Send a follow-up from outside and wait for its answer."""
+    task = await anext(rt.tasks())
+    await task.resume("And moons?", block=True, timeout=60)
+
+
 async def finish(rt: Runtime, place: Place) -> None:
     """Play the story to its end, from wherever it was, and report."""
     await play_lead(rt, place)
     while await settle(rt):
         await work(rt)
+    await report(rt, place)
+
+
+async def finish_later(rt: Runtime, place: Place) -> None:
+    """Work and report when every reservation has ended."""
+    await work(rt)
     await report(rt, place)
 
 
@@ -212,7 +236,9 @@ JOBS: dict[str, Any] = {
     "settle": ("", play_settle),
     "cancel": ("", play_cancel),
     "delete": ("", play_delete),
+    "ask": ("researcher", play_ask),
     "finish": ("all", finish),
+    "finish_later": ("all", finish_later),
     "finish_cancelled": ("all", finish_cancelled),
     "finish_deleted": ("all", finish_deleted),
 }
@@ -233,10 +259,50 @@ async def _do(name: str, story: str, place: Place) -> None:
     around_store.set(lambda store: cast("Store", KillingStore(store, place)))
     role, play = JOBS[name]
     mine = [agent for agent in agents(story).values() if role in ("all", agent.name)]
+    clock = ClockAhead() if play is finish_later else None
     with anyio.fail_after(LONGEST_S):
-        async with Runtime(place.url, agents=mine, deps=place) as rt:
+        async with Runtime(place.url, agents=mine, deps=place, clock=clock) as rt:
             await play(rt, place)
 
 
+async def race() -> None:
+    """Send follow-ups at the same moment as other processes; report what became of each."""
+    async with Runtime(json.loads(sys.stdin.readline())["url"]) as rt:
+        say({"ready": True})
+        while line := await to_thread.run_sync(sys.stdin.readline):
+            job = json.loads(line)
+            time.sleep(max(0.0, job["at"] - time.monotonic()))  # noqa: ASYNC251 - a barrier
+            try:
+                await rt.task(job["task"]).resume(f"from {os.getpid()}")
+                say({"accepted": os.getpid()})
+            except Conflict as error:
+                say({"refused": error.message})
+
+
+def lead_crowd(count: int) -> None:
+    """Pass each input line on to as many forks, and print a list of what they say."""
+    pipes: list[tuple[TextIO, TextIO]] = []
+    for _ in range(count):
+        (inner_in, to), (come_from, inner_out) = os.pipe(), os.pipe()
+        if os.fork() == 0:
+            for pipe in (*pipes, (os.fdopen(to, "w"), os.fdopen(come_from))):
+                for end in pipe:
+                    end.close()  # so that it ends with its parent
+            sys.stdin, sys.stdout = os.fdopen(inner_in), os.fdopen(inner_out, "w")
+            anyio.run(race)
+            os._exit(0)
+        os.close(inner_in)
+        os.close(inner_out)
+        pipes.append((os.fdopen(to, "w"), os.fdopen(come_from)))
+    for line in sys.stdin:
+        for to_child, _ in pipes:
+            to_child.write(line)
+            to_child.flush()
+        say({"said": [json.loads(from_child.readline()) for _, from_child in pipes]})
+
+
 if __name__ == "__main__":
-    take_jobs(do)
+    if sys.argv[1:]:
+        lead_crowd(int(sys.argv[1]))
+    else:
+        take_jobs(do)

@@ -48,10 +48,12 @@ class Story(NamedTuple):
 
 ANSWERED = ("start", "researcher", "settle", "researcher", "lead", "researcher", "lead")
 DEEP = ("start", "middle", "researcher", "settle", "researcher", "middle", "lead")
+FOLLOWED_UP = ("start", "researcher", "settle", "researcher", "lead", "ask")
 ENDED = ("start", "researcher")
 STORIES = {
     "answered": Story("answered", ANSWERED, tuple(range(len(ANSWERED)))),
     "three levels": Story("deep", DEEP, tuple(range(len(DEEP)))),
+    "followed up": Story("followed up", FOLLOWED_UP, (5,), "finish_later"),
     "cancelled": Story("ended", (*ENDED, "cancel", "lead"), (2, 3), "finish_cancelled"),
     "deleted": Story("ended", (*ENDED, "delete"), (2,), "finish_deleted"),
 }
@@ -128,7 +130,7 @@ def check_story(place: Place, whole: Place) -> None:
     check_entries(end)
     check_deliveries(end)
     check_effects(place, end)
-    asked = Counter((line["session"], line["turn"]) for line in place.requests())
+    asked = requests_by_turn(place)
     assert set(asked.values()) == {1}, asked
     assert len(asked) == len(whole.requests())
 
@@ -186,6 +188,25 @@ def check_effects(place: Place, end: dict[str, Any]) -> None:
                 assert done[effects[call]] == 1 or result.get("interrupted"), call
 
 
+def check_taken_or_told(place: Place, _: Place) -> None:
+    """Either the caller took the answer to its follow-up, or the parent was notified of it."""
+    end = ended(place.folder)
+    check_entries(end)
+    check_deliveries(end)
+    check_effects(place, end)
+    (task,) = end["tasks"]
+    parent = end["sessions"]["parent"]
+    told = [mail for e in of(parent, "user") for mail in e.get("mail", ())]
+    taken = [mail for e in of(parent, "mail_taken") for mail in e["mail"]]
+    assert [*told, *taken] == [f"{task['id']}.1", f"{task['id']}.2"]
+    assert set(requests_by_turn(place).values()) == {1}
+
+
+def requests_by_turn(place: Place) -> Counter[tuple[str, int]]:
+    """Return how often each turn of each session was requested."""
+    return Counter((line["session"], line["turn"]) for line in place.requests())
+
+
 def check_cancelled(place: Place, whole: Place) -> None:
     """The parent and its children are cancelled, nobody is notified, nothing was done."""
     end = ended(place.folder)
@@ -235,6 +256,14 @@ def test_three_levels_killed_between_all_steps_end_as_if_they_had_not_been(
     """S1.34, S1.42: an approval at the bottom; each level is a process of its own."""
     matrix = Matrix(STORIES["three levels"], lambda name: Place(tmp_path / name), crew)
     play_all(matrix, check_story, capsys)
+
+
+def test_the_answer_for_a_caller_that_was_killed_reaches_the_parent_once(
+    tmp_path: Path, crew: SimpleQueue[Forker], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """S1.20: killed at every write while it waits, before and after it took the answer."""
+    matrix = Matrix(STORIES["followed up"], lambda name: Place(tmp_path / name), crew)
+    play_all(matrix, check_taken_or_told, capsys)
 
 
 def test_a_cancelled_parent_killed_anywhere_leaves_no_child_running(
