@@ -236,6 +236,26 @@ class MortalModel(ScriptedModel):
             yield piece
 
 
+# Words of a script that are calls of background tools.
+BACKGROUND_CALLS: dict[str, dict[str, Any]] = {
+    "delegate": {
+        "tool": "background_task",
+        "args": {"agent": "researcher", "prompt": "Which order?"},
+    },
+    "collect": {
+        "tool": "background_output",
+        "args": {"task_id": "bg_", "block": True, "timeout": 600_000},
+    },
+}
+
+
+def researcher() -> Agent:
+    """Return the agent that `delegate` launches."""
+    calls = [{"tool": "look", "id": "child_look"}]
+    model = ScriptedModel([{"calls": calls}, {"text": "order 1"}])
+    return Agent("researcher", model=model, tools=[look])
+
+
 def make_agent(place: Place, turns: str) -> Agent:
     """Return an agent with all tools; each word of the script is a turn, as in `look+notify pay`.
 
@@ -248,12 +268,14 @@ def make_agent(place: Place, turns: str) -> Agent:
     script: list[dict[str, Any]] = []
     for n, word in enumerate(turns.split(), 1):
         names = word.lstrip("!?")
-        calls = [{"tool": name} for name in names.split("+")]
+        calls = [BACKGROUND_CALLS.get(name, {"tool": name}) for name in names.split("+")]
         turn: dict[str, Any] = {"text": f"turn {n}", "calls": calls}
         if names != word:
             asked_ms = 600_000 if word.startswith("?") else None
             busy = {"text": "overloaded", "transient": True, "retry_after_ms": asked_ms}
             turn["error"] = {**busy, "times": len(word) - len(names)}
         script.append(turn)
+    if "delegate" in turns:
+        more["sub_agents"] = [researcher()]
     model = MortalModel([*script, {"text": "all done"}], place)
     return Agent("a", model=model, tools=TOOLS, **more)
