@@ -72,7 +72,7 @@ async def test_children_that_wait_hold_no_task_no_thread_and_no_lease(
     runtime: MakeRuntime,
 ) -> None:
     """S1.42: parents and children that wait for something cost entries in the store."""
-    script = [{"calls": [{"tool": "look"}]}, {"text": "Seen."}]
+    script: list[dict[str, Any]] = [{"calls": [{"tool": "look"}]}, {"text": "Seen."}]
     child = Agent("researcher", model=ScriptedModel(script), tools=[look])
     wait = {"calls": [{"tool": "background_output", "args": {"task_id": "bg_", "block": True}}]}
     one = Agent("lead", model=ScriptedModel([launch(1), wait]), sub_agents=[child])

@@ -334,8 +334,8 @@ class Driver(LeasedWriter):
         self._planned = None
         now, draft = self.resources.store.now(), None
         for outcome in outcomes:
-            taken = () if draft is None else draft.taken_mail
-            next_draft = draft_outcome(self, outcome, self._summary_problems, now, taken)
+            mail = () if draft is None else draft.taken_mail
+            next_draft = draft_outcome(self, outcome, self._summary_problems, now, mail)
             if draft is None or next_draft is None:
                 draft = draft or next_draft
             else:
