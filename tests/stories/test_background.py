@@ -546,3 +546,20 @@ async def test_an_agent_that_is_not_listed_cannot_be_launched(runtime: MakeRunti
         (refused,) = await events(rt, "s", "tool_result")
         assert refused["isError"]
         assert [task async for task in rt.tasks()] == []
+
+
+async def test_a_session_lists_its_background_agents(runtime: MakeRuntime) -> None:
+    one = lead(launch("A"), {"text": "Asked."})
+    async with runtime(one) as rt:
+        result = await rt.session("s", agent=one).run("Go")
+        task = await only_task(rt)
+        assert result.to_json()["children"] == [
+            {
+                "task_id": task.id,
+                "sessionID": task.session_id,
+                "agent": "researcher",
+                "description": "A",
+                "status": "completed",
+                "resumeCount": 0,
+            }
+        ]

@@ -302,6 +302,7 @@ def session_json(snapshot: Snapshot) -> dict[str, Any]:
         "todos": list(log_state.todos),
         "usage": display_usage(log_state.usage),
         **({} if snapshot.tree is None else {"treeUsage": display_usage(snapshot.tree)}),
+        **_children_json(log_state),
         "metadata": dict(log_state.metadata),
         "title": record.title,
         "permissions": [
@@ -318,6 +319,26 @@ def session_json(snapshot: Snapshot) -> dict[str, Any]:
         "createdAt": log_state.created_at or record.created_at,
         "updatedAt": log_state.updated_at or record.updated_at,
         "parent": record.parent,
+    }
+
+
+def _children_json(log_state: SessionState) -> dict[str, Any]:
+    """Return the background agents that a session launched and did not clear, if there are any."""
+    children = [child for child in log_state.children.values() if not child.is_cleared]
+    if not children:
+        return {}
+    return {
+        "children": [
+            {
+                "task_id": child.task_id,
+                "sessionID": child.session_id,
+                "agent": child.agent,
+                "description": child.description,
+                "status": child.status,
+                "resumeCount": child.resume_count,
+            }
+            for child in children
+        ]
     }
 
 

@@ -1,6 +1,7 @@
 """`perdure sessions`: list, show, cancel and compact sessions."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from perdure.cli.terminal.terminal import (
 from perdure.core.durations import duration_ms
 from perdure.core.log.events import PENDING_EXECUTIONS
 from perdure.core.session.queues import DEFAULT
+from perdure.errors import NotFound
 from perdure.hitl import ExecutionState
 from perdure.hitl.metadata import parse_stored_state
 from perdure.runtime.views import instant
@@ -94,10 +96,30 @@ def show_session(settings: Settings, typed_id: str) -> int:
         snapshot = SessionSnapshot.from_events(session, events, backend.now())
         terminal.print_lines(diagnose(snapshot, settings))
         _print_conversation(terminal, events)
+        await _print_children(backend, terminal, session)
         _print_facts(terminal, session)
 
     with_backend(settings, main)
     return 0
+
+
+async def _print_children(
+    backend: Backend, terminal: Terminal, session: Json, depth: int = 0
+) -> None:
+    """Print the background agents below a session as a tree."""
+    children = session.get("children") or []
+    if children and depth == 0:
+        terminal.print()
+        terminal.print("Background agents", bold=True)
+    for child in children[:_MOST_LINES]:
+        mark = " (resumed)" if child["resumeCount"] else ""
+        name = f"{line(child['agent'])}  {line(child['description'], 60)}{mark}"
+        terminal.print(f"  {'  ' * depth}{child['status']:<9}  {child['task_id']}  {name}")
+        with suppress(NotFound):  # deleted
+            handle = backend.session(child["sessionID"], tenant=session["tenant"])
+            await _print_children(backend, terminal, await handle.get(), depth + 1)
+    if len(children) > _MOST_LINES:
+        terminal.print(f"  … {plural(len(children) - _MOST_LINES, 'more task')}", dim=True)
 
 
 def _print_conversation(terminal: Terminal, events: list[Json]) -> None:

@@ -93,11 +93,15 @@ _SESSION: Final[dict[str, Any]] = {
     "parent": NULLABLE_TEXT,
 }
 
-SESSION: Final = object_schema(_SESSION, **_SESSION, treeUsage=_SESSION["usage"])
+_CHILDREN: Final[dict[str, Any]] = {"type": "array", "items": OBJECT}
+SESSION: Final = object_schema(
+    _SESSION, **_SESSION, treeUsage=_SESSION["usage"], children=_CHILDREN
+)
 SENT: Final = object_schema(
     (*_SESSION, "decided"),
     **_SESSION,
     treeUsage=_SESSION["usage"],
+    children=_CHILDREN,
     decided=BOOLEAN,
     pendingID=TEXT,
     duplicate=BOOLEAN,
