@@ -24,6 +24,7 @@ ORDER = (
     "store",
     "postgres",
     "repair",
+    "tasks",
     "import",
 )
 

@@ -1,6 +1,7 @@
 """Layers of tasks: in the store, and as files."""
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,17 @@ async def test_a_file_that_a_crash_cut_off_is_completed(
     assert decision_file.parse_decisions(
         (root / "t/decisions.md").read_bytes()
     ) == await layers.load_decisions("t")
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+async def test_a_folder_that_was_removed_is_written_again(
+    layers: MultiLayerPersistence, root: Path
+) -> None:
+    await layers.append_log("t", {"message": "one"})
+    shutil.rmtree(root / "t")
+    await layers.append_log("t", {"message": "two"})
+    lines = log_file.parse_log_file((root / "t/logs.jsonl").read_bytes())
+    assert [line.message for line in lines] == ["one", "two"]
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)

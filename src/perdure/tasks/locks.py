@@ -1,11 +1,12 @@
 """Locks of resources, for the agents of one process or of all processes on a store."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from time import time_ns
+from itertools import count
+from time import time
 from typing import Any, TypeVar, overload
 
 from perdure.app import Runtime, tenant_of
-from perdure.core.tasks.locks import MAX_RESOURCE, LockHolder, LockMode, LockState
+from perdure.core.tasks.locks import MAX_RESOURCE, LockMode, LockState
 from perdure.errors import Refused
 from perdure.runtime.tasks.locks.manager import MAX_BATCH, RETRIES, Locks
 from perdure.runtime.tasks.locks.tables import LocalLocks
@@ -14,6 +15,8 @@ from perdure.store.base import WallClock
 from perdure.tasks.access import open_tasks
 
 T = TypeVar("T")
+
+MAX_NAMES = 10_000  # that are remembered as checked
 
 
 class LockManager:
@@ -27,34 +30,26 @@ class LockManager:
         self._rt = rt
         self._local = LocalLocks(WallClock()) if rt is None else None
         self._own = None if self._local is None else Locks(self._local)
-        # Exclusive locks without a timeout, by resource. They are most of the locks in a process,
-        # and none of the rules of the others applies to them.
-        self._plain: dict[str, LockInfo] = {}
-        self._is_plain = rt is None
+        # Exclusive locks without a timeout are plain values: most locks in a process are such, and
+        # none of the rules of the others applies to them.
+        self._plain: dict[Any, LockState | LockInfo] | None = None
+        self._checked: set[str] = set()  # resources and owners that are valid
+        self._versions = count(1)
+        if self._local is not None:
+            self._plain, self._versions = self._local.table, self._local.versions
 
     @property
     def _locks(self) -> Locks:
-        if self._own is not None:
-            self._move_plain()
-            return self._own
-        assert self._rt is not None  # noqa: S101 - one of the two is there
-        return open_tasks(self._rt).locks
+        if self._own is None or self._local is None:
+            assert self._rt is not None  # noqa: S101 - one of the two is there
+            return open_tasks(self._rt).locks
+        for lock in self._local.unfold():
+            self._own.adopt("", lock.resource, lock.owner, lock.key)
+        return self._own
 
     @property
     def _tenant(self) -> str:
         return "" if self._rt is None else tenant_of(self._rt) or ""
-
-    def _move_plain(self) -> None:
-        """Put the plain locks among the others, where all rules apply."""
-        for info in self._plain.values():
-            holder = LockHolder(info.key, info.owner, "", info.version, info.acquired_ms)
-            assert self._local is not None  # noqa: S101 - only there are plain locks
-            self._local.states[info.resource] = LockState(
-                info.resource, info.version, "exclusive", (holder,)
-            )
-            assert self._own is not None  # noqa: S101
-            self._own.adopt("", info.resource, info.owner, info.key)
-        self._plain.clear()
 
     async def acquire_lock_with_retry(
         self,
@@ -71,28 +66,19 @@ class LockManager:
         An exclusive lock is refused at once; a collaborative one is tried again, `max_retries`
         times. With the `token` of a lock that this caller holds, it is acquired once more.
         """
+        plain = self._plain
         if (
-            self._is_plain
-            and resource not in self._plain
+            plain is not None
             and timeout is None
             and token is None
             and mode == "exclusive"
-            and max_retries == RETRIES
-            and type(resource) is str
-            and type(owner) is str
+            and max_retries == 3  # the default: others are checked
+            and resource not in plain
+            and owner in self._checked
+            and (resource in self._checked or self._is_name(resource))
         ):
-            local = self._local
-            if (
-                local is not None
-                and resource not in local.states
-                and owner
-                and not owner.isspace()
-                and 0 < len(resource) <= MAX_RESOURCE
-            ):
-                local.version = version = local.version + 1
-                info = LockInfo(resource, owner, time_ns() // 1_000_000, None, version)
-                self._plain[resource] = info
-                return info
+            lock = plain[resource] = LockInfo(resource, owner, time(), None, next(self._versions))
+            return lock
         acquired = await self._locks.acquire(
             self._tenant,
             [resource],
@@ -102,7 +88,16 @@ class LockManager:
             timeout=timeout,
             token=token,
         )
+        if self._plain is not None:
+            self._is_name(owner)
         return acquired[0]
+
+    def _is_name(self, text: str) -> bool:
+        """Return True for a valid resource or owner, and remember it."""
+        is_valid = text.__class__ is str and len(text) <= MAX_RESOURCE and not text.isspace()
+        if is_valid and text and len(self._checked) < MAX_NAMES:
+            self._checked.add(text)
+        return is_valid and bool(text)
 
     async def release_lock(
         self, resource: str | LockInfo, owner: str | None = None, *, token: str | None = None
@@ -112,14 +107,15 @@ class LockManager:
         False and a warning if there is none. Raises OpenCodeError LOCK_PERMISSION_DENIED if
         another holder has it.
         """
-        if self._is_plain and token is None:
-            info = self._plain.get(resource)  # type: ignore[arg-type]
-            if info is not None and info.owner == owner:
-                del self._plain[resource]  # type: ignore[arg-type]
+        plain = self._plain
+        if plain is not None and token is None:
+            lock = plain.get(resource)
+            if lock.__class__ is LockInfo and lock.owner == owner:
+                del plain[resource]
                 return True
         if isinstance(resource, LockInfo):
-            lock = resource
-            resource, owner, token = lock.resource, lock.owner, lock.key
+            held = resource
+            resource, owner, token = held.resource, held.owner, held.key
         if not isinstance(resource, str) or not isinstance(owner, str):
             raise Refused(
                 "a release needs a lock, or a resource and its owner",

@@ -24,7 +24,7 @@ BY_STATUS: Final = "task:status"  # kind of the list entry by status
 BY_OWNER: Final = "task:owner"  # kind of the list entry by owner and status
 STATE: Final = "task:state"  # kind of the entry with the saved state
 CHECKPOINT: Final = "task:checkpoint"  # kind of the entries of checkpoints
-TENANT: Final = "task:tenant"  # kind of the entry that says that a tenant has tasks
+GROUP: Final = "task:group"  # kind of the entry that says that a tenant has tasks of a kind
 STALE: Final = "task:stale"  # kind of the entry that says that a process elsewhere has written
 _NEWEST: Final = 10**15  # above every instant in ms
 
@@ -71,6 +71,17 @@ def decode(data: bytes) -> TaskRecord:
 def task_key(tenant: str, task_id: str) -> str:
     """Return the key of a task's entry."""
     return f"{quote(tenant)}/{task_id}"
+
+
+def group_key(tenant: str, kind: str) -> str:
+    """Return the key of the entry of a tenant's tasks of a kind."""
+    return f"{quote(tenant)}|{kind}"
+
+
+def parse_group_key(key: str) -> tuple[str, str]:
+    """Return tenant and kind of such an entry."""
+    tenant, _, kind = key.partition("|")
+    return unquote(tenant), kind
 
 
 def task_stream(tenant: str, task_id: str, generation: int = 1) -> str:

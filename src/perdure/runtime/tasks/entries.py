@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from perdure.core.session.naming import MAX_ID
 from perdure.core.tasks import locks, record
 from perdure.core.tasks.record import TaskRecord
 from perdure.errors import Corrupt, Refused
@@ -52,8 +53,10 @@ def row_puts(row: TaskRecord, expect: int, stream: str) -> list[Put]:
 
 async def find_task(store: Store, ref: TaskRef) -> TaskEntry | None:
     """Return the entry of a task, or None. Raises Corrupt."""
-    check_task_id(ref.task_id)
-    entry = await store.get(record.ROW, record.task_key(ref.tenant, ref.task_id))
+    task_id = ref.task_id
+    if not isinstance(task_id, str) or not 0 < len(task_id) <= MAX_ID or not task_id.isprintable():
+        check_task_id(task_id)
+    entry = await store.get(record.ROW, record.task_key(ref.tenant, task_id))
     return None if entry is None else TaskEntry.decode(entry)
 
 

@@ -1,12 +1,12 @@
 """Lists of tasks, newest first, by index entries; and the number of all that match."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import product
 from typing import Final
 
 from perdure.core.tasks import record
-from perdure.core.tasks.record import KINDS, ListState, TaskRecord
+from perdure.core.tasks.record import ListState, TaskRecord
 from perdure.core.tasks.status import Status
 from perdure.runtime.records.entries import all_entries
 from perdure.runtime.tasks.entries import readable
@@ -27,6 +27,8 @@ class TaskLists:
         end = None if filters.limit is None else filters.offset + filters.limit
         if end == 0 or filters.limit == 0:
             return []
+        if end is not None and end <= _PAGE:
+            return await self._short_page(tenant, filters, end)
         rows: list[TaskRecord] = []
         position = 0
         async for entry in self._entries(tenant, filters, min(end or _PAGE, _PAGE)):
@@ -38,6 +40,19 @@ class TaskLists:
             if end is not None and position >= end:
                 break
         return rows
+
+    async def _short_page(
+        self, tenant: str | None, filters: TaskFilters, end: int
+    ) -> list[TaskRecord]:
+        """Return a page near the beginning, with one read per state."""
+        kind, states = await self._query(tenant, filters)
+        reads = [self._store.find(kind, state=state, limit=end) for state in states]
+        pages = await asyncio.gather(*reads)
+        entries = [entry for page in pages for entry in page.entries]
+        if len(pages) > 1:
+            entries.sort(key=lambda entry: entry.key)
+        tasks = map(readable, entries[filters.offset : end])
+        return [task.record for task in tasks if task is not None]
 
     async def count(self, tenant: str | None, filters: TaskFilters) -> int:
         """Return the number of all tasks that match, whatever the offset and limit."""
@@ -56,24 +71,33 @@ class TaskLists:
     async def _entries(
         self, tenant: str | None, filters: TaskFilters, page: int
     ) -> AsyncIterator[Entry]:
-        has_filter = filters.status or filters.owner is not None or filters.kind
-        if tenant is None and not has_filter:
-            entries = self._of_state(record.BY_STATUS, None, page)
-        else:
-            kind = record.BY_STATUS if filters.owner is None else record.BY_OWNER
-            entries = self._merged(kind, await self._states(tenant, filters), page)
-        async for entry in entries:
+        kind, states = await self._query(tenant, filters)
+        async for entry in self._merged(kind, states, page):
             yield entry
 
-    async def _states(self, tenant: str | None, filters: TaskFilters) -> list[str]:
-        tenants = [tenant] if tenant is not None else await self._tenants()
-        kinds = [filters.kind] if filters.kind else list(KINDS)
-        statuses = [filters.status] if filters.status else [str(status) for status in Status]
-        names = product(kinds, tenants, statuses)
-        return [ListState(kind, name, status, filters.owner).text for kind, name, status in names]
+    async def _query(
+        self, tenant: str | None, filters: TaskFilters
+    ) -> tuple[str, Sequence[str | None]]:
+        """Return the kind and the states of the entries that match; None is any state."""
+        has_filter = filters.status or filters.owner is not None or filters.kind
+        if tenant is None and not has_filter:
+            return record.BY_STATUS, [None]
+        kind = record.BY_STATUS if filters.owner is None else record.BY_OWNER
+        return kind, await self._states(tenant, filters)
 
-    async def _tenants(self) -> list[str]:
-        return [entry.key[1:] async for entry in all_entries(self._store, record.TENANT)]
+    async def _states(self, tenant: str | None, filters: TaskFilters) -> list[str]:
+        statuses = [filters.status] if filters.status else [str(status) for status in Status]
+        return [
+            ListState(kind, name, status, filters.owner).text
+            for name, kind in await self._groups()
+            if tenant in (None, name) and filters.kind in (None, kind)
+            for status in statuses
+        ]
+
+    async def _groups(self) -> list[tuple[str, str]]:
+        """Return the tenants that have tasks, with the kinds of these."""
+        entries = all_entries(self._store, record.GROUP)
+        return [record.parse_group_key(entry.key) async for entry in entries]
 
     async def _of_state(self, kind: str, state: str | None, page: int) -> AsyncIterator[Entry]:
         after: str | None = None
@@ -85,7 +109,9 @@ class TaskLists:
             if after is None:
                 return
 
-    async def _merged(self, kind: str, states: Sequence[str], page: int) -> AsyncIterator[Entry]:
+    async def _merged(
+        self, kind: str, states: Sequence[str | None], page: int
+    ) -> AsyncIterator[Entry]:
         """Yield the entries of several states in the order of their keys."""
         if len(states) == 1:
             async for entry in self._of_state(kind, states[0], page):

@@ -5,6 +5,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from msgspec import structs
+
 from perdure.core.tasks import facts, record
 from perdure.core.tasks.facts import FactType
 from perdure.core.tasks.record import STREAM_KIND, TaskKind, TaskRecord
@@ -18,6 +20,7 @@ from perdure.runtime.tasks.listing import TaskLists
 from perdure.runtime.tasks.locks.values import LockInfo
 from perdure.runtime.tasks.values import (
     Task,
+    TaskConfig,
     TaskFilters,
     TaskRef,
     check_kind,
@@ -59,7 +62,7 @@ class NewTask:
 
 def check_new_task(value: Any) -> NewTask:
     """Return a task to create from a Task, a TaskConfig or a mapping. Raises Refused."""
-    fields = dict(value) if isinstance(value, Mapping) else asdict(value)
+    fields = _fields(value)
     task = from_mapping({"id": None, "name": None, **fields}, Task, "a task")
     created = task.created_at
     return NewTask(
@@ -73,6 +76,16 @@ def check_new_task(value: Any) -> NewTask:
     )
 
 
+def _fields(value: Any) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Task):
+        return structs.asdict(value)
+    if isinstance(value, TaskConfig):
+        return asdict(value)
+    raise invalid("a task must be a Task, a TaskConfig or a mapping of their fields")
+
+
 class Registry:
     """Rows of tasks; every change of one is a commit to the task's stream."""
 
@@ -83,14 +96,14 @@ class Registry:
         self._writer = writer
         self._place = place
         self._lifecycle = lifecycle
-        self._tenants: set[str] = set()  # that have an entry
+        self._groups: set[str] = set()  # tenants with kinds that have an entry
         self.lists = TaskLists(store)
 
     # --- creation -----------------------------------------------------------------------------
 
     async def create(self, tenant: str, task: NewTask, *, has_files: bool) -> TaskRecord:
         """Create a task. Raises Conflict or Refused TASK_CREATE_FAILED; then nothing is there."""
-        await self._add_tenant(tenant)
+        await self.add_group(tenant, task.kind)
         generation = 1
         while True:
             stream = record.task_stream(tenant, task.id, generation)
@@ -114,7 +127,8 @@ class Registry:
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise _exists(twice)
-        await self._add_tenant(tenant)
+        for kind in {task.kind for task in tasks}:
+            await self.add_group(tenant, kind)
         streams = {task.id: record.task_stream(tenant, task.id) for task in tasks}
         while True:
             rows = [self._row(tenant, task) for task in tasks]
@@ -150,16 +164,16 @@ class Registry:
             root=marker.id,
         )
 
-    async def _add_tenant(self, tenant: str) -> None:
-        """Put the entry that says that a tenant has tasks, once."""
-        if tenant in self._tenants:
+    async def add_group(self, tenant: str, kind: TaskKind) -> None:
+        """Put the entry that says that a tenant has tasks of a kind, once."""
+        key, stream = record.group_key(tenant, kind), f"tasks/{record.group_key(tenant, kind)}"
+        if key in self._groups:
             return
-        key, stream = f"={tenant}", f"tasks/{tenant}"
-        if await self._store.get(record.TENANT, key) is None:
-            put = Put(record.TENANT, key, 0, stream, "", None, b"{}")
+        if await self._store.get(record.GROUP, key) is None:
+            put = Put(record.GROUP, key, 0, stream, "", None, b"{}")
             with suppress(VersionMoved):  # another process has put it
                 await self._store.commit([Write(stream, create="tasks")], [put])
-        self._tenants.add(tenant)
+        self._groups.add(key)
 
     # --- reading ------------------------------------------------------------------------------
 

@@ -99,8 +99,9 @@ class Tasks:
                     logger.debug("task %s was written again, or deleted", entry.key)
 
     async def close(self) -> None:
-        """Free the locks that this runtime holds."""
+        """Free the locks that this runtime holds, and forget folders that are up to date."""
         await self._process.close()
+        self.mirror.close()
 
     # --- tasks --------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from perdure.core.json_depth import encode_value
 from perdure.core.session.naming import MAX_ID, check_id
@@ -41,8 +42,7 @@ class TaskRef:
     task_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class Task(Struct, frozen=True, kw_only=True, gc=False):
     """A task as it stands. Instants are aware datetimes; `agents` are those attached now."""
 
     id: str

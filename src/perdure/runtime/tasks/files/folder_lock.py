@@ -14,6 +14,12 @@ WAIT_S: Final = 30.0  # for another process; one that was stopped holds the lock
 _POLL_S: Final = 0.005
 
 
+class FolderLocked(StoreError):
+    """Another process writes the files of the task."""
+
+    code = "FOLDER_LOCKED"
+
+
 @contextmanager
 def folder_lock(folder: Path, wait_s: float = WAIT_S) -> Iterator[int]:
     """Hold the flock of a folder, and yield a descriptor of it. Raises StoreError, OSError.
@@ -29,9 +35,8 @@ def folder_lock(folder: Path, wait_s: float = WAIT_S) -> Iterator[int]:
                 break
             except BlockingIOError:
                 if time.monotonic() >= deadline:
-                    raise StoreError(
+                    raise FolderLocked(
                         f"another process has locked {folder} for {wait_s:g} s",
-                        code="FOLDER_LOCKED",
                         hint="look for a stopped perdure process on this machine",
                     ) from None
                 time.sleep(_POLL_S)

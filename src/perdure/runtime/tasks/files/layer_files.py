@@ -53,6 +53,11 @@ class TaskContent:
     head: int
     since: int = 0  # records up to this one were removed by a caller
 
+    def is_smaller_than(self, size: int) -> bool:
+        """Return True if there is little to write, as far as can be told without encoding it."""
+        texts = (len(line.message) for _, fact in self.facts for line in fact.lines)
+        return len(self.facts) < 100 and sum(texts) < size and len(str(self.row)) < size
+
     @property
     def log_units(self) -> list[Unit]:
         """Lines of `logs.jsonl`."""

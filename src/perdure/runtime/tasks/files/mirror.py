@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from perdure.core.tasks.record import TaskRecord
 from perdure.core.tasks.state_file import TaskState
 from perdure.errors import PerdureError
 from perdure.runtime.ids import secret_id
-from perdure.runtime.tasks.files.folder_lock import folder_lock
+from perdure.runtime.tasks.files.folder_lock import WAIT_S, FolderLocked, folder_lock
 from perdure.runtime.tasks.files.layer_files import (
     DECISION_FILE,
     LOG_FILE,
@@ -48,6 +48,8 @@ from perdure.store.base import Gone, NoStream, Store
 logger = logging.getLogger("perdure")
 
 _PAGE: Final = 1_000  # records per read
+_IDLE_MARKS: Final = 16  # that stay until the runtime closes; a start looks at what they name
+_SMALL: Final = 64 * 1024  # bytes that are written faster than another thread begins
 _CACHED: Final = 500  # folders whose content is remembered
 _MARK: Final = "!"  # between the folder's name and the process in the name of a mark
 
@@ -60,6 +62,9 @@ class CommittedChange:
     facts: Sequence[TaskFact] = ()
     row: tuple[TaskRecord, int] | None = None
     state: tuple[TaskState, int] | None = None
+
+
+_Ends = tuple[Position | None, Position | None]  # of the log and of the decisions
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +86,8 @@ class TaskMirror:
         self._store = store
         self.place = place
         self._process = f"{os.getpid()}-{secret_id('m')[2:10]}"
-        self._writers: dict[str, int] = {}  # commits under way, by stream
+        self._writers: Counter[str] = Counter()  # commits under way, by stream
+        self._idle_marks: OrderedDict[str, None] = OrderedDict()  # of folders that are up to date
         self._cache: OrderedDict[str, _Mirrored] = OrderedDict()
         self._reported: set[Path] = set()
 
@@ -98,48 +104,68 @@ class TaskMirror:
         A mark beside the folders says meanwhile that they may be out of date. Raises Refused if
         the folder cannot be written; after the commit, such a problem is only logged.
         """
-        await to_thread.run_sync(self._begin, stream)
+        await self._begin(stream)
         changes: list[CommittedChange] = []
         try:
             yield changes
         except PerdureError:
-            await to_thread.run_sync(self._end, stream)
+            self._end(stream)
             raise
         if await self.refresh(stream, changes[-1] if changes else None):
-            await to_thread.run_sync(self._end, stream)
+            self._end(stream)
 
     @asynccontextmanager
     async def marked(self, stream: str) -> AsyncIterator[None]:
         """Keep the mark of a write for all of the body; a process that dies leaves it."""
-        await to_thread.run_sync(self._begin, stream)
+        await self._begin(stream)
         try:
             yield
         except PerdureError:
-            await to_thread.run_sync(self._end, stream)
+            self._end(stream)
             raise
-        await to_thread.run_sync(self._end, stream)
+        self._end(stream)
 
-    def _begin(self, stream: str) -> None:
+    async def _begin(self, stream: str) -> None:
+        self._writers[stream] += 1
+        if stream in self._idle_marks:  # left by an earlier write, with its folder
+            del self._idle_marks[stream]
+        elif self._writers[stream] == 1:
+            try:
+                await to_thread.run_sync(self._create_mark, stream)
+            except PerdureError:
+                del self._writers[stream]
+                raise
+
+    def _create_mark(self, stream: str) -> None:
         self.place.create()
         folder = self.place.folder(stream)
         try:
-            (folder / WORKSPACE).mkdir(parents=True, exist_ok=True)
             mark = self._mark(stream)
             mark.parent.mkdir(exist_ok=True)
-            fd = os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            os.write(fd, stream.encode())
-            os.close(fd)
+            mark.write_text(stream, "utf-8")
+            (folder / WORKSPACE).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise cannot_write(folder, error) from error
-        self._writers[stream] = self._writers.get(stream, 0) + 1
 
     def _end(self, stream: str) -> None:
-        left = self._writers.pop(stream, 1) - 1
-        if left > 0:
-            self._writers[stream] = left
-        else:
-            with suppress(OSError):
-                self._mark(stream).unlink()
+        """End one write. The mark stays for a while: the next write probably has the same task."""
+        self._writers[stream] -= 1
+        if self._writers[stream] > 0:
+            return
+        del self._writers[stream]
+        self._idle_marks[stream] = None
+        while len(self._idle_marks) > _IDLE_MARKS:
+            self._remove_mark(self._idle_marks.popitem(last=False)[0])
+
+    def _remove_mark(self, stream: str) -> None:
+        with suppress(OSError):
+            self._mark(stream).unlink()
+
+    def close(self) -> None:
+        """Remove the marks of the folders that are up to date."""
+        for stream in self._idle_marks:
+            self._remove_mark(stream)
+        self._idle_marks.clear()
 
     def _mark(self, stream: str) -> Path:
         root = self.place.folder(stream).parent
@@ -175,9 +201,11 @@ class TaskMirror:
     ) -> bool:
         """Write the files; return False if the cached ends do not fit the files any more."""
         try:
-            ends = await to_thread.run_sync(self._write_files, folder, content.files, cached)
-        except MissingRecords:
-            self._cache.pop(stream, None)
+            ends = await self._write_soon(folder, content.files, cached)
+        except (MissingRecords, FileNotFoundError):
+            if cached is None:
+                raise
+            self._cache.pop(stream, None)  # somebody removed a file or the folder
             return False
         self._cache[stream] = _Mirrored(
             content.files.head, content.row, content.saved, content.files.stamp, *ends
@@ -187,12 +215,23 @@ class TaskMirror:
             self._cache.popitem(last=False)
         return True
 
-    def _write_files(
+    async def _write_soon(
         self, folder: Path, content: TaskContent, cached: _Mirrored | None
-    ) -> tuple[Position | None, Position | None]:
+    ) -> _Ends:
+        """Write a few lines here and now, and everything else, or after others, in a thread."""
+        if cached is not None and content.is_smaller_than(_SMALL):
+            with suppress(FolderLocked):
+                return self._write_files(folder, content, cached, 0.0)
+        return await to_thread.run_sync(self._write_files, folder, content, cached)
+
+    def _write_files(
+        self, folder: Path, content: TaskContent, cached: _Mirrored | None, wait_s: float = WAIT_S
+    ) -> _Ends:
+        if cached is None:
+            (folder / WORKSPACE).mkdir(parents=True, exist_ok=True)
         log_floor = None if cached is None else cached.log_end
         decision_floor = None if cached is None else cached.decision_end
-        with folder_lock(folder):
+        with folder_lock(folder, wait_s):
             if cached is None and content.since:
                 _drop_removed(folder, content.since)
             log_end = self._append(folder, LOG_FILE, content.log_units, log_floor)

@@ -189,7 +189,7 @@ def _info(resource: str, holder: LockHolder, mode: LockMode) -> LockInfo:
     return LockInfo(
         resource,
         holder.owner,
-        holder.acquired_at,
+        holder.acquired_at / 1000,
         holder.timeout,
         holder.version,
         mode,
@@ -204,7 +204,7 @@ def _status(state: LockState) -> LockInfo:
     return LockInfo(
         state.resource,
         first.owner,
-        first.acquired_at,
+        first.acquired_at / 1000,
         first.timeout,
         first.version,
         state.mode,

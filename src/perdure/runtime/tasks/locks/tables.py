@@ -1,6 +1,7 @@
 """Tables of locks: in a store, shared by its processes, or in one process."""
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Final, Protocol
 
 from perdure.core.tasks import locks
@@ -8,6 +9,7 @@ from perdure.core.tasks.locks import LockHolder, LockRequest, LockState
 from perdure.errors import Conflict
 from perdure.runtime.records.entries import all_entries
 from perdure.runtime.tasks.locks.process import LockProcess
+from perdure.runtime.tasks.locks.values import LockInfo
 from perdure.store.base import Clock, Entry, Put, Store, VersionMoved, Write
 
 _REMEMBERED: Final = 10_000  # locks whose version is remembered
@@ -213,8 +215,22 @@ class LocalLocks:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.version = 0  # of the last acquisition of any resource
-        self.states: dict[str, LockState] = {}
+        self.versions = count(1)  # of acquisitions of any resource
+        self.table: dict[str, LockState | LockInfo] = {}
+
+    def unfold(self) -> list[LockInfo]:
+        """Turn plain locks, which have one holder for ever, into states; return them."""
+        plain = [lock for lock in self.table.values() if isinstance(lock, LockInfo)]
+        for lock in plain:
+            at = round(lock.acquired * 1000)
+            holder = LockHolder(lock.key, lock.owner, "", lock.version, at)
+            name = lock.resource
+            self.table[name] = LockState(name, lock.version, "exclusive", (holder,))
+        return plain
+
+    def _state(self, resource: str) -> LockState | None:
+        state = self.table.get(resource)
+        return state if isinstance(state, LockState) else None
 
     def now(self) -> int:
         """Return the clock's time."""
@@ -225,24 +241,23 @@ class LocalLocks:
     ) -> list[LockHolder]:
         """Acquire all resources or none. Raises Conflict LOCK_CONFLICT."""
         del tenant
-        now, version = self.now(), self.version
+        now = self.now()
         changes: dict[str, LockState] = {}
         holders: list[LockHolder] = []
         for resource in resources:
-            present = self.states.get(resource, LockState(resource))
+            present = self._state(resource) or LockState(resource)
             live = locks.without_dead(present, now)
-            numbered = LockState(resource, max(version, live.version), live.mode, live.holders)
+            version = live.version if live.holder(request.token) else next(self.versions) - 1
+            numbered = LockState(resource, version, live.mode, live.holders)
             changes[resource], holder = locks.acquire(numbered, request, now)
-            version = max(version, holder.version)
             holders.append(holder)
-        self.version = version
-        self.states |= changes
+        self.table |= changes
         return holders
 
     async def release(self, tenant: str, resource: str, token: str) -> bool:
         """Release what a token holds; False if it holds nothing."""
         del tenant
-        state = self.states.get(resource)
+        state = self._state(resource)
         if state is None or state.holder(token) is None:
             return False
         self._set(locks.release(state, token))
@@ -251,20 +266,20 @@ class LocalLocks:
     def _set(self, state: LockState) -> None:
         """Keep a lock that has holders; the version never starts over, so others are forgotten."""
         if state.holders:
-            self.states[state.resource] = state
+            self.table[state.resource] = state
         else:
-            self.states.pop(state.resource, None)
+            self.table.pop(state.resource, None)
 
     async def get(self, tenant: str, resource: str) -> LockState | None:
         """Return a lock with its live holders; None if it is free."""
         del tenant
-        state = self.states.get(resource)
+        state = self._state(resource)
         return None if state is None else locks.without_dead(state, self.now())
 
     async def held(self, tenant: str | None) -> list[tuple[str, LockState]]:
         """Return the locks that have live holders."""
         del tenant
-        live = [locks.without_dead(state, self.now()) for state in self.states.values()]
+        live = [locks.without_dead(state, self.now()) for state in self._all]
         return [("", state) for state in live if state.holders]
 
     async def sweep(self) -> int:
@@ -287,7 +302,7 @@ class LocalLocks:
 
     @property
     def _all(self) -> list[LockState]:
-        return list(self.states.values())
+        return [state for state in self.table.values() if isinstance(state, LockState)]
 
     def _replace(self, after: Mapping[str, LockState]) -> int:
         freed = sum(len(s.holders) - len(after[s.resource].holders) for s in self._all)

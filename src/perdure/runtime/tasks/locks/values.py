@@ -17,7 +17,7 @@ class LockInfo(Struct, frozen=True, gc=False):
 
     resource: str
     owner: str
-    acquired_ms: int
+    acquired: float  # seconds since 1970
     timeout: float | None = None
     version: int = 0
     mode: LockMode = "exclusive"
@@ -32,4 +32,4 @@ class LockInfo(Struct, frozen=True, gc=False):
     @property
     def acquired_at(self) -> datetime:
         """The instant of the acquisition."""
-        return instant(self.acquired_ms)
+        return instant(round(self.acquired * 1000))
