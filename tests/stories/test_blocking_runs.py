@@ -159,6 +159,17 @@ async def test_who_does_not_answer_in_time_fails_the_run(
     assert ran == []
 
 
+async def test_the_time_for_an_approver_is_not_spent_of_a_budget(
+    in_memory: MakeRuntime, clock: ManualClock
+) -> None:
+    one = clerk(budget={"seconds": 60})
+    async with running(rt := in_memory(one), one) as run:
+        call = await run.call()
+        clock.advance("5m")
+        await rt.approve(call.id, by="ana")
+        assert (await run.result()).state == "completed"
+
+
 async def test_a_run_may_be_cancelled_instead_after_its_grace(
     in_memory: MakeRuntime, clock: ManualClock
 ) -> None:

@@ -117,19 +117,6 @@ def test_a_run_has_a_hundred_turns_unless_said() -> None:
     assert agent().max_turns == 100
 
 
-async def test_a_budget_of_tokens_ends_a_run(in_memory: MakeRuntime) -> None:
-    @tool
-    def act() -> str:
-        return "acted"
-
-    one = agent(*[calls("act")] * 50, tools=[act], budget={"tokens": 100})
-    async with in_memory(one) as rt:
-        failed = await rt.session("s", agent=one).run("Go")
-        assert failed.error is not None
-        assert failed.error.code == "SAFETY_LIMIT"
-        assert "tokens" in failed.error.message
-
-
 # --- outputs ----------------------------------------------------------------------------------
 
 

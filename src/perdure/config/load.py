@@ -108,14 +108,10 @@ def parse(path: Path, environ: Mapping[str, str]) -> tuple[Config, list[ConfigPr
     return config, unsupported_parts(reader.entries)
 
 
-_BUDGET: Final = "this version counts only turns and tokens"
-
 # A key, with * for any name or position, optionally with a value, and the reason.
 # Supporting a part means to delete its line.
 NOT_BUILT: Final[Mapping[str, str]] = {
     "agents.*.tools.*=execute_command": "this version does not run commands",
-    "agents.*.budget.seconds": _BUDGET,
-    "agents.*.budget.children": _BUDGET,
 }
 
 

@@ -154,7 +154,13 @@ _AGENT: Final = Block(
         "queue": TEXT,
         "show_thinking": FLAG,
         "budget": Block(
-            {"turns": _COUNT, "tokens": _COUNT, "seconds": POSITIVE, "children": _COUNT}
+            {
+                "turns": _COUNT,
+                "tokens": _COUNT,
+                "seconds": POSITIVE,
+                "children": _COUNT,
+                "cost": POSITIVE,
+            }
         ),
         "compaction": Either(FLAG, block=_COMPACTION),
         "output_type": OUTPUT,

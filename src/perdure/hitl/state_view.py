@@ -24,14 +24,17 @@ class RunSettings:
 
 
 def paused_call(state: State) -> Call | None:
-    """Return the call that a paused run waits for; one for an approver goes first."""
+    """Return the call that a paused run waits for; one for an approver goes first.
+
+    A run that waits at a limit of its budget waits for no call.
+    """
     if state.run is None or state.status != "waiting":
         return None
     waiting = [call for call in state.open_calls if call.is_pending]
     for_approver = [
         call for call in waiting if call.status is CallStatus.GATED or call.kind == "question"
     ]
-    return (for_approver or waiting)[0]
+    return next(iter(for_approver or waiting), None)
 
 
 def paused_state(

@@ -86,7 +86,7 @@ class SessionResumer:
         entry = await session_entry(self._rt, session_id)
         service = service_of(self._rt)
         state = (await service.snapshot(entry)).log_state
-        ids = {item for call in state.open_calls for item in (call.approval_id, call.pending_id)}
+        ids = state.pending_ids
         records = [r for r in await service.calls.of_session(entry) if r.id in ids]
         in_order = sorted(records, key=lambda record: (record.time.created, record.part_id))
         calls = [_waiting_json(record) for record in in_order]

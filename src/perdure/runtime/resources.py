@@ -98,6 +98,7 @@ class Resources:
             effect_id=record.effect_id,
             task_id=record.task_id,
             prompt=record.prompt,
+            reason=record.reason,
             external_ref=record.external_ref,
             created_at=instant(record.time.created),
             expires_at=None if record.timeout is None else instant(record.timeout),

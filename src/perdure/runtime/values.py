@@ -99,6 +99,7 @@ class PendingCall:
     effect_id: str
     task_id: str = ""
     prompt: str | None = None
+    reason: str | None = None  # why it waits: interrupted, raised, budget
     external_ref: str | None = None
     created_at: datetime
     expires_at: datetime | None = None

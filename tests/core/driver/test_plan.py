@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from perdure.core.driver import effects
 from perdure.core.driver.effects import (
+    AskForBudget,
     AskModel,
     CloseCalls,
     FailRun,
@@ -20,7 +21,8 @@ from perdure.core.driver.effects import (
 from perdure.core.driver.plan import POISON_AFTER, SHORT_BACK_OFF_MS, SLOTS, DriveView, Limits, plan
 from perdure.core.literals import CallKind, DecisionKind
 from perdure.core.log import events
-from perdure.core.log.events import Event, StampedEvent
+from perdure.core.log.events import Bound, Event, ReachedLimit, StampedEvent
+from perdure.core.session.budgets import Budget, BudgetRecord, Spent
 from perdure.core.session.state import State, fold
 
 NOW = 1_000
@@ -234,20 +236,13 @@ def test_a_call_that_cannot_start_here_does_not_hold_up_the_others() -> None:
     assert names(plan(state, DriveView(2, unstartable={"c1"}), NOW)) == ["c2"]
 
 
-@pytest.mark.parametrize(
-    "limits, spent",
-    [
-        (Limits(max_turns=2), ("max_turns", 2)),
-        (Limits(budget={"turns": 2}), ("turns", 2)),
-        (Limits(budget={"tokens": 100}), ("tokens", 120)),
-    ],
-)
-def test_a_run_is_stopped_at_its_limits(limits: Limits, spent: tuple[str, float]) -> None:
+def test_a_run_is_stopped_at_its_limit() -> None:
     """S4.33"""
-    log = (user(), answer(1, tokens=60), asked(), told(), answer(2, 4, tokens=60), asked(), told())
+    limits = Limits(max_turns=2)
+    log = (user(), answer(1), asked(), told(), answer(2, 4), asked(), told())
     effect = plan(state_of(*log), DriveView(2, limits=limits), NOW)
     assert isinstance(effect, FailRun)
-    assert (effect.code, effect.limit, effect.value) == ("SAFETY_LIMIT", *spent)
+    assert (effect.code, effect.limit, effect.value) == ("SAFETY_LIMIT", "max_turns", 2)
     assert isinstance(plan(state_of(*log), SEAT, NOW), AskModel)
     fresh = plan(state_of(*log, DONE, user("task_2")), DriveView(2, limits=limits), NOW)
     assert fresh == AskModel(3)
@@ -258,9 +253,70 @@ def test_a_limit_is_looked_at_before_a_turn_and_not_while_calls_are_open() -> No
     assert plan(state, DriveView(2, limits=Limits(max_turns=1)), NOW) == Park()
 
 
-@pytest.mark.parametrize("budget", [{"seconds": 0}, {"children": 0}, {"seconds": 5, "turns": 9}])
-def test_a_budget_that_is_not_measured_here_stops_nobody(budget: dict[str, float]) -> None:
-    assert plan(state_of(user()), DriveView(2, limits=Limits(budget=budget)), NOW) == AskModel(1)
+def budget(spent: Spent, record: BudgetRecord | None = None, **limits: float) -> Budget:
+    return Budget(Bound("task_1", "s//s", limits), spent, record or BudgetRecord())
+
+
+REACHED = ReachedLimit("task_1", "turns", 2, {"turns": 2})
+
+
+@pytest.mark.parametrize(
+    "bound, limit",
+    [
+        (budget(Spent(turns=2), turns=2), "turns"),
+        (budget(Spent(tokens=120), turns=9, tokens=100), "tokens"),
+        (budget(Spent(seconds=3.5), seconds=3), "seconds"),
+        (budget(Spent(cost=0.2), cost=0.2), "cost"),
+        (budget(Spent(), BudgetRecord(children=3, refused=("task_1",)), children=3), "children"),
+        (budget(Spent(turns=5), BudgetRecord(limits={"turns": 4}), turns=2), "turns"),
+    ],
+)
+def test_a_run_at_a_limit_of_a_budget_asks_for_more(bound: Budget, limit: str) -> None:
+    roomy = budget(Spent(turns=1), turns=100)
+    effect = plan(state_of(*TURN, told()), DriveView(2, budgets=(roomy, bound)), NOW)
+    assert isinstance(effect, AskForBudget)
+    assert (effect.reached.limit, effect.reached.run) == (limit, "task_1")
+    assert effect.reached.value == bound.limits[limit]
+    assert effect.reached.spent == bound.amounts
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [
+        budget(Spent(turns=1, tokens=99, seconds=2.9, cost=0.1), turns=2, tokens=100, cost=1),
+        budget(Spent(turns=5), BudgetRecord(limits={"turns": 6}), turns=2),
+        budget(Spent(), BudgetRecord(children=3), children=3),
+        budget(Spent(), BudgetRecord(children=3, refused=("task_9",)), children=3),
+    ],
+)
+def test_a_run_below_the_limits_of_its_budget_continues(bound: Budget) -> None:
+    assert plan(state_of(*TURN, told()), DriveView(2, budgets=(bound,)), NOW) == AskModel(2)
+
+
+def test_a_run_that_waits_for_a_budget_parks_until_it_is_decided() -> None:
+    question = events.Pending(
+        pending_id="p_b",
+        kind="question",
+        call_id="",
+        tool="budget",
+        input={},
+        effect_id="",
+        budget=REACHED,
+    )
+    decision = events.Decision(pending_id="p_b", kind="respond", by="ana", via="ui", call_id="")
+    waiting = (*TURN, told(), question)
+    assert state_of(*waiting).status == "waiting"
+    assert plan(state_of(*waiting), SEAT, NOW) == Park()
+    assert plan(state_of(*waiting, user()), SEAT, NOW) == Park()
+    assert plan(state_of(*waiting, decision), SEAT, NOW) == AskModel(2)
+    cancelled = events.Settled(pending_id="p_b", status="cancelled", call_id="")
+    for end in (replace(decision, kind="deny"), cancelled):
+        state = state_of(*waiting, end)
+        assert state.status != "waiting"
+        effect = plan(state, SEAT, NOW)
+        assert isinstance(effect, FailRun)
+        assert (effect.code, effect.limit, effect.value) == ("SAFETY_LIMIT", "turns", 2)
+    assert plan(state_of(*waiting, cancelled, CANCEL), SEAT, NOW) == Park()
 
 
 def test_a_session_that_kills_its_drivers_fails() -> None:

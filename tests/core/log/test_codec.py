@@ -99,6 +99,14 @@ _BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
     dict[str, Any]: json_objects,
     events.Part: json_objects,
 }
+numbers = st.dictionaries(text, _BY_TYPE[float], max_size=3)
+_BY_TYPE |= {
+    events.Bound: st.builds(events.Bound, text, text, numbers),
+    events.ReachedLimit: st.builds(events.ReachedLimit, text, text, _BY_TYPE[float], numbers),
+    tuple[events.Bound, ...]: st.lists(
+        st.builds(events.Bound, text, text, numbers), max_size=2
+    ).map(tuple),
+}
 
 
 def values_of(annotation: Any) -> st.SearchStrategy[Any]:

@@ -176,12 +176,12 @@ class DraftBuilder(Struct, frozen=True):
         )
 
     def settle_pending(
-        self, call: Call, pending_id: str, verb: Verb, error: str | None = None
+        self, call_id: str, pending_id: str, verb: Verb, error: str | None = None
     ) -> None:
-        """Settle a pending record and add its event."""
+        """Settle a pending record and add its event; a run's own question has no call."""
         status = ENDS[verb]
         self.add(
-            events.Settled(pending_id=pending_id, status=status, call_id=call.id, task_id=self.task)
+            events.Settled(pending_id=pending_id, status=status, call_id=call_id, task_id=self.task)
         )
         now = self.now
         self.draft.record_changes[pending_id] = lambda record: moved(record, verb, now, error=error)
@@ -190,7 +190,7 @@ class DraftBuilder(Struct, frozen=True):
         """Cancel the open pending records of a call."""
         for pending_id in (call.approval_id, call.pending_id):
             if pending_id is not None:
-                self.settle_pending(call, pending_id, Verb.CANCEL, CANCELLED)
+                self.settle_pending(call.id, pending_id, Verb.CANCEL, CANCELLED)
 
     def apply_verdict(self, call: Call, verdict: Verdict, scope: SessionScope) -> None:
         """Add what a verdict on a call requires."""

@@ -206,7 +206,7 @@ def record_outcome(
     builder = draft_builder(state, now)
     if call.pending_id is not None:
         text = content if isinstance(content, str) else None
-        builder.settle_pending(call, call.pending_id, Verb.ERROR, text)
+        builder.settle_pending(call.id, call.pending_id, Verb.ERROR, text)
     builder.add_result(call, content, is_error=is_error, mail=mail)
     return builder.draft
 
@@ -349,7 +349,7 @@ def settle_child_calls(state: State, settlements: Sequence[tuple[Call, str]], no
     builder = draft_builder(state, now)
     for call, text in settlements:
         if call.pending_id is not None:
-            builder.settle_pending(call, call.pending_id, Verb.RESULT)
+            builder.settle_pending(call.id, call.pending_id, Verb.RESULT)
         # Two calls may wait for the same outcome, which is delivered once.
         is_open = call.mail in state.children.mail and call.mail not in builder.draft.taken_mail
         builder.add_result(call, text, mail=(call.mail,) if call.mail and is_open else ())
@@ -361,7 +361,7 @@ def fire_timers(state: State, due: Sequence[Call], now: int) -> Draft:
     builder = draft_builder(state, now)
     for call in due:
         if call.pending_id is not None:
-            builder.settle_pending(call, call.pending_id, Verb.RESULT)
+            builder.settle_pending(call.id, call.pending_id, Verb.RESULT)
         builder.add_result(call, TIMER_FIRED)
     return builder.draft
 
@@ -414,7 +414,7 @@ def _close_open_calls(
         outcome = _expiry_text(call) if is_overdue else text
         for pending_id in (call.approval_id, call.pending_id):
             if pending_id is not None:
-                builder.settle_pending(call, pending_id, verb, outcome)
+                builder.settle_pending(call.id, pending_id, verb, outcome)
         is_interrupted = call.status is CallStatus.RUNNING
         builder.add_result(
             call,

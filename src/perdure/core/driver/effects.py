@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from perdure.core.log.events import ReachedLimit
 from perdure.core.session.calls import Call
 from perdure.core.session.children import Child
 
@@ -68,6 +69,12 @@ class CancelChildren(Struct, frozen=True, gc=False):
     children: tuple[Child, ...]
 
 
+class AskForBudget(Struct, frozen=True, gc=False):
+    """Let the run wait at a limit of its budget, with a question to an approver."""
+
+    reached: ReachedLimit
+
+
 class FailRun(Struct, frozen=True, gc=False):
     """End the run as failed."""
 
@@ -116,6 +123,7 @@ Effect = (
     | CancelChildren
     | FailLostRun
     | EndUnansweredRun
+    | AskForBudget
     | FailRun
     | Idle
     | Park

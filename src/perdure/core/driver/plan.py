@@ -11,6 +11,7 @@ from perdure.core.driver.effects import Effect
 from perdure.core.durations import format_ms
 from perdure.core.log import events
 from perdure.core.log.events import StampedEvent
+from perdure.core.session.budgets import Budget, limit_text
 from perdure.core.session.call_table import in_order
 from perdure.core.session.calls import Call, CallStatus
 from perdure.core.session.naming import POISONED
@@ -26,7 +27,6 @@ class Limits(Struct, frozen=True):
     """Limits at which a run of an agent is stopped."""
 
     max_turns: int = 100
-    budget: Mapping[str, float] = field(default_factory=dict)
     running_ms: int | None = None  # without the time in which it is waiting
 
 
@@ -40,6 +40,7 @@ class DriveView(Struct, frozen=True):
     unstartable: Collection[str] = ()  # calls that this process cannot start
     checked: Collection[str] = ()  # pending ids of results that this drive has validated
     limits: Limits = field(default_factory=Limits)
+    budgets: Sequence[Budget] = ()  # that bound the run, with what was spent of them
     grace: int | None = 0  # ms that deadlines are extended in place; None: deadlines do not count
     until: int | None = None  # end of the running time
     poison_after: int = POISON_AFTER
@@ -53,7 +54,8 @@ def plan(state: State, view: DriveView, now: int) -> Effect:
         effect = _summary_effect(state, view, now) or _mail_effect(state, view, now)
         return effect or _idle_or_park(state, view, now=now)
     active = in_order(state.calls.active.values())
-    if (first := _poison(state.run, active, view) or _check_effect(state, view)) is not None:
+    first = _poison(state.run, active, view) or _denied_budget(state.run)
+    if (first := first or _check_effect(state, view)) is not None:
         return first
     if view.until is not None and view.until <= now:
         effect = _timeout(view.limits)
@@ -174,7 +176,7 @@ def _model_effect(state: State, view: DriveView, now: int) -> Effect | None:
     if state.is_summary_due:
         return effects.Summarize()
     deliver = _mail_effect(state, view, now)
-    return deliver or _limit(state, view.limits) or effects.AskModel(state.turn + 1)
+    return deliver or _limit(state, view) or effects.AskModel(state.turn + 1)
 
 
 def _summary_effect(state: State, view: DriveView, now: int) -> Effect | None:
@@ -205,22 +207,37 @@ def _back_off(until: int, view: DriveView, now: int) -> Effect:
     return effects.Idle(until if view.until is None else min(until, view.until))
 
 
-def _limit(state: State, limits: Limits) -> Effect | None:
+def _limit(state: State, view: DriveView) -> Effect | None:
+    """Return how a run stops at a limit: it fails, or it waits for a higher budget."""
     run = state.run
     if run is None:
         return None
-    spent = {"max_turns": float(run.turns), "turns": float(run.turns), "tokens": run.tokens}
-    allowed = {**limits.budget, "max_turns": float(limits.max_turns)}
-    for name, limit in allowed.items():
-        if name in spent and spent[name] >= limit:
-            return effects.FailRun(
-                f"the run reached its limit: {name} {limit:g}",
-                "SAFETY_LIMIT",
-                "raise the limit on the agent, then resume the session",
-                name,
-                spent[name],
-            )
+    if run.turns >= view.limits.max_turns:
+        return effects.FailRun(
+            f"the run reached its limit: max_turns {view.limits.max_turns}",
+            "SAFETY_LIMIT",
+            "raise the limit on the agent, then resume the session",
+            "max_turns",
+            run.turns,
+        )
+    for budget in view.budgets:
+        if (reached := budget.reached(run.id)) is not None:
+            return effects.AskForBudget(reached)
     return None
+
+
+def _denied_budget(run: Run) -> Effect | None:
+    """Return the end of a run that an approver gave no higher budget."""
+    if run.wait is None or not run.wait.is_denied:
+        return None
+    reached = run.wait.reached
+    return effects.FailRun(
+        limit_text(reached),
+        "SAFETY_LIMIT",
+        "raise the budget of the agent, or resume the session and raise it when it asks again",
+        reached.limit,
+        reached.spent.get(reached.limit, 0),
+    )
 
 
 def _timeout(limits: Limits) -> Effect:

@@ -15,6 +15,7 @@ Part = dict[str, Any]
 Content = str | list[Part]
 PENDING_EXECUTIONS: Final = "pending_executions"  # the metadata that holds saved states of runs
 RAISED: Final = "raised"  # reason of a pending call: its own tool asked a person while it ran
+BUDGET: Final = "budget"  # reason of a question without a call: the run has reached a limit
 
 
 class ApprovalPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -24,6 +25,23 @@ class ApprovalPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     approvers: tuple[str, ...] = ()  # names and roles; empty: everyone who may decide
     min_approvals: int = field(default=1, name="minApprovals")
     not_by_starter: bool = field(default=False, name="notByStarter")
+
+
+class Bound(Struct, frozen=True, omit_defaults=True, gc=False):
+    """A budget that bounds a run: its own, or that of a run that launched it."""
+
+    run: str  # id of the run whose budget it is
+    stream: str  # of that run's session
+    limits: dict[str, float]
+
+
+class ReachedLimit(Struct, frozen=True, gc=False):
+    """A limit of a budget at which a run waits, and everything that was spent by then."""
+
+    run: str  # id of the run whose budget it is
+    limit: str
+    value: float
+    spent: dict[str, float]
 
 
 class User(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -36,6 +54,7 @@ class User(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     by: str | None = None
     redact: bool = False  # it contains arguments that are not shown
     mail: tuple[str, ...] = ()  # ids of the mail that it delivers
+    bounds: tuple[Bound, ...] = ()  # of the run that it starts, if another session's run sent it
 
 
 class Assistant(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -97,7 +116,10 @@ class ToolResult(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
 
 
 class Pending(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A call became pending: its outcome comes from outside."""
+    """A call became pending: its outcome comes from outside.
+
+    A run that has reached a limit of its budget waits without a call: `callID` is empty.
+    """
 
     pending_id: str = field(name="pendingID")
     kind: CallKind
@@ -115,6 +137,7 @@ class Pending(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     policy: ApprovalPolicy | None = None
     started_by: tuple[str, ...] = field(default=(), name="startedBy")  # authors of the run
     mail: str | None = None  # of a call of kind `child`: id of the mail that settles it
+    budget: ReachedLimit | None = None  # of a question without a call
     task_id: str | None = field(default=None, name="taskID")
     redact: tuple[str, ...] = ()  # names of arguments that are not shown
 
@@ -314,7 +337,6 @@ class Launched(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     ancestry: tuple[str, ...] = ()  # session ids from the root to the parent
     tools: tuple[str, ...] | None = None  # the tools it may use; None: those of its agent
     max_depth: int = field(default=0, name="maxDepth")  # of the tree, as the root's agent sets it
-    tree: str = ""  # id of the run of the root, whose budget bounds the tree
     description: str = ""
 
 

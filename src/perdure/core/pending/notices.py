@@ -103,6 +103,8 @@ def _call_notices(state: State, stamped: StampedEvent) -> list[PendingNotice]:
             "kind", call.gate_kind if call.approval_id == event.pending_id else call.kind
         )
         fields["tool"] = call.tool
+    elif not event.call_id:  # the run itself asks, at a limit of its budget
+        fields |= {"kind": "question", "tool": events.BUDGET}
     return [
         PendingNotice(
             timestamp=stamped.at,

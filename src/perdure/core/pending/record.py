@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from perdure.core.json_depth import check_readable
 from perdure.core.literals import CallKind, DecisionKind, PendingStatus
-from perdure.core.log.events import RAISED, ApprovalPolicy
+from perdure.core.log.events import RAISED, ApprovalPolicy, ReachedLimit
 from perdure.core.log.redaction import mask_arguments
 from perdure.core.text import NO_OUTPUT
 from perdure.errors import Corrupt
@@ -151,6 +151,7 @@ class PendingRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     estimated_duration: int | None = field(default=None, name="estimatedDuration")
     prompt: str | None = None
     reason: str | None = None
+    budget: ReachedLimit | None = None  # at which its run waits: it has no call then
     problem: str | None = None
     progress: dict[str, Any] | None = None
     progress_sequence: int | None = field(default=None, name="progressSequence")

@@ -209,6 +209,8 @@ def _with_result(record: PendingRecord, text: str, **result: Any) -> Settlement:
         late=record.late,
         task_id=record.task_id,
     )
+    if record.budget is not None:  # the run waits, and no call
+        return Settlement(record, (fact,))
     return Settlement(record, (fact, tool_result(record, text, **result)))
 
 
@@ -230,7 +232,8 @@ def submitted_result(record: PendingRecord, command: SubmitResult) -> PendingRes
 def _decide(record: PendingRecord, command: Decide, now: int) -> Settlement:
     decision = _decision(command, now)
     record = replace(record, decision=decision)
-    is_answer = record.is_raised and record.kind == "question" and isinstance(command, Respond)
+    is_reply = record.is_raised or record.budget is not None
+    is_answer = is_reply and record.kind == "question" and isinstance(command, Respond)
     _check_remember(record, command)
     fact = events.Decision(
         pending_id=record.id,
@@ -256,6 +259,8 @@ def _decide(record: PendingRecord, command: Decide, now: int) -> Settlement:
             if is_answer:
                 return Settlement(record, (fact,))
             return Settlement(record, (fact, tool_result(record, answer_text(command.output))))
+        case Deny() if record.budget is not None:
+            return Settlement(record, (fact,))
         case Deny():
             text = denial_text(record.kind, record.tool, record.reason, command.reason)
             return Settlement(record, (fact, tool_result(record, text, is_error=True)))

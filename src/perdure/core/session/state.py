@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from perdure.core.literals import RunState
 from perdure.core.log import events
-from perdure.core.log.events import PENDING_EXECUTIONS, StampedEvent
+from perdure.core.log.events import PENDING_EXECUTIONS, Bound, ReachedLimit, StampedEvent
 from perdure.core.log.stop_reasons import is_paused
 from perdure.core.session import calls
 from perdure.core.session.call_table import CallTable
@@ -29,6 +29,14 @@ RunEnd = Literal["completed", "failed", "cancelled"]
 CORRECTION_AUTHOR: Final = "perdure:output"  # `by` of requests to correct an output
 
 
+class RunWait(Struct, frozen=True, gc=False):
+    """The question with which a run itself waits, at a limit of its budget."""
+
+    pending_id: str
+    reached: ReachedLimit
+    is_denied: bool = False
+
+
 class Run(Struct, frozen=True, gc=False):
     """The work that one message started, through all its pauses."""
 
@@ -47,6 +55,14 @@ class Run(Struct, frozen=True, gc=False):
     end: RunEnd | None = None
     output: Raw | None = None
     error: events.AgentError | None = None
+    origin: str = ""  # id of the run that notifications continued, and whose budget it uses
+    bounds: tuple[Bound, ...] = ()  # budgets of the runs that launched it
+    wait: RunWait | None = None
+
+    @property
+    def budget_run(self) -> str:
+        """Id of the run whose budget it uses: its own, unless a notification started it."""
+        return self.origin or self.id
 
 
 class Compaction(Struct, frozen=True, gc=False):
@@ -93,6 +109,13 @@ class State(Struct, frozen=True, gc=False):
         return self.calls.open_calls if self.calls else []
 
     @property
+    def pending_ids(self) -> list[str]:
+        """Pending ids of the open calls, and of the question of the run itself."""
+        ids = [i for c in self.calls.active.values() for i in (c.approval_id, c.pending_id) if i]
+        run = self.run
+        return ids if run is None or run.wait is None else [*ids, run.wait.pending_id]
+
+    @property
     def unchecked_calls(self) -> list[Call]:
         """Calls whose submitted results must be validated before the model sees them."""
         calls = [self.calls[call_id] for call_id in self.unchecked if call_id in self.calls]
@@ -102,6 +125,8 @@ class State(Struct, frozen=True, gc=False):
     def is_model_due(self) -> bool:
         """True if the next effect is a model request; never while a call of the turn is open."""
         if self.run is None or self.run.end is not None or self.calls.has_open:
+            return False
+        if self.run.wait is not None:
             return False
         is_due = self.resuming or self.input_head > self.request_head
         return bool(self.calls) or is_due or is_paused(self.stop)
@@ -140,6 +165,8 @@ class State(Struct, frozen=True, gc=False):
             return self.run.end
         if self.calls.are_pending and not self.cancelling:
             return "waiting"
+        if self.run.wait is not None and not self.run.wait.is_denied:
+            return "waiting"
         return "running" if self.run.is_driven else "pending"
 
 
@@ -163,6 +190,7 @@ def _user(state: State, stamped: StampedEvent, event: events.User) -> State:
     run = state.run
     if run is None or run.end is not None:
         run = _next_run(state, stamped, event.task_id or f"task_{stamped.seq}")
+        run = _with_bounds(run, state.run, event)
     if event.by == CORRECTION_AUTHOR:
         run = replace(run, corrections=run.corrections + 1)
     elif event.by == BACKGROUND_AUTHOR:  # it continues the work of those who launched the agent
@@ -175,6 +203,13 @@ def _user(state: State, stamped: StampedEvent, event: events.User) -> State:
     return replace(state, run=run, input_head=stamped.seq, resuming=False)
 
 
+def _with_bounds(run: Run, previous: Run | None, event: events.User) -> Run:
+    """Return a new run with its budgets: a notification continues the run before it."""
+    if event.by == BACKGROUND_AUTHOR and previous is not None:
+        return replace(run, origin=previous.budget_run, bounds=previous.bounds)
+    return replace(run, bounds=event.bounds) if event.bounds else run
+
+
 def _next_run(state: State, stamped: StampedEvent, run_id: str) -> Run:
     number = (state.run.number if state.run else 0) + 1
     return Run(run_id, number, stamped.at, stamped.seq)
@@ -185,8 +220,9 @@ def _agent_start(state: State, stamped: StampedEvent, event: events.AgentStart) 
     if not event.worker:  # a caller requested a new run; no driver has started yet
         if run is not None and run.end is None:
             return _end_back_off(state, stamped.at)
-        authors = () if run is None else run.authors  # it continues their work
-        next_run = replace(_next_run(state, stamped, event.run), authors=authors)
+        next_run = _next_run(state, stamped, event.run)
+        if run is not None:  # it continues their work
+            next_run = replace(next_run, authors=run.authors, bounds=run.bounds)
         return replace(state, run=next_run, resuming=True)
     tools = event.tools if event.tools is not None else state.tools
     return replace(
@@ -310,6 +346,8 @@ def _tool_result(state: State, _: StampedEvent, event: events.ToolResult) -> Sta
 
 
 def _pending(state: State, _: StampedEvent, event: events.Pending) -> State:
+    if event.budget is not None:
+        return _change_wait(state, RunWait(event.pending_id, event.budget))
     return _change_call(state, event.call_id, lambda call: calls.apply_pending(call, event))
 
 
@@ -317,7 +355,24 @@ def _progress(state: State, _: StampedEvent, event: events.Progress) -> State:
     return _change_call(state, event.call_id, lambda call: calls.apply_progress(call, event))
 
 
+def _change_wait(state: State, wait: RunWait | None) -> State:
+    """Return the state with another wait of its run."""
+    if state.run is None or state.run.end is not None:
+        return state
+    return replace(state, run=replace(state.run, wait=wait))
+
+
+def _own_wait(state: State, pending_id: str) -> RunWait | None:
+    """Return the wait of the run, if it has that pending id."""
+    wait = None if state.run is None else state.run.wait
+    return wait if wait is not None and wait.pending_id == pending_id else None
+
+
 def _decision(state: State, stamped: StampedEvent, event: events.Decision) -> State:
+    if (wait := _own_wait(state, event.pending_id)) is not None:
+        is_raised = event.kind == "respond"
+        return _change_wait(state, None if is_raised else replace(wait, is_denied=True))
+
     def decide(call: Call) -> Call:
         return calls.apply_decision(call, event, stamped.at)
 
@@ -349,6 +404,9 @@ def _revoked(state: State, _: StampedEvent, event: events.Revoked) -> State:
 
 
 def _settled(state: State, _: StampedEvent, event: events.Settled) -> State:
+    if (wait := _own_wait(state, event.pending_id)) is not None:
+        return _change_wait(state, replace(wait, is_denied=True))
+
     def close(call: Call) -> Call:
         return replace(
             call,

@@ -67,6 +67,7 @@ def _pending(calls: _OpenCalls, stamped: StampedEvent, event: events.Pending) ->
         timeout=event.expires_at,
         prompt=event.prompt,
         reason=event.reason,
+        budget=event.budget,
         epoch=event.epoch,
         details=event.details,
         schema=event.schema,

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import isfinite
 from typing import Any, Final, Generic, Literal
 
 import msgspec
@@ -15,6 +16,7 @@ from perdure.core.driver.model_failures import RetryPolicy
 from perdure.core.driver.plan import Limits
 from perdure.core.json_values import json_problem
 from perdure.core.session import queues
+from perdure.core.session.budgets import LIMITS
 from perdure.core.session.state import Run
 from perdure.core.text import NAME, NAME_HINT
 from perdure.errors import ConfigError, NotFound, PerdureError, Refused
@@ -34,8 +36,6 @@ from perdure.runtime.values import Context, Duration, parse_duration
 T_co = TypeVar("T_co", covariant=True, default=str)
 
 BLOCKING_INPUT_TIMEOUT_MS: Final = 600_000  # with hitl="blocking" and no input_timeout
-_BUDGET: Final = frozenset({"turns", "tokens"})
-_BUDGET_LATER: Final = frozenset({"seconds", "children"})
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class Agent(Generic[T_co]):
     worker_pool: int | None = None  # how many of its runs one process drives at a time
     timeout: Duration | None = None  # of a run, without the time in which it is waiting
     show_thinking: bool = False  # on the command line
+    # Limits of a run with everything that it launched: turns, tokens, seconds, children, cost.
     budget: Mapping[str, float] = field(default_factory=dict)
     compaction: Mapping[str, Any] | bool = True  # at, keep, window, first, instructions
     hitl: Literal["auto", "blocking", "async"] = "auto"
@@ -129,11 +130,11 @@ def _check_choice(agent: Agent[Any], name: str, allowed: Sequence[str]) -> None:
 
 def _check_budget(agent: str, budget: Mapping[str, float]) -> None:
     for name, amount in budget.items():
-        if name in _BUDGET_LATER:
-            raise _not_built(agent, f"budget: {name}")
-        if name not in _BUDGET:
-            raise _invalid(agent, f"budget has an unknown key {name!r}")
-        if not isinstance(amount, int | float) or amount <= 0:
+        if name not in LIMITS:
+            names = ", ".join(LIMITS)
+            raise _invalid(agent, f"budget has an unknown key {name!r}; it may have {names}")
+        is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
+        if not is_number or not isfinite(amount) or amount <= 0:
             raise _invalid(agent, f"budget {name} is {amount!r} and must be a positive number")
 
 
@@ -151,14 +152,6 @@ def _check_settings(agent: str, settings: Any) -> None:
 
 def _invalid(agent: str, problem: str) -> ConfigError:
     return ConfigError(f"agent {agent!r}: {problem}", code="AGENT_INVALID")
-
-
-def _not_built(agent: str, part: str) -> ConfigError:
-    return ConfigError(
-        f"agent {agent!r}: {part} is not built yet",
-        code="NOT_BUILT_YET",
-        hint="leave it out with this version",
-    )
 
 
 def tool_name_clash(agent: str, name: str) -> ConfigError:
@@ -219,7 +212,8 @@ class ReadyAgent:
             self._add(tool)
         self.output = OutputShape(agent.output_type, agent.name)
         limit = None if agent.timeout is None else parse_duration(agent.timeout) or None
-        self.limits = Limits(agent.max_turns, dict(agent.budget), limit)
+        self.limits = Limits(agent.max_turns, limit)
+        self.budget: Mapping[str, float] = dict(agent.budget)
         self.permissions = build_permissions(agent, self.tool, is_open=bool(self.mcp_choices))
         self.compaction = parse_policy(agent.compaction, agent.name)
 

@@ -9,7 +9,8 @@ from msgspec import Struct
 from perdure.core.driver import drafts as turns
 from perdure.core.driver import effects
 from perdure.core.driver.draft_builder import Draft
-from perdure.core.log.events import Launched, raw_json
+from perdure.core.log.events import Bound, Launched, raw_json
+from perdure.core.session.budgets import run_bounds
 from perdure.core.session.calls import Call
 from perdure.core.session.child_tasks import (
     STILL_RUNNING,
@@ -55,6 +56,10 @@ class SessionChildren(Struct, frozen=True):
     def _run(self) -> str:
         return "" if self.state.run is None else self.state.run.id
 
+    def _bounds(self, stream: str) -> tuple[Bound, ...]:
+        """Return the budgets that bound what the run launches."""
+        return run_bounds(self.state.run, stream, self.agent.budget)
+
     async def launch(self, agent: str, prompt: str, description: str | None) -> dict[str, Any]:
         """Launch a background agent; the same call again finds the task that exists."""
         names = [item.name for item in self.agent.sub_agents]
@@ -78,7 +83,7 @@ class SessionChildren(Struct, frozen=True):
             description=description or "",
             key=self.effect_id,
             run=self._run,
-            tree=tree_id(self.state),
+            bounds=self._bounds(parent.stream),
         )
         task, _ = await self.resources.child_inbox.launch(self.tenant, parent, request)
         return task_answer(task, agent=task.agent, message=LAUNCHED)
@@ -98,7 +103,13 @@ class SessionChildren(Struct, frozen=True):
         """Send a follow-up to a completed task."""
         inbox = self.resources.child_inbox
         entry = await inbox.find_by_prefix(self.tenant, task_id, self.session_id)
-        sent = NewMessage(message, key=self.effect_id, by=self.session_id, via=VIA)
+        sent = NewMessage(
+            message,
+            key=self.effect_id,
+            by=self.session_id,
+            via=VIA,
+            bounds=self._bounds(entry.entry.stream),
+        )
         task = await inbox.resume(entry, sent)
         return ChildWait(task.mail_id, 0, task_answer(task))
 
@@ -133,13 +144,6 @@ LAUNCHED: Final = "The task was launched. You will be notified when it has compl
 def max_tree_depth(agent: ReadyAgent, launch: Launched | None) -> int:
     """Return how deep a tree may become: as the agent of its root says."""
     return agent.agent.max_depth if launch is None else launch.max_depth
-
-
-def tree_id(state: State) -> str:
-    """Return the id of the run whose budget bounds a session: its own, or that of its root."""
-    if state.launch is not None and state.launch.tree:
-        return state.launch.tree
-    return "" if state.run is None else state.run.id
 
 
 def check_depth(depth: int, max_depth: int) -> None:

@@ -7,6 +7,7 @@ from typing import assert_never
 from perdure.core.conversation.messages import Answer
 from perdure.core.driver import drafts as turns
 from perdure.core.driver import effects
+from perdure.core.driver.budget_questions import close_question, open_question
 from perdure.core.driver.draft_builder import Draft, SessionScope
 from perdure.core.driver.drafts import ModelTurn
 from perdure.core.driver.model_failures import MAX_PAUSES, ModelFailure, unusable_response
@@ -28,6 +29,7 @@ from perdure.runtime.engine.in_flight import (
 from perdure.runtime.engine.summaries import SummaryProblems, is_recorded, may_continue
 from perdure.runtime.engine.verdicts import CheckedArguments, approval_verdict, recheck
 from perdure.runtime.engine.writer import LeasedWriter
+from perdure.runtime.ids import secret_id
 
 WrittenEffect = (
     effects.HandleInterrupted
@@ -36,6 +38,7 @@ WrittenEffect = (
     | effects.CloseStrays
     | effects.FailLostRun
     | effects.EndUnansweredRun
+    | effects.AskForBudget
     | effects.FailRun
 )
 
@@ -63,6 +66,9 @@ def draft_effect(drive: LeasedWriter, effect: WrittenEffect, now: int) -> Draft:
             return turns.close_strays(state, effect.calls, now)
         case effects.CloseCalls():
             return turns.close_calls(state, now)
+        case effects.AskForBudget():
+            pending_id = secret_id("p")
+            return open_question(state, _scope(drive), effect.reached, pending_id, now)
         case _:
             return _draft_ending(drive, effect, now)
 
@@ -121,6 +127,8 @@ def _draft_failure(state: State, effect: effects.FailRun, now: int) -> Draft:
         limit = events.SafetyLimit(limit=effect.limit, value=effect.value, task_id=task)
         facts.insert(0, limit)
     draft = turns.close_calls(state, now) if effect.closes_calls else Draft()
+    if state.run.wait is not None:
+        draft.extend(close_question(state, now))
     draft.facts += facts
     return draft
 

@@ -208,9 +208,9 @@ class Driver(LeasedWriter):
             return planned[1]
         if self.in_flight.is_asking and not (state.is_model_due or state.is_summary_due):
             self.in_flight.cancel_request()  # the run was cancelled: it would be dropped
-        return plan(state, self._view(self.in_flight.calls), self.resources.store.now())
+        return plan(state, self._view(state, self.in_flight.calls), self.resources.store.now())
 
-    def _view(self, in_flight: Collection[str]) -> DriveView:
+    def _view(self, state: State, in_flight: Collection[str]) -> DriveView:
         return DriveView(
             epoch=self.lease.epoch,
             tries=self.lease.tries if not self.has_written else 1,
@@ -219,6 +219,7 @@ class Driver(LeasedWriter):
             unstartable=self._stuck,
             checked=self._checked_results,
             limits=self.agent.limits,
+            budgets=() if self.spending is None else self.spending.budgets(state),
             grace=self.agent.blocking_grace_ms,
             poison_after=self.resources.poison_after,
             until=self._run_deadline(),
@@ -249,8 +250,8 @@ class Driver(LeasedWriter):
 
     async def _perform(self, effect: Effect) -> bool:
         match effect:
-            case effects.AskModel() | effects.Summarize():
-                return await self._request_model(effect)
+            case effects.AskModel() | effects.Summarize() | effects.AskForBudget():
+                return await self._continue_run(effect)
             case effects.Idle() | Park():
                 return await self._rest(effect)
             case effects.StartCalls():
@@ -284,7 +285,10 @@ class Driver(LeasedWriter):
         self._news.clear()
         self.is_waiting_in_place = False
         if idle.in_place:  # the time for an approver does not count
-            self._deadline += max(0, self.resources.store.now() - began)
+            waited_ms = max(0, self.resources.store.now() - began)
+            self._deadline += waited_ms
+            if self.spending is not None:
+                self.spending.skip(waited_ms)
 
     async def _park(self, park: Park) -> bool:
         problem = next(iter(self._stuck.values()), None)
@@ -325,8 +329,9 @@ class Driver(LeasedWriter):
             return None
         starting = [fact.id for fact in draft.facts if isinstance(fact, events.ToolStarted)]
         in_flight = {*starting, *self.in_flight.calls} if starting else self.in_flight.calls
-        effect = plan(after, self._view(in_flight), self.resources.store.now())
-        self._planned = (after, effect)
+        effect = plan(after, self._view(after, in_flight), self.resources.store.now())
+        if self.spending is None:  # else the commit changes what was spent
+            self._planned = (after, effect)
         return effect if isinstance(effect, Park) else None
 
     async def _record(self, outcomes: Sequence[Outcome]) -> bool:
@@ -398,6 +403,19 @@ class Driver(LeasedWriter):
         return False
 
     # --- effects ------------------------------------------------------------------------------
+
+    async def _continue_run(
+        self, effect: effects.AskModel | effects.Summarize | effects.AskForBudget
+    ) -> bool:
+        """Request the model, or wait for a higher budget: by what was spent at this moment."""
+        state, spending = self.log.state, self.spending
+        is_question = isinstance(effect, effects.AskForBudget)
+        if spending is not None and not spending.is_current(state, at_head=is_question):
+            await spending.read(state)
+            return False
+        if isinstance(effect, effects.AskForBudget):
+            return await self._decide(draft_effect(self, effect, self.resources.store.now()))
+        return await self._request_model(effect)
 
     async def _request_model(self, effect: effects.AskModel | effects.Summarize) -> bool:
         """Request the next turn, or a summary if one is needed before it."""

@@ -17,13 +17,16 @@ from perdure.errors import PerdureError, StoreError
 from perdure.runtime.agents.agents import ReadyAgent
 from perdure.runtime.engine.leases import leased_session
 from perdure.runtime.inbox.children import taken_put
+from perdure.runtime.records.budgets import Spending, SpendingCommit
 from perdure.runtime.records.cache import CachedSession
 from perdure.runtime.records.entries import PendingEntry, SessionEntry
 from perdure.runtime.records.log import Log, LogExtension, as_record
 from perdure.runtime.resources import Resources
 from perdure.store.base import (
     Fenced,
+    Gone,
     Lease,
+    NoStream,
     Put,
     Release,
     Slice,
@@ -67,6 +70,7 @@ class LeasedWriter:
         "parked_session",
         "pending",
         "resources",
+        "spending",
         "trace",
     )
     entry: SessionEntry  # set by `load`, unless the session is cached
@@ -83,6 +87,7 @@ class LeasedWriter:
         self.agent = agent
         self.is_valid = is_valid
         self.pending: dict[str, PendingEntry] = {}  # as they were last written here
+        self.spending: Spending | None = None  # of a session with a parent or a budget
         self.trace: str | None = None  # of this drive
         self.has_written = False
         self.parked_session: CachedSession | None = None  # as this drive left it
@@ -101,11 +106,14 @@ class LeasedWriter:
 
     async def load(self) -> None:
         """Read the session, unless it is cached. Raises Gone, Fenced."""
+        store = self.resources.store
         if not self.log.events:
-            store = self.resources.store
             self.entry = await leased_session(store, self.lease)
             self.log = Log(store, self.lease.stream, self.entry.record.head)
             await self.catch_up()
+        limits, record = self.agent.budget, self.entry.record
+        if limits or record.parent is not None:
+            self.spending = Spending(store, self.lease.stream, record, limits)
 
     async def catch_up(self) -> None:
         """Read new records; a message may have added a receiver to the entry. Raises Fenced."""
@@ -121,17 +129,14 @@ class LeasedWriter:
     def refresh_entry(self, error: VersionMoved) -> None:
         """Use the present entry of the session, if that is what had changed."""
         entry = error.entry
+        if self.spending is not None:
+            self.spending.forget()
         if entry is not None and entry.kind == "session":
             self.entry = SessionEntry.decode(entry)
 
     def _parked_session(self) -> CachedSession:
         """Return the session as this drive left it."""
-        ids = [
-            pending_id
-            for call in self.log.state.calls.active.values()
-            for pending_id in (call.approval_id, call.pending_id)
-            if pending_id
-        ]
+        ids = self.log.state.pending_ids
         entries = {item: self.pending[item] for item in ids if item in self.pending}
         # Without an entry of one of them, none is known.
         return CachedSession(self.log, self.entry, entries if len(entries) == len(ids) else None)
@@ -214,12 +219,16 @@ class LeasedWriter:
             None if anywhere else head,
             release=None if park is None else Release(park.due),
         )
+        spent = await self._spending_commit(commit, is_park=park is not None)
         puts = [item.as_put for item in pending]
         puts += await self._taken_mail(commit.draft)
+        puts += spent.all_puts
         if entry is not None:
             puts.append(entry.as_put)
         self.expected_head = head + len(records)
-        heads = await self._commit([write], puts, patient=patient)
+        heads = await self._commit([write, *_other_writes(stream, puts)], puts, patient=patient)
+        if self.spending is not None:
+            self.spending.apply(spent)
         self._unknown_count, self.has_written = 0, True
         self._has_start = self._has_start or bool(records)
         self.entry = entry or self.entry
@@ -235,14 +244,32 @@ class LeasedWriter:
             self.resources.cache.add(self.parked_session)
         self.resources.cache.notify(stream, heads[stream])
 
+    async def _spending_commit(self, commit: PlannedCommit, *, is_park: bool) -> SpendingCommit:
+        """Return the entries that count what the commit spent."""
+        if self.spending is None:
+            return SpendingCommit()
+        states = (self.log.state, commit.after.state)
+        spent = await self.spending.plan_commit(commit.facts, *states, commit.now, is_park=is_park)
+        questions = self.spending.question_puts(commit.draft.new_records)
+        return spent._replace(questions=questions)
+
     async def _commit(
         self, writes: Sequence[Write], puts: Sequence[Put], *, patient: bool
     ) -> dict[str, int]:
-        """Commit, again if the store is unavailable."""
+        """Commit, again if the store is unavailable.
+
+        A budget of a session that was erased bounds nobody: the caller plans again without it.
+        """
         until = time.monotonic() + FACT_PATIENCE_S if patient else 0.0
         for attempt in count(1):
             try:
                 return await self.resources.commits.commit(writes, puts)
+            except (Gone, NoStream) as error:
+                if error.stream == self.lease.stream or self.spending is None:
+                    raise
+                if not self.spending.drop(error.stream):
+                    raise
+                raise VersionMoved(f"the budget in {error.stream} is gone") from error
             except Unavailable as error:
                 may_wait = time.monotonic() < until and self.is_valid(self.lease)
                 if attempt >= ATTEMPTS and not may_wait:
@@ -256,6 +283,8 @@ class LeasedWriter:
         Raises StoreError if one commit after the other has had no known outcome.
         """
         self._unknown_count += 1
+        if self.spending is not None:
+            self.spending.forget()
         if self._unknown_count >= ATTEMPTS:
             raise unsaved(error) from error
         await asyncio.sleep(_pause_s(self._unknown_count))
@@ -310,6 +339,11 @@ class LeasedWriter:
             task_id=run,
             head=after.head,
         )
+
+
+def _other_writes(stream: str, puts: Sequence[Put]) -> list[Write]:
+    """Return the writes of the other streams that a commit puts entries of."""
+    return [Write(other) for other in {put.stream for put in puts} - {stream}]
 
 
 def _changed(pending: PendingEntry | None, change: RecordChange) -> list[PendingEntry]:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from perdure.core.log import events
 from perdure.core.session import child_tasks
 from perdure.core.session import naming as index
+from perdure.core.session.budgets import Budget
 from perdure.core.session.child_tasks import (
     CLEARED,
     MAIL,
@@ -26,6 +27,7 @@ from perdure.core.session.children import BACKGROUND_AUTHOR, mail_id
 from perdure.core.session.naming import SessionRecord
 from perdure.errors import Conflict, NotFound, Refused
 from perdure.runtime.ids import hashed_id, new_id, secret_id
+from perdure.runtime.inbox.budgets import count_child
 from perdure.runtime.inbox.commits import Commits, task_put
 from perdure.runtime.inbox.message_keys import entry_key
 from perdure.runtime.inbox.sessions import NewMessage, SessionInbox, message_title
@@ -58,7 +60,7 @@ class Launch(Struct, frozen=True, kw_only=True):
     description: str = ""
     key: str | None = None  # what makes a launch the same launch, within its parent
     run: str | None = None  # of the parent, if a call of it launches: refused after its end
-    tree: str = ""
+    bounds: tuple[events.Bound, ...] = ()  # budgets that bound its first run
     by: str | None = None
     metadata: Mapping[str, Any] | None = None
 
@@ -143,8 +145,11 @@ class ChildInbox:
         while True:
             if parent is not None and request.run is not None:
                 parent = await self._current_parent(parent, request.run)
+            puts, budget = await count_child(self._store, request.bounds, request.run)
             try:
-                return await self._launch(task, parent, request), True
+                if budget is not None:
+                    return await self._refuse(task, request, budget, puts), False
+                return await self._launch(task, parent, request, puts), True
             except (VersionMoved, HeadMoved) as error:
                 entry = await self._store.get(TASK, task.key)
                 if entry is not None:
@@ -154,6 +159,25 @@ class ChildInbox:
             except (Gone, NoStream) as error:
                 name = "" if parent is None else parent.record.id
                 raise task_not_found(task.id, f"session {name!r} was deleted") from error
+
+    async def _refuse(
+        self, task: ChildTask, request: Launch, budget: Budget, puts: Sequence[Put]
+    ) -> ChildTask:
+        """Record that the budget allows no launch; return the task if it was launched before.
+
+        Raises Refused.
+        """
+        entry = await self._store.get(TASK, task.key)
+        if entry is not None:
+            return _checked_same(ChildEntry.decode(entry).task, task, request)
+        if puts:
+            await self._store.commit([Write(put.stream) for put in puts], puts)
+        raise Refused(
+            f"not launched: the budget of the run allows {budget.limits['children']:g} background "
+            "agents, and as many were launched",
+            code="BUDGET_REACHED",
+            hint="launch it again if it is still needed",
+        )
 
     async def _current_parent(self, parent: SessionEntry, run: str) -> SessionEntry:
         """Return the parent's entry as it is now. Raises Conflict if the run has ended."""
@@ -168,7 +192,11 @@ class ChildInbox:
         return current
 
     async def _launch(
-        self, task: ChildTask, parent: SessionEntry | None, request: Launch
+        self,
+        task: ChildTask,
+        parent: SessionEntry | None,
+        request: Launch,
+        budget_puts: Sequence[Put],
     ) -> ChildTask:
         now = self._store.now()
         record = _child_record(task, parent, request, now)
@@ -178,7 +206,9 @@ class ChildInbox:
         session_entry = SessionEntry.new(record, task.stream)
         writes = [Write(task.stream, records, create=kind, head=0, wake=now)]
         stream = task.stream if parent is None else parent.stream
-        puts = [session_entry.as_put, task_put(task, 0, stream)]
+        puts = [session_entry.as_put, task_put(task, 0, stream), *budget_puts]
+        others = {put.stream for put in budget_puts} - {stream, task.stream}
+        writes += [Write(other) for other in others]
         checks: list[Check] = []
         if parent is not None:
             fact = events.Delegation(
@@ -427,11 +457,15 @@ def _opening_events(
         ancestry=task.ancestry,
         tools=request.tools,
         max_depth=request.max_depth,
-        tree=request.tree,
         description=task.description,
     )
     metadata = [events.Metadata(changes=record.metadata)] if record.metadata else []
     message = events.User(
-        role="user", content=request.content, task_id=task.run, key=request.key, by=request.by
+        role="user",
+        content=request.content,
+        task_id=task.run,
+        key=request.key,
+        by=request.by,
+        bounds=request.bounds,
     )
     return [launched, *metadata, message]

@@ -17,6 +17,7 @@ from perdure.core.pending.record import PendingRecord, Verb, moved
 from perdure.core.pending.settlement import Settlement
 from perdure.core.session import naming as index
 from perdure.errors import Conflict, Corrupt, NotFound, PerdureError
+from perdure.runtime.inbox.budgets import RaisedBudgets, raise_budgets
 from perdure.runtime.inbox.commits import Commits
 from perdure.runtime.records.cache import SessionCache
 from perdure.runtime.records.entries import (
@@ -142,16 +143,20 @@ class PendingInbox:
                 raise decide.already_settled(outcome.record)
 
     async def _commit_all(self, batch: Sequence[tuple[PendingEntry, Settlement]], now: int) -> bool:
+        batch = [(entry, outcome) for entry, outcome in batch if not outcome.duplicate]
         facts: dict[str, list[events.Event]] = {}
         puts: list[Put] = []
         for entry, outcome in batch:
-            if not outcome.duplicate:
-                more, twin_puts = await self._with_twin(outcome, now)
-                facts[entry.stream] = [*facts.get(entry.stream, ()), *more]
-                puts += [entry.with_record(outcome.record).as_put, *twin_puts]
-                if not outcome.record.is_open:
-                    puts += await self._ended_puts(entry.record)
-        woken = {entry.stream for entry, outcome in batch if not outcome.voted}
+            more, twin_puts = await self._with_twin(outcome, now)
+            facts[entry.stream] = [*facts.get(entry.stream, ()), *more]
+            puts += [entry.with_record(outcome.record).as_put, *twin_puts]
+            if not outcome.record.is_open:
+                puts += await self._ended_puts(entry.record)
+        answered = [(outcome.record, entry.stream) for entry, outcome in batch]
+        raised = await raise_budgets(self._store, answered, now)
+        puts += raised.puts
+        woken = {entry.stream for entry, outcome in batch if not outcome.voted} | raised.woken
+        facts = raised.merged(facts)
         writes = [
             Write(stream, [as_record(f, now) for f in added], wake=now if stream in woken else None)
             for stream, added in facts.items()
@@ -163,7 +168,9 @@ class PendingInbox:
         except VersionMoved:
             return False
         except (NoStream, Gone) as error:
-            name = next((e.record.id for e, _ in batch if e.stream == error.stream), "")
+            name = next((e.record.id for e, _ in batch if e.stream == error.stream), None)
+            if name is None:
+                return False  # another session that its budget bounds was erased
             raise pending_not_found(name) from error
         for stream, added in facts.items():
             self._verifier.extend(stream, len(added), heads[stream])
@@ -181,17 +188,26 @@ class PendingInbox:
         others += twin_puts
         if not outcome.record.is_open:
             others += await self._ended_puts(entry.record)
+        raised = await raise_budgets(self._store, [(outcome.record, stream)], now)
+        facts += raised.facts.pop(stream, [])
+        others += raised.puts
         records = [as_record(fact, now) for fact in facts]
         # One approval of several changes nothing for the driver.
         write = Write(stream, records, wake=now if records and not outcome.voted else None)
         try:
             puts = [settled.as_put, *others]
-            heads = await self._commits.commit([write], puts)
+            heads = await self._commits.commit([write, *_raised_writes(raised, now)], puts)
         except VersionMoved:
             return False
         except (NoStream, Gone) as error:
+            if error.stream != stream:
+                return False  # another session that its budget bounds was erased
             raise pending_not_found(entry.record.id) from error
         self._verifier.extend(stream, len(records), heads[stream])
+        for other, more in raised.facts.items():
+            self._verifier.extend(other, len(more), heads[other])
+            self._cache.remove(other)
+            self._cache.notify(other, heads[other])
         if others:
             self._cache.remove(stream)
         pending = {entry.record.id: settled if outcome.record.is_open else None}
@@ -334,6 +350,14 @@ def _inspected(outcome: Settlement, command: Command, *, is_checked: bool) -> Se
     """Return the settlement; a result that could not be validated here is marked so."""
     is_unchecked = isinstance(command, SubmitResult) and not is_checked
     return decide.as_unchecked(outcome) if is_unchecked else outcome
+
+
+def _raised_writes(raised: RaisedBudgets, now: int) -> list[Write]:
+    """Return the writes that wake the other sessions whose questions were answered."""
+    return [
+        Write(stream, [as_record(fact, now) for fact in facts], wake=now if facts else None)
+        for stream, facts in raised.facts.items()
+    ]
 
 
 def _removed(entry: Entry) -> Put:

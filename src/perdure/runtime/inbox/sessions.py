@@ -65,6 +65,7 @@ class NewMessage(Struct, frozen=True):
     via: str = "python"  # the channel that it came through
     is_follow_up: bool = False  # to a background task, which must have completed
     reserved_until: int | None = None  # its outcome is for a caller that waits until then
+    bounds: tuple[events.Bound, ...] = ()  # budgets of the run that it starts
 
     @property
     def title(self) -> str:
@@ -253,7 +254,9 @@ class SessionInbox:
                 code="SESSION_WAITING",
                 hint="settle or cancel them: perdure pending list",
             )
-        return self._cancel_calls(open_entries, command)
+        # A run that waits at a limit of its budget waits for no call.
+        of_calls = [item for item in open_entries if pending.decode(item.data).budget is None]
+        return self._cancel_calls(of_calls, command)
 
     def _cancel_calls(
         self, open_entries: Sequence[Entry], command: CancelCall
@@ -444,6 +447,7 @@ def _user_event(message: NewMessage, task: str | None) -> events.User:
         key=message.key,
         by=message.by,
         redact=message.redact,
+        bounds=message.bounds,
     )
 
 

@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from perdure.core.log import events
+from perdure.core.session.budgets import run_bounds
 from perdure.core.session.child_tasks import ChildTask, task_not_found
 from perdure.core.session.children import BACKGROUND_AUTHOR
 from perdure.errors import NotFound
@@ -14,7 +15,6 @@ from perdure.runtime.engine.children import (
     check_depth,
     child_tools,
     max_tree_depth,
-    tree_id,
 )
 from perdure.runtime.inbox.children import ChildEntry, Launch
 from perdure.runtime.inbox.sessions import NewMessage
@@ -88,7 +88,8 @@ class BackgroundTasks:
         if description is not None:
             check_text("description", description)
         ready = self._agents.get(agent)
-        depth, max_depth, tree, above = 0, ready.agent.max_depth, "", None
+        depth, max_depth, above = 0, ready.agent.max_depth, None
+        bounds: tuple[events.Bound, ...] = ()
         if parent is not None:
             above = await self._sessions.session_entry(SessionRef(tenant, parent))
             state = (await read_log(self.resources.store, above)).state
@@ -96,7 +97,8 @@ class BackgroundTasks:
             owner = self._agents.find(above.record.agent)
             if owner is not None:
                 max_depth = max_tree_depth(owner, state.launch)
-            tree = tree_id(state)
+            limits = {} if owner is None else owner.budget
+            bounds = run_bounds(state.run, above.stream, limits)
             check_depth(depth, max_depth)
         request = Launch(
             agent=ready.name,
@@ -106,7 +108,7 @@ class BackgroundTasks:
             max_depth=max_depth,
             description=description or "",
             key=key,
-            tree=tree,
+            bounds=bounds,
             by=by,
         )
         return (await self._inbox.launch(tenant, above, request))[0]

@@ -8,21 +8,26 @@ from msgspec import Struct
 
 from perdure.core.pending import record as pending
 from perdure.core.pending.record import PendingRecord
+from perdure.core.session import budgets
 from perdure.core.session import naming as index
+from perdure.core.session.budgets import USAGE, UsageRecord, usage_below
+from perdure.core.session.naming import SessionRecord
 from perdure.core.session.state import State
-from perdure.core.session.usage import display_usage
+from perdure.core.session.usage import Usage, display_usage, sum_usage
 from perdure.errors import PerdureError, Refused
 from perdure.runtime.agents.agents import Agents
 from perdure.runtime.queues import no_worker_problem
 from perdure.runtime.records.cache import CachedSession
 from perdure.runtime.records.entries import (
     SessionEntry,
+    all_readable,
     open_calls,
 )
 from perdure.runtime.records.log import Log, read_log
 from perdure.runtime.resources import Resources
 from perdure.runtime.sessions.command_checks import with_problem
 from perdure.runtime.views import Result, Snapshot, early_stop, instant, stored_problem
+from perdure.store.base import Entry
 
 CLAIM_MS: Final = 5_000  # a due session may wait this long for the worker of this process
 
@@ -38,10 +43,11 @@ class Snapshots(Struct, frozen=True):
     ) -> Snapshot:
         """Return everything about a session, from its log and its open calls."""
         log = await read_log(self.resources.store, entry) if cached is None else cached.log
+        run = log.state.run
         records: list[PendingRecord] = []
         if cached is not None and cached.pending_entries is not None:
             records = [pending_entry.record for pending_entry in cached.pending_entries.values()]
-        elif log.state.open_calls:
+        elif log.state.pending_ids:
             calls = open_calls(self.resources.store, entry.stream)
             records = [pending.decode(call.data) async for call in calls]
         records = [with_problem(self.agents, record) for record in records]
@@ -52,7 +58,6 @@ class Snapshots(Struct, frozen=True):
         if log.state.children.active:
             below = await self._calls_below(entry.record.tenant, log.state)
         now = self.resources.store.now()
-        run = log.state.run
         is_over = run is not None and run.end is not None and not log.state.is_summary_due
         return Snapshot(
             entry.record,
@@ -63,8 +68,17 @@ class Snapshots(Struct, frozen=True):
             None if log.slice.holder else log.slice.due,
             now,
             None if is_over else await self._problem(entry, log, records, has_worker=has_worker),
-            None,
+            await self._tree_usage(entry.record, log.state) if log.state.children else None,
         )
+
+    async def _tree_usage(self, record: SessionRecord, state: State) -> Usage:
+        """Return the usage of a session with everything below it."""
+        root = index.session_key(record.tenant, (*record.ancestry, record.id)[0])
+        records = [
+            item
+            async for item in all_readable(self.resources.store, USAGE, _usage_record, state=root)
+        ]
+        return sum_usage((state.usage, *usage_below(records, record.id, len(record.ancestry))))
 
     async def _calls_below(self, tenant: str, state: State) -> list[PendingRecord]:
         """Return the open calls of the active background agents below a session."""
@@ -136,3 +150,7 @@ class Snapshots(Struct, frozen=True):
             queue=record.queue,
             _snapshot=snapshot,
         )
+
+
+def _usage_record(entry: Entry) -> UsageRecord:
+    return budgets.decode(entry.data, UsageRecord)

@@ -62,7 +62,8 @@ def _check_request(request: CompactionRequested) -> None:
 def _check_settled(name: str, state: State) -> None:
     open_calls, run = state.open_calls, state.run
     if state.status == "waiting":
-        calls = "1 call" if len(open_calls) == 1 else f"{len(open_calls)} calls"
+        count = len(open_calls) or 1  # the run itself may wait, for a higher budget
+        calls = "1 call" if count == 1 else f"{count} calls"
         raise Conflict(
             f"session {name!r} waits for {calls}: it can be summarized once they are settled",
             code="SESSION_WAITING",
