@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
@@ -118,6 +119,7 @@ class Checkpoint:
 # --- instants -------------------------------------------------------------------------------------
 
 
+@lru_cache(64)  # the lines of a batch have the same instant
 def iso(ms: int) -> str:
     """Return an instant as ISO 8601 with milliseconds, in UTC."""
     return iso_text(instant(ms))
@@ -298,7 +300,7 @@ def from_mapping(value: Any, value_type: type[T], label: str) -> T:
         return value
     if not isinstance(value, Mapping):
         raise invalid(f"{label} must be {value_type.__name__} or a mapping of its fields")
-    fields = {_SPELLINGS.get(str(key), str(key)): item for key, item in value.items()}
+    fields = {_SPELLINGS.get(key, str(key)): item for key, item in value.items()}
     try:
         return value_type(**fields)
     except TypeError as error:
