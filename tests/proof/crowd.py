@@ -113,11 +113,11 @@ async def live(me: Member, seconds: float) -> None:
     """Run sessions one after the other until the time is up, then drive all to their end."""
     around_store.set(lambda store: cast("Store", CountingStore(store, me.done)))
     agent = make_agent()
-    until = time.monotonic() + seconds
     async with (
         Runtime(me.store, agents=[agent], deps=me, worker=True) as rt,
         anyio.create_task_group() as tasks,
     ):
+        until = time.monotonic() + seconds  # opening may take longer on a busy machine
         tasks.start_soon(answer, rt, me)
         async with anyio.create_task_group() as sessions:
             for number in range(SESSIONS):
