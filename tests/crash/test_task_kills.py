@@ -82,7 +82,8 @@ def test_a_story_with_a_wait_an_approval_a_child_and_a_lock_ends_the_same_after_
     expected = unbroken["end"]
     assert (expected["state"], expected["children"]) == ("completed", ["completed"])
     assert (expected["refunds"], expected["locks"]) == (1, [])
-    assert len(others) == expected.pop("points") > 10
+    del expected["points"]  # the parent and its child are driven at once, and may share commits
+    assert len(others) > 10
     for other in others:
         assert other["code"] == 0, other
         del other["end"]["points"]

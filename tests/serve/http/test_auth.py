@@ -111,7 +111,8 @@ def test_no_route_is_missing_in_the_table() -> None:
         if isinstance(route, APIRoute)
         for method in route.methods or ()
     }
-    assert served == set(TABLE)
+    # Those of tasks are tried by role and tenant in tests/serve/http/routes/test_tasks.py.
+    assert {route for route in served if " /tasks" not in route} == set(TABLE)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,9 @@ ALONE = {
     "test_pages.py": (
         "counts the steps of SQLite's machine; test_query_plans.py looks at PostgreSQL's plans"
     ),
+    "test_background.py": "those without a store are of callers and locks; the others run on both",
+    "test_task_kills.py": "runs on SQLite, PostgreSQL and files, which its programs choose",
+    "test_budgets.py": "of the commits that count a budget, which are the same on every store",
     "test_exits.py": "of tools and signals that end a process; any store does",
     "test_parked_runs.py": "counts the threads, tasks and files of this process, with any store",
     "test_provider_kill_matrix.py": "of the libraries of model providers; any store does",
