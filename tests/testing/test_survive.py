@@ -101,13 +101,29 @@ async def test_an_engine_that_repeats_interrupted_calls_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     right = turns.record_interrupted
+    runtimes: list[Runtime] = []
+
+    @tool
+    async def pay() -> str:
+        """Make a commit of its own, so that a crash finds it begun and not recorded."""
+        await runtimes[-1].session("order-1").set_metadata({"paid": True})
+        return "paid"
+
+    turns_of_model: list[dict[str, Any]] = [{"calls": [{"tool": "pay"}]}, {"text": "done"}]
+    payer = Agent("a", model=ScriptedModel(turns_of_model), tools=[pay])
+
+    async def play(rt: Runtime) -> None:
+        runtimes.append(rt)
+        await rt.session("order-1", agent=payer).run("Pay", key="start")
+
+    await survives(play, agents=[payer])
 
     def wrong(state: Any, scope: Any, found: Sequence[tuple[Call, Any, Any]], now: int) -> Any:
         return right(state, scope, [(call, "retry", gate) for call, _, gate in found], now)
 
     monkeypatch.setattr(turns, "record_interrupted", wrong)
     with pytest.raises(AssertionError, match="ran 2 times for one call"):
-        await survives(story, agents=[AGENT])
+        await survives(play, agents=[payer])
 
 
 async def test_an_engine_that_asks_again_for_a_recorded_turn_is_found_out() -> None:

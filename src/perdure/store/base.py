@@ -9,13 +9,18 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
 from perdure.errors import StoreError
 
 BROADCAST_BYTES: Final = 6_000  # of data in one broadcast, which every backend can carry
+
+
+Order = Literal["oldest", "newest", "due"]  # of the entries of a listing
+# The listing of entries that a program without listings wrote; their instant is 0 or that of a put.
+UNLISTED: Final = "?"
 
 
 class Clock(Protocol):
@@ -79,6 +84,10 @@ class Write(Struct, frozen=True, gc=False):
     `claim` names the holder of a caller without a lease that will drive: if the stream is free and
     due after the write, and the holder's row is alive, the commit leases the stream to it. It reaps
     nobody. Without a lease in the reply the write counts all the same, as if it had no claim.
+
+    A commit of which no write is `synced` survives the end of its process, and may be lost with the
+    power: for changes that mean nothing after that, such as the release of a lock. A backend may
+    sync it all the same, and the next commit that is synced makes it durable.
     """
 
     stream: str
@@ -91,6 +100,7 @@ class Write(Struct, frozen=True, gc=False):
     erase: bool = False
     epoch: int = 0
     claim: str | None = None
+    synced: bool = True
 
 
 class _Delete:
@@ -104,7 +114,11 @@ DELETE: Final = _Delete()
 
 
 class Put(Struct, frozen=True, gc=False):
-    """Write of an index entry, if its version is still `expect` (0: it does not exist)."""
+    """Write of an index entry, if its version is still `expect` (0: it does not exist).
+
+    `listing` names the ordered list of its kind that the entry is in from now on, None: in none.
+    `at` is its instant there; None is when it was first put into a listing.
+    """
 
     kind: str
     key: str
@@ -113,6 +127,8 @@ class Put(Struct, frozen=True, gc=False):
     state: str
     due: int | None
     data: bytes | _Delete
+    listing: str | None = None
+    at: int | None = None
 
 
 class Check(Struct, frozen=True, gc=False):
@@ -134,6 +150,8 @@ class Entry(Struct, frozen=True, gc=False):
     state: str
     due: int | None
     data: bytes
+    listing: str | None = None
+    at: int | None = None  # its instant in the listing
 
 
 _NO_LEASES: Final[Mapping[str, Lease]] = MappingProxyType({})
@@ -185,10 +203,19 @@ class Feed(Struct, frozen=True, gc=False):
     is_held: bool = False  # more exist, but a transaction that is open may append before them
 
 
+class Growth(Struct, frozen=True, gc=False):
+    """Streams that have grown, each with its newest seq, and the cursor to continue from."""
+
+    heads: Mapping[str, int]
+    cursor: str
+    more: bool = False  # the limit was reached
+
+
 class Census(Struct, frozen=True, gc=False):
     """Numbers of the streams and entries that exist at one moment."""
 
     entries: dict[tuple[str, str], int]  # by kind and state
+    listings: dict[tuple[str, str], int]  # entries by kind and listing
     overdue: dict[str, int]  # entries that are due by now, by kind
     held: int  # streams with a lease
     due: int  # streams that a worker could claim now
@@ -314,6 +341,23 @@ class Store(Protocol):
         """
         ...
 
+    async def find_listed(
+        self,
+        kind: str,
+        listing: str,
+        *,
+        order: Order = "oldest",
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        """Return the entries of a listing, at a cost that does not depend on their number.
+
+        `oldest` and `newest` first by (at, key), or by (due, at, key), in which entries without a
+        due time come last. `after` is the `next` of the previous page of the same query. Raises
+        ValueError for a cursor of another one.
+        """
+        ...
+
     async def entries_of(self, stream: str) -> Sequence[Entry]:
         """Return every entry of a stream by (kind, key); none for an unknown stream."""
         ...
@@ -354,6 +398,10 @@ class Store(Protocol):
 
         The cursor "" is the beginning. "$" is the end: it returns the cursor of now, no records.
         """
+        ...
+
+    async def growth(self, cursor: str, limit: int = 500) -> Growth:
+        """Return the streams of the records that `tail` would return, without the records."""
         ...
 
     async def census(self, kinds: Collection[str]) -> Census:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from perdure.errors import Conflict
-from perdure.store.base import DELETE, Put, Record, Store, StoreRefusal, StreamState, Write
+from perdure.store.base import DELETE, Entry, Put, Record, Store, StoreRefusal, StreamState, Write
 from perdure.store.shared.paging import END
 
 _PAGE = 500  # streams per query
@@ -268,13 +268,19 @@ async def _puts(source: Store, target: Store, stream: str) -> list[Put]:
     puts = []
     for name, new in entries.items():
         old = present.get(name)
-        if old is None or (old.state, old.due, old.data) != (new.state, new.due, new.data):
+        if old is None or _columns(old) != _columns(new):
             expect = 0 if old is None else old.version
-            puts.append(Put(*name, expect, stream, new.state, new.due, new.data))
+            puts.append(
+                Put(*name, expect, stream, new.state, new.due, new.data, new.listing, new.at)
+            )
     for name, old in present.items():
         if name not in entries:
             puts.append(Put(*name, old.version, stream, old.state, None, DELETE))
     return puts
+
+
+def _columns(entry: Entry) -> tuple[str, int | None, bytes, str | None, int | None]:
+    return entry.state, entry.due, entry.data, entry.listing, entry.at
 
 
 def _is_due(before: StreamState, after: StreamState | None) -> bool:

@@ -59,6 +59,11 @@ class Commit(Struct, frozen=True, gc=False):
         """Return the puts and checks: all that name an entry and its expected version."""
         return [*self.puts, *self.checks]
 
+    @property
+    def is_synced(self) -> bool:
+        """True if it must survive a loss of power."""
+        return any(write.synced for write in self.writes)
+
     def claimants(self) -> list[str]:
         """Return the holders that the commit claims streams for."""
         return [write.claim for write in self.writes if write.claim is not None]
@@ -146,13 +151,14 @@ def due_after_reaping(tries: int, now: int) -> int:
 
 
 def _check_write(write: Write) -> None:
-    _check_text(write.stream, "a stream's id")
+    if not write.stream or not write.stream.isascii():
+        _check_text(write.stream, "a stream's id")
     if len(write.stream) + len(write.create or "") > _ALWAYS_SHORT:
         _check_length(write.stream, write.create or "")
     _check_records(write.records)
     if write.fence is not None and write.fence.stream != write.stream:
         raise ValueError("the fence of a write must be a lease of the same stream")
-    if write.wake is not None:
+    if write.wake is not None and not _LEAST <= write.wake < _INT_LIMIT:
         _check_int(write.wake)
     if write.release is not None:
         _check_release(write, write.release)
@@ -188,28 +194,44 @@ def _check_release(write: Write, release: Release) -> None:
 
 def _check_entries(commit: Commit) -> None:
     puts = commit.puts
-    if len(puts) > 1 and len({(put.kind, put.key) for put in puts}) != len(puts):
-        raise ValueError("an entry may appear only once in the puts of a commit")
-    erased = {write.stream: write.erase for write in commit.writes}
-    for item in commit.conditions():
-        if item.stream not in erased:
-            raise ValueError("the stream of every put and check must be among the writes")
-        _check_word(item.kind, "an entry's kind")
-        _check_text(item.key, "an entry's key")
+    if len(puts) > 1:
+        _check_unique(puts)
+    streams = {write.stream for write in commit.writes}
+    erased = [write.stream for write in commit.writes if write.erase]
     for put in puts:
-        if erased[put.stream]:
+        _check_condition(put, streams)
+        if erased and put.stream in erased:
             raise ValueError("an erased stream takes nothing else")
         _check_put(put)
+    for check in commit.checks:
+        _check_condition(check, streams)
+
+
+def _check_unique(puts: Sequence[Put]) -> None:
+    if len({(put.kind, put.key) for put in puts}) != len(puts):
+        raise ValueError("an entry may appear only once in the puts of a commit")
 
 
 def _check_put(put: Put) -> None:
     if isinstance(put.data, str):
         raise ValueError("the data of an entry is bytes, not str")  # noqa: TRY004
     _check_word(put.state or " ", "an entry's state")
-    if len(put.kind) + len(put.key) + len(put.state) > _ALWAYS_SHORT:
-        _check_length(put.kind, put.key, put.state)
-    if put.due is not None:
-        _check_int(put.due)
+    listing = put.listing or " "
+    _check_word(listing, "an entry's listing")
+    if len(put.kind) + len(put.key) + len(put.state) + len(listing) > _ALWAYS_SHORT:
+        longest = max(put.state, put.listing or "", key=len)  # no index has both
+        _check_length(put.kind, put.key, longest)
+    if not _LEAST <= (put.due or 0) < _INT_LIMIT or not _LEAST <= (put.at or 0) < _INT_LIMIT:
+        _check_int(put.due or 0)
+        _check_int(put.at or 0)
+
+
+def _check_condition(item: Put | Check, streams: Container[str]) -> None:
+    if item.stream not in streams:
+        raise ValueError("the stream of every put and check must be among the writes")
+    _check_word(item.kind, "an entry's kind")
+    if not item.key or not item.key.isascii():
+        _check_text(item.key, "an entry's key")
 
 
 def _check_text(text: str, label: str) -> None:
@@ -341,7 +363,10 @@ def _changes(commit: Commit, rows: Rows, now: int, alive: Container[str]) -> Cha
     return Changes(
         streams,
         records,
-        {(put.kind, put.key): _entry_after(put) for put in commit.puts},
+        {
+            (put.kind, put.key): _entry_after(put, rows.entries.get((put.kind, put.key)), now)
+            for put in commit.puts
+        },
         [write.stream for write in commit.writes if write.erase],
         leases,
     )
@@ -361,8 +386,15 @@ def _row_after(write: Write, row: StreamRow) -> StreamRow:
     return StreamRow(kind, head + len(write.records), epoch, holder, due, tries, gone)
 
 
-def _entry_after(put: Put) -> Entry | None:
+def _entry_after(put: Put, before: Entry | None, now: int) -> Entry | None:
     if not isinstance(put.data, bytes):
         return None
+    at = None
+    if put.listing is not None:
+        at = put.at if put.at is not None else None if before is None else before.at
+        at = now if at is None else at
     # The version was just compared with `expect`, so this is the next one.
-    return Entry(put.kind, put.key, put.stream, put.expect + 1, put.state, put.due, put.data)
+    version = put.expect + 1
+    return Entry(
+        put.kind, put.key, put.stream, version, put.state, put.due, put.data, put.listing, at
+    )

@@ -20,9 +20,11 @@ from perdure.store.base import (
     Clock,
     Entry,
     Feed,
+    Growth,
     Heads,
     Lease,
     Lost,
+    Order,
     Page,
     Put,
     Record,
@@ -33,7 +35,7 @@ from perdure.store.base import (
     Write,
 )
 from perdure.store.judge import Changes, Commit, check_commit, judge
-from perdure.store.shared.paging import END, feed_position
+from perdure.store.shared.paging import END, feed_position, growth_of
 from perdure.store.shared.signal import Signal, Subscribers
 from perdure.store.shared.tables import LeaseChanges, Tables
 
@@ -144,6 +146,19 @@ class MemoryStore:
             kind, state=state, stream=stream, due_before=due_before, after=after, limit=limit
         )
 
+    async def find_listed(
+        self,
+        kind: str,
+        listing: str,
+        *,
+        order: Order = "oldest",
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        """Return the entries of a listing in an order, by an index."""
+        self._check_open()
+        return self._tables.find_listed(kind, listing, order, after, limit)
+
     async def entries_of(self, stream: str) -> Sequence[Entry]:
         """Return every entry of a stream by (kind, key)."""
         self._check_open()
@@ -189,6 +204,10 @@ class MemoryStore:
         start = bisect_right(self._feed, feed_position(cursor), key=attrgetter("pos"))
         records = self._feed[start : start + max(limit, 0)]
         return Feed(tuple(records), str(records[-1].pos) if records else cursor)
+
+    async def growth(self, cursor: str, limit: int = 500) -> Growth:
+        """Return the streams that have grown since the cursor."""
+        return growth_of(await self.tail(cursor, limit), limit)
 
     async def census(self, kinds: Collection[str]) -> Census:
         """Count what exists at this moment."""

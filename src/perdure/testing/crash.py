@@ -11,9 +11,11 @@ from perdure.store.base import (
     Check,
     Entry,
     Feed,
+    Growth,
     Heads,
     Lease,
     Lost,
+    Order,
     Page,
     Put,
     Slice,
@@ -119,6 +121,18 @@ class CrashingStore:
             kind, state=state, stream=stream, due_before=due_before, after=after, limit=limit
         )
 
+    async def find_listed(
+        self,
+        kind: str,
+        listing: str,
+        *,
+        order: Order = "oldest",
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        self._crash.check_alive()
+        return await self._store.find_listed(kind, listing, order=order, after=after, limit=limit)
+
     async def entries_of(self, stream: str) -> Sequence[Entry]:
         self._crash.check_alive()
         return await self._store.entries_of(stream)
@@ -145,6 +159,10 @@ class CrashingStore:
     async def tail(self, cursor: str, limit: int = 500) -> Feed:
         self._crash.check_alive()
         return await self._store.tail(cursor, limit)
+
+    async def growth(self, cursor: str, limit: int = 500) -> Growth:
+        self._crash.check_alive()
+        return await self._store.growth(cursor, limit)
 
     async def census(self, kinds: Collection[str]) -> Census:
         self._crash.check_alive()

@@ -19,11 +19,11 @@ FILL = """
 """
 
 
-async def ask(store: PostgresStore, sql: str) -> list[Any]:
+async def ask(store: PostgresStore, sql: str, *values: Any) -> list[Any]:
     """Return the rows of a query, on a connection of the store's kind."""
     line = await store._connector.connect()
     try:
-        return list(await line.raw.fetch(sql))
+        return list(await line.raw.fetch(sql, *values))
     finally:
         await line.close()
 
@@ -80,11 +80,11 @@ async def test_the_view_follows_every_commit(store: PostgresStore) -> None:
 
 
 async def test_an_old_database_gets_the_calls_that_it_has(postgres_url: str) -> None:
+    await PostgresStore(postgres_url, steps=known_steps()[:2]).migrate()
     store = PostgresStore(postgres_url, steps=known_steps()[:2])
-    await store.open()
-    puts = [put("a", call(timeout=5)), put("b", b"not JSON")]
-    await store.commit([Write("s", [Record("t", b"")], create="session:a")], puts)
-    await store.close()
+    for key, data in (("a", call(timeout=5)), ("b", b"not JSON")):
+        sql = "INSERT INTO entry VALUES ('pending', $1, 1, 1, 'open', NULL, $2)"
+        await ask(store, sql, key, data)
     store = PostgresStore(postgres_url)
     await store.open()
     (row,) = await ask(store, "SELECT id, timeout FROM pending_tool_calls WHERE session_id = 's1'")

@@ -20,8 +20,9 @@ PARKED = """
     SELECT n, 'parked-' || n, 'session', 3 FROM generate_series(1000, $1) n;
 """
 CALLS = """
-    INSERT INTO entry (kind, key, sid, version, state, due, data)
-    SELECT 'pending', 'p-' || n, n, 1, 'open', CASE WHEN n % 2 = 0 THEN $2::bigint END, '{}'
+    INSERT INTO entry (kind, key, sid, version, state, due, data, listing, at)
+    SELECT 'pending', 'p-' || n, n, 1, 'open', CASE WHEN n % 2 = 0 THEN $2::bigint + n END, '{}',
+           'open', (n * 7919) % 1000
     FROM generate_series(1000, $1) n;
 """
 RECORDS = """
@@ -35,7 +36,8 @@ WRITTEN: tuple[str | bytes, ...] = (
     *("{worker}", "{}", "{}", *["{}"] * 9),
     *("{1}", "{9}", "{1}", "{NULL}", "{NULL}", "{0}", "{f}"),
     *("{1}", "{9}", "{user}", "{0}", "{1}", "{2}", b"{}"),
-    *("{pending}", "{p-1042}", "{1042}", "{2}", "{open}", "{NULL}", "{1}", "{1}", "{2}", b"{}"),
+    *("{pending}", "{p-1042}", "{1042}", "{2}", "{open}", "{NULL}", "{1}"),
+    *("{open}", "{7}", "{1}", "{2}", b"{}"),
     *["{}"] * 3,
 )
 
@@ -60,6 +62,17 @@ QUESTIONS: Mapping[str, tuple[str, tuple[Any, ...]]] = {
         ("pending", "open", "parked-1042", 100),
     ),
     "list": (reads._find(("kind", "state"), is_first=True), ("pending", "open", 100)),
+    "oldest": (reads._find_listed("oldest", is_first=True), ("pending", "open", 100)),
+    "newest": (reads._find_listed("newest", is_first=True), ("pending", "open", 100)),
+    "soonest": (reads._find_listed("due", is_first=True), ("pending", "open", 100)),
+    "older": (
+        reads._find_listed("newest", is_first=False),
+        ("pending", "open", 2_000, "p-1042", 100),
+    ),
+    "later": (
+        reads._find_listed("due", is_first=False),
+        ("pending", "open", NOW + 86_400_000 + 1042, 1, "p-1042", 100),
+    ),
     "reap": (statement("free_streams"), (["nobody"], NOW, 3, 300_000)),
     "feed": (statement("feed"), (0, 100)),
     "end of the feed": (statement("feed_end"), ()),

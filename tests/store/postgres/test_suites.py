@@ -36,10 +36,13 @@ ALONE = {
     "test_background.py": "those without a store are of callers and locks; the others run on both",
     "test_task_kills.py": "runs on SQLite, PostgreSQL and files, which its programs choose",
     "test_budgets.py": "of the commits that count a budget, which are the same on every store",
+    "test_executions.py": "of processes and output; tests/tasks/test_executions.py runs on both",
+    "test_mcp_kills.py": "of the MCP server; the kill matrices of tasks run on both",
     "test_exits.py": "of tools and signals that end a process; any store does",
     "test_parked_runs.py": "counts the threads, tasks and files of this process, with any store",
     "test_provider_kill_matrix.py": "of the libraries of model providers; any store does",
     "test_power_loss.py": "loses what SQLite has not synced; with PostgreSQL that is the server's",
+    "test_lock_power_loss.py": "loses what SQLite has not synced, as test_power_loss.py does",
 }
 
 

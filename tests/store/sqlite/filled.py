@@ -42,6 +42,10 @@ def downgrade(database: Path) -> None:
     raw.close()
     edit(
         database,
+        "DROP INDEX entry_listing",
+        "DROP INDEX entry_listing_due",
+        "ALTER TABLE entry DROP COLUMN listing",
+        "ALTER TABLE entry DROP COLUMN at",
         "DROP VIEW pending_tool_calls",
         "DROP INDEX pending_call_session",
         "DROP INDEX pending_call_status",

@@ -5,14 +5,16 @@ import sqlite3
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from perdure.errors import Corrupt, SchemaNewer, StoreError
-from perdure.store.base import Put, Record, Unavailable, Write
+from perdure.store.base import NoStream, Put, Record, Unavailable, Write
 from perdure.store.sqlite.open import APPLICATION_ID, apply_settings, migrations, python_connect
 from perdure.store.sqlite.store import SqliteStore
 
@@ -196,9 +198,14 @@ async def test_a_database_replaced_under_the_store_is_noticed_when_it_connects_a
 
 
 async def test_a_store_of_another_process_is_refused(store: SqliteStore) -> None:
-    assert store._connections is not None
-    store._connections.process -= 1
-    with pytest.raises(StoreError, match="another process"):
+    child = os.fork()
+    if child == 0:  # this process has the store, but none of its threads
+        with suppress(StoreError):
+            store._ready()
+            os._exit(1)
+        os._exit(0)
+    assert (await anyio.to_thread.run_sync(os.waitpid, child, 0))[1] == 0
+    with pytest.raises(NoStream):
         await store.read("s")
 
 

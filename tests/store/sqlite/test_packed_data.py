@@ -4,7 +4,7 @@ import json
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perdure.store.sqlite.packed_data import MIN_BYTES, pack, unpack
@@ -40,6 +40,7 @@ def event(luck: random.Random, words: int) -> bytes:
     return json.dumps({"role": "assistant", "content": text, "agent": "a", "turn": 3}).encode()
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary() | st.binary(min_size=MIN_BYTES, max_size=4 * MIN_BYTES))
 def test_any_bytes_come_back(data: bytes) -> None:
     assert unpack(pack(data)) == data

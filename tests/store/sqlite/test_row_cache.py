@@ -1,6 +1,7 @@
 """What the writer of the SQLite store keeps in memory is never other than what is in the file."""
 
 import random
+import sqlite3
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from perdure.store.base import (
 from perdure.store.memory import MemoryStore
 from perdure.store.shared.file_lock import WriteLock
 from perdure.store.sqlite import row_cache as sqlite_ledger
+from perdure.store.sqlite.open import python_connect
 from perdure.store.sqlite.store import SqliteStore
 from perdure.testing.contract import HandClock
 
@@ -125,8 +127,10 @@ async def everything(store: Store) -> list[object]:
 
 @pytest.mark.parametrize("seed", range(40))
 async def test_batches_of_two_stores_on_one_file_answer_as_memory_does_one_by_one(
-    database: Path, seed: int
+    database: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # With every other seed, rows are loaded in statements for many, however few there are.
+    monkeypatch.setattr(sqlite_ledger, "_FEW", 0 if seed % 2 else 8)
     clock, chance = HandClock(), Chance(seed)
     reference = MemoryStore(clock)
     await reference.open()
@@ -253,3 +257,33 @@ async def test_what_is_kept_in_memory_has_a_bound(
         assert rows is not None
         assert len(rows._row_cache.entries) + len(rows._row_cache.streams) <= 12
     assert len((await store.find("k")).entries) == 30
+
+
+async def test_the_rows_of_a_batch_are_loaded_in_a_few_statements(database: Path) -> None:
+    statements: list[str] = []
+
+    def connect(path: str) -> sqlite3.Connection:
+        connection = python_connect(path)
+        connection.set_trace_callback(statements.append)
+        return connection
+
+    first = SqliteStore(database)
+    await first.open()
+    for n in range(40):
+        put = Put("k", f"{n}", 0, f"s{n}", "open", None, b"")
+        await first.commit([Write(f"s{n}", create="session")], [put])
+    await first.close()
+    store = SqliteStore(database, connect=connect)
+    await store.open()
+    statements.clear()
+
+    def ask(n: int) -> Ask:
+        put = Put("k", f"{n}", 1, f"s{n}", "open", None, b"x")
+        return Ask(lambda store: store.commit([Write(put.stream, LINE)], [put]))
+
+    asks = [ask(n) for n in range(40)]
+    answers = await in_one_batch(store, database, asks)
+    assert answers == [{f"s{n}": 1} for n in range(40)]
+    loads = [sql for sql in statements if "SELECT" in sql and (" IN (" in sql or "key = " in sql)]
+    assert len(loads) == 2  # streams, entries
+    await store.close()

@@ -227,6 +227,15 @@ def test_another_model_cannot_read_what_the_first_one_thought(spoken: Format) ->
         assert len(endpoint.refused) == 1
 
 
+def test_a_system_message_is_refused_in_the_providers_words() -> None:
+    """S2.33"""
+    with fake_endpoint([{"text": "Hello"}]) as endpoint, talking(endpoint.url, "anthropic") as talk:
+        talk.history.append({"role": "system", "content": "Be brief."})
+        with pytest.raises(anthropic.BadRequestError, match="Unexpected role") as refusal:
+            talk.turn()
+    assert '"system" as an input message role' in str(refusal.value)
+
+
 def test_an_aside_of_the_client_is_no_turn() -> None:
     turns = HARD["anthropic"]
     with (

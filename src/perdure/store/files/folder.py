@@ -10,7 +10,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from perdure.store.base import Entry, Record, Unavailable
-from perdure.store.files.journal import Journal, JournalDamaged, state_lines
+from perdure.store.files.journal import FORMAT, Journal, JournalDamaged, state_lines
 from perdure.store.files.layout import HEADS, OWN, Layout
 from perdure.store.files.replay import (
     Logs,
@@ -121,6 +121,8 @@ class Folder:
             return
         self.tables, self.pos, self._processes = replay_journal(lines)
         self.logs.catch_up(lines)
+        if lines[0].format < FORMAT:
+            self.compact()
 
     def _check_logs(self, lines: list[JournalLine]) -> None:
         """Raise JournalDamaged if a log has records of the torn line, which was complete then."""

@@ -25,7 +25,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger("perdure")
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+BEFORE_LISTINGS: Final = 1  # the format whose entries do not name their listing
 _ROWS_PER_LINE: Final = 500  # in the lines of a state
 
 

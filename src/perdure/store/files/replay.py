@@ -9,7 +9,7 @@ from typing import Final
 
 from perdure.errors import Corrupt
 from perdure.store.base import Record
-from perdure.store.files.journal import JournalDamaged
+from perdure.store.files.journal import BEFORE_LISTINGS, JournalDamaged
 from perdure.store.files.layout import HEADS, LOG, OWN, Layout, all_logs, log_path
 from perdure.store.judge import StreamRow
 from perdure.store.shared.line_files import (
@@ -182,16 +182,17 @@ class Spans:
 
 def replay_journal(lines: Iterable[JournalLine]) -> tuple[Tables, int, dict[str, int]]:
     """Return the state after a journal: tables, highest position, and process ids of holders."""
-    tables, pos, processes = Tables(), 0, dict[str, int]()
+    tables, pos, processes, is_old = Tables(), 0, dict[str, int](), False
     for line in lines:
         pos = max(pos, line.pos)
+        is_old = is_old or line.format == BEFORE_LISTINGS
         for stream, row in line.streams.items():
             tables.set_stream(stream, row)
         for stream in line.erased:
             for entry in tables.entries_of(stream):
                 tables.drop_entry(entry.kind, entry.key)
         for entry_line in line.entries:
-            _apply_entry(tables, entry_line, "")
+            _apply_entry(tables, entry_line, "", is_old=is_old)
         for holder, heartbeat in line.holders.items():
             until, processes[holder] = heartbeat or (None, 0)
             tables.apply_leases(LeaseChanges({}, {holder: until}))
@@ -253,7 +254,7 @@ def _rebuild(tables: Tables, path: Path, stream: str) -> int:
         row = row._replace(head=max(row.head, mark.seq), epoch=max(row.epoch, mark.epoch + 1))
         top = max(top, mark.pos)
         for entry in mark.entries:
-            _apply_entry(tables, entry, stream)
+            _apply_entry(tables, entry, stream, is_old=True)
     if stream:
         due = row.due if row.due is not None else 0
         tables.set_stream(stream, row._replace(head=row.head + damaged, due=due))
@@ -274,9 +275,9 @@ def _own_lines(path: Path) -> Iterator[EventLine]:
             yield line
 
 
-def _apply_entry(tables: Tables, line: EntryLine, stream: str) -> None:
+def _apply_entry(tables: Tables, line: EntryLine, stream: str, *, is_old: bool) -> None:
     try:
-        entry = decode_entry(line, stream)
+        entry = decode_entry(line, stream, is_old=is_old)
     except ValueError:
         return
     if entry is None:

@@ -26,10 +26,12 @@ from perdure.store.base import (
     Entry,
     Feed,
     Gone,
+    Growth,
     Heads,
     Lease,
     Lost,
     NoStream,
+    Order,
     Page,
     Put,
     Record,
@@ -45,7 +47,7 @@ from perdure.store.files.folder import Folder, RecordPosition
 from perdure.store.files.layout import Layout, NoLayout
 from perdure.store.files.replay import Spans
 from perdure.store.judge import Changes, Commit, check_commit, judge
-from perdure.store.shared.paging import END, feed_position
+from perdure.store.shared.paging import END, feed_position, growth_of
 from perdure.store.shared.signal import Signal, Subscribers
 from perdure.store.shared.tables import LeaseChanges
 
@@ -450,6 +452,19 @@ class FilesStore:
             kind, state=state, stream=stream, due_before=due_before, after=after, limit=limit
         )
 
+    async def find_listed(
+        self,
+        kind: str,
+        listing: str,
+        *,
+        order: Order = "oldest",
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        """Return the entries of a listing in an order, by an index."""
+        tables = (await self._readable()).folder.tables
+        return tables.find_listed(kind, listing, order, after, limit)
+
     async def entries_of(self, stream: str) -> Sequence[Entry]:
         """Return every entry of a stream by (kind, key)."""
         return (await self._readable()).folder.tables.entries_of(stream)
@@ -498,6 +513,10 @@ class FilesStore:
             for position in positions
             if position.stream not in erased
         )
+
+    async def growth(self, cursor: str, limit: int = 500) -> Growth:
+        """Return the streams that have grown since the cursor."""
+        return growth_of(await self.tail(cursor, limit), limit)
 
     async def census(self, kinds: Collection[str]) -> Census:
         """Count what exists at this moment."""

@@ -34,7 +34,7 @@ class LoadedRows(NamedTuple):
         """Return the rows of the statement `load_rows`."""
         loaded = cls({}, [], set[str]())
         alive: set[str] = set()
-        for name, sid, xmin, kind, number, epoch, text, due, tries, gone, key, data in rows:
+        for name, sid, xmin, kind, number, epoch, text, due, tries, gone, key, data, *more in rows:
             if sid is None:
                 alive.add(unpack_text(name))
             elif key is None:
@@ -42,13 +42,15 @@ class LoadedRows(NamedTuple):
                 row = StreamRow(unpack_text(kind), number, epoch, holder, due, tries, gone)
                 loaded.streams[unpack_text(name)] = LoadedStream(sid, xmin, row)
             else:
-                loaded.entries.append(entry_from_row((kind, key, name, number, text, due, data)))
+                loaded.entries.append(
+                    entry_from_row((kind, key, name, number, text, due, data, *more))
+                )
         return loaded._replace(alive=alive)
 
 
 def entry_from_row(row: Any) -> Entry:
-    """Return the entry in a row of kind, key, stream, version, state, due, data."""
-    kind, key, stream, version, state, due, data = row
+    """Return the entry in a row of kind, key, stream, version, state, due, data, listing, at."""
+    kind, key, stream, version, state, due, data, listing, at = row
     return Entry(
         unpack_text(kind),
         unpack_text(key),
@@ -57,6 +59,8 @@ def entry_from_row(row: Any) -> Entry:
         unpack_text(state),
         due,
         data,
+        None if listing is None else unpack_text(listing),
+        at,
     )
 
 
@@ -188,7 +192,9 @@ class BatchRows:
             if entry is not None:
                 sid, data = self._sids[entry.stream], entry.data
                 text = (pack_text(kind), pack_text(key), sid, entry.version, pack_text(entry.state))
-                written.append((*text, entry.due, expect, data, data, data))
+                listing = None if entry.listing is None else pack_text(entry.listing)
+                place = (entry.due, expect, listing, entry.at)
+                written.append((*text, *place, data, data, data))
             elif expect:
                 deleted.append((pack_text(kind), pack_text(key), expect))
         return written, deleted
@@ -244,6 +250,10 @@ _TABLES: tuple[tuple[ColumnEncoder, ...], ...] = (
     (_numbers, text_array, text_array, *_ROW),
     (_numbers, *_ROW),
     (_numbers, _numbers, text_array, _numbers, *_DATA),
-    (text_array, text_array, _numbers, _numbers, text_array, _numbers, _numbers, *_DATA),
+    (
+        *(text_array, text_array, _numbers, _numbers, text_array, _numbers, _numbers),
+        *(text_array, _numbers),
+        *_DATA,
+    ),
     (text_array, text_array, _numbers),
 )

@@ -4,11 +4,28 @@ from collections.abc import Awaitable, Sequence
 from functools import cache
 from typing import Any, Protocol, TypeVar
 
-from perdure.store.base import Census, Entry, Gone, NoStream, Page, Record, Slice, StreamState
+from perdure.store.base import (
+    Census,
+    Entry,
+    Gone,
+    NoStream,
+    Order,
+    Page,
+    Record,
+    Slice,
+    StreamState,
+)
 from perdure.store.postgres.batch import entry_from_row
 from perdure.store.postgres.connection import PooledConnection
 from perdure.store.postgres.sql import pack_text, statement, unpack_text
-from perdure.store.shared.paging import check_complete, page_cursor, page_position
+from perdure.store.shared.paging import (
+    LAST_DUE,
+    ListingPosition,
+    check_complete,
+    listing_cursor,
+    page_cursor,
+    page_position,
+)
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -71,6 +88,27 @@ async def find(
     return Page(entries, page_cursor((last.due or 0, last.key) if by_due else (0, last.key)))
 
 
+async def find_listed(
+    connection: PooledConnection,
+    *,
+    kind: str,
+    listing: str,
+    order: Order,
+    start: ListingPosition | None,
+    limit: int,
+) -> Page:
+    """Return a page of the entries of a listing, after a position."""
+    limit = max(limit, 0)
+    values: list[Any] = [pack_text(kind), pack_text(listing)]
+    if start is not None:
+        due, at, key = start
+        values += [due, at, pack_text(key)] if order == "due" else [at, pack_text(key)]
+    rows = await connection.fetch(_find_listed(order, is_first=start is None), *values, limit + 1)
+    entries = tuple(entry_from_row(row) for row in rows[:limit])
+    has_more = bool(entries) and len(rows) > limit
+    return Page(entries, listing_cursor(entries[-1], order) if has_more else None)
+
+
 async def entries_of(connection: PooledConnection, stream: str) -> Sequence[Entry]:
     """Return every entry of a stream by (kind, key)."""
     return [
@@ -100,10 +138,12 @@ async def census(connection: PooledConnection, kinds: list[str], now: int, commi
     """Count what exists; the caller passes the number of commits."""
     names = [pack_text(kind) for kind in kinds]
     states = await connection.fetch(statement("states"), names)
+    listings = await connection.fetch(statement("listings"), names)
     overdue = await connection.fetch(statement("overdue"), names, now)
     held, due, alive, records = await connection.fetchrow(statement("totals"), now)
     return Census(
         {(unpack_text(kind), unpack_text(state)): count for kind, state, count in states},
+        {(unpack_text(kind), unpack_text(listing)): count for kind, listing, count in listings},
         {unpack_text(kind): count for kind, count in overdue},
         held=held,
         due=due,
@@ -137,7 +177,27 @@ def _find(conditions: tuple[str, ...], *, is_first: bool) -> str:
     key = "e.key || ''" if by_stream else "e.key"
     order = f"e.due, {key}" if by_due else key
     return (
-        "SELECT e.kind, e.key, s.id, e.version, e.state, e.due, e.data "  # noqa: S608 - no value
+        "SELECT e.kind, e.key, s.id, e.version, e.state, e.due, e.data, e.listing, e.at "  # noqa: S608
         "FROM entry e JOIN stream s ON s.sid = e.sid "
         f"WHERE {' AND '.join(where)} ORDER BY {order} LIMIT ${free}"
+    )
+
+
+@cache
+def _find_listed(order: Order, *, is_first: bool) -> str:
+    columns = ["e.at", "e.key"]
+    if order == "due":  # the expression of the index
+        columns.insert(0, f"coalesce(e.due, {LAST_DUE})")
+    free, sign, direction = 3, ("<" if order == "newest" else ">"), ""
+    where = "e.kind = $1 AND e.listing = $2"
+    if not is_first:
+        values = ", ".join(f"${free + number}" for number in range(len(columns)))
+        where += f" AND ({', '.join(columns)}) {sign} ({values})"
+        free += len(columns)
+    direction = " DESC" if order == "newest" else ""
+    ordered = ", ".join(f"{column}{direction}" for column in columns)
+    return (
+        "SELECT e.kind, e.key, s.id, e.version, e.state, e.due, e.data, e.listing, e.at "  # noqa: S608
+        "FROM entry e JOIN stream s ON s.sid = e.sid "
+        f"WHERE {where} ORDER BY {ordered} LIMIT ${free}"
     )

@@ -1,9 +1,9 @@
 """The schema of a PostgreSQL store: numbered steps, each applied once, by the first program.
 
-A step that only adds is applied by the first program that has it; programs without it continue to
-work. A step that removes something names the oldest program that still works afterwards
-(`-- oldest program: 3`, the newest schema number of that program). It is applied only on request,
-and only while no older program is alive.
+A step that only adds is applied by the first program that has it, also while an earlier step that
+removes something waits; programs without it continue to work. A step that removes something names
+the oldest program that still works afterwards (`-- oldest program: 3`, the newest schema number of
+that program). It is applied only on request, and only while no older program is alive.
 """
 
 import asyncio
@@ -220,8 +220,7 @@ class Schema:
         missing = [step for step in self._steps if step not in applied]
         if contract or not applied:
             return missing
-        first = next((n for n, step in enumerate(missing) if step.oldest), len(missing))
-        return missing[:first]
+        return [step for step in missing if not step.oldest]
 
     async def _apply_step(
         self, transaction: AsyncpgConnection, step: SchemaStep, *, is_new: bool

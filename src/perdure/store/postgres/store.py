@@ -15,8 +15,10 @@ from perdure.store.base import (
     Clock,
     Entry,
     Feed,
+    Growth,
     Heads,
     Lease,
+    Order,
     Page,
     Put,
     Slice,
@@ -30,7 +32,13 @@ from perdure.store.postgres.connection import Connector
 from perdure.store.postgres.connections import PostgresConnections
 from perdure.store.postgres.schema import Schema, SchemaStep, known_steps
 from perdure.store.postgres.url import PostgresAddress, parse_address
-from perdure.store.shared.paging import END, feed_position, page_position
+from perdure.store.shared.paging import (
+    END,
+    feed_position,
+    growth_of,
+    listing_position,
+    page_position,
+)
 from perdure.store.shared.signal import Signal, Subscribers
 
 T = TypeVar("T")
@@ -167,6 +175,20 @@ class PostgresStore:
             partial(reads.find, conditions=conditions, after=after, limit=limit)
         )
 
+    async def find_listed(
+        self,
+        kind: str,
+        listing: str,
+        *,
+        order: Order = "oldest",
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        """Return the entries of a listing in an order, by an index."""
+        start = listing_position(after, order)
+        query = partial(reads.find_listed, kind=kind, listing=listing, order=order)
+        return await self._query(partial(query, start=start, limit=limit))
+
     async def entries_of(self, stream: str) -> Sequence[Entry]:
         """Return every entry of a stream by (kind, key)."""
         return await self._query(partial(reads.entries_of, stream=stream))
@@ -183,6 +205,10 @@ class PostgresStore:
         if cursor == END:
             return await connections.feed.end()
         return await connections.feed.after(position, limit)
+
+    async def growth(self, cursor: str, limit: int = 500) -> Growth:
+        """Return the streams that have grown since the cursor."""
+        return growth_of(await self.tail(cursor, limit), limit)
 
     async def census(self, kinds: Collection[str]) -> Census:
         """Count what exists at this moment, by indexes."""

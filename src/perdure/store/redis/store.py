@@ -24,8 +24,10 @@ from perdure.store.base import (
     Check,
     Entry,
     Feed,
+    Growth,
     Heads,
     Lease,
+    Order,
     Page,
     Put,
     Record,
@@ -159,6 +161,18 @@ class IndexedStore:
         return await self.primary.find(
             kind, state=state, stream=stream, due_before=due_before, after=after, limit=limit
         )
+
+    async def find_listed(
+        self,
+        kind: str,
+        listing: str,
+        *,
+        order: Order = "oldest",
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        """Return the entries of a listing; the store itself has them in order."""
+        return await self.primary.find_listed(kind, listing, order=order, after=after, limit=limit)
 
     async def _find_indexed(self, index: RedisIndex, query: _Query, keys: list[str]) -> Page | None:
         """Return the page of the index; None if Redis fails or the index cannot answer."""
@@ -330,6 +344,10 @@ class IndexedStore:
     async def tail(self, cursor: str, limit: int = 500) -> Feed:
         """Return the store's feed after the cursor."""
         return await self.primary.tail(cursor, limit)
+
+    async def growth(self, cursor: str, limit: int = 500) -> Growth:
+        """Return the streams that have grown since the cursor."""
+        return await self.primary.growth(cursor, limit)
 
     async def census(self, kinds: Collection[str]) -> Census:
         """Count what exists in the store."""

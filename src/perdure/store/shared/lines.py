@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
-from perdure.store.base import Entry, Record
+from perdure.store.base import UNLISTED, Entry, Record
 from perdure.store.judge import StreamRow
 
 _WRAPPED: Final = b'{"base64":'
@@ -31,6 +31,8 @@ class EntryLine(Struct, frozen=True, omit_defaults=True):
     due: int | None = None
     data: Raw = Raw(b"null")  # not None: msgspec cannot decode `Raw | None`
     stream: str = ""
+    listing: str | None = None
+    at: int | None = None
 
 
 class Mark(Struct, frozen=True, omit_defaults=True):
@@ -105,16 +107,34 @@ def entry_line(kind: str, key: str, entry: Entry | None, stream: str = "") -> En
     if entry is None:
         return EntryLine(kind, key, 0, stream=stream)
     data = encode_data(entry.data)
-    return EntryLine(kind, key, entry.version, entry.state, entry.due, data, stream)
+    return EntryLine(
+        kind, key, entry.version, entry.state, entry.due, data, stream, entry.listing, entry.at
+    )
 
 
-def decode_entry(line: EntryLine, stream: str = "") -> Entry | None:
-    """Decode the entry in a line; None if it was deleted. Raises ValueError."""
+def decode_entry(line: EntryLine, stream: str = "", *, is_old: bool = False) -> Entry | None:
+    """Decode the entry in a line; None if it was deleted. Raises ValueError.
+
+    A line that is `old` may be of a program without listings.
+    """
     if line.version == 0:
         return None
+    listing, at = line.listing, line.at
+    if is_old and listing is None:
+        listing, at = UNLISTED, 0
     data = decode_data(line.data)
     stream = line.stream or stream
-    return Entry(line.kind, line.key, stream, line.version, line.state, line.due, data)
+    return Entry(
+        line.kind,
+        line.key,
+        stream,
+        line.version,
+        line.state,
+        line.due,
+        data,
+        listing,
+        at,
+    )
 
 
 def encode_event(record: Record, mark: Mark) -> bytes:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from perdure.store.base import Census, Entry, Gone, Lease, Lost, NoStream, Page, StreamState
+from perdure.store.base import Census, Entry, Gone, Lease, Lost, NoStream, Order, Page, StreamState
 from perdure.store.judge import (
     Changes,
     Commit,
@@ -20,7 +20,14 @@ from perdure.store.judge import (
     row_after_reap,
     row_after_undone_claim,
 )
-from perdure.store.shared.paging import PagePosition, page_cursor, page_position
+from perdure.store.shared.paging import (
+    PagePosition,
+    listing_cursor,
+    listing_place,
+    listing_position,
+    page_cursor,
+    page_position,
+)
 
 EntryKey = tuple[str, str]  # kind and key
 
@@ -103,17 +110,35 @@ class Tables:
         limit: int,
     ) -> Page:
         """Return entries of a kind by key; with `due_before` those due by then, by (due, key)."""
-        order = _by_due if due_before is not None else _by_key
+        place = _by_due if due_before is not None else _by_key
         start = page_position(after)
 
         def is_match(entry: Entry) -> bool:
             return (
                 (state is None or entry.state == state)
                 and (due_before is None or (entry.due is not None and entry.due <= due_before))
-                and (start is None or order(entry) > start)
+                and (start is None or place(entry) > start)
             )
 
-        return _page(filter(is_match, self._candidates(kind, stream)), order, limit)
+        return _page(filter(is_match, self._candidates(kind, stream)), place, limit)
+
+    def find_listed(
+        self, kind: str, listing: str, order: Order, after: str | None, limit: int
+    ) -> Page:
+        """Return the entries of a listing in an order."""
+        start = listing_position(after, order)
+        rows = {
+            listing_place(entry, order): entry
+            for entry in self._candidates(kind, None)
+            if entry.listing == listing
+        }
+        if order == "newest":
+            places = heapq.nlargest(limit + 1, (p for p in rows if start is None or p < start))
+        else:
+            places = heapq.nsmallest(limit + 1, (p for p in rows if start is None or p > start))
+        entries = tuple(rows[place] for place in places[:limit])
+        has_more = bool(entries) and len(places) > limit
+        return Page(entries, listing_cursor(entries[-1], order) if has_more else None)
 
     def census(self, kinds: Collection[str], now: int, records: int, commits: int) -> Census:
         """Count what exists; the caller passes the numbers of records and commits."""
@@ -121,6 +146,7 @@ class Tables:
         claimable = (self.streams[stream].due for stream in self._claimable)
         return Census(
             entries=dict(Counter((entry.kind, entry.state) for entry in entries)),
+            listings=dict(Counter((e.kind, e.listing) for e in entries if e.listing is not None)),
             overdue=dict(Counter(e.kind for e in entries if e.due is not None and e.due <= now)),
             held=sum(row.holder is not None for row in self.streams.values()),
             due=sum(due is not None and due <= now for due in claimable),

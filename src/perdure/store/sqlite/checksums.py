@@ -12,6 +12,7 @@ from msgspec import structs
 from perdure.store.base import Entry
 
 _FIRST_SCHEMA: Final = 3  # with the column `crc`
+_LISTINGS_SCHEMA: Final = 5  # with the columns `listing` and `at`
 DAMAGED: Final = b"\0damaged"  # instead of the data of a damaged row: no decoder accepts it
 
 
@@ -34,6 +35,12 @@ def checked_entry(entry: Entry, sid: int, crc: int | None) -> Entry:
     if crc is None or crc == entry_checksum(entry, sid):
         return entry
     return structs.replace(entry, data=DAMAGED)
+
+
+def listing_columns(connection: sqlite3.Connection) -> str:
+    """Return the columns of an entry's place in its listing; NULL if the schema has none."""
+    (schema,) = connection.execute("PRAGMA user_version").fetchone()
+    return "listing, at" if schema >= _LISTINGS_SCHEMA else "NULL, NULL"
 
 
 def checksum_column(connection: sqlite3.Connection) -> str:

@@ -78,6 +78,10 @@ class CommandExecutor:
         self._has_reaped = False
         self._row_cache.begin()
 
+    def load(self, commands: Iterable[Command]) -> None:
+        """Load the rows that the commits among these commands name, in a few statements."""
+        self._row_cache.load([command for command in commands if isinstance(command, Commit)])
+
     def execute(self, command: Command, now: int) -> CommandResult:
         """Execute one command; a refusal is a result, and has written nothing."""
         match command:
@@ -112,7 +116,7 @@ class CommandExecutor:
             if head is not None:
                 return Heads({write.stream: head})
         alive = {name for name in commit.claimants() if self._is_alive(name, after=now)}
-        outcome = judge(commit, self._row_cache.load(commit), now, alive)
+        outcome = judge(commit, self._row_cache.load((commit,)), now, alive)
         if isinstance(outcome, StoreRefusal):
             return outcome
         self._row_cache.apply(outcome)

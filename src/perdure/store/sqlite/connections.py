@@ -37,6 +37,20 @@ class OpenConnection(Protocol):
         ...
 
 
+class _Forks:
+    """Number of forks between this process and the one that imported this module."""
+
+    count = 0
+
+    def add(self) -> None:
+        """Count a fork, in the child."""
+        self.count += 1
+
+
+forks = _Forks()
+os.register_at_fork(after_in_child=forks.add)
+
+
 class SqliteConnections:
     """Threads and connections of one open store, which report to its event loop."""
 
@@ -49,7 +63,7 @@ class SqliteConnections:
         signal: Signal,
         lock_wait_s: float,
     ) -> None:
-        self.process = os.getpid()
+        self.fork_count = forks.count
         self._path = path
         self._lock = lock
         self._lock_wait_s = lock_wait_s

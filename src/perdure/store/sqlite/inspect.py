@@ -74,7 +74,7 @@ _STREAM = """
 _LOG = "SELECT sid, seq, type, at, data, {crc} FROM record WHERE sid = ? ORDER BY seq"
 _ENTRY = """
     SELECT kind, key, (SELECT id FROM stream WHERE stream.sid = entry.sid),
-           version, state, due, data, sid, {crc}
+           version, state, due, data, NULL, NULL, sid, {crc}
     FROM entry
 """
 _OF_STREAM = f"{_ENTRY} WHERE sid = ? ORDER BY kind, key"
@@ -272,7 +272,9 @@ def _stream(connection: sqlite3.Connection, stream: str) -> StreamInspection | N
     sid, kind, epoch, gone, holder, until = row
     crc = checksum_column(connection)
     log = connection.execute(_LOG.format(crc=crc), (sid,)).fetchall()
-    records = tuple(stored_record(*values) for values in log)
+    records: list[StoredRecord] = []
+    for values in log:
+        records.append(stored_record(values, records[-1] if records else None))
     head = records[-1].seq if records else 0
     rows = connection.execute(_OF_STREAM.format(crc=crc), (sid,)).fetchall()
     entries = tuple(
@@ -280,7 +282,7 @@ def _stream(connection: sqlite3.Connection, stream: str) -> StreamInspection | N
         for entry in (entry_from_row(row, ANY) for row in rows)
     )
     return StreamInspection(
-        stream, kind, head, epoch, bool(gone), holder, until, records, entries=entries
+        stream, kind, head, epoch, bool(gone), holder, until, tuple(records), entries=entries
     )
 
 
@@ -341,8 +343,12 @@ def _count(connection: sqlite3.Connection, table: str) -> int:
 def _each_record(
     connection: sqlite3.Connection, visit: Callable[[str, StoredRecord], None]
 ) -> bool:
+    sid, record = 0, None
     for stream, *row in connection.execute(_RECORDS.format(crc=checksum_column(connection))):
-        visit(f"the stream {row[0]}" if stream is None else stream, stored_record(*row))
+        # A record is written right after the one that it repeats.
+        record = stored_record(tuple(row), record if row[0] == sid else None)
+        sid = row[0]
+        visit(f"the stream {sid}" if stream is None else stream, record)
     return True
 
 

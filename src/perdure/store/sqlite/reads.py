@@ -1,31 +1,30 @@
 """Read queries of the SQLite backend, and the connections that run them."""
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 from perdure.errors import Corrupt
-from perdure.store.base import Census, Entry, Feed, Gone, NoStream, Page, Record, Slice
+from perdure.store.base import Census, Entry, Feed, Gone, Growth, NoStream, Page, Record, Slice
 from perdure.store.shared.paging import PagePosition, check_complete, page_cursor, page_position
 from perdure.store.sqlite.checksums import DAMAGED, checked_entry, record_checksum
-from perdure.store.sqlite.packed_data import unpack
+from perdure.store.sqlite.packed_data import PLAIN, is_repeating, unpack
 
 T = TypeVar("T")
 
 # A large blob is left out of a small query; its length is known without reading it.
 _DATA = "CASE WHEN length(data) <= ? THEN data END"
-_STREAM = """
-    SELECT sid, (SELECT max(seq) FROM record WHERE record.sid = stream.sid), holder, due, gone
-    FROM stream WHERE id = ?
-"""
-_RECORDS = f"""
-    SELECT type, {_DATA}, at, seq, pos, sid, crc FROM record WHERE sid = ? AND seq > ? AND seq <= ?
-    ORDER BY seq
+# One row for each record, or one without a record. The head is that of the same moment.
+_SLICE = f"""
+    SELECT type, {_DATA}, at, seq, pos, stream.sid, crc, holder, due, gone,
+           (SELECT max(seq) FROM record WHERE sid = (SELECT sid FROM stream WHERE id = ?2))
+    FROM stream LEFT JOIN record ON record.sid = stream.sid AND seq > ?3
+    WHERE stream.id = ?2 ORDER BY seq LIMIT ?4
 """  # noqa: S608 - no value in it
 ENTRY = f"""
     SELECT kind, key, (SELECT id FROM stream WHERE stream.sid = entry.sid),
-           version, state, due, {_DATA}, sid, crc
+           version, state, due, {_DATA}, listing, at, sid, crc
     FROM entry
 """  # noqa: S608 - no value in it
 _GET = f"{ENTRY} WHERE kind = ? AND key = ?"
@@ -34,15 +33,36 @@ _FEED = f"""
            (SELECT id FROM stream WHERE stream.sid = record.sid)
     FROM record WHERE pos > ? ORDER BY pos LIMIT ?
 """  # noqa: S608 - no value in it
+# Without bounds: the columns come before the data, whose pages are not read.
+_GROWTH_ROWS = 1_000  # at most: less than a millisecond
+_GROWTH = """
+    SELECT (SELECT id FROM stream WHERE stream.sid = new.sid), max(seq), max(pos), count(*)
+    FROM (SELECT sid, seq, pos FROM record WHERE pos > ? ORDER BY pos LIMIT ?) AS new GROUP BY sid
+"""
+_RECORD = f"""
+    SELECT type, {_DATA}, at, seq, pos, sid, crc FROM record WHERE sid = ? AND seq = ?
+"""  # noqa: S608 - no value in it
 _ONE_MORE = """
     SELECT 1 FROM entry INDEXED BY entry_stream
     WHERE sid = (SELECT sid FROM stream WHERE id = ?) AND kind = ? LIMIT 1 OFFSET ?
 """
 
-# Each reads one index only.
-_STATES = """
-    SELECT state, count(*) FROM entry INDEXED BY entry_state WHERE kind = ? GROUP BY state
+# Each reads one index only. The few values of a column are found by one look-up each: a count of
+# the rows that have one value takes fewer steps than a grouping of all rows.
+_VALUES = """
+    WITH RECURSIVE present (value) AS (
+        SELECT min({column}) FROM entry INDEXED BY {index} WHERE kind = ?1 AND {column} IS NOT NULL
+        UNION ALL
+        SELECT (SELECT min({column}) FROM entry INDEXED BY {index}
+                WHERE kind = ?1 AND {column} > present.value)
+        FROM present WHERE value IS NOT NULL
+    )
+    SELECT value, (SELECT count(*) FROM entry INDEXED BY {index}
+                   WHERE kind = ?1 AND {column} = present.value)
+    FROM present WHERE value IS NOT NULL
 """
+_STATES = _VALUES.format(column="state", index="entry_state")
+_LISTINGS = _VALUES.format(column="listing", index="entry_listing")
 _OVERDUE = "SELECT count(*) FROM entry INDEXED BY entry_due WHERE kind = ? AND due <= ?"
 _HELD = "SELECT count(*) FROM stream INDEXED BY stream_holder WHERE holder IS NOT NULL"
 _CLAIMABLE = """
@@ -130,27 +150,23 @@ def _last(connections: list[sqlite3.Connection]) -> sqlite3.Connection | None:
 def read(
     connection: sqlite3.Connection, bounds: Bounds, stream: str, after: int, limit: int | None
 ) -> Slice:
-    """Return the records after `after`. Raises NoStream, Gone, or Corrupt if some are missing.
-
-    The result is of the moment of the first statement. Outside a transaction, a stream that is
-    erased before the second statement looks corrupt.
-    """
-    row = connection.execute(_STREAM, (stream,)).fetchone()
-    if row is None:
+    """Return the records after `after`. Raises NoStream, Gone, or Corrupt if some are missing."""
+    after, limit = max(after, 0), ANY.rows if limit is None else max(limit, 0)
+    most = min(bounds.rows + 1, max(limit, 1))
+    values = (bounds.bytes, stream, after, most)
+    rows: list[Any] = connection.execute(_SLICE, values).fetchall()
+    if not rows:
         raise NoStream(f"there is no stream {stream}", stream=stream)
-    sid, head, holder, due, gone = row
+    *_, holder, due, gone, head = rows[0]
     if gone:
         raise Gone(f"the stream {stream} was erased", stream=stream)
-    head, after = head or 0, max(after, 0)
-    last = head if limit is None else min(head, after + max(limit, 0))
-    if last - after > bounds.rows:
+    if len(rows) > bounds.rows:
         raise TooLarge
     records: tuple[Record, ...] = ()
-    if last > after:
-        rows = connection.execute(_RECORDS, (bounds.bytes, sid, after, last)).fetchall()
-        records = tuple(_record(values, stream, bounds) for values in rows)
-        check_complete(records, stream, after, last)
-    return Slice(records, head, holder, due)
+    if limit and rows[0][3] is not None:
+        records = tuple(_records(rows, bounds, stream, connection))
+        check_complete(records, stream, after, min(head, after + limit))
+    return Slice(records, head or 0, holder, due)
 
 
 def get(connection: sqlite3.Connection, bounds: Bounds, kind: str, key: str) -> Entry | None:
@@ -197,8 +213,19 @@ def tail(connection: sqlite3.Connection, bounds: Bounds, position: int, limit: i
     rows = connection.execute(_FEED, (bounds.bytes, position, most)).fetchall()
     if len(rows) > bounds.rows:
         raise TooLarge
-    records = tuple(_feed_record(row, bounds) for row in rows)
-    return Feed(records, str(records[-1].pos if records else position))
+    records: list[Record] = []
+    for row in rows:
+        records.append(_feed_record(row, bounds, connection, records[-1:]))
+    return Feed(tuple(records), str(records[-1].pos if records else position))
+
+
+def growth(connection: sqlite3.Connection, _: Bounds, position: int, limit: int) -> Growth:
+    """Return the streams of the records after a position, each with its newest seq."""
+    most = min(max(limit, 0), _GROWTH_ROWS)
+    rows = connection.execute(_GROWTH, (position, most)).fetchall()
+    heads = {stream or "": seq for stream, seq, _, _ in rows}
+    last = max((pos for _, _, pos, _ in rows), default=position)
+    return Growth(heads, str(last), more=0 < most <= sum(count for *_, count in rows))
 
 
 def end(connection: sqlite3.Connection, _: Bounds) -> Feed:
@@ -222,9 +249,15 @@ def census(
         for kind in kinds
         for state, count in connection.execute(_STATES, (kind,)).fetchall()
     }
+    listings = {
+        (kind, listing): count
+        for kind in kinds
+        for listing, count in connection.execute(_LISTINGS, (kind,)).fetchall()
+    }
     overdue = {kind: number(_OVERDUE, kind, now) for kind in kinds}
     return Census(
         entries,
+        listings,
         {kind: count for kind, count in overdue.items() if count},
         held=number(_HELD),
         due=number(_CLAIMABLE, now),
@@ -278,33 +311,77 @@ def _check_few(connection: sqlite3.Connection, bounds: Bounds, conditions: dict[
         raise TooLarge
 
 
-def _record(row: tuple[Any, ...], stream: str, bounds: Bounds) -> Record:
-    type_, data, at, seq, pos, sid, crc = row
-    if data is None and bounds is not ANY:
-        raise TooLarge
-    if not _is_intact(data, stream) or (
-        crc is not None and crc != record_checksum(sid, seq, type_, at, data)
-    ):
-        raise Corrupt(
-            f"event {seq} of {stream} cannot be read: its row is damaged",
-            hint="run perdure doctor",
-            details={"stream": stream, "seq": seq},
-        )
-    if crc is not None:
-        data = unpack(data, 0 if bounds is ANY else bounds.bytes)
-        if data is None:
+def _records(
+    rows: Iterable[tuple[Any, ...]],
+    bounds: Bounds,
+    stream: str,
+    connection: sqlite3.Connection,
+    before: Sequence[Record] = (),
+) -> list[Record]:
+    """Return the records of rows of one stream, after those before. Raises TooLarge, Corrupt."""
+    records: list[Record] = []
+    for type_, data, at, seq, pos, sid, crc, *_ in rows:
+        if data is None and bounds is not ANY:
             raise TooLarge
-    return Record(type_, data, at, seq, pos, stream)
+        is_intact = isinstance(data, bytes) and isinstance(stream, str)
+        if not is_intact or (crc is not None and crc != record_checksum(sid, seq, type_, at, data)):
+            raise Corrupt(
+                f"event {seq} of {stream} cannot be read: its row is damaged",
+                hint="run perdure doctor",
+                details={"stream": stream, "seq": seq},
+            )
+        if crc is not None and data[:1] < PLAIN:
+            other = b""
+            if is_repeating(data):
+                place, near = (sid, seq - 1), (records or before)[-1:]
+                other = _data_at(place, bounds, stream, connection, near)
+            data = unpack(data, 0 if bounds is ANY else bounds.bytes, other)  # noqa: PLW2901 - packed
+            if data is None:
+                raise TooLarge
+        records.append(Record(type_, data, at, seq, pos, stream))
+    return records
 
 
-def _feed_record(row: tuple[Any, ...], bounds: Bounds) -> Record:
+def _data_at(
+    place: tuple[int, int],
+    bounds: Bounds,
+    stream: str,
+    connection: sqlite3.Connection,
+    near: Sequence[Record],
+) -> bytes:
+    """Return the data of a record, by sid and seq, that the next one repeats; perhaps it is near.
+
+    Raises TooLarge, Corrupt.
+    """
+    for record in near:
+        if (record.stream, record.seq) == (stream, place[1]) and record.data != DAMAGED:
+            return record.data
+    row = connection.execute(_RECORD, (bounds.bytes, *place)).fetchone()
+    if row is None and bounds is not ANY:
+        raise TooLarge  # erased since the rows were read: to be read again, in one snapshot
+    if row is None or is_repeating(row[1] or b""):
+        raise Corrupt(
+            f"event {place[1] + 1} of {stream} cannot be read: the event before it is missing",
+            hint="run perdure doctor",
+            details={"stream": stream, "seq": place[1] + 1},
+        )
+    return _records((row,), bounds, stream, connection)[0].data
+
+
+def _feed_record(
+    row: tuple[Any, ...],
+    bounds: Bounds,
+    connection: sqlite3.Connection,
+    before: Sequence[Record],
+) -> Record:
     """Return a record of the feed; a damaged one has no data, so that the others can be read."""
-    *values, stream = row
+    stream = row[-1]
     try:
-        return _record(tuple(values), stream, bounds)
+        (record,) = _records((row,), bounds, stream, connection, before)
     except Corrupt:
-        _, _, at, seq, pos, *_ = values
+        _, _, at, seq, pos, *_ = row
         return Record("user", DAMAGED, at, seq, pos, stream or "")
+    return record
 
 
 def entry_from_row(row: tuple[Any, ...], bounds: Bounds) -> Entry:
@@ -312,12 +389,13 @@ def entry_from_row(row: tuple[Any, ...], bounds: Bounds) -> Entry:
 
     A damaged entry has the data DAMAGED, so that a list can name it among the others.
     """
-    kind, key, stream, version, state, due, data, sid, crc = row
+    kind, key, stream, version, state, due, data, listing, at, sid, crc = row
     if data is None and bounds is not ANY:
         raise TooLarge
     if not _is_intact(data, stream):
-        return Entry(kind, key, stream or "", version, state, due, DAMAGED)
-    return checked_entry(Entry(kind, key, stream, version, state, due, data), sid, crc)
+        return Entry(kind, key, stream or "", version, state, due, DAMAGED, listing, at)
+    entry = Entry(kind, key, stream, version, state, due, data, listing, at)
+    return checked_entry(entry, sid, crc)
 
 
 def _is_intact(data: object, stream: object) -> bool:

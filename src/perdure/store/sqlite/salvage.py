@@ -16,15 +16,22 @@ from msgspec import structs
 
 from perdure.store.base import Entry, Page
 from perdure.store.inspect import StoredRecord, StreamInspection
-from perdure.store.shared.paging import page_cursor, page_position
+from perdure.store.shared.paging import (
+    ListingQuery,
+    listing_cursor,
+    listing_place,
+    page_cursor,
+    page_position,
+)
 from perdure.store.sqlite.checksums import (
     DAMAGED,
     checked_entry,
     checksum_column,
+    listing_columns,
     record_checksum,
 )
 from perdure.store.sqlite.open import UNREADABLE, open_read_only
-from perdure.store.sqlite.packed_data import unpack
+from perdure.store.sqlite.packed_data import is_repeating, unpack
 
 _NEARBY: Final = 2_000  # rowids behind a damaged page that are tried one by one
 _FARTHEST: Final = 40  # then by powers of two
@@ -94,6 +101,23 @@ class Salvage:
         cursor = page_cursor(rest[limit - 1]) if has_more else None
         return Page([places[place] for place in rest[:limit]], cursor)
 
+    def find_listed(self, query: ListingQuery) -> Page:
+        """Return a page of a listing; damaged entries have lost their place and come with all."""
+        kind, listing, order, start, limit = query
+        places = {
+            listing_place(entry, order): entry
+            for _, entry in self.entries
+            if entry.kind == kind and entry.listing in (None, listing)
+        }
+        is_down = order == "newest"
+        rest = sorted(
+            (p for p in places if start is None or (p < start if is_down else p > start)),
+            reverse=is_down,
+        )
+        entries = [places[place] for place in rest[:limit]]
+        has_more = len(rest) > limit > 0
+        return Page(entries, listing_cursor(entries[-1], order) if has_more else None)
+
     def names(self) -> list[str]:
         """Return the ids of the streams that are not gone."""
         return [stream.name for _, stream in sorted(self.streams.items()) if not stream.is_gone]
@@ -105,9 +129,7 @@ class Salvage:
             return None
         stream, places = self.streams[sids[0]], self.places.get(sids[0], {})
         with _open(self.path) as connection:
-            records = [
-                _read_record(connection, (sids[0], seq), pos) for seq, pos in sorted(places.items())
-            ]
+            records = list(_read_records(connection, sids[0], places))
         entries = [
             (entry.kind, entry.key, entry.version, entry.data)
             for sid, entry in self.entries
@@ -131,8 +153,8 @@ class Salvage:
             for sid, places in sorted(self.places.items()):
                 stream = self.streams.get(sid)
                 name = f"the stream {sid}" if stream is None else stream.name
-                for seq, pos in sorted(places.items()):
-                    yield name, _read_record(connection, (sid, seq), pos)
+                for record in _read_records(connection, sid, places):
+                    yield name, record
 
     def holes(self) -> list[tuple[str, int]]:
         """Return the streams with missing records, and how many each."""
@@ -194,11 +216,13 @@ class Salvage:
         name = "" if stream is None else stream.name
         state = _text(state) if _is_text(state) else ""
         entry = Entry(_text(kind), _text(key), name, version, state, due, DAMAGED)
-        sql = f"SELECT data, {checksum_column(connection)} FROM entry WHERE rowid = ?"  # noqa: S608 - no value in it
+        columns = f"data, {checksum_column(connection)}, {listing_columns(connection)}"
+        sql = f"SELECT {columns} FROM entry WHERE rowid = ?"  # noqa: S608 - no value in it
         with suppress(*UNREADABLE, TypeError):
-            data, crc = connection.execute(sql, (rowid,)).fetchone()
+            data, crc, listing, at = connection.execute(sql, (rowid,)).fetchone()
             if isinstance(data, bytes):
-                entry = checked_entry(structs.replace(entry, data=data), sid, crc)
+                entry = structs.replace(entry, data=data, listing=listing, at=at)
+                entry = checked_entry(entry, sid, crc)
         return sid, entry
 
 
@@ -212,27 +236,48 @@ def _open(path: Path) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-def _read_record(connection: sqlite3.Connection, place: tuple[int, int], pos: int) -> StoredRecord:
+def _read_records(
+    connection: sqlite3.Connection, sid: int, places: Mapping[int, int]
+) -> Iterator[StoredRecord]:
+    """Yield the records of a stream by their positions, or why one cannot be read."""
+    record: StoredRecord | None = None
+    for seq, pos in sorted(places.items()):
+        record = _read_record(connection, (sid, seq), pos, record)
+        yield record
+
+
+def _read_record(
+    connection: sqlite3.Connection, place: tuple[int, int], pos: int, before: StoredRecord | None
+) -> StoredRecord:
     """Return the record of a stream with a seq, or why it cannot be read."""
     crc = checksum_column(connection)
     sql = f"SELECT sid, seq, type, at, data, {crc} FROM record WHERE pos = ?"  # noqa: S608 - no value in it
     with suppress(*UNREADABLE):
         row = connection.execute(sql, (pos,)).fetchone()
         if row is not None and row[:2] == place:
-            return stored_record(*row)
+            return stored_record(row, before)
     return StoredRecord(place[1], problem=_UNREADABLE)
 
 
-def stored_record(
-    sid: int, seq: int, type_: str | bytes, at: int, data: Any, crc: int | None
-) -> StoredRecord:
-    """Return the record of a row, with its problem if its content is not what was written."""
+def stored_record(row: Row, before: StoredRecord | None) -> StoredRecord:
+    """Return the record of a row, with its problem if its content is not what was written.
+
+    `before` is the record before it, which it may repeat.
+    """
+    sid, seq, type_, at, data, crc = row
     if not isinstance(type_, str | bytes) or not isinstance(data, bytes):
         return StoredRecord(seq, problem="its row is damaged")
     kind = _text(type_) if isinstance(type_, bytes) else type_
     if crc is not None and crc != record_checksum(sid, seq, kind, at, data):
         return StoredRecord(seq, kind, at, data, problem="its checksum is wrong")
-    return StoredRecord(seq, kind, at, data if crc is None else unpack(data))
+    if crc is None:
+        return StoredRecord(seq, kind, at, data)
+    has_before = before is not None and before.seq == seq - 1 and not before.problem
+    if is_repeating(data) and not has_before:
+        return StoredRecord(
+            seq, kind, at, data, problem=f"it repeats event {seq - 1}, which is lost"
+        )
+    return StoredRecord(seq, kind, at, unpack(data, before=before.data if before else None))
 
 
 def _scan(

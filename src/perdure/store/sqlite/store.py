@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import anyio
 from anyio import to_thread
@@ -19,8 +19,10 @@ from perdure.store.base import (
     Clock,
     Entry,
     Feed,
+    Growth,
     Heads,
     Lease,
+    Order,
     Page,
     Put,
     Slice,
@@ -31,11 +33,18 @@ from perdure.store.base import (
 )
 from perdure.store.judge import check_commit
 from perdure.store.shared.file_lock import WriteLock
-from perdure.store.shared.paging import END, feed_position
+from perdure.store.shared.paging import (
+    END,
+    ListingQuery,
+    feed_position,
+    growth_of,
+    listing_position,
+)
 from perdure.store.shared.signal import Signal, Subscribers
 from perdure.store.sqlite import reads, streams
 from perdure.store.sqlite.commands import Claim, Reap, Renew
-from perdure.store.sqlite.connections import SqliteConnections
+from perdure.store.sqlite.connections import SqliteConnections, forks
+from perdure.store.sqlite.listings import find_listed
 from perdure.store.sqlite.open import (
     Connect,
     apply_settings,
@@ -115,9 +124,9 @@ class SqliteStore:
         self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
     ) -> Heads:
         """Write everything durably and return the new heads, or raise and write nothing."""
-        heads = await self._ready().write(check_commit(writes, puts, checks))
+        heads: Any = await self._ready().write(check_commit(writes, puts, checks))
         self._commits += 1
-        return cast("Heads", heads)
+        return heads  # type: ignore[no-any-return]
 
     async def claim(
         self, holder: str, kind: str, limit: int, *, only: str | None = None
@@ -161,8 +170,26 @@ class SqliteStore:
                 partial(reads.find, conditions=conditions, after=after, limit=limit)
             )
         except Corrupt:  # a damaged page: a list has at least the other entries
-            salvage = await to_thread.run_sync(partial(Salvage.load, self._path, records=False))
-            return salvage.find(conditions, after, limit)
+            return (await self._salvage()).find(conditions, after, limit)
+
+    async def find_listed(
+        self,
+        kind: str,
+        listing: str,
+        *,
+        order: Order = "oldest",
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        """Return the entries of a listing in an order, by an index."""
+        query = ListingQuery(kind, listing, order, listing_position(after, order), max(limit, 0))
+        try:
+            return await self._ready().query(partial(find_listed, query=query))
+        except Corrupt:
+            return (await self._salvage()).find_listed(query)
+
+    async def _salvage(self) -> Salvage:
+        return await to_thread.run_sync(partial(Salvage.load, self._path, records=False))
 
     async def entries_of(self, stream: str) -> Sequence[Entry]:
         """Return every entry of a stream by (kind, key)."""
@@ -180,6 +207,14 @@ class SqliteStore:
             partial(reads.tail, position=feed_position(cursor), limit=limit)
         )
 
+    async def growth(self, cursor: str, limit: int = 500) -> Growth:
+        """Return the streams that have grown since the cursor, without reading the records."""
+        if cursor == END:
+            return growth_of(await self.tail(END), 0)
+        return await self._ready().query(
+            partial(reads.growth, position=feed_position(cursor), limit=limit)
+        )
+
     async def census(self, kinds: Collection[str]) -> Census:
         """Count what exists at this moment, by indexes."""
         return await self._ready().query(
@@ -193,7 +228,7 @@ class SqliteStore:
 
     def broadcast(self, topic: str, data: bytes) -> None:
         """Send a message to the present subscribers, here and in other processes of the machine."""
-        if self._connections is not None and self._connections.process == os.getpid():
+        if self._connections is not None and self._connections.fork_count == forks.count:
             self._connections.broadcast(topic, data)
         self._subscribers.publish(topic, data)
 
@@ -208,7 +243,7 @@ class SqliteStore:
                 f"the store on {self._path} is not open",
                 hint="open it first: async with Runtime(…) as rt",
             )
-        if connections.process != os.getpid():
+        if connections.fork_count != forks.count:
             raise StoreError(
                 f"the store on {self._path} was opened by another process",
                 hint="open a new store in the child process after a fork",

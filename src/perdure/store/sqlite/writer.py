@@ -199,11 +199,13 @@ class SqliteWriter:
     def _transaction(self, batch: Sequence[Job]) -> list[Outcome]:
         try:
             commands = self._executor()
-            self._sync_at_commit(needed=any(isinstance(command, Commit) for command, _ in batch))
+            self._sync_at_commit(needed=any(_is_synced(command) for command, _ in batch))
             self._execute("BEGIN IMMEDIATE")
             commands.begin()
             now = self._clock.now()
             commands.undo_claims(self._unknown_leases, now)
+            if len(batch) > 1:
+                commands.load(command for command, _ in batch)
             outcomes: list[Outcome] = [commands.execute(command, now) for command, _ in batch]
             commands.flush()
         except Exception as error:  # noqa: BLE001 - no job may end this thread
@@ -320,6 +322,10 @@ class SqliteWriter:
             return os.stat(self._wal).st_size  # noqa: PTH116 - after every commit; Path takes twice as long
         except OSError:
             return 0
+
+
+def _is_synced(command: Command) -> bool:
+    return isinstance(command, Commit) and command.is_synced
 
 
 def _count_records(command: Command) -> int:

@@ -40,6 +40,19 @@ async def records_get_the_next_seqs_and_keep_their_order(harness: Harness) -> No
 
 
 @cases.case("commit")
+async def a_commit_that_is_not_synced_counts_like_any_other(harness: Harness) -> None:
+    """It is visible at once, checks its conditions, and the next synced one stands on it."""
+    store = await harness.open()
+    await make(store, "s")
+    await store.commit([Write("s", [record("a")], synced=False)], [put("k")])
+    assert (await store.read("s")).head == 2
+    await expect_error(
+        VersionMoved, store.commit([Write("s", [record("b")], synced=False)], [put("k")])
+    )
+    assert await store.commit([Write("s", [record("c")], head=2)]) == {"s": 3}
+
+
+@cases.case("commit")
 async def a_slice_begins_after_the_seq_and_ends_at_the_limit(harness: Harness) -> None:
     """Limit 0 returns only head, holder and due."""
     store = await harness.open()

@@ -3,7 +3,7 @@
 import anyio
 from anyio.lowlevel import checkpoint
 
-from perdure.store.base import Entry, Release, Store, StreamState, Write
+from perdure.store.base import Entry, Order, Release, Store, StreamState, Write
 from perdure.testing.contract.harness import Cases, Harness
 from perdure.testing.contract.steps import drive, expect_error, make, put, record
 
@@ -70,6 +70,88 @@ async def find_filters_by_kind_state_and_stream(harness: Harness) -> None:
     assert await keys(stream="t", due_before=2) == ["c"]
     assert await keys(stream="none") == []
     assert [e.kind for e in (await store.find("mail")).entries] == ["mail"]
+
+
+async def _listed(store: Store, order: Order, limit: int, listing: str = "open") -> list[str]:
+    keys: list[str] = []
+    after: str | None = None
+    while True:
+        page = await store.find_listed("pending", listing, order=order, after=after, limit=limit)
+        keys += [entry.key for entry in page.entries]
+        after = page.next
+        if after is None:
+            return keys
+        assert len(page.entries) == limit, "a page that is not the last one is full"
+
+
+@cases.case("entries")
+async def a_listing_is_ordered_by_the_instants_of_its_entries(harness: Harness) -> None:
+    """Either way, by key at one instant, whatever the page size, and only of its own entries."""
+    store = await harness.open()
+    await make(store, "s")
+    places = {"k:1": 5, "c": 9, "a": 5, "b": -2, "z": 0}
+    puts = [put(key, listing="open", at=at) for key, at in places.items()]
+    others = [put("x"), put("y", listing="settled", at=5), put("a", kind="mail", listing="open")]
+    await store.commit([Write("s")], [*puts, *others])
+    expected = ["b", "z", "a", "k:1", "c"]
+    for limit in (1, 2, 50):
+        assert await _listed(store, "oldest", limit) == expected
+        assert await _listed(store, "newest", limit) == expected[::-1]
+    assert await _listed(store, "oldest", 9, "settled") == ["y"]
+    assert await _listed(store, "oldest", 9, "nothing") == []
+
+
+@cases.case("entries")
+async def a_listing_is_ordered_by_due_times(harness: Harness) -> None:
+    """Then by instant and key; entries without a due time come last."""
+    store = await harness.open()
+    await make(store, "s")
+    places = {"a": (7, 1), "b": (7, 0), "c": (None, 3), "d": (None, 2), "e": (-1, 9), "f": (7, 1)}
+    puts = [put(key, listing="open", due=due, at=at) for key, (due, at) in places.items()]
+    await store.commit([Write("s")], puts)
+    for limit in (1, 2, 50):
+        assert await _listed(store, "due", limit) == ["e", "b", "a", "f", "d", "c"]
+
+
+@cases.case("entries")
+async def an_entry_keeps_the_instant_at_which_it_was_created(harness: Harness) -> None:
+    """Unless a put names another; it can leave a listing, and a listing another entry."""
+    store = await harness.open()
+    await make(store, "s")
+    created = harness.clock.now()
+    await store.commit([Write("s")], [put("a", listing="open"), put("b", listing="open", at=1)])
+    harness.clock.advance(5)
+    await store.commit([Write("s")], [put("a", 1, listing="open", data=b"2")])
+    entry = await store.get("pending", "a")
+    assert entry == Entry("pending", "a", "s", 2, "open", None, b"2", "open", created)
+    await store.commit([Write("s")], [put("a", 2, listing="settled", state="done", at=8)])
+    await store.commit([Write("s")], [put("b", 1)])
+    assert await _listed(store, "oldest", 9) == []
+    assert await _listed(store, "oldest", 9, "settled") == ["a"]
+    census = await store.census(["pending", "mail"])
+    assert census.listings == {("pending", "settled"): 1}
+    entry = await store.get("pending", "b")
+    assert entry == Entry("pending", "b", "s", 2, "open", None, b"")
+
+
+@cases.case("entries")
+async def a_listing_refuses_unknown_orders_and_cursors_of_other_queries(harness: Harness) -> None:
+    """Both come from outside."""
+    store = await harness.open()
+    await expect_error(ValueError, store.find_listed("pending", "open", order="key"))  # type: ignore[arg-type]
+    await expect_error(ValueError, store.find_listed("pending", "open", after="5:a"))
+
+
+@cases.case("durable")
+async def listings_survive_a_new_opening(harness: Harness) -> None:
+    """With their order, and without the entries that left them."""
+    store = await harness.open()
+    await make(store, "s")
+    await store.commit([Write("s")], [put(k, listing="open", at=n) for n, k in enumerate("cab")])
+    await store.commit([Write("s")], [put("a", 1, listing=None)])
+    await store.close()
+    store = await harness.open()
+    assert await _listed(store, "newest", 1) == ["b", "c"]
 
 
 @cases.case("entries")
@@ -165,6 +247,30 @@ async def the_feed_has_every_record_once_and_continues(harness: Harness) -> None
     await store.commit([Write("a", [record("new")])])
     assert [r.data for r in (await store.tail(empty.cursor)).records] == [b"new"]
     assert (await store.tail("", limit=0)).records == ()
+
+
+@cases.case("feed")
+async def the_growth_of_the_feed_names_each_stream_with_its_newest_seq(harness: Harness) -> None:
+    """It covers the records that `tail` returns, and continues where it ended."""
+    store = await harness.open()
+    await make(store, "a", "b")
+    await store.commit([Write("a", [record("x"), record("y")])])
+    growth = await store.growth("")
+    assert (dict(growth.heads), growth.more) == ({"a": 3, "b": 1}, False)
+    assert growth.cursor == (await store.tail("")).cursor
+    heads: dict[str, int] = {}
+    part = await store.growth("", limit=3)
+    heads.update(part.heads)
+    assert part.more
+    part = await store.growth(part.cursor, limit=3)
+    heads.update(part.heads)
+    assert (heads, part.more, part.cursor) == ({"a": 3, "b": 1}, False, growth.cursor)
+    empty = await store.growth(growth.cursor)
+    assert (dict(empty.heads), empty.cursor, empty.more) == ({}, growth.cursor, False)
+    await store.commit([Write("b", [record("z")])])
+    assert dict((await store.growth(empty.cursor)).heads) == {"b": 2}
+    assert dict((await store.growth("$")).heads) == {}
+    await expect_error(ValueError, store.growth("rubbish"))
 
 
 @cases.case("feed")

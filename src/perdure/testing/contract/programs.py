@@ -229,7 +229,9 @@ async def _put(step: PutStep, reference: Store, now: int) -> Put | Check:
         return Check(step.kind, step.key, expect, step.stream)
     due = None if step.due is None else now + step.due
     data = DELETE if step.data is None else step.data
-    return Put(step.kind, step.key, expect, step.stream, step.state, due, data)
+    listing = step.state if step.due is None or step.due % 2 else None  # some are in none
+    at = None if step.due is None else now - step.due
+    return Put(step.kind, step.key, expect, step.stream, step.state, due, data, listing, at)
 
 
 async def _outcome(attempt: Awaitable[Any]) -> Any:
@@ -272,12 +274,21 @@ async def _everything(store: Store) -> list[Any]:
             await store.find(kind, stream="a"),
             await store.find(kind, due_before=store.now()),
             await store.find(kind, state="open", due_before=store.now(), limit=1),
+            await store.find_listed(kind, "open", order="newest"),
+            await store.find_listed(kind, "open", order="due"),
         ]
         content += [page.entries for page in pages]
     content += [list(await store.entries_of(stream)) for stream in STREAMS]
     content.append(list(await store.streams()))
     census = await store.census(ENTRY_KINDS)
-    content += [census.entries, census.overdue, census.held, census.due, census.alive]
+    content += [
+        census.entries,
+        census.listings,
+        census.overdue,
+        census.held,
+        census.due,
+        census.alive,
+    ]
     content.append(sorted(_without_positions((await store.tail("")).records)))
     return content
 

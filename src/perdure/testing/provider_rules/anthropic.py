@@ -75,7 +75,11 @@ def _extra(request: CheckedRequest) -> Iterator[str]:
             yield f"{path}.{key}"
 
 
-@_rule("A07", 'messages: Unexpected role "system". The Messages API accepts a top-level `system`')
+@_rule(
+    "A07",
+    'messages: Unexpected role "system". The Messages API accepts a top-level `system` '
+    'parameter, not "system" as an input message role.',
+)
 def _no_system(request: CheckedRequest) -> Iterator[str]:
     yield from (
         f"messages.{n}" for n, message in request.messages() if message.get("role") == "system"

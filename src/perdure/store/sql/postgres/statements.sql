@@ -21,19 +21,20 @@ ORDER BY id FOR NO KEY UPDATE;
 -- The streams, entries and live claimants of a batch at one moment. The version of a stream's row is
 -- the transaction that wrote it (xmin).
 SELECT s.id, s.sid, s.xmin, s.kind, s.head, s.epoch, s.holder, s.due, s.tries, s.gone,
-       NULL::text AS key, NULL::bytea AS data
+       NULL::text AS key, NULL::bytea AS data, NULL::text AS listing, NULL::bigint AS at
 FROM stream s WHERE s.id = ANY ($1::text[])
 UNION ALL
-SELECT s.id, e.sid, NULL, e.kind, e.version, NULL, e.state, e.due, NULL, NULL, e.key, e.data
+SELECT s.id, e.sid, NULL, e.kind, e.version, NULL, e.state, e.due, NULL, NULL, e.key, e.data,
+       e.listing, e.at
 FROM unnest($2::text[], $3::text[]) AS item (kind, key)
 JOIN entry e ON e.kind = item.kind AND e.key = item.key
 JOIN stream s ON s.sid = e.sid
 UNION ALL
-SELECT h.name, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT h.name, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM holder h WHERE h.name = ANY ($4::text[]) AND h.until > $5::bigint;
 
 -- load_entries --
-SELECT e.kind, e.key, s.id, e.version, e.state, e.due, e.data
+SELECT e.kind, e.key, s.id, e.version, e.state, e.due, e.data, e.listing, e.at
 FROM unnest($1::text[], $2::text[]) AS item (kind, key)
 JOIN entry e ON e.kind = item.kind AND e.key = item.key
 JOIN stream s ON s.sid = e.sid;
@@ -100,27 +101,28 @@ WITH claimant AS MATERIALIZED (
     ORDER BY n.place
     RETURNING 1
 ), item AS MATERIALIZED (
-    SELECT n.kind, n.key, n.sid, n.version, n.state, n.due, n.expect, n.start, n.size
+    SELECT n.*
     FROM unnest($28::text::text[], $29::text::text[], $30::text::bigint[], $31::text::bigint[],
-                $32::text::text[], $33::text::bigint[], $34::text::bigint[], $35::text::int[],
-                $36::text::int[]) AS n (kind, key, sid, version, state, due, expect, start, size)
+                $32::text::text[], $33::text::bigint[], $34::text::bigint[], $35::text::text[],
+                $36::text::bigint[], $37::text::int[], $38::text::int[])
+        AS n (kind, key, sid, version, state, due, expect, listing, at, start, size)
     WHERE (SELECT ok FROM same)
 ), added AS (
-    INSERT INTO entry (kind, key, sid, version, state, due, data)
-    SELECT n.kind, n.key, n.sid, n.version, n.state, n.due,
-           substring($37::bytea FROM n.start FOR n.size)
+    INSERT INTO entry (kind, key, sid, version, state, due, listing, at, data)
+    SELECT n.kind, n.key, n.sid, n.version, n.state, n.due, n.listing, n.at,
+           substring($39::bytea FROM n.start FOR n.size)
     FROM item n WHERE n.expect = 0
     ORDER BY n.kind, n.key
     ON CONFLICT (kind, key) DO NOTHING RETURNING 1
 ), put AS (
     UPDATE entry e
-    SET sid = n.sid, version = n.version, state = n.state, due = n.due,
-        data = substring($37::bytea FROM n.start FOR n.size)
+    SET sid = n.sid, version = n.version, state = n.state, due = n.due, listing = n.listing,
+        at = n.at, data = substring($39::bytea FROM n.start FOR n.size)
     FROM item n
     WHERE n.expect > 0 AND e.kind = n.kind AND e.key = n.key AND e.version = n.expect RETURNING 1
 ), deleted AS (
     DELETE FROM entry e
-    USING unnest($38::text::text[], $39::text::text[], $40::text::bigint[]) AS n (kind, key, expect)
+    USING unnest($40::text::text[], $41::text::text[], $42::text::bigint[]) AS n (kind, key, expect)
     WHERE e.kind = n.kind AND e.key = n.key AND e.version = n.expect AND (SELECT ok FROM same)
     RETURNING 1
 )
@@ -131,7 +133,7 @@ SELECT CASE
      AND (SELECT count(*) FROM appended) = cardinality($21::text::bigint[])
      AND (SELECT count(*) FROM added) + (SELECT count(*) FROM put)
          = cardinality($28::text::text[])
-     AND (SELECT count(*) FROM deleted) = cardinality($38::text::text[]) THEN true
+     AND (SELECT count(*) FROM deleted) = cardinality($40::text::text[]) THEN true
     ELSE 1 / (SELECT count(*) FROM kept WHERE sid IS NULL) = 1 END;
 
 -- check_for_work --
@@ -310,6 +312,10 @@ WHERE relation = 'record'::regclass AND mode = 'RowExclusiveLock' AND granted
 -- states --
 SELECT kind, state, count(*) FROM entry WHERE kind = ANY ($1::text[]) GROUP BY kind, state;
 
+-- listings --
+SELECT kind, listing, count(*) FROM entry
+WHERE kind = ANY ($1::text[]) AND listing IS NOT NULL GROUP BY kind, listing;
+
 -- overdue --
 SELECT kind, count(*) FROM entry WHERE kind = ANY ($1::text[]) AND due <= $2 GROUP BY kind;
 
@@ -332,7 +338,7 @@ SELECT pg_try_advisory_lock($1::bigint);
 SELECT pg_advisory_unlock($1::bigint);
 
 -- entries_of --
-SELECT e.kind, e.key, s.id, e.version, e.state, e.due, e.data
+SELECT e.kind, e.key, s.id, e.version, e.state, e.due, e.data, e.listing, e.at
 FROM stream s JOIN entry e ON e.sid = s.sid WHERE s.id = $1 ORDER BY e.kind, e.key;
 
 -- streams --

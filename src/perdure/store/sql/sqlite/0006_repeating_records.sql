@@ -1,0 +1,2 @@
+-- A record may be compressed with the record before it as the dictionary. The tables are the same;
+-- the number of the schema keeps programs away that cannot read such records.
