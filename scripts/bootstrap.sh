@@ -10,6 +10,8 @@ purpose=${2:-dev}
 
 # Servers and programs that the tests use, one per line: the command, and its Debian package.
 components='
+bwrap bubblewrap
+chromium chromium
 curl curl
 openssl openssl
 postgres postgresql

@@ -9,6 +9,7 @@
     ├─ ModelError    the model provider failed
     │  └─ ModelUnavailable  it may respond later: the same request is retried
     ├─ ToolError     a tool failed; raise it in a tool, its text goes to the model
+    ├─ SandboxUnavailable  commands cannot run confined on this host
     └─ StoreError    the store cannot be used now
        ├─ Corrupt       stored data cannot be read
        └─ SchemaNewer   the database was written by a newer perdure
@@ -120,6 +121,13 @@ class ToolError(PerdureError):
     """A tool failed. Raise it in a tool: its text is the tool's error for the model."""
 
     code = "TOOL_ERROR"
+
+
+class SandboxUnavailable(PerdureError):
+    """Commands cannot run confined on this host; the hint says what to install or to change."""
+
+    code = "SANDBOX_UNAVAILABLE"
+    http_status = 503
 
 
 class StoreError(PerdureError):
