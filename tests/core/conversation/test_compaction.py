@@ -13,6 +13,7 @@ from perdure.core.conversation.compaction import (
     MAX_FIRST_TOKENS,
     CompactionPolicy,
     Cut,
+    TokenBound,
     parse_policy,
 )
 from perdure.core.conversation.messages import (
@@ -381,3 +382,16 @@ def test_what_cannot_be_is_refused(said: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=f"agent 'a': compaction: .*{told}") as refusal:
         parse_policy(said, "a")
     assert refusal.value.code == "AGENT_INVALID"
+
+
+@given(st.data())
+def test_the_bound_of_a_growing_log_is_never_below_its_estimate(data: st.DataObject) -> None:
+    bound = TokenBound()
+    log: list[Event] = []
+    for _ in range(data.draw(st.integers(1, 6))):
+        text = "x" * data.draw(st.integers(0, 50))
+        usage = data.draw(st.none() | st.integers(0, 200).map(lambda n: {"inputTokens": n}))
+        log += [user(text), answer(text, usage=usage, request_head=len(log))]
+        if data.draw(st.booleans()):
+            log.append(compacted(data.draw(st.integers(1, len(log)))))
+        assert bound.update(stamped(*log)) >= compaction.estimate_tokens(stamped(*log))

@@ -51,7 +51,7 @@ def test_the_end_of_a_childs_run_ends_its_task_and_leaves_mail(
     change = follow_session(TASK, session(state), [fact], 9)
     assert change is not None
     assert (change.task.status, change.task.updated_at) == (status, 9)
-    assert change.fact == events.DelegationComplete(task_id="bg_1", status=status)
+    assert change.facts == (events.DelegationComplete(task_id="bg_1", status=status),)
     assert change.mail is not None
     assert change.mail.id == "bg_1.1"
     text = {"completed": "Found.", "error": "no key", "cancelled": "enough"}[status]
@@ -65,8 +65,9 @@ def test_a_cancel_by_the_parent_itself_leaves_no_mail() -> None:
     change = follow_session(TASK, session("cancelled"), [cancelled], 9)
     assert change is not None
     assert change.mail is None
-    assert isinstance(change.fact, events.DelegationComplete)
-    assert change.fact.quiet
+    (fact,) = change.facts
+    assert isinstance(fact, events.DelegationComplete)
+    assert fact.quiet
 
 
 def test_a_message_to_a_completed_task_resumes_it_and_counts() -> None:
@@ -75,9 +76,10 @@ def test_a_message_to_a_completed_task_resumes_it_and_counts() -> None:
     change = follow_session(done, session("pending", "task_2"), [user("ana")], 9)
     assert change is not None
     assert (change.task.status, change.task.resume_count, change.task.number) == ("resumed", 1, 2)
-    assert change.fact == events.DelegationResumed(
+    resumed = events.DelegationResumed(
         task_id="bg_1", run="task_2", number=2, resume_count=1, by="ana"
     )
+    assert change.facts == (resumed,)
 
 
 @pytest.mark.parametrize("facts", [[user(BACKGROUND_AUTHOR)], []])
@@ -101,6 +103,33 @@ def test_an_end_is_reported_once() -> None:
         over = child_tasks.ChildTask(**{**_fields(TASK), "status": status})
         assert over.status not in ACTIVE
         assert follow_session(over, session("completed"), [ANSWER], 9) is None
+
+
+def test_a_queued_message_is_in_the_log_of_the_parent() -> None:
+    """S1.44, S1.33: its task can be rebuilt from there"""
+    message = events.FollowUpQueued(content="More", by="ana")
+    change = follow_session(TASK, session("running"), [message], 9)
+    assert change is not None
+    assert (change.task.is_queued, change.task.status) == (True, "running")
+    assert change.facts == (events.DelegationQueued(task_id="bg_1", by="ana"),)
+    assert not change.wakes
+
+
+def test_a_queued_message_that_is_cancelled_before_it_starts_is_a_run_of_its_own() -> None:
+    """S1.44, S1.30"""
+    done = child_tasks.ChildTask(**{**_fields(TASK), "status": "completed", "is_queued": True})
+    start = events.User(role="user", content="More", task_id="task_2", queued=True)
+    facts: list[events.Event] = [start, events.Cancelled(task_id="task_2", reason="enough")]
+    change = follow_session(done, session("cancelled", "task_2"), facts, 9)
+    assert change is not None
+    task = change.task
+    assert (task.status, task.number, task.resume_count) == ("cancelled", 2, 1)
+    assert not task.is_queued
+    resumed, ended = change.facts
+    assert isinstance(resumed, events.DelegationResumed)
+    assert ended == events.DelegationComplete(task_id="bg_1", status="cancelled", number=2)
+    assert change.mail is not None
+    assert change.mail.id == "bg_1.2"
 
 
 @pytest.mark.parametrize("output", ["", "  ", None])

@@ -54,6 +54,27 @@ def test_an_outcome_is_reserved_for_a_caller_that_waits() -> None:
     assert not taken.children.mail
 
 
+def test_a_wait_for_a_queued_follow_up_is_not_settled_by_the_run_before_it() -> None:
+    """S1.44, S1.17"""
+    state = fold(log(user(), launched(1), ended(1, queued=True)))
+    assert list(state.children.queued) == ["bg_1"]
+    assert state.children.is_settled("bg_1.1")
+    assert not state.children.is_settled("bg_1.2")
+    resumed = events.DelegationResumed(task_id="bg_1", number=2, resume_count=1)
+    after = fold([StampedEvent(4, 40, resumed)], state)
+    assert not after.children.queued
+    assert not after.children.is_settled("bg_1.2")
+
+
+def test_a_wait_for_a_queued_follow_up_ends_when_it_is_dropped() -> None:
+    """S1.44"""
+    cancelled = events.DelegationComplete(task_id="bg_1", status="cancelled")
+    assert fold(log(user(), launched(1), cancelled)).children.is_settled("bg_1.2")
+    cleared = events.DelegationCleared(task_ids=("bg_1",))
+    state = fold(log(user(), launched(1), ended(1, queued=True), cleared))
+    assert state.children.is_settled("bg_1.2")
+
+
 def test_a_cancelled_run_takes_its_active_children_with_it() -> None:
     cancelled = events.Cancelled(task_id="task_1")
     state = fold(log(user(), launched(1), launched(2), ended(1), cancelled))
@@ -63,6 +84,23 @@ def test_a_cancelled_run_takes_its_active_children_with_it() -> None:
     quiet = events.DelegationComplete(task_id="bg_2", status="cancelled", quiet=True)
     after = fold([StampedEvent(6, 60, quiet)], state)
     assert (after.children.ending, list(after.children.mail)) == ([], ["bg_1.1"])
+
+
+def test_a_cancelled_run_takes_the_follow_ups_with_it_that_are_queued() -> None:
+    """S1.44, S1.30: also if the run before ends, or the follow-up starts, in between"""
+    queued = events.DelegationQueued(task_id="bg_1")
+    resumed = events.DelegationResumed(task_id="bg_1", number=2, resume_count=1)
+    cancelled = events.Cancelled(task_id="task_1")
+    steps: list[events.Event] = [user(), launched(1), queued, ended(1, queued=True), resumed]
+    for place in range(3, 6):
+        state = fold(log(*steps[:place], cancelled, *steps[place:]))
+        assert [child.task_id for child in state.children.ending] == ["bg_1"]
+        assert not state.children.queued
+    late = fold(log(*steps[:4], cancelled))
+    assert [child.task_id for child in late.children.ending] == ["bg_1"]
+    follow_up = events.DelegationResumed(task_id="bg_1", number=2, resume_count=1)
+    after = fold(log(user(), launched(1), cancelled, ended(1), follow_up))
+    assert after.children.ending == []  # sent after the cancel
 
 
 def test_a_cleared_child_leaves_no_mail() -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perdure.core.tasks import decision_file, log_file, manifest, state_file
@@ -48,7 +48,7 @@ entries = st.builds(
 )
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(decisions, max_size=4))
 def test_decisions_come_back_exactly(items: list[AgentDecision]) -> None:
     """S3.46"""
@@ -60,7 +60,7 @@ def test_decisions_come_back_exactly(items: list[AgentDecision]) -> None:
     )
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.lists(entries, max_size=3), max_size=4))
 def test_log_lines_come_back_exactly(batches: list[list[LogEntry]]) -> None:
     """S3.43, S3.44"""
@@ -75,7 +75,7 @@ def test_log_lines_come_back_exactly(batches: list[list[LogEntry]]) -> None:
     assert log_file.last_unit(content) == (None if not units else (units[-1][0], len(content)))
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(status=text, data=json_objects, extra=json_objects)
 def test_a_state_comes_back_exactly_and_every_changed_byte_is_noticed(
     status: str, data: dict[str, Any], extra: dict[str, Any]
@@ -103,7 +103,7 @@ names = st.binary(min_size=1, max_size=30).filter(
 )
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.tuples(names, st.binary(max_size=50)), max_size=5, unique_by=lambda item: item[0])
 )

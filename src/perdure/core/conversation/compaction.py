@@ -29,6 +29,7 @@ _CHARACTERS_PER_TOKEN: Final = 4  # about
 _TOKENS_PER_FILE: Final = 1_500  # for an image or a page, about
 MAX_FIRST_TOKENS: Final = 4_000  # a longer first message is not kept beside the summary
 _PARTS_OF_TURN: Final = (events.Assistant, events.ToolCall, events.ToolResult)
+_WITH_TOKENS: Final = (events.User, *_PARTS_OF_TURN)
 
 
 class CompactionPolicy(Struct, frozen=True, forbid_unknown_fields=True):
@@ -146,6 +147,29 @@ def estimate_tokens(log: Sequence[StampedEvent], stop_at: float = inf) -> int:
             case _:
                 pass
     return int(total)
+
+
+class TokenBound(Struct):
+    """Upper bound of `estimate_tokens` for a log that grows: each event is counted once.
+
+    The cost of a turn must not grow with the log, which is read only if the bound is too high.
+    """
+
+    _events: int = 0
+    _tokens: float = 0  # of all events
+    _usage: float = 0  # the highest that a response reported
+
+    def update(self, log: Sequence[StampedEvent]) -> float:
+        """Count the new events of the log and return the bound."""
+        for _, _, event in log[self._events :] if self._events else log:
+            if isinstance(event, events.Assistant) and event.usage:
+                self._usage = max(self._usage, total_tokens(event.usage))
+            if isinstance(event, events.Compacted):
+                self._tokens += len(event.summary) / _CHARACTERS_PER_TOKEN
+            elif isinstance(event, _WITH_TOKENS):
+                self._tokens += _estimate(event)
+        self._events = len(log)
+        return self._tokens + self._usage
 
 
 def _is_fresh(log: Sequence[StampedEvent]) -> bool:

@@ -41,6 +41,7 @@ from perdure.core.pending.settlement import (
 from perdure.core.session.calls import Call, CallStatus
 from perdure.core.session.child_tasks import ChildMail, notification_text
 from perdure.core.session.children import BACKGROUND_AUTHOR
+from perdure.core.session.follow_ups import queued_message
 from perdure.core.session.state import CORRECTION_AUTHOR, State
 
 
@@ -341,6 +342,13 @@ def deliver_mail(state: State, mails: Sequence[ChildMail], run_id: str, now: int
         )
     )
     builder.draft.taken_mail += ids
+    return builder.draft
+
+
+def start_queued(state: State, run_id: str, now: int) -> Draft:
+    """Start a new run with the follow-up that was queued during the run before."""
+    builder = draft_builder(state, now)
+    builder.add(queued_message(state.queued[0], run_id))
     return builder.draft
 
 

@@ -57,6 +57,10 @@ class DeliverMail(Struct, frozen=True, gc=False):
     mail: tuple[str, ...]
 
 
+class StartQueued(Struct, frozen=True, gc=False):
+    """Start a new run with the follow-up that was queued during the run before."""
+
+
 class SettleChildCalls(Struct, frozen=True, gc=False):
     """Settle calls whose background agents have ended."""
 
@@ -119,6 +123,7 @@ Effect = (
     | CloseStrays
     | CheckResults
     | DeliverMail
+    | StartQueued
     | SettleChildCalls
     | CancelChildren
     | FailLostRun

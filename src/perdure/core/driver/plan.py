@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Final
+from typing import Final, get_args
 
 from msgspec import Struct, field
 
@@ -14,6 +14,7 @@ from perdure.core.log.events import StampedEvent
 from perdure.core.session.budgets import Budget, limit_text
 from perdure.core.session.call_table import in_order
 from perdure.core.session.calls import Call, CallStatus
+from perdure.core.session.children import ChildEvent
 from perdure.core.session.naming import POISONED
 from perdure.core.session.state import Run, State
 
@@ -48,26 +49,36 @@ class DriveView(Struct, frozen=True):
 
 def plan(state: State, view: DriveView, now: int) -> Effect:
     """Return the next effect: Park exactly if this driver cannot move the session."""
-    if (closing := _closing_effect(state)) is not None:
+    children = state.children
+    may_close = state.cancelling or state.calls.strays or children.active or children.queued
+    if may_close and (closing := _closing_effect(state)) is not None:
         return closing
     if state.run is None or state.run.end is not None:
-        effect = _summary_effect(state, view, now) or _mail_effect(state, view, now)
+        effect = _summary_effect(state, view, now) or _queued_effect(state, view)
+        effect = effect or _mail_effect(state, view, now)
         return effect or _idle_or_park(state, view, now=now)
     active = in_order(state.calls.active.values())
-    first = _poison(state.run, active, view) or _denied_budget(state.run)
-    if (first := first or _check_effect(state, view)) is not None:
+    if (first := _first_effect(state, state.run, active, view)) is not None:
         return first
     if view.until is not None and view.until <= now:
         effect = _timeout(view.limits)
-    elif active or state.calls.new:
+    elif state.calls.has_open:
         effect = (
-            _call_effect(active, view, now)
-            or _child_effect(active, state)
-            or _start_effect(active, state.calls.new, view)
-        )
+            _call_effect(active, view, now) or _child_effect(active, state) if active else None
+        ) or _start_effect(active, state.calls.new, view)
     else:
         effect = _model_effect(state, view, now)
     return effect or _idle_or_park(state, view, active, now)
+
+
+def _first_effect(state: State, run: Run, active: Sequence[Call], view: DriveView) -> Effect | None:
+    """Return what comes before every other effect of a run."""
+    may_poison = active or view.tries > view.poison_after
+    if may_poison and (poisoned := _poison(run, active, view)) is not None:
+        return poisoned
+    if run.wait is not None and (denied := _denied_budget(run)) is not None:
+        return denied
+    return _check_effect(state, view) if state.unchecked else None
 
 
 def _closing_effect(state: State) -> Effect | None:
@@ -76,7 +87,7 @@ def _closing_effect(state: State) -> Effect | None:
         return effects.CloseCalls()
     if state.calls.strays:
         return effects.CloseStrays(tuple(in_order(state.calls.strays.values())))
-    ending = state.children.ending if state.children.active else ()
+    ending = state.children.ending
     return effects.CancelChildren(tuple(ending)) if ending else None
 
 
@@ -85,6 +96,13 @@ def _child_effect(waiting: Sequence[Call], state: State) -> Effect | None:
     calls = [c for c in waiting if c.mail is not None and c.status is CallStatus.WAITING]
     ready = tuple([c for c in calls if c.mail and state.children.is_settled(c.mail)])
     return effects.SettleChildCalls(ready) if ready else None
+
+
+def _queued_effect(state: State, view: DriveView) -> Effect | None:
+    """Return the start of a run by a queued follow-up, also after a failed run: it was accepted."""
+    if not state.queued or view.in_flight or view.is_asking_model:
+        return None
+    return effects.StartQueued()
 
 
 def _mail_effect(state: State, view: DriveView, now: int) -> Effect | None:
@@ -103,8 +121,6 @@ def _has_failed(state: State) -> bool:
 
 
 def _check_effect(state: State, view: DriveView) -> Effect | None:
-    if not state.unchecked:
-        return None
     unchecked = tuple([c for c in state.unchecked_calls if c.unchecked not in view.checked])
     return effects.CheckResults(unchecked) if unchecked else None
 
@@ -135,7 +151,9 @@ def _start_effect(
     if free <= 0:
         return None
     stuck = view.unstartable
-    ready = [c for c in active if c.status is CallStatus.APPROVED and c.id not in stuck]
+    ready: list[Call] = []
+    if active:
+        ready += [c for c in active if c.status is CallStatus.APPROVED and c.id not in stuck]
     if new:
         ready += islice((c for c in new.values() if c.id not in stuck), free)
     return effects.StartCalls(tuple(in_order(ready)[:free])) if ready else None
@@ -175,7 +193,7 @@ def _model_effect(state: State, view: DriveView, now: int) -> Effect | None:
         return _back_off(until, view, now)
     if state.is_summary_due:
         return effects.Summarize()
-    deliver = _mail_effect(state, view, now)
+    deliver = _mail_effect(state, view, now) if state.children.mail else None
     return deliver or _limit(state, view) or effects.AskModel(state.turn + 1)
 
 
@@ -283,7 +301,8 @@ def _idle_or_park(
         return effects.Idle(view.until)
     if state.run is None or state.run.end is not None:
         # A timer of an ended run does not wake the session; mail that a caller left does.
-        return effects.Park(None if _has_failed(state) else state.children.next_due(now))
+        has_mail = bool(state.children.mail) and not _has_failed(state)
+        return effects.Park(state.children.next_due(now) if has_mail else None)
     timers: list[int] = []
     blocking: list[Call] = []
     for call in waiting:
@@ -301,10 +320,13 @@ def _idle_or_park(
 # Events that callers write, whether the run is driven at that moment or not.
 _CALLER_EVENTS: Final = (
     events.User,
+    events.FollowUpQueued,
+    events.FollowUpDropped,
     events.Metadata,
     events.Cancelled,
     events.Revoked,
     events.Restored,
+    *get_args(ChildEvent),
 )
 # After these the run continues, possibly in the same drive: the time before was spent waiting.
 _SETTLING_EVENTS: Final = (events.Decision, events.Settled)

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from perdure.core.json_depth import check_readable
+from perdure.core.json_depth import READABLE_DEPTH, check_readable
 from perdure.core.log import events
 from perdure.errors import Corrupt
 
@@ -38,7 +38,10 @@ TYPES: dict[str, type[events.Event]] = {
     "metadata": events.Metadata,
     "restored": events.Restored,
     "launched": events.Launched,
+    "follow_up_queued": events.FollowUpQueued,
+    "follow_up_dropped": events.FollowUpDropped,
     "delegation": events.Delegation,
+    "delegation_queued": events.DelegationQueued,
     "delegation_resumed": events.DelegationResumed,
     "delegation_complete": events.DelegationComplete,
     "delegation_cleared": events.DelegationCleared,
@@ -56,6 +59,7 @@ UPGRADES: dict[tuple[str, int], Upgrade] = {}  # (type, version) -> to the next 
 
 _RAW_FIELDS = frozenset({"native", "output"})
 _encoder = msgspec.json.Encoder()
+encode_json = _encoder.encode  # of an event whose version is 1
 _raw_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _decoders = {name: msgspec.json.Decoder(cls) for name, cls in TYPES.items()}
 _version_decoder = msgspec.json.Decoder(msgspec.defstruct("Version", [("v", int, 1)]))
@@ -82,7 +86,8 @@ def decode(kind: str, data: bytes) -> events.Event:
     if decoder is None:
         return events.Unknown(kind, data)
     try:
-        check_readable(data)
+        if len(data) > READABLE_DEPTH:  # shorter data cannot be nested too deeply
+            check_readable(data)
         if b'"v":' in data or kind in VERSIONS:
             return _decode_version(kind, data)
         return decoder.decode(data)

@@ -55,6 +55,7 @@ class User(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     redact: bool = False  # it contains arguments that are not shown
     mail: tuple[str, ...] = ()  # ids of the mail that it delivers
     bounds: tuple[Bound, ...] = ()  # of the run that it starts, if another session's run sent it
+    queued: bool = False  # it was queued until the run before it ended
 
 
 class Assistant(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -340,6 +341,21 @@ class Launched(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     description: str = ""
 
 
+class FollowUpQueued(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A follow-up waits until the run of this background agent ends, and then starts another."""
+
+    content: Content
+    key: str | None = None
+    by: str | None = None
+    bounds: tuple[Bound, ...] = ()  # of the run that it starts, if another session's run sent it
+
+
+class FollowUpDropped(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """The task of this background agent was cleared before a queued follow-up started a run."""
+
+    by: str | None = None
+
+
 class Delegation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A background agent was launched."""
 
@@ -348,6 +364,13 @@ class Delegation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     agent: str
     run: str = ""  # id of the child's first run
     description: str = ""
+
+
+class DelegationQueued(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A follow-up to a background agent waits until its run ends, and then starts another."""
+
+    task_id: str = field(name="taskID")
+    by: str | None = None
 
 
 class DelegationResumed(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -367,6 +390,7 @@ class DelegationComplete(Struct, frozen=True, kw_only=True, omit_defaults=True, 
     status: str
     number: int = 1  # of the run that ended
     quiet: bool = False  # the parent itself ended it: there is no mail
+    queued: bool = False  # a queued follow-up starts the next run
     reserved_until: int | None = field(default=None, name="reservedUntil")  # for a waiting caller
 
 
@@ -442,7 +466,10 @@ Event = (
     | Metadata
     | Restored
     | Launched
+    | FollowUpQueued
+    | FollowUpDropped
     | Delegation
+    | DelegationQueued
     | DelegationResumed
     | DelegationComplete
     | DelegationCleared

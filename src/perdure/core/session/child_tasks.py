@@ -16,7 +16,7 @@ from perdure.core.log import events
 from perdure.core.session.children import ACTIVE, BACKGROUND_AUTHOR, Child, TaskStatus, mail_id
 from perdure.core.session.naming import SessionRecord, session_key, session_stream
 from perdure.core.text import NO_OUTPUT
-from perdure.errors import Conflict, Corrupt, NotFound
+from perdure.errors import Corrupt, NotFound
 
 TASK: Final = "child"  # kinds of entries
 MAIL: Final = "mail"
@@ -52,6 +52,9 @@ _ENDS: Final[dict[str, ChildMove]] = {
     "failed": ChildMove.FAIL,
     "cancelled": ChildMove.CANCEL,
 }
+END_STATUSES: Final[dict[str, TaskStatus]] = {  # by the end of the child's run
+    end: MOVES["running", move] for end, move in _ENDS.items()
+}
 
 
 class ChildTask(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -73,6 +76,8 @@ class ChildTask(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False)
     updated_at: int = field(default=0, name="updatedAt")
     digest: str = ""  # of its prompt, if it was launched under a key
     reserved_until: int | None = field(default=None, name="reservedUntil")  # for a waiting caller
+    is_queued: bool = field(default=False, name="queued")  # a message waits for the run's end
+    queued_until: int | None = field(default=None, name="queuedUntil")  # reserved, of its run
     is_cleared: bool = field(default=False, name="cleared")
     is_deleted: bool = field(default=False, name="deleted")  # with its session
 
@@ -85,17 +90,31 @@ class ChildTask(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False)
         return self.status in ACTIVE
 
     @property
+    def may_move(self) -> bool:
+        """True if its run has not ended, or a queued message starts the next one by itself."""
+        return self.is_active or self.is_queued
+
+    @property
     def entry_state(self) -> str:
-        """State of the entry, by which lists find it."""
-        return CLEARED if self.is_cleared else self.status
+        """State of the entry, by which lists find it: also what a queued message starts again."""
+        if self.is_cleared:
+            return CLEARED
+        return self.status if self.is_active or not self.is_queued else "resumed"
 
     @property
     def mail_id(self) -> str:
         return mail_id(self.id, self.number)
 
+    @property
+    def answer_number(self) -> int:
+        """Number of the run that answers the last message: the next one, if that is queued."""
+        return self.number + self.is_queued
+
     def moved(self, move: ChildMove, **changes: Any) -> "ChildTask":
         """Return the task after a move; unchanged if the table has no such move."""
         status = MOVES.get((self.status, move))
+        if move is ChildMove.CANCEL:  # and what was queued is dropped
+            changes |= {"is_queued": False, "queued_until": None}
         return self if status is None else replace(self, status=status, **changes)
 
 
@@ -132,25 +151,36 @@ def output_text(output: Any) -> str:
 
 
 class TaskChange(Struct, frozen=True):
-    """Change by a start or an end of a child's run: of its task, its parent's log, and mail."""
+    """Change by a message that is queued, or by a start or an end of a child's run."""
 
     task: ChildTask
-    fact: events.DelegationResumed | events.DelegationComplete
+    facts: tuple[
+        events.DelegationQueued | events.DelegationResumed | events.DelegationComplete, ...
+    ]
     mail: ChildMail | None = None
+    wakes: bool = True  # the parent
 
 
 def follow_session(
     task: ChildTask, session: SessionRecord, facts: list[events.Event], now: int
 ) -> TaskChange | None:
-    """Return what a commit to the child changes; None if its run neither starts nor ends in it.
+    """Return what a commit to the child changes; None if no run starts, ends or is queued in it.
 
     `session` is the child's record after the commit, `facts` are the events of the commit.
     """
     is_new_run = session.task_id is not None and session.task_id != task.run
+    queued = next((fact for fact in facts if isinstance(fact, events.FollowUpQueued)), None)
+    if queued is not None:
+        fact = events.DelegationQueued(task_id=task.id, by=queued.by)
+        return TaskChange(replace(task, is_queued=True, updated_at=now), (fact,), wakes=False)
     if not session.is_over:
         # A run that was given up on, because its log could not be read, may continue after all.
         is_start = is_new_run or not task.is_active
         return _started(task, session, facts, now) if is_start else None
+    if is_new_run and any(isinstance(fact, events.User) and fact.queued for fact in facts):
+        started = _started(task, session, facts, now)  # and cancelled at once
+        ended = _ended(started.task, session, facts, now)
+        return TaskChange(ended.task, (*started.facts, *ended.facts), ended.mail)
     if is_new_run or not task.is_active:
         return None
     return _ended(task, session, facts, now)
@@ -162,13 +192,18 @@ def _started(
     message = next((f for f in facts if isinstance(f, events.User)), None)
     # A notification of its own child is not a follow-up that somebody sent.
     is_follow_up = message is not None and message.by != BACKGROUND_AUTHOR
+    if message is not None and message.queued:
+        until, changes = task.queued_until, {"is_queued": False, "queued_until": None}
+    else:
+        until, changes = None, {}
     after = task.moved(
         ChildMove.RESUME if is_follow_up else ChildMove.RESTART,
         run=session.task_id or "",
         number=task.number + 1,
         resume_count=task.resume_count + is_follow_up,
         updated_at=now,
-        reserved_until=None,
+        reserved_until=until,
+        **changes,
     )
     fact = events.DelegationResumed(
         task_id=task.id,
@@ -177,7 +212,7 @@ def _started(
         resume_count=after.resume_count,
         by=None if message is None else message.by,
     )
-    return TaskChange(after, fact)
+    return TaskChange(after, (fact,))
 
 
 def _ended(
@@ -191,10 +226,11 @@ def _ended(
         status=after.status,
         number=after.number,
         quiet=is_quiet,
+        queued=after.is_queued,
         reserved_until=None if is_quiet else task.reserved_until,
     )
     error = None if after.status == "completed" else _error_text(after, session, facts)
-    return TaskChange(after, fact, None if is_quiet else _mail(after, facts, error))
+    return TaskChange(after, (fact,), None if is_quiet else _mail(after, facts, error))
 
 
 def _error_text(task: ChildTask, session: SessionRecord, facts: list[events.Event]) -> str:
@@ -223,27 +259,10 @@ def _mail(task: ChildTask, facts: list[events.Event], error: str | None) -> Chil
     )
 
 
-def check_resumable(task: ChildTask) -> None:
-    """Raise NotFound or Conflict unless a follow-up may be sent to a task."""
-    if task.is_cleared:
-        raise task_not_found(task.id, "deleted" if task.is_deleted else "cleared")
-    if task.status == "resumed":
-        raise Conflict(
-            "Task is currently being resumed. Wait for completion before sending another message.",
-            code="BEING_RESUMED",
-            hint=f"perdure tasks output {task.id} --block",
-            details={"task_id": task.id, "status": task.status},
-        )
-    if task.status != "completed":
-        raise Conflict(
-            f"Cannot resume task: status is '{task.status}'. Only completed tasks can be resumed.",
-            code="NOT_COMPLETED",
-            hint=f"perdure tasks show {task.id}",
-            details={"task_id": task.id, "status": task.status},
-        )
+UNKNOWN: Final = "unknown"  # reason why a task was not found: nothing is known of it
 
 
-def task_not_found(task_id: str, reason: str = "unknown") -> NotFound:
+def task_not_found(task_id: str, reason: str = UNKNOWN) -> NotFound:
     """Return the error for a task that does not exist, or that the caller may not see."""
     return NotFound(
         f"Task not found: {task_id}",
@@ -254,7 +273,9 @@ def task_not_found(task_id: str, reason: str = "unknown") -> NotFound:
 
 
 def reserved(task: ChildTask, until: int | None) -> ChildTask:
-    """Return the task with the outcome of its run reserved for a waiting caller."""
+    """Return the task with the answer to its last message reserved for a waiting caller."""
+    if task.is_queued:
+        return replace(task, queued_until=until)
     return replace(task, reserved_until=until)
 
 
@@ -287,6 +308,7 @@ def rebuilt_task(
         resume_count=child.resume_count,
         created_at=created_at,
         updated_at=updated_at,
+        is_queued=child.is_queued,
         is_cleared=child.is_cleared,
     )
 
@@ -304,10 +326,11 @@ def _notice(mail: ChildMail) -> str:
 
 
 def task_answer(task: ChildTask | ChildMail, **values: Any) -> dict[str, Any]:
-    """Return the answer of a background tool: every one has these three values."""
+    """Return the answer of a background tool: every one has these values."""
     task_id = task.id if isinstance(task, ChildTask) else task.task_id
     answer = {"task_id": task_id, "status": task.status, "resumeCount": task.resume_count}
-    return {**answer, **values}
+    queued = {"queued": True} if isinstance(task, ChildTask) and task.is_queued else {}
+    return {**answer, **queued, **values}
 
 
 def mail_answer(mail: ChildMail) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Background agents of a session, as its log has them: children, and mail to be delivered."""
 
 from collections.abc import Iterable
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from perdure.core.log import events
 
 TaskStatus = Literal["running", "completed", "error", "cancelled", "resumed"]
+TASK_STATUSES: Final[tuple[TaskStatus, ...]] = get_args(TaskStatus)
 BACKGROUND_AUTHOR: Final = "perdure:background"  # `by` of notifications and of a parent's cancels
 ACTIVE: Final = ("running", "resumed")  # statuses of a task whose child has not ended its run
 
@@ -26,6 +27,7 @@ class Child(Struct, frozen=True, gc=False):
     description: str = ""
     is_cleared: bool = False
     is_ending: bool = False  # the session's run was cancelled, and the child with it
+    is_queued: bool = False  # a queued follow-up starts its next run
 
     @property
     def is_active(self) -> bool:
@@ -33,16 +35,17 @@ class Child(Struct, frozen=True, gc=False):
 
 
 class Children(dict[str, Child]):
-    """Children by task id, with the active ones and undelivered mail kept apart.
+    """Children by task id; the active ones, queued ones and undelivered mail are kept apart.
 
     A fold changes the table that it has copied until it closes it: n children cost n, not n².
     """
 
-    __slots__ = ("active", "is_closed", "mail")
+    __slots__ = ("active", "is_closed", "mail", "queued")
 
     def __init__(self, table: "Children | None" = None) -> None:
         super().__init__(table or {})
         self.active: dict[str, Child] = {} if table is None else dict(table.active)
+        self.queued: dict[str, Child] = {} if table is None else dict(table.queued)
         # Undelivered mail by id; until the instant it is reserved for a caller that waits for it.
         self.mail: dict[str, int | None] = {} if table is None else dict(table.mail)
         self.is_closed = True
@@ -51,6 +54,9 @@ class Children(dict[str, Child]):
         """Add or replace a child."""
         self[child.task_id] = child
         self.active.pop(child.task_id, None)
+        self.queued.pop(child.task_id, None)
+        if child.is_queued:
+            self.queued[child.task_id] = child
         if child.is_active:
             self.active[child.task_id] = child
 
@@ -65,18 +71,18 @@ class Children(dict[str, Child]):
     @property
     def ending(self) -> list[Child]:
         """Children that must be cancelled because the run that they belong to was."""
-        return [child for child in self.active.values() if child.is_ending]
+        queued = [child for child in self.queued.values() if not child.is_active]
+        return [child for child in (*self.active.values(), *queued) if child.is_ending]
 
     def is_settled(self, mail: str) -> bool:
         """Return whether the run that a mail reports is over, delivered or not."""
-        task_id, _, number = mail.rpartition(".")
-        child = self.get(task_id)
-        return (
-            mail in self.mail
-            or child is None
-            or not child.is_active
-            or child.number > int(number or 0)
-        )
+        task_id, _, text = mail.rpartition(".")
+        child, number = self.get(task_id), int(text or 0)
+        if mail in self.mail or child is None or child.number > number:
+            return True
+        if child.number == number or child.is_cleared:
+            return not child.is_active
+        return child.status == "cancelled"  # the queued message that starts the run was dropped
 
     def due_mail(self, now: int) -> list[str]:
         """Return the ids of mail that is not reserved for a waiting caller."""
@@ -95,6 +101,7 @@ def mail_id(task_id: str, number: int) -> str:
 
 ChildEvent = (
     events.Delegation
+    | events.DelegationQueued
     | events.DelegationResumed
     | events.DelegationComplete
     | events.DelegationCleared
@@ -112,12 +119,12 @@ def apply_event(children: Children, event: ChildEvent) -> Children:
             if event.task_id not in table:
                 names = (event.task_id, event.session_id, event.agent, event.run)
                 table.put(Child(*names, description=event.description))
+        case events.DelegationQueued():
+            _change(table, event.task_id, is_queued=True)
         case events.DelegationResumed():
             _apply_resumed(table, event)
         case events.DelegationComplete():
-            _change(table, event.task_id, status=event.status, is_ending=False)
-            if not event.quiet and event.task_id in table:
-                table.mail[mail_id(event.task_id, event.number)] = event.reserved_until
+            _apply_complete(table, event)
         case events.DelegationCleared():
             _apply_cleared(table, event)
     return table
@@ -133,13 +140,27 @@ def _apply_resumed(table: Children, event: events.DelegationResumed) -> None:
         run=event.run,
         number=event.number,
         resume_count=event.resume_count,
-        is_ending=False,
+        # Accepted before the parent's run was cancelled, a queued follow-up ends with it.
+        is_ending=child is not None and child.is_ending and child.is_queued,
+        is_queued=False,
     )
+
+
+def _apply_complete(table: Children, event: events.DelegationComplete) -> None:
+    child = table.get(event.task_id)
+    if child is None:
+        return
+    # A queued follow-up that was accepted before the parent's run was cancelled ends with it.
+    is_ending = child.is_ending and event.queued
+    ended = {"status": event.status, "is_ending": is_ending, "is_queued": event.queued}
+    _change(table, event.task_id, **ended)
+    if not event.quiet:
+        table.mail[mail_id(event.task_id, event.number)] = event.reserved_until
 
 
 def _apply_cleared(table: Children, event: events.DelegationCleared) -> None:
     for task_id in event.task_ids:
-        _change(table, task_id, is_cleared=True)
+        _change(table, task_id, is_cleared=True, is_queued=False)
         for mail in [item for item in table.mail if item.rpartition(".")[0] == task_id]:
             del table.mail[mail]
 
@@ -156,11 +177,14 @@ def take_mail(children: Children, mail: Iterable[str]) -> Children:
 
 
 def end_active(children: Children) -> Children:
-    """Return the children after the run of their parent was cancelled: the active ones end too."""
-    if not children.active:
+    """Return the children after the run of their parent was cancelled.
+
+    The active ones end too, and those that a queued follow-up would start again.
+    """
+    if not children.active and not children.queued:
         return children
     table = children.opened()
-    for child in [*table.active.values()]:
+    for child in [*{**table.active, **table.queued}.values()]:
         table.put(replace(child, is_ending=True))
     return table
 

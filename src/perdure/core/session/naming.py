@@ -32,7 +32,7 @@ def check_id(value: Any, noun: str = "session id") -> str:
     """Return a valid id: 1 to 200 characters without control characters. Raises Refused."""
     if not isinstance(value, str) or not 1 <= len(value) <= MAX_ID or _FORBIDDEN.search(value):
         raise Refused(
-            f"{_abbreviate(value)} cannot be a {noun}",
+            f"{_abbreviate(value)} cannot be {'an' if noun[0] in 'aeiou' else 'a'} {noun}",
             code="ID_INVALID",
             hint=f"use 1 to {MAX_ID} characters without control characters",
         )
@@ -117,6 +117,9 @@ def parse_stream_kind(kind: str) -> tuple[str, str]:
     return agent, queue if mark else queues.DEFAULT
 
 
+MOST_WAITING: Final = 20  # calls that an entry names
+
+
 class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Data of a session's entry: what lists show without reading its log."""
 
@@ -137,6 +140,9 @@ class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     ancestry: tuple[str, ...] = ()  # session ids from the root to the parent
     hooks: tuple[str, ...] = ()  # keys of the entries of its webhook receivers
     head: int = 0  # how many events its log has at least: one that is shorter has lost its end
+    turns: int = 0  # model responses, when it was last parked
+    usage: dict[str, float] = field(default_factory=dict)  # of its requests, at the same moment
+    waiting: tuple[str, ...] = ()  # ids of the calls that it waits for, at most MOST_WAITING
 
     @property
     def is_over(self) -> bool:

@@ -98,6 +98,7 @@ class State(Struct, frozen=True, gc=False):
     usage: Usage = field(default_factory=dict)
     children: Children = field(default_factory=Children)  # background agents that it launched
     launch: events.Launched | None = None  # if it is a background agent itself
+    queued: tuple[events.FollowUpQueued, ...] = ()  # until its run ends
     metadata: Mapping[str, Any] = field(default_factory=dict)
     todos: tuple[Any, ...] = ()
     permissions: tuple[RememberedPermission, ...] = ()  # remembered for the whole session
@@ -111,7 +112,8 @@ class State(Struct, frozen=True, gc=False):
     @property
     def pending_ids(self) -> list[str]:
         """Pending ids of the open calls, and of the question of the run itself."""
-        ids = [i for c in self.calls.active.values() for i in (c.approval_id, c.pending_id) if i]
+        calls = (*self.calls.active.values(), *self.calls.waiting.values())
+        ids = [i for c in calls for i in (c.approval_id, c.pending_id) if i]
         run = self.run
         return ids if run is None or run.wait is None else [*ids, run.wait.pending_id]
 
@@ -200,6 +202,8 @@ def _user(state: State, stamped: StampedEvent, event: events.User) -> State:
         run = replace(run, authors=(*run.authors, event.by))
     if event.mail:
         state = replace(state, children=take_mail(state.children, event.mail))
+    if event.queued:
+        state = replace(state, queued=state.queued[1:])
     return replace(state, run=run, input_head=stamped.seq, resuming=False)
 
 
@@ -298,16 +302,9 @@ def _put_call(state: State, call: Call) -> State:
     return state if table is state.calls else replace(state, calls=table)
 
 
-def _change_call(state: State, call_id: str, change: Callable[[Call], Call]) -> State:
-    call = state.calls.get(call_id)
-    if call is None:
-        return state
-    return _put_call(state, change(call))
-
-
 def _tool_started(state: State, _: StampedEvent, event: events.ToolStarted) -> State:
-    state = _count_crash(state, event.id, event.epoch)
-    return _change_call(state, event.id, lambda call: calls.apply_started(call, event))
+    state, call = _count_crash(state, event.id, event.epoch), state.calls.get(event.id)
+    return state if call is None else _put_call(state, calls.apply_started(call, event))
 
 
 def _count_crash(state: State, call_id: str, epoch: int | None = None) -> State:
@@ -332,9 +329,9 @@ def _forget_crashes(state: State, call_id: str) -> State:
 
 def _tool_result(state: State, _: StampedEvent, event: events.ToolResult) -> State:
     account = _count_crash if event.interrupted else _forget_crashes
-    state = account(state, event.tool_call_id)
-    state = _change_call(state, event.tool_call_id, lambda call: call.moved(Move.SETTLE))
-    call = state.calls.get(event.tool_call_id)
+    state, call = account(state, event.tool_call_id), state.calls.get(event.tool_call_id)
+    if call is not None:
+        state = _put_call(state, call.moved(Move.SETTLE))
     if call is not None and not event.is_error and is_todo_tool(call.tool):
         items = call.params.get("todos")  # a list that the tool refused is not the agent's
         state = replace(state, todos=tuple(items)) if isinstance(items, list) else state
@@ -348,11 +345,13 @@ def _tool_result(state: State, _: StampedEvent, event: events.ToolResult) -> Sta
 def _pending(state: State, _: StampedEvent, event: events.Pending) -> State:
     if event.budget is not None:
         return _change_wait(state, RunWait(event.pending_id, event.budget))
-    return _change_call(state, event.call_id, lambda call: calls.apply_pending(call, event))
+    call = state.calls.get(event.call_id)
+    return state if call is None else _put_call(state, calls.apply_pending(call, event))
 
 
 def _progress(state: State, _: StampedEvent, event: events.Progress) -> State:
-    return _change_call(state, event.call_id, lambda call: calls.apply_progress(call, event))
+    call = state.calls.get(event.call_id)
+    return state if call is None else _put_call(state, calls.apply_progress(call, event))
 
 
 def _change_wait(state: State, wait: RunWait | None) -> State:
@@ -372,11 +371,9 @@ def _decision(state: State, stamped: StampedEvent, event: events.Decision) -> St
     if (wait := _own_wait(state, event.pending_id)) is not None:
         is_raised = event.kind == "respond"
         return _change_wait(state, None if is_raised else replace(wait, is_denied=True))
-
-    def decide(call: Call) -> Call:
-        return calls.apply_decision(call, event, stamped.at)
-
-    state = _change_call(state, event.call_id, decide)
+    call = state.calls.get(event.call_id)
+    if call is not None:
+        state = _put_call(state, calls.apply_decision(call, event, stamped.at))
     return _remember(state, stamped, event) if event.remember else state
 
 
@@ -406,18 +403,18 @@ def _revoked(state: State, _: StampedEvent, event: events.Revoked) -> State:
 def _settled(state: State, _: StampedEvent, event: events.Settled) -> State:
     if (wait := _own_wait(state, event.pending_id)) is not None:
         return _change_wait(state, replace(wait, is_denied=True))
-
-    def close(call: Call) -> Call:
-        return replace(
-            call,
-            approval_id=None if call.approval_id == event.pending_id else call.approval_id,
-            pending_id=None if call.pending_id == event.pending_id else call.pending_id,
-            unchecked=event.pending_id if event.unchecked else None,
-        )
-
     if event.unchecked:
         state = replace(state, unchecked=(*state.unchecked, event.call_id))
-    return _change_call(state, event.call_id, close)
+    call = state.calls.get(event.call_id)
+    if call is None:
+        return state
+    closed = replace(
+        call,
+        approval_id=None if call.approval_id == event.pending_id else call.approval_id,
+        pending_id=None if call.pending_id == event.pending_id else call.pending_id,
+        unchecked=event.pending_id if event.unchecked else None,
+    )
+    return _put_call(state, closed)
 
 
 def _agent_complete(state: State, _: StampedEvent, event: events.AgentComplete) -> State:
@@ -457,7 +454,7 @@ def _cancelled(state: State, _: StampedEvent, event: events.Cancelled) -> State:
     cancelling = state.calls.has_open
     children = state.children if event.keep_children else end_active(state.children)
     ended = _end_run(state, state.run, end="cancelled")
-    return replace(ended, cancelling=cancelling, children=children)
+    return replace(ended, cancelling=cancelling, children=children, queued=())
 
 
 def _restored(state: State, _: StampedEvent, event: events.Restored) -> State:
@@ -477,6 +474,14 @@ def _launched(state: State, _: StampedEvent, event: events.Launched) -> State:
     return replace(state, launch=event)
 
 
+def _follow_up_queued(state: State, _: StampedEvent, event: events.FollowUpQueued) -> State:
+    return replace(state, queued=(*state.queued, event))
+
+
+def _follow_up_dropped(state: State, _: StampedEvent, _event: events.FollowUpDropped) -> State:
+    return replace(state, queued=())
+
+
 def _metadata(state: State, _: StampedEvent, event: events.Metadata) -> State:
     merged = {**state.metadata, **event.changes}
     return replace(state, metadata={k: v for k, v in merged.items() if v is not None})
@@ -487,7 +492,7 @@ def _forked(state: State, stamped: StampedEvent, _event: events.Forked) -> State
     is_over = state.run is not None and state.run.end is not None
     run = state.run if is_over else None
     changes = {"permissions": (), "retry": None, "children": Children(), "launch": None}
-    return replace(state, run=run, created_at=stamped.at, **changes)
+    return replace(state, run=run, created_at=stamped.at, queued=(), **changes)
 
 
 _FOLDS: Final[dict[type, Callable[[State, StampedEvent, Any], State]]] = {
@@ -512,7 +517,10 @@ _FOLDS: Final[dict[type, Callable[[State, StampedEvent, Any], State]]] = {
     events.Metadata: _metadata,
     events.Restored: _restored,
     events.Launched: _launched,
+    events.FollowUpQueued: _follow_up_queued,
+    events.FollowUpDropped: _follow_up_dropped,
     events.Delegation: _child_event,
+    events.DelegationQueued: _child_event,
     events.DelegationResumed: _child_event,
     events.DelegationComplete: _child_event,
     events.DelegationCleared: _child_event,

@@ -62,9 +62,11 @@ def parse_decisions(content: bytes) -> list[AgentDecision]:
     lines = content.decode().split("\n")
     if lines[0] + "\n" != HEADER.decode():
         raise Corrupt("line 1 of decisions.md is not its heading")
+    while lines and not lines[-1]:
+        lines.pop()
     decisions: list[AgentDecision] = []
     at = 1
-    while at < len(lines) and any(lines[at:]):
+    while at < len(lines):
         decision, at = _parse_block(lines, at)
         decisions.append(decision)
     return decisions

@@ -5,6 +5,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct, field
 
+from perdure.core.tasks.executions import ExecutionFact
 from perdure.errors import Corrupt
 
 LogLevel = Literal["info", "warn", "error", "debug"]
@@ -23,6 +24,8 @@ FactType = Literal[
     "checkpoint_created",
     "checkpoint_deleted",
     "task_restored",
+    "exec_started",
+    "exec_finished",
 ]
 MESSAGES: Final[dict[FactType, str]] = {
     "task_created": "Task created",
@@ -36,6 +39,8 @@ MESSAGES: Final[dict[FactType, str]] = {
     "checkpoint_created": "Checkpoint created",
     "checkpoint_deleted": "Checkpoint deleted",
     "task_restored": "Checkpoint restored",
+    "exec_started": "Command started",
+    "exec_finished": "Command finished",
 }
 
 
@@ -74,6 +79,7 @@ class TaskFact(Struct, frozen=True, kw_only=True, omit_defaults=True):
     by: str | None = None
     checkpoint: str | None = None  # id of the checkpoint that was created, deleted or restored
     restoration: Restoration | None = None
+    execution: ExecutionFact | None = None
 
 
 _decoder = msgspec.json.Decoder(TaskFact)

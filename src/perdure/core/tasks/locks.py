@@ -4,6 +4,7 @@ An exclusive lock excludes every other holder, a collaborative one only exclusiv
 version of a resource grows with each acquisition and is never reused, so it fences writes.
 """
 
+import re
 from collections.abc import Callable
 from typing import Final, Literal
 
@@ -21,6 +22,8 @@ KIND: Final = "lock"  # of the streams, and of the entries that find them
 MAX_RESOURCE: Final = 500  # characters
 FIRST_WAIT_MS: Final = 100  # between two attempts; doubled each time
 LONGEST_WAIT_MS: Final = 1_000
+MAX_TIMEOUT_MS: Final = 10**12  # about 30 years
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 class LockHolder(Struct, frozen=True, omit_defaults=True):
@@ -88,14 +91,22 @@ def lock_stream(tenant: str, resource: str) -> str:
     return f"lock:{quote(tenant)}/{quote(resource)}"
 
 
-def entry_state(tenant: str, state: LockState) -> str:
-    """Return the state of a lock's entry, by which held locks are found."""
-    return f"{'held' if state.holders else 'free'}|{quote(tenant)}"
+def entry_state(tenant: str) -> str:
+    """Return the state of the entries of a tenant's locks, held and free ones."""
+    return f"lock|{quote(tenant)}"
 
 
 def parse_tenant(text: str) -> str:
     """Return the tenant in the state of a lock's entry."""
     return unquote(text.partition("|")[2])
+
+
+def entry_due(state: LockState) -> int | None:
+    """Return the due time of a lock's entry: that of its oldest holder; None if it is free.
+
+    So the index by due time has exactly the locks that are held, and a sweep reads no others.
+    """
+    return min((holder.acquired_at for holder in state.holders), default=None)
 
 
 def without_dead(
@@ -174,18 +185,46 @@ def stale_lock(resource: str, version: int, present: int) -> Conflict:
     )
 
 
+def is_lock_of(resource: str, task_id: str) -> bool:
+    """Return True for the lock on a task, `task:ID`, and those on parts of it."""
+    name = f"task:{task_id}"
+    return resource == name or resource.startswith((f"{name}:", f"{name}/"))
+
+
+def is_lock_name(value: object) -> bool:
+    """Return True for a valid resource or owner, which a store can keep."""
+    return (
+        isinstance(value, str)
+        and 0 < len(value) <= MAX_RESOURCE
+        and not value.isspace()
+        and _SURROGATE.search(value) is None
+    )
+
+
+def check_lock_names(resource: object, owner: object = "-") -> None:
+    """Check a resource, and the owner of a lock on it. Raises Refused INVALID_REQUEST."""
+    for label, name in (("a resource", resource), ("the owner of a lock", owner)):
+        if not is_lock_name(name):
+            raise _invalid(f"{label} must be text of 1 to {MAX_RESOURCE} characters, and not blank")
+
+
 def check_request(resource: object, owner: object, mode: object, timeout: object) -> None:
     """Check the arguments of an acquisition. Raises Refused INVALID_REQUEST."""
-    if not isinstance(resource, str) or not 0 < len(resource) <= MAX_RESOURCE:
-        raise _invalid(f"a resource must be text of 1 to {MAX_RESOURCE} characters")
-    if not isinstance(owner, str) or not owner.strip():
-        raise _invalid("the owner of a lock must be text")
+    check_lock_names(resource, owner)
     if mode not in MODES:
-        raise _invalid(f"{mode!a} is not a mode of locks: use {' or '.join(MODES)}")
-    if timeout is not None and (
-        isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0
-    ):
-        raise _invalid(f"the timeout of a lock is milliseconds above 0, not {timeout!a}")
+        raise _invalid(f"{_shown(mode)} is not a mode of locks: use {' or '.join(MODES)}")
+    if timeout is None:
+        return
+    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if not is_number or not 0 < timeout <= MAX_TIMEOUT_MS:  # type: ignore[operator]
+        raise _invalid(
+            f"the timeout of a lock is milliseconds above 0 and up to {MAX_TIMEOUT_MS:,}, "
+            f"not {_shown(timeout)}"
+        )
+
+
+def _shown(value: object) -> str:
+    return f"{value!a}"[:60]
 
 
 def _invalid(text: str) -> Refused:

@@ -3,13 +3,13 @@
 import base64
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct, field
 
-from perdure.errors import Corrupt, Refused
+from perdure.errors import Corrupt, NotFound, Refused
 
 FileType = Literal["file", "dir", "link"]
 MODE_BITS: Final = 0o777  # no setuid, setgid or sticky bit is ever kept
@@ -18,7 +18,7 @@ MAX_NAME: Final = 255  # bytes of one name
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
-class FileEntry(Struct, frozen=True, omit_defaults=True):
+class FileEntry(Struct, frozen=True, omit_defaults=True, gc=False):
     """A file, folder or link of a workspace.
 
     A name that is not UTF-8 is stored in base 64. `stat` has inode, mtime and ctime (in ns) of a
@@ -108,6 +108,10 @@ class Manifest(Struct, frozen=True, kw_only=True, omit_defaults=True):
         of_files = {item.sha256 for item in self.entries if item.type == "file"}
         return of_files | {*self.logs, *self.decisions} | ({self.state} if self.state else set())
 
+    def paths(self) -> set[bytes]:
+        """Return the paths of its entries; the folders of a file are among them."""
+        return {item.path for item in self.entries}
+
     @property
     def total_bytes(self) -> int:
         """Size of its files."""
@@ -124,18 +128,25 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def digest_of(content: bytes) -> str:
-    """Return the SHA-256 of a manifest's JSON, as its file and its record state it."""
-    return hashlib.sha256(content.partition(b"\n")[0]).hexdigest()
+    """Return the SHA-256 of a manifest's JSON, as the end of its file states it."""
+    return content.partition(b"\n")[2].decode("ascii", "replace").strip()
 
 
-def decode(content: bytes) -> Manifest:
-    """Return the manifest of a file. Raises Corrupt if it is damaged or names a path outside."""
+def decode(content: bytes, digest: str | None = None) -> Manifest:
+    """Return the manifest of a file. Raises Corrupt if it is damaged or names a path outside.
+
+    The entries of one whose digest the store has were checked when it was written.
+    """
     data, _, end = content.partition(b"\n")
-    if end.strip() != hashlib.sha256(data).hexdigest().encode():
+    actual = hashlib.sha256(data).hexdigest()
+    if end.strip() != actual.encode():
         raise Corrupt("its checksum is wrong")
+    if digest not in (None, actual):
+        raise Corrupt("it is not the manifest that was written")
     try:
         manifest = _decoder.decode(data)
-        check_entries(manifest)
+        if digest is None:
+            check_entries(manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
         raise Corrupt(f"it is not a manifest: {error}") from error
     except Refused as error:
@@ -208,17 +219,11 @@ def _content(item: FileEntry) -> tuple[str, int, str, bytes]:
 def merged(present: Manifest, restored: Manifest, paths: Sequence[bytes]) -> tuple[FileEntry, ...]:
     """Return the present entries, with those below `paths` as a checkpoint has them.
 
-    Raises Refused if neither of the two has such a path.
+    Raises NotFound if neither of the two has such a path.
     """
-    prefixes = [path.strip(b"/") for path in paths]
-    paths_of_both = [item.path for item in (*present.entries, *restored.entries)]
-    for prefix in prefixes:
-        if not any(_is_below(path, [prefix]) for path in paths_of_both):
-            raise Refused(
-                f"neither the checkpoint nor the workspace has {shown_path(prefix)!a}",
-                code="PATH_NOT_FOUND",
-                hint=f"list its files: perdure tasks diff TASK {restored.id}",
-            )
+    prefixes = {path.strip(b"/") for path in paths}
+    if missing := prefixes - present.paths() - restored.paths():
+        raise path_not_found(min(missing), restored.id)
     kept = {item.path: item for item in present.entries if not _is_below(item.path, prefixes)}
     chosen = {item.path: item for item in restored.entries if _is_below(item.path, prefixes)}
     parents = {item.path: item for item in restored.entries if item.type == "dir"}
@@ -230,11 +235,20 @@ def merged(present: Manifest, restored: Manifest, paths: Sequence[bytes]) -> tup
     return tuple(result[path] for path in sorted(result))
 
 
+def path_not_found(path: bytes, checkpoint_id: str) -> NotFound:
+    """Return the error for a path that cannot be restored."""
+    return NotFound(
+        f"neither the checkpoint nor the workspace has {shown_path(path)[:200]!a}",
+        code="PATH_NOT_FOUND",
+        hint=f"list its files: perdure tasks diff TASK {checkpoint_id}",
+    )
+
+
 def _parents(path: bytes) -> Iterator[bytes]:
     while b"/" in path:
         path = path.rpartition(b"/")[0]
         yield path
 
 
-def _is_below(path: bytes, prefixes: Iterable[bytes]) -> bool:
-    return any(path == prefix or path.startswith(prefix + b"/") for prefix in prefixes)
+def _is_below(path: bytes, prefixes: set[bytes]) -> bool:
+    return path in prefixes or any(parent in prefixes for parent in _parents(path))

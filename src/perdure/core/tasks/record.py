@@ -24,12 +24,13 @@ BY_STATUS: Final = "task:status"  # kind of the list entry by status
 BY_OWNER: Final = "task:owner"  # kind of the list entry by owner and status
 STATE: Final = "task:state"  # kind of the entry with the saved state
 CHECKPOINT: Final = "task:checkpoint"  # kind of the entries of checkpoints
+BACKGROUND: Final = "child:status"  # kind of the list entry of a background agent, by status
 GROUP: Final = "task:group"  # kind of the entry that says that a tenant has tasks of a kind
 STALE: Final = "task:stale"  # kind of the entry that says that a process elsewhere has written
 _NEWEST: Final = 10**15  # above every instant in ms
 
 
-class TaskRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TaskRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A task as its entries store it. Instants are ms; `host` and `root` locate its folder."""
 
     id: str
@@ -45,6 +46,8 @@ class TaskRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     updated_at: int = field(name="updatedAt")
     host: str = ""
     root: str = ""
+    sandbox: str = ""  # that its commands run in
+    require: tuple[str, ...] = ()  # guarantees that every command needs
     since: int = 0  # the last record that a caller has removed from its log and decisions
     is_blank: bool = field(default=False, name="isBlank")  # no state since they were removed
 
@@ -106,8 +109,12 @@ def generation_of(stream: str) -> int:
 
 def list_key(record: TaskRecord) -> str:
     """Return the key of a task's list entries; a newer task has a smaller one."""
-    key = task_key(record.tenant, record.id)
-    return f"{_NEWEST - record.created_at:015d}/{key}"
+    return newest_first_key(record.created_at, record.tenant, record.id)
+
+
+def newest_first_key(created_at: int, tenant: str, task_id: str) -> str:
+    """Return the key of a list entry of any kind of task; a newer task has a smaller one."""
+    return f"{_NEWEST - created_at:015d}/{task_key(tenant, task_id)}"
 
 
 def checkpoint_key(tenant: str, task_id: str, at: int, checkpoint_id: str) -> str:
@@ -138,5 +145,5 @@ class ListState(NamedTuple):
 
 def list_states(record: TaskRecord) -> tuple[str, str]:
     """Return the states of a task's two list entries: by status, and by owner."""
-    by_status = ListState(record.kind, record.tenant, str(record.status))
-    return by_status.text, by_status._replace(owner=record.owner).text
+    by_status = f"{record.kind}|{quote(record.tenant)}|{record.status.value}"
+    return by_status, f"{by_status}|{quote(record.owner)}"
