@@ -104,7 +104,7 @@ class Life:
             if self._luck.random() >= (rate * 5 if operation == "sync" else rate):
                 return
             # Acknowledge first whatever is durable by now, so that all of it must survive.
-            _let_it_run(loop)
+            let_it_run(loop)
             owed = frozenset(self._acknowledged)
             self.cuts.append(Cut(disk.operations, disk.survivor(self._luck), owed))
 
@@ -150,7 +150,7 @@ async def _drive(store: SqliteStore, stream: str) -> Lease:
     return lease
 
 
-def _let_it_run(loop: asyncio.AbstractEventLoop) -> None:
+def let_it_run(loop: asyncio.AbstractEventLoop) -> None:
     """Wait, in another thread, until the loop has done its current work."""
     passed = threading.Event()
     rounds = iter(range(3))  # a reply, the asyncio task that it wakes, and what that does

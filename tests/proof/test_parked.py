@@ -51,7 +51,8 @@ class Parked(NamedTuple):
             if entry.kind == "pending" and number % 2:  # every second one has a deadline
                 due = now + A_DAY_MS
                 data = b'{"timeout":%d,' % due + data[1:]
-            puts.append(Put(entry.kind, keys[entry.kind], 0, stream, entry.state, due, data))
+            names, place = (entry.kind, keys[entry.kind]), (entry.listing, (entry.at or 0) + number)
+            puts.append(Put(*names, 0, stream, entry.state, due, data, *place))
         return Write(stream, records, create=self.kind), puts
 
 

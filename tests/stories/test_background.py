@@ -453,7 +453,7 @@ async def test_a_restart_starts_no_completed_task_again(runtime: MakeRuntime) ->
 async def test_a_child_that_waits_for_a_person_leaves_its_task_running(
     runtime: MakeRuntime,
 ) -> None:
-    """S1.42"""
+    """S1.42, S4.36"""
     child = researcher({"calls": [call("ask_user", question="Which?")]}, {"text": "That."})
     child = Agent("researcher", model=child.model, tools=["ask_user"])
     one = lead(launch("Tides?"), {"text": "Asked."}, {"text": "Read."}, child=child)
@@ -563,3 +563,75 @@ async def test_a_session_lists_its_background_agents(runtime: MakeRuntime) -> No
                 "resumeCount": 0,
             }
         ]
+
+
+async def test_a_task_may_be_named_by_a_unique_prefix_of_its_id(runtime: MakeRuntime) -> None:
+    """S1.37: an ambiguous prefix is reported; the newest task is not chosen instead."""
+    read = call("background_output", task_id="bg_")
+    one = lead(launch("Tides?"), {"calls": [read]}, launch("Moons?"), {"calls": [read]}, {})
+    async with runtime(one) as rt:
+        await rt.session("s", agent=one).run("Go")
+        answers = await results(rt)
+        ids = {task.id async for task in rt.tasks(parent="s")}
+        assert answers[1]["task_id"] in ids
+        assert answers[3]["error"] == "Task not found: bg_"
+        assert answers[3]["reason"] == "ambiguous: " + ", ".join(sorted(ids))
+
+
+async def test_a_resume_leaves_the_other_tools_as_they_are(runtime: MakeRuntime) -> None:
+    """S1.31: launch, read, list, cancel and clear, before and after a resume."""
+    one = lead(*[{"text": "Read."}] * 20)
+    async with runtime(one) as rt:
+        await rt.session("s", agent=one).run("Start")
+        manager = BackgroundManager(rt, session="s")
+
+        async def use_all() -> list[Any]:
+            launched = await manager.background_task("researcher", "Tides?")
+            task_id = launched["task_id"]
+            done = await manager.background_output(task_id, block=True)
+            other = (await manager.background_task("researcher", "Moons?"))["task_id"]
+            running = await manager.background_list("running")
+            cancelled = await manager.background_cancel(other)
+            return [
+                launched["status"],
+                (done["status"], done["output"], done["resumeCount"]),
+                [task["id"] for task in running["tasks"]] == [other],
+                cancelled["status"],
+            ]
+
+        before = await use_all()
+        task = (await manager.background_list("completed"))["tasks"][0]["id"]
+        answer = await manager.background_resume(task, "More.", block=True)
+        assert (answer["output"], answer["resumeCount"]) == ("Second.", 1)
+        assert await use_all() == before
+        assert before == ["running", ("completed", "First.", 0), True, "cancelled"]
+        assert (await manager.background_clear())["cleared"] == 4
+        assert (await manager.background_list())["count"] == 0
+
+
+async def test_follow_ups_are_limited_by_no_quota_and_no_rate(runtime: MakeRuntime) -> None:
+    """S1.40, S1.41"""
+    child = researcher(*[{"text": str(number)} for number in range(31)])
+    async with runtime(child) as rt:
+        task = await rt.spawn("researcher", "Tides?")
+        await task.output(block=True)
+        for number in range(1, 31):
+            assert (await task.resume("More.", block=True)).output == str(number)
+        assert (await task.record()).resume_count == 30
+
+
+async def test_a_failed_task_continues_if_its_session_gets_a_message(runtime: MakeRuntime) -> None:
+    """The tool refuses it; who knows what failed can send a message to the session itself."""
+    child = researcher({"error": "overloaded"}, {"text": "Found."}, retries=0)
+    one = lead(*[{"text": "Read."}] * 5, child=child)
+    async with runtime(one) as rt:
+        await rt.session("s", agent=one).run("Start")
+        task = await rt.spawn("researcher", "Tides?", parent="s")
+        assert (await task.output(block=True)).state == "failed"
+        with pytest.raises(Conflict, match="Only completed tasks can be resumed"):
+            await task.resume("Again.")
+        assert isinstance(child.model, ScriptedModel)
+        child.model.turns = ScriptedModel([{"text": "Found."}]).turns
+        await rt.session(task.session_id, agent=child).run("Try again.")
+        record = await task.record()
+        assert (record.status, record.resume_count) == ("completed", 1)

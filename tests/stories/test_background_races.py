@@ -1,13 +1,16 @@
 """Background agents at the worst moment: two readers, late callers, deletions, damaged logs."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
 
 import anyio
 import pytest
 from tests.support.runtimes import MakeRuntime
 
 from perdure import Agent, Conflict, NotFound, Runtime, tool
+from perdure.app import around_store
 from perdure.core.session import child_tasks
 from perdure.core.session.child_tasks import MAIL, TASK, ChildTask
 from perdure.core.session.children import BACKGROUND_AUTHOR
@@ -199,8 +202,8 @@ async def test_a_parent_is_at_rest_as_soon_as_a_caller_has_taken_the_answer(
         assert await deliveries(rt) == [f"{task.id}.1", f"{task.id}.2"]
 
 
-async def test_a_waiting_caller_takes_the_answer_to_its_own_message_only(
-    runtime: MakeRuntime, monkeypatch: pytest.MonkeyPatch
+async def test_a_waiting_caller_takes_only_the_answer_that_it_gets(
+    runtime: MakeRuntime, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S1.17, S1.18: another follow-up is sent between the answer and its taking."""
     one = lead({"text": "Started."})
@@ -219,9 +222,12 @@ async def test_a_waiting_caller_takes_the_answer_to_its_own_message_only(
 
         monkeypatch.setattr(background._runs, "follow", another_follow_up)
         with anyio.fail_after(5):
-            await task.resume("More?", block=True)
-        assert (await deliveries(rt))[1:] == [f"{task.id}.2"]
+            result = await task.resume("More?", block=True)
+        assert (result.output, await deliveries(rt)) == (None, [f"{task.id}.1"])
         assert (await task.record()).status == "resumed"
+        clock.advance(120)  # its parent is notified when the time for the caller is over
+        await rt.session("s").run()
+        assert await deliveries(rt) == [f"{task.id}.{number}" for number in (1, 2, 3)]
 
 
 async def test_deleting_a_parent_starts_no_run_of_it(
@@ -440,3 +446,180 @@ async def test_a_worker_that_runs_once_drives_a_parent_whose_child_ends_last(
         monkeypatch.setattr(drives, "start_due", outlasted)
         await rt.work(once=True)
         assert await deliveries(rt) == [f"{task.id}.1"]
+
+
+class Meanwhile:
+    """Store on which something happens right after a session was read at rest, once."""
+
+    def __init__(self, store: Store, session_id: str, hook: Callable[[], Awaitable[None]]) -> None:
+        self._store = store
+        self._stream = session_stream("", session_id)
+        self._hook: Callable[[], Awaitable[None]] | None = hook
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def read(self, stream: str, after: int = 0, limit: int | None = None) -> Slice:
+        page = await self._store.read(stream, after, limit)
+        hook = self._hook
+        is_at_rest = limit == 0 and page.holder is None and page.due is None
+        if stream == self._stream and is_at_rest and hook is not None:
+            self._hook = None
+            await hook()
+        return page
+
+
+async def test_a_child_that_ends_while_its_tree_is_read_is_not_overlooked(tmp_path: Path) -> None:
+    """S1.23: the parent was read at rest, and its child ends in another process before its turn."""
+    url = f"sqlite:///{tmp_path}/h.db"
+
+    async def end_the_child() -> None:
+        async with Runtime(url, agents=[researcher()]) as other:
+            await other.work(once=True, agents=["researcher"])
+
+    token = around_store.set(lambda store: cast("Store", Meanwhile(store, "s", end_the_child)))
+    model = ScriptedModel(
+        [
+            {"calls": [call("background_task", agent="researcher", prompt="Tides?")]},
+            {"text": "Asked."},
+            {"text": "Read."},
+        ]
+    )
+    one = Agent("lead", model=model, sub_agents=["researcher"])
+    try:
+        async with Runtime(url, agents=[one]) as rt:
+            result = await rt.session("s", agent=one).run("Go")
+    finally:
+        around_store.reset(token)
+    assert (result.state, result.output) == ("completed", "Read.")
+
+
+class CountingReads:
+    """Store that counts the reads of each stream."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.reads: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def read(self, stream: str, after: int = 0, limit: int | None = None) -> Slice:
+        self.reads[stream] += 1
+        return await self._store.read(stream, after, limit)
+
+
+async def test_a_run_reads_no_child_that_has_ended(tmp_path: Path) -> None:
+    """A lead may delegate a thousand times: its children that have ended cost a run nothing."""
+    stores: list[CountingReads] = []
+
+    def around(store: Store) -> Store:
+        stores.append(CountingReads(store))
+        return cast("Store", stores[-1])
+
+    one = lead(*[{"text": "Read."}] * 9)
+    token = around_store.set(around)
+    try:
+        async with Runtime(f"sqlite:///{tmp_path}/h.db", agents=[one]) as rt:
+            session = rt.session("s", agent=one)
+            await session.run("Start")
+            for _ in range(5):
+                await rt.spawn("researcher", "Tides?", parent="s")
+            await session.run()
+            ended = [session_stream("", task.session_id) async for task in rt.tasks(parent="s")]
+            stores[0].reads.clear()
+            await rt.spawn("researcher", "Moons?", parent="s")
+            result = await session.run()
+    finally:
+        around_store.reset(token)
+    assert (len(ended), result.output) == (5, "Read.")
+    assert [stream for stream in ended if stores[0].reads[stream]] == []
+
+
+async def test_the_usage_of_a_tree_grows_with_a_follow_up(runtime: MakeRuntime) -> None:
+    """A snapshot keeps the sum only while no child can add to it."""
+    child = researcher(*[{"text": "Found."}] * 3)
+    one = lead(*[{"text": "Read."}] * 9, child=child)
+    async with runtime(one) as rt:
+        session = rt.session("s", agent=one)
+        await session.run("Start")
+        task = await rt.spawn("researcher", "Tides?", parent="s")
+        await session.run()
+        counts = [(await session.get()).tree_usage["requests"] for _ in range(3)]
+        assert counts == [3, 3, 3]
+        await task.resume("More.")
+        await session.run()
+        assert (await session.get()).tree_usage["requests"] == 5
+
+
+async def test_the_end_of_a_child_keeps_what_another_process_wrote_of_its_task(
+    runtime: MakeRuntime,
+) -> None:
+    """S1.24, S1.44: the process that launched the child knows the task only as it was then."""
+    turns: list[dict[str, Any]] = [{"calls": [call("look")]}, {"text": "First."}, {"text": "2nd."}]
+    child, script = researcher(*turns, tools=[look]), ScriptedModel([{"text": "Read."}] * 5)
+    one = Agent("lead", model=script, sub_agents=[child], background={"queue_message": True})
+    async with runtime(one) as rt, runtime(one) as other:
+        task = await rt.spawn("researcher", "Tides?", parent=await begun(rt, one))
+        (below,) = (await rt.session(task.session_id).run()).pending
+        await other.task(task.id).resume("More?")
+        await rt.submit_result(below.id, "seen")
+        await rt.session("s").run()
+        record = await task.record()
+        assert (record.status, record.resume_count, record.is_queued) == ("completed", 1, False)
+        assert await deliveries(rt) == [f"{task.id}.1", f"{task.id}.2"]
+
+
+async def test_the_process_that_launched_a_child_ends_a_run_that_another_one_started(
+    runtime: MakeRuntime,
+) -> None:
+    """S1.13, S1.23"""
+    child = researcher()
+    one = lead(*[{"text": "Read."}] * 5, child=child)
+    async with runtime(one) as rt, runtime(one) as other:
+        task = await rt.spawn("researcher", "Tides?", parent=await begun(rt, one))
+        await other.session("s").run()
+        await other.task(task.id).resume("More?")
+        await rt.session(task.session_id).run()
+        await other.session("s").run()
+        record = await task.record()
+        assert (record.status, record.resume_count) == ("completed", 1)
+        assert await deliveries(rt) == [f"{task.id}.1", f"{task.id}.2"]
+        assert await entry_of(rt, task.id) == record
+
+
+async def test_a_child_ends_alone_if_another_process_erased_its_parent(
+    runtime: MakeRuntime,
+) -> None:
+    """S1.39: also in the process that launched it for that parent."""
+    child = slow_researcher()
+    one = lead(*[{"text": "Read."}] * 5, child=child)
+    async with runtime(one) as rt, runtime(one) as other:
+        task = await rt.spawn("researcher", "Tides?", parent=await begun(rt, one))
+        (below,) = (await rt.session(task.session_id).run()).pending
+        await other._resources.session_inbox.erase(SessionRef("", "s"))
+        await rt.submit_result(below.id, "seen")
+        assert (await rt.session(task.session_id).run()).output == "Seen."
+        with pytest.raises(NotFound):
+            await task.record()
+
+
+async def test_the_time_that_a_child_takes_does_not_count_for_its_parent(
+    runtime: MakeRuntime, clock: ManualClock
+) -> None:
+    """S4.39, S1.22: its run waits, and a caller may launch another child meanwhile."""
+    child = slow_researcher()
+    script = ScriptedModel([{"text": "Started."}])
+    one = Agent("lead", model=script, sub_agents=[child], timeout="60s")
+    async with runtime(one) as rt:
+        task = await rt.spawn("researcher", "Tides?", parent=await begun(rt, one))
+        waits = call("background_output", task_id=task.id, block=True, timeout=600_000)
+        set_turns(one, {"text": "Started."}, {"calls": [waits]}, {"text": "Got it."})
+        await rt.session("s").run("Read it")
+        clock.advance(300)
+        await rt.spawn("researcher", "Moons?", parent="s")
+        clock.advance(200)
+        (below,) = (await rt.session(task.session_id).get()).pending
+        await rt.submit_result(below.id, "seen")
+        result = await rt.session("s").run()
+        assert (result.state, result.output) == ("completed", "Got it.")

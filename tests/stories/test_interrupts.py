@@ -18,12 +18,17 @@ APP = """
 import asyncio, logging, sys, time
 from pathlib import Path
 from perdure import Agent, Runtime, tool
+from perdure.runtime.engine import drives
 from perdure.testing import ScriptedModel
+
+drives.GRACE_S = 600  # longer than a test: whatever is not cancelled makes it fail
 
 @tool
 async def naps(seconds: float) -> str:
     Path("began").touch()
     await asyncio.sleep(seconds)
+    while not seconds and not Path("go").exists():
+        await asyncio.sleep(0.02)
     return "rested"
 
 @tool
@@ -36,7 +41,7 @@ class Mute:
     name = "mute:model"
     async def answer(self, request):
         Path("began").touch()
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
         yield
 
 def agent(name, call):
@@ -44,9 +49,9 @@ def agent(name, call):
     return Agent(name, model=model, tools=[naps, sleeps])
 
 rt = Runtime("sqlite:///app.db", agents=[
-    agent("async", {"tool": "naps", "args": {"seconds": 60}}),
-    agent("sync", {"tool": "sleeps", "args": {"seconds": 60}}),
-    agent("short", {"tool": "naps", "args": {"seconds": 1.2}}),
+    agent("async", {"tool": "naps", "args": {"seconds": 600}}),
+    agent("sync", {"tool": "sleeps", "args": {"seconds": 600}}),
+    agent("short", {"tool": "naps", "args": {"seconds": 0}}),
     Agent("mute", model=Mute()),
 ])
 
@@ -66,8 +71,8 @@ class Screen:
     terminal: int
     text: str = ""
 
-    def read_until(self, text: str) -> None:
-        while text not in self.text:
+    def read_until(self, pattern: str) -> None:
+        while not re.search(pattern, self.text):
             self.text += os.read(self.terminal, 4096).decode("utf-8", "replace")
 
     def read_to_end(self) -> int:
@@ -76,11 +81,10 @@ class Screen:
                 self.text += chunk.decode("utf-8", "replace")
         except OSError:  # the other side is closed
             pass
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=60)
 
-    def press_ctrl_c(self) -> float:
+    def press_ctrl_c(self) -> None:
         self.process.send_signal(signal.SIGINT)
-        return time.monotonic()
 
 
 @contextmanager
@@ -111,17 +115,17 @@ def run_words(agent: str) -> tuple[str, ...]:
 
 def test_a_status_line_shows_the_running_tool_and_vanishes(tmp_path: Path) -> None:
     with screen(tmp_path, *run_words("short")) as shown:
-        shown.read_until("… naps(seconds=1.2)  0s")
-        shown.read_until("… naps(seconds=1.2)  1s")
+        shown.read_until(r"… naps\(seconds=0\)  [1-9]\d*s")
+        (tmp_path / "go").touch()
         assert shown.read_to_end() == 0
     lines = [re.split("\r\x1b\\[K", line)[-1] for line in shown.text.split("\r\n")]
-    assert any(line.startswith("✓ naps(seconds=1.2)") for line in lines)
+    assert any(line.startswith("✓ naps(seconds=0)") for line in lines)
     assert not any(line.startswith("…") for line in lines)
 
 
 def test_a_status_line_shows_that_the_model_is_waited_for(tmp_path: Path) -> None:
     with screen(tmp_path, *run_words("mute")) as shown:
-        shown.read_until("… waiting for the model  1s")
+        shown.read_until(r"… waiting for the model  [1-9]\d*s")
 
 
 @pytest.mark.parametrize("agent", ["async", "mute"])
@@ -130,27 +134,22 @@ def test_ctrl_c_answers_at_once_and_cancels(tmp_path: Path, agent: str) -> None:
         shown.read_until("… ")
         while not (tmp_path / "began").exists():
             time.sleep(0.02)
-        pressed = shown.press_ctrl_c()
+        shown.press_ctrl_c()
         shown.read_until("stopping; press Ctrl-C again to force")
-        answered = time.monotonic() - pressed
         assert shown.read_to_end() == 130
-        took = time.monotonic() - pressed
     assert "Interrupted. The progress of session s is saved." in shown.text
     assert "Traceback" not in shown.text
-    assert answered < 1
-    assert took < 3  # 0.4 s on an idle machine; without the cancellation it is 5 s and more
 
 
 def test_a_second_ctrl_c_ends_the_process_during_a_call_that_cannot_be_cancelled(
     tmp_path: Path,
 ) -> None:
     with screen(tmp_path, *run_words("sync")) as shown:
-        shown.read_until("… sleeps(")
+        shown.read_until(r"… sleeps\(")
         shown.press_ctrl_c()
         shown.read_until("stopping; press Ctrl-C again to force")
-        pressed = shown.press_ctrl_c()
+        shown.press_ctrl_c()
         assert shown.read_to_end() == 130
-        assert time.monotonic() - pressed < 2
     assert "Traceback" not in shown.text
 
 
@@ -159,8 +158,7 @@ def test_a_program_in_python_ends_promptly_after_ctrl_c(tmp_path: Path, agent: s
     with screen(tmp_path, "app.py", agent) as shown:
         while not (tmp_path / "began").exists():
             time.sleep(0.02)
-        pressed = shown.press_ctrl_c()
+        shown.press_ctrl_c()
         assert shown.read_to_end() != 0
-        assert time.monotonic() - pressed < 3
     assert "KeyboardInterrupt" in shown.text
     assert shown.text.count('  File "') <= 8, shown.text

@@ -20,6 +20,7 @@ from perdure.runtime.records import log as logs
 from perdure.runtime.records.entries import SessionRef
 from perdure.runtime.sessions import feed
 from perdure.runtime.transfer import fork as forks
+from perdure.runtime.transfer import imports
 from perdure.runtime.views import public_event
 from perdure.store.base import Heads, Slice
 from perdure.store.memory import MemoryStore
@@ -217,6 +218,28 @@ async def test_a_long_log_is_forked_by_few_at_a_time_and_beside_the_event_loop(
         assert len({fork.id for fork in made}) == 8
     assert store.most == logs.LONG_READS
     assert len(threads) == 8
+    assert threading.get_ident() not in threads
+
+
+async def test_a_long_log_is_imported_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What takes as long as the log is: the check of its lines, and the fold of its events."""
+    threads: list[int] = []
+
+    def noted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            threads.append(threading.get_ident())
+            return function(*args)
+
+        return call
+
+    for name in ("_read", "session_from_log"):
+        monkeypatch.setattr(imports, name, noted(getattr(imports, name)))
+    async with Runtime("memory:", agents=[Agent("a", model=ScriptedModel([]))]) as rt:
+        await rt.import_sessions(exported(20))
+        assert (await rt.session("big").get()).seq == 60
+    assert len(threads) == 2
     assert threading.get_ident() not in threads
 
 

@@ -15,6 +15,11 @@ import pytest
 from tests.support.paths import DATA
 
 from perdure import Agent, PendingCall, Runtime, tool
+from perdure.core.pending.record import PendingRecord
+from perdure.runtime.records.listings import SESSIONS, listed_page
+from perdure.runtime.sessions.pending_pages import PendingFilter, PendingSort, pending_page
+from perdure.store.base import Store
+from perdure.store.files.store import FilesStore
 from perdure.testing import ManualClock
 
 RELEASE = DATA / "releases" / "0.1.0"
@@ -124,3 +129,22 @@ async def test_a_session_that_an_older_release_completed_takes_another_message(r
     session = rt.session("finished", agent="refunds")
     assert (await session.get()).output == "Refunded."
     assert (await session.run("Thank you")).output == "You are welcome."
+
+
+async def test_its_calls_and_sessions_are_listed_in_order(rt: Runtime) -> None:
+    """Also those of a program that did not know listings yet."""
+    store = rt._resources.store
+    sorts: tuple[PendingSort, ...] = ("age", "expires")
+    for sort in sorts:
+        calls, following = await pending_page(store, PendingFilter(), None, 10, sort)
+        assert {call.session_id for call in calls} >= {"approval", "deferred"}
+        assert following is None
+    if not isinstance(store, FilesStore):  # whose old journal does not say when they were put
+        ages = [call.time.created for call in await _pending(store, "age")]
+        assert ages == sorted(ages)
+    sessions = await listed_page(store, "session", [SESSIONS], "newest", None, 10)
+    assert {e.key for e in sessions.entries} >= {"/approval", "/deferred", "/finished"}
+
+
+async def _pending(store: Store, sort: PendingSort) -> list[PendingRecord]:
+    return (await pending_page(store, PendingFilter(), None, 10, sort))[0]

@@ -23,6 +23,12 @@ KILLED_AT = (300, 700)  # accepted results
 MakeServer = Callable[..., Server]
 
 
+@pytest.fixture(autouse=True)
+def patient_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let clients wait for the worker of a server that a busy machine has just started again."""
+    monkeypatch.setattr("perdure.client.session.NO_WORKER_S", 120)
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def store(request: pytest.FixtureRequest) -> str:
     """Where sessions are kept."""

@@ -3,11 +3,11 @@
 from typing import Any
 
 from perdure.app import Runtime, service_of, tenant_of
-from perdure.core.session.child_tasks import STILL_RUNNING, ChildTask, mail_answer, task_answer
+from perdure.core.session.child_tasks import ChildTask, task_answer
+from perdure.core.session.children import TASK_STATUSES
 from perdure.errors import Refused
-from perdure.runtime.agents.delegation import DEFAULT_TIMEOUT_MS, STATUSES, parse_timeout
-from perdure.runtime.engine.children import read_answer
-from perdure.runtime.sessions.background import task_json
+from perdure.runtime.agents.delegation import DEFAULT_TIMEOUT_MS, parse_timeout
+from perdure.runtime.sessions.background import parameter_missing, task_json
 from perdure.runtime.values import Content
 
 
@@ -26,8 +26,7 @@ class BackgroundManager:
     ) -> dict[str, Any]:
         """Launch an agent and return at once."""
         if not isinstance(agent, str) or not agent.strip():
-            raise _missing("Agent")
-        _check_text("Prompt", prompt)
+            raise parameter_missing("Agent")
         task = await self._rt.spawn(agent, prompt, parent=self._parent, description=description)
         return task_answer(await task.record(), agent=agent)
 
@@ -39,9 +38,9 @@ class BackgroundManager:
     ) -> dict[str, Any]:
         """Return the outcome of a task; with `block`, after it has ended or `timeout` ms."""
         task = await self._task(task_id)
-        if block and task.is_active:
+        if block and task.may_move:
             task = await service_of(self._rt).background.wait(task, parse_timeout(timeout))
-        return await self._answer(task)
+        return await service_of(self._rt).background.outcome(task)
 
     async def background_resume(
         self,
@@ -51,7 +50,6 @@ class BackgroundManager:
         timeout: float = DEFAULT_TIMEOUT_MS,  # noqa: ASYNC109 - limits the waiting, not the run
     ) -> dict[str, Any]:
         """Send a follow-up to a completed task; with `block`, wait for the answer."""
-        _check_text("message", message)
         wait_ms = parse_timeout(timeout) if block else None
         tasks = service_of(self._rt).background
         task = await self._task(task_id)
@@ -59,22 +57,25 @@ class BackgroundManager:
         task = await tasks.resume(task, content, wait_ms=wait_ms)
         if wait_ms is None:
             return task_answer(task)
-        return await self._answer(await tasks.wait_and_take(task, wait_ms))
+        return await tasks.wait_and_take(task, wait_ms)
 
     async def background_list(self, status: str | None = None) -> dict[str, Any]:
         """List the tasks that were not cleared, newest first."""
-        if status is not None and status not in STATUSES:
+        if status is not None and status not in TASK_STATUSES:
             raise Refused(
                 f"{status!r} is not a status of a task",
                 code="ARGS_INVALID",
-                hint=f"use one of {', '.join(STATUSES)}",
+                hint=f"use one of {', '.join(TASK_STATUSES)}",
             )
         tenant = tenant_of(self._rt)
         background = service_of(self._rt).background
         listed = background.tasks(tenant, parent=self._parent, status=status)
         tasks = [task async for task in listed]
         tasks.sort(key=lambda task: (task.created_at, task.id), reverse=True)
-        return {"tasks": [dict(task_json(task)) for task in tasks], "count": len(tasks)}
+        return {
+            "tasks": [{"task_id": task.id, **task_json(task)} for task in tasks],
+            "count": len(tasks),
+        }
 
     async def background_cancel(self, task_id: str) -> dict[str, Any]:
         """Cancel a running task."""
@@ -95,23 +96,5 @@ class BackgroundManager:
 
     async def _task(self, task_id: str) -> ChildTask:
         if not isinstance(task_id, str) or not task_id.strip():
-            raise _missing("task_id")
+            raise parameter_missing("task_id")
         return await service_of(self._rt).background.get(tenant_of(self._rt) or "", task_id)
-
-    async def _answer(self, task: ChildTask) -> dict[str, Any]:
-        if task.is_active:
-            return task_answer(task, message=STILL_RUNNING)
-        resources = service_of(self._rt).background.resources
-        mail = await resources.child_inbox.mail(task.tenant, task.mail_id)
-        return await read_answer(resources, task) if mail is None else mail_answer(mail[1])
-
-
-def _check_text(name: str, content: Content) -> None:
-    if isinstance(content, str) and not content.strip():
-        raise _missing(name)
-
-
-def _missing(name: str) -> Refused:
-    return Refused(
-        f"{name} parameter is required", code="ARGS_INVALID", hint=f"pass a {name} with text"
-    )

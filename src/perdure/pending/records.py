@@ -76,7 +76,7 @@ class PendingToolCall:
         return call_json(self._rt, await service_of(self._rt).calls.create(entry, record, hook))
 
     def _secret_names(self, agent: str, name: str) -> tuple[str, ...]:
-        """Return the names of the secret arguments, if the tool is entry here."""
+        """Return the names of the secret arguments, if the tool is known here."""
         ready = service_of(self._rt).agents.find(agent)
         tool = None if ready is None else ready.tool(name)
         return () if tool is None else tuple(sorted(tool.hidden_arguments))

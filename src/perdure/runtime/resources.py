@@ -17,6 +17,7 @@ from perdure.runtime.inbox.sessions import SessionInbox
 from perdure.runtime.records.cache import SessionCache
 from perdure.runtime.records.verification import LogVerifier
 from perdure.runtime.streaming import Bus
+from perdure.runtime.tasks.session_shell import SessionShell
 from perdure.runtime.telemetry import Telemetry
 from perdure.runtime.thread_calls import callable_from_threads
 from perdure.runtime.values import PendingCall
@@ -68,6 +69,7 @@ class Resources:
     deps: Deps
     telemetry: Telemetry
     prices: Prices
+    shell: SessionShell
     poison_after: int = POISON_AFTER  # processes that stopped while they drove a session
     records_starts: bool = False  # before the first effect of a run, not with its outcome
     is_tracked: bool = True  # sessions are stored, so that an approver can decide later

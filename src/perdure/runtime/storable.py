@@ -33,8 +33,9 @@ def storable_answer(answer: Answer) -> tuple[Answer, Mapping[str, str]]:
         return answer, problems
     # The native response has the arguments too.
     native = answer.native if _is_storable_native(answer.native) else None
-    answer = replace(answer, native=native, text=text, thinking=thinking)
-    return replace(answer, calls=tuple(calls.values())), problems
+    requested = tuple(calls.values())
+    answer = replace(answer, native=native, text=text, thinking=thinking, calls=requested)
+    return answer, problems
 
 
 def _is_storable_native(native: bytes | None) -> bool:

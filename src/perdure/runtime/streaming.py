@@ -196,7 +196,9 @@ _readers_decoder = msgspec.json.Decoder(_ReaderAnnouncement)
 
 
 class ResponseStream:
-    """Stream of one attempt at a turn."""
+    """Stream of one attempt at a turn, from its first delta on."""
+
+    __slots__ = ("_attempt", "_broadcast_count", "_bus", "_chunks", "_key", "_length", "_timer")
 
     def __init__(self, bus: Bus, key: Key, turn: int, attempt: Attempt) -> None:
         self._bus = bus
@@ -208,12 +210,12 @@ class ResponseStream:
         self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> Callable[[Delta], None]:
-        self._bus.add_response(self._key, self)
         return self.write
 
     def __exit__(self, *_: object) -> None:
-        self.flush()
-        self._bus.remove_response(self._key, self)
+        if self._chunks:
+            self.flush()
+            self._bus.remove_response(self._key, self)
 
     def write(self, delta: Delta) -> None:
         """Publish the next delta."""
@@ -221,6 +223,8 @@ class ResponseStream:
         if not text:
             return
         chunk = DeltaChunk(*self._attempt, self._length, delta.kind, text, delta.call_id)
+        if not self._chunks:
+            self._bus.add_response(self._key, self)
         self._chunks.append(chunk)
         self._length += len(text)
         self._bus.publish_here(self._key, chunk)

@@ -122,11 +122,18 @@ def _contained_task(
     return asyncio.Task(ContainedCoroutine(work) if is_user_code else work, loop=loop, **options)
 
 
-def _contain(error: BaseException) -> None:
-    """Raise UserCodeError if the error would end the process, and nothing else asked for that."""
+def contained_error(error: BaseException) -> UserCodeError | None:
+    """Return the error in place of one that would end the process; None if that was asked for."""
     if isinstance(error, Exception) or is_own_cancellation(error) or _is_stop(error):
-        return
-    raise UserCodeError(error_line(error)) from error
+        return None
+    contained = UserCodeError(error_line(error))
+    contained.__cause__ = error
+    return contained
+
+
+def _contain(error: BaseException) -> None:
+    if (contained := contained_error(error)) is not None:
+        raise contained from error
 
 
 def is_own_cancellation(error: BaseException) -> bool:

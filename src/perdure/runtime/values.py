@@ -183,6 +183,9 @@ class Context(Generic[D_co]):
         default=None, repr=False, compare=False
     )
     _children: Any = field(default=None, repr=False, compare=False)  # for background tools
+    _shell: Callable[[str, float], Awaitable[str]] | None = field(
+        default=None, repr=False, compare=False
+    )
 
     @property
     def answer(self) -> Any:

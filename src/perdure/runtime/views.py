@@ -145,6 +145,8 @@ def pending_json(record: PendingRecord, callback_url: str | None = None) -> dict
     shown["callbackURL"] = shown["webhookURL"] = callback_url
     if record.kind in APPROVER_KINDS:
         shown["request"] = approval_request(record)
+    if record.epoch is not None and record.is_open:
+        shown["blocking"] = True  # a process waits for it in its memory
     for private in PRIVATE:
         shown.pop(private, None)
     return shown
@@ -204,6 +206,12 @@ class Result(Generic[T_co]):
             code="NOT_FINISHED",
             hint=f"perdure sessions show {self.session_id}",
         )
+
+    @property
+    def has_queued_message(self) -> bool:
+        """True if no model response has taken the last message into account yet."""
+        state = None if self._snapshot is None else self._snapshot.log_state
+        return state is not None and state.input_head > state.request_head
 
     def to_json(self) -> dict[str, Any]:
         """Return the session as the CLI and HTTP API show it."""

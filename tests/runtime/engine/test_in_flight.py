@@ -10,7 +10,7 @@ from perdure.testing import ScriptedModel
 
 
 def in_flight(*outcomes: Any) -> InFlight:
-    effects = InFlight(lambda: None)
+    effects = InFlight()
     effects.outcomes += outcomes
     return effects
 

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from perdure import Agent, Conflict, Event, NotFound, Runtime, tool
+from perdure.core.log import events
 from perdure.core.session.naming import SessionRecord
 from perdure.runtime.records import cache as near
 from perdure.runtime.records.cache import CachedSession, SessionCache
 from perdure.runtime.records.entries import PendingEntry, SessionEntry
-from perdure.runtime.records.log import Log
+from perdure.runtime.records.log import Log, as_record
 from perdure.store.base import Check, Entry, Heads, Page, Put, Slice, Write
 from perdure.store.memory import MemoryStore
 from perdure.testing import ManualClock, ScriptedModel
@@ -174,6 +175,35 @@ async def test_a_store_that_is_opened_again_may_be_another_one(
     assert "first" not in asked
 
 
+async def test_a_delegation_reads_no_log_and_no_task_again() -> None:
+    """What this process wrote of a child and its parent, it knows."""
+    store = ReadLogs()
+    research = Agent("research", model=ScriptedModel([{"text": "Found."}]))
+    lead = Agent("lead", model=ScriptedModel([{"text": "Read."}] * 4), sub_agents=[research])
+    async with Runtime(store, agents=[lead]) as rt:
+        parent = rt.session("s", agent=lead)
+        await parent.run("Go")
+        for _ in range(2):
+            await rt.spawn(research, "Tides?", parent="s")
+            store.asked.clear()
+            store.commits = 0
+            assert (await parent.run()).output == "Read."
+            assert store.asked["log"] == store.asked["child"] == 0
+            assert store.commits == 3  # the child's turn and end, the mail, the parent's turn
+
+
+class ReadLogs(Counting):
+    """Counts reads of records and of the entries of tasks."""
+
+    async def read(self, stream: str, after: int = 0, limit: int | None = None) -> Slice:
+        self.asked["log"] += limit != 0
+        return await super().read(stream, after, limit)
+
+    async def get(self, kind: str, key: str) -> Entry | None:
+        self.asked[kind] += 1
+        return await super().get(kind, key)
+
+
 # --- how much ---------------------------------------------------------------------------------
 
 
@@ -205,3 +235,32 @@ def test_only_so_much_of_their_content_is_kept() -> None:
     there = [n for n in range(10) if kept.get(f"s//{n}")]
     assert there == list(range(2, 10))
     assert kept.get("s//huge") is None
+
+
+def test_facts_of_others_are_folded_once_when_the_session_is_needed() -> None:
+    """The ends of n children copy the table of children once, not n times."""
+    kept, session = SessionCache(), rested("s")
+    log = session.log
+    kept.add(session)
+    facts = [events.Delegation(task_id=f"bg_{n}", session_id=f"s_{n}", agent="a") for n in range(5)]
+    for head, fact in enumerate(facts, 1):
+        write = Write(log.stream, [as_record(fact, at=head)])
+        kept.extend(write, [fact], {log.stream: head})
+    assert (log.state.head, session.head) == (0, 5)
+    assert kept.get(log.stream) is session
+    assert [*log.state.children] == [f"bg_{n}" for n in range(5)]
+    assert [at for _, at, _ in log.events] == [1, 2, 3, 4, 5]
+    gap = Write(log.stream, [as_record(facts[0], at=9)])
+    kept.extend(gap, facts[:1], {log.stream: 9})  # another process has written in between
+    assert session.head == 5
+
+
+def test_only_so_many_tasks_are_kept() -> None:
+    """G8"""
+    kept = SessionCache()
+    for n in range(near.MAX_TASKS + 1):
+        kept.add_task(Entry("child", str(n), "s", 1, "running", None, b""))
+    assert kept.task("0") is None
+    assert kept.task("1") is not None
+    kept.remove_task("1")
+    assert kept.task("1") is None

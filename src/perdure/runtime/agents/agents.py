@@ -17,6 +17,7 @@ from perdure.core.driver.plan import Limits
 from perdure.core.json_values import json_problem
 from perdure.core.session import queues
 from perdure.core.session.budgets import LIMITS
+from perdure.core.session.follow_ups import FollowUpRules
 from perdure.core.session.state import Run
 from perdure.core.text import NAME, NAME_HINT
 from perdure.errors import ConfigError, NotFound, PerdureError, Refused
@@ -50,6 +51,8 @@ class Agent(Generic[T_co]):
     # Agents, or their names, that it may launch in the background: gives it six tools for that.
     sub_agents: "Sequence[Agent[Any] | str]" = ()
     max_depth: int = 3  # of the tree of background agents below a session of this agent
+    # Allows more follow-ups to what it launched: resume_ended, queue_message.
+    background: Mapping[str, bool] = field(default_factory=dict)
     model_settings: Mapping[str, Any] = field(default_factory=dict)
     retries: int = 6  # of a failed model request, per turn
     # Models that replace an unavailable one for the rest of the run, in this order.
@@ -93,6 +96,7 @@ class Agent(Generic[T_co]):
             if limit is not None:
                 parse_duration(limit)
         _check_budget(self.name, self.budget)
+        _check_background(self.name, self.background)
         _check_settings(self.name, self.model_settings)
         parse_policy(self.compaction, self.name)
 
@@ -126,6 +130,16 @@ def _check_choice(agent: Agent[Any], name: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
         words = ", ".join(repr(word) for word in allowed)
         raise _invalid(agent.name, f"{name} is {value!r} and must be one of {words}")
+
+
+def _check_background(agent: str, background: Mapping[str, bool]) -> None:
+    names = FollowUpRules.__struct_fields__
+    for name, value in background.items():
+        if name not in names:
+            words = " and ".join(names)
+            raise _invalid(agent, f"background has an unknown key {name!r}; it may have {words}")
+        if not isinstance(value, bool):
+            raise _invalid(agent, f"background {name} is {value!r} and must be True or False")
 
 
 def _check_budget(agent: str, budget: Mapping[str, float]) -> None:
@@ -208,7 +222,8 @@ class ReadyAgent:
                 chosen = item if isinstance(item, MCPTools) else item.tools()
                 for tool in build_tools(chosen, tool_lists[chosen.server_name], servers):
                     self._add(tool)
-        for tool in background_tools(sub_agents):
+        self.follow_up_rules = FollowUpRules(**agent.background)
+        for tool in background_tools(sub_agents, self.follow_up_rules):
             self._add(tool)
         self.output = OutputShape(agent.output_type, agent.name)
         limit = None if agent.timeout is None else parse_duration(agent.timeout) or None

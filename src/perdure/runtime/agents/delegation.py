@@ -11,20 +11,14 @@ import msgspec
 from msgspec import Struct
 
 from perdure.core.session.child_tasks import STILL_RUNNING
-from perdure.core.session.children import TaskStatus
+from perdure.core.session.children import TASK_STATUSES
+from perdure.core.session.follow_ups import NO_RULES, FollowUpRules
 from perdure.errors import PerdureError, Refused, ToolError
 from perdure.runtime.tools.tool import Tool
 from perdure.runtime.values import Context
 
 DEFAULT_TIMEOUT_MS: Final = 60_000
 MAX_TIMEOUT_MS: Final = 600_000
-STATUSES: Final[tuple[TaskStatus, ...]] = (
-    "running",
-    "completed",
-    "error",
-    "cancelled",
-    "resumed",
-)
 
 
 class SubAgent(Struct, frozen=True):
@@ -77,7 +71,9 @@ class ChildCalls(Protocol):
         ...
 
 
-def background_tools(sub_agents: Sequence[SubAgent]) -> tuple[Tool[..., Any], ...]:
+def background_tools(
+    sub_agents: Sequence[SubAgent], rules: FollowUpRules = NO_RULES
+) -> tuple[Tool[..., Any], ...]:
     """Return the six background tools of an agent that may launch these agents."""
     if not sub_agents:
         return ()
@@ -86,12 +82,12 @@ def background_tools(sub_agents: Sequence[SubAgent]) -> tuple[Tool[..., Any], ..
         _tool("background_output", _OUTPUT, _output, _WAITABLE, ("task_id",)),
         _tool(
             "background_resume",
-            _RESUME,
+            _resume_text(rules),
             _resume,
             {**_WAITABLE, "message": {"type": "string", "minLength": 1}},
             ("task_id", "message"),
         ),
-        _tool("background_list", _LIST, _list, {"status": {"enum": [*STATUSES, None]}}, ()),
+        _tool("background_list", _LIST, _list, {"status": {"enum": [*TASK_STATUSES, None]}}, ()),
         _tool("background_cancel", _CANCEL, _cancel, {"task_id": _TASK_ID}, ("task_id",)),
         _tool("background_clear", _CLEAR, _clear, {}, ()),
     )
@@ -134,6 +130,13 @@ _WAITABLE: Final[Mapping[str, Any]] = {
         "description": f"Milliseconds to wait with block=true, at most {MAX_TIMEOUT_MS}.",
     },
 }
+
+
+def _resume_text(rules: FollowUpRules) -> str:
+    """Return the description of `background_resume`, with what its agent allows."""
+    ended = " A task that failed or was cancelled can be resumed too." if rules.resume_ended else ""
+    queue = " One message to a running task is queued until its run ends."
+    return _RESUME + ended + (queue if rules.queue_message else "")
 
 
 def _launch_schema(sub_agents: Sequence[SubAgent]) -> dict[str, Any]:

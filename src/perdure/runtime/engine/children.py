@@ -22,7 +22,7 @@ from perdure.core.session.child_tasks import (
     rebuilt_task,
     task_answer,
 )
-from perdure.core.session.children import ACTIVE, BACKGROUND_AUTHOR, Child
+from perdure.core.session.children import ACTIVE, BACKGROUND_AUTHOR, Child, mail_id
 from perdure.core.session.state import State
 from perdure.errors import Corrupt, NotFound, Refused
 from perdure.runtime.agents.agents import ReadyAgent
@@ -100,7 +100,7 @@ class SessionChildren(Struct, frozen=True):
         return ChildAnswer(await read_answer(self.resources, task))
 
     async def resume(self, task_id: str, message: str) -> ChildWait:
-        """Send a follow-up to a completed task."""
+        """Send a follow-up to a completed task, or to another as the agent's settings allow."""
         inbox = self.resources.child_inbox
         entry = await inbox.find_by_prefix(self.tenant, task_id, self.session_id)
         sent = NewMessage(
@@ -110,8 +110,8 @@ class SessionChildren(Struct, frozen=True):
             via=VIA,
             bounds=self._bounds(entry.entry.stream),
         )
-        task = await inbox.resume(entry, sent)
-        return ChildWait(task.mail_id, 0, task_answer(task))
+        task = await inbox.resume(entry, sent, self.agent.follow_up_rules)
+        return ChildWait(mail_id(task.id, task.answer_number), 0, task_answer(task))
 
     async def list(self, status: str | None) -> dict[str, Any]:
         """List the tasks that were not cleared, newest first."""
@@ -193,7 +193,7 @@ def _listed(task: ChildTask) -> Mapping[str, Any]:
 
 # --- effects of a drive ----------------------------------------------------------------------
 
-MailEffect = effects.DeliverMail | effects.SettleChildCalls
+MailEffect = effects.DeliverMail | effects.SettleChildCalls | effects.StartQueued
 ChildEffect = MailEffect | effects.CancelChildren
 
 
@@ -205,6 +205,8 @@ async def draft_child_effect(drive: LeasedWriter, effect: MailEffect, now: int) 
             read = [await _mail(drive, mail) for mail in effect.mail]
             mails = [mail for mail in read if mail is not None]
             return turns.deliver_mail(state, mails, new_id("task"), now) if mails else None
+        case effects.StartQueued():
+            return turns.start_queued(state, new_id("task"), now)
         case effects.SettleChildCalls():
             texts = [(call, await _answer(drive, call)) for call in effect.calls]
             return turns.settle_child_calls(state, texts, now)

@@ -1,6 +1,7 @@
 """The context that tools, predicates and instructions of a drive get."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -14,6 +15,7 @@ from perdure.runtime.engine.children import SessionChildren
 from perdure.runtime.engine.writer import LeasedWriter
 from perdure.runtime.models.base import Delta
 from perdure.runtime.thread_calls import callable_from_threads
+from perdure.runtime.tools.shell import EXECUTE_COMMAND
 from perdure.runtime.values import Context, Decision, PendingCall
 from perdure.runtime.views import instant
 
@@ -46,6 +48,7 @@ def tool_context(
         answers=() if running is None else running.answers,
         _progress=None if running is None else _progress(drive, running, state.turn),
         _children=None if running is None else _children(drive, running, state),
+        _shell=None if running is None else _shell(drive, running),
     )
 
 
@@ -56,6 +59,14 @@ def _children(drive: LeasedWriter, call: Call, state: State) -> SessionChildren 
     record = drive.entry.record
     names = (record.tenant, record.id)
     return SessionChildren(drive.resources, drive.agent, *names, state, call.effect_id)
+
+
+def _shell(drive: LeasedWriter, call: Call) -> Callable[[str, float], Awaitable[str]] | None:
+    """Return the function that runs a command in the session's own task, for its tool only."""
+    if call.tool != EXECUTE_COMMAND.name:
+        return None
+    record = drive.entry.record
+    return partial(drive.resources.shell.run, record.tenant, record.id, drive.agent.name)
 
 
 def _progress(

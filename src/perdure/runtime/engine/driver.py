@@ -7,7 +7,6 @@ immediately after it. A refused commit means that nothing has happened: read and
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -29,6 +28,7 @@ from perdure.runtime.engine.drafts import draft_effect, draft_outcome, draft_sta
 from perdure.runtime.engine.in_flight import (
     FACT_OUTCOMES,
     InFlight,
+    ModelFailed,
     Outcome,
     ToolAsked,
     ToolReturned,
@@ -43,7 +43,7 @@ from perdure.runtime.engine.summaries import (
 )
 from perdure.runtime.engine.tool_calls import invalid_results, run_call
 from perdure.runtime.engine.verdicts import CheckedArguments
-from perdure.runtime.engine.writer import LeasedWriter
+from perdure.runtime.engine.writer import LeasedWriter, PlannedCommit
 from perdure.runtime.resources import Resources
 from perdure.runtime.tools.invoke import is_async_function
 from perdure.store.base import Fenced, Gone, HeadMoved, Lease, Lost, Unknown, VersionMoved
@@ -73,7 +73,6 @@ class Driver(LeasedWriter):
         "_is_stale",
         "_is_stopping",
         "_launched",
-        "_news",
         "_planned",
         "_request_number",
         "_started_intents",
@@ -104,8 +103,7 @@ class Driver(LeasedWriter):
         self.waiter: asyncio.Future[list[Driver]] | None = None  # resolved at the end
         self.is_waiting_in_place = False  # for an approver; nothing else runs
         # What this drive has done, and what it knows of the session.
-        self._news = asyncio.Event()
-        self.in_flight = InFlight(self._news.set)
+        self.in_flight = InFlight()
         self._request_number = 0
         self._started_intents: set[tuple[str, int]] = set()  # effect id, attempt
         self._launched: State | None = None  # whose intended calls were started
@@ -135,7 +133,7 @@ class Driver(LeasedWriter):
         self._is_stopping = True
         self._planned = None
         self.in_flight.cancel_request()
-        self._news.set()
+        self.in_flight.news.set()
 
     async def wait_ended(self) -> None:
         """Wait until no effect runs any more."""
@@ -149,7 +147,7 @@ class Driver(LeasedWriter):
         """Note that the stream has grown to this seq."""
         if seq > self.expected_head and seq > self.log.state.head:
             self._is_stale = True
-            self._news.set()
+            self.in_flight.news.set()
 
     # --- the loop -----------------------------------------------------------------------------
 
@@ -181,10 +179,11 @@ class Driver(LeasedWriter):
             self._is_stale = False
             self._planned = None
             await self.catch_up()
-        self.in_flight.raise_failure()
+        if self.in_flight.failure is not None:
+            raise self.in_flight.failure
         try:
             if self.in_flight.outcomes:
-                parked = await self._record(self.in_flight.next_outcomes())
+                parked = await self._record()
             else:
                 parked = await self._perform(self._possible(self._next_effect()))
         except VersionMoved as error:
@@ -258,13 +257,19 @@ class Driver(LeasedWriter):
                 return await self._start_calls(effect.calls)
             case effects.CheckResults():
                 return await self._check_results(effect.calls)
-            case effects.DeliverMail() | effects.SettleChildCalls() | effects.CancelChildren():
+            case (
+                effects.DeliverMail()
+                | effects.StartQueued()
+                | effects.SettleChildCalls()
+                | effects.CancelChildren()
+            ):
                 return await self._serve_children(effect)
             case _:
                 is_end = isinstance(effect, effects.CloseCalls | effects.EndUnansweredRun)
                 if is_end or (isinstance(effect, effects.FailRun) and effect.closes_calls):
                     self.in_flight.cancel_all()
-                return await self._decide(draft_effect(self, effect, self.resources.store.now()))
+                draft = draft_effect(self, effect, self.resources.store.now())
+                return await self._commit_draft(draft)
 
     async def _rest(self, effect: effects.Idle | Park) -> bool:
         if isinstance(effect, Park):
@@ -275,14 +280,10 @@ class Driver(LeasedWriter):
     async def _wait(self, idle: effects.Idle) -> None:
         began = self.resources.store.now()
         self.is_waiting_in_place = idle.in_place
-        if idle.until is None:
-            await self._news.wait()
-        else:  # the store's clock decides, which may differ from ours
-            remaining_s = max(0, idle.until - began) / 1_000
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(remaining_s, CLOCK_CHECK_S)):
-                    await self._news.wait()
-        self._news.clear()
+        within_s = None
+        if idle.until is not None:  # the store's clock decides, which may differ from ours
+            within_s = min(max(0, idle.until - began) / 1_000, CLOCK_CHECK_S)
+        await self.in_flight.news.wait(within_s)
         self.is_waiting_in_place = False
         if idle.in_place:  # the time for an approver does not count
             waited_ms = max(0, self.resources.store.now() - began)
@@ -300,43 +301,43 @@ class Driver(LeasedWriter):
 
     # --- commits ------------------------------------------------------------------------------
 
-    async def _decide(self, draft: Draft, *, patient: bool = False) -> bool:
-        """Write a decision at the folded head; return True if that parked the session."""
-        commit = self.plan_commit(draft)
-        park = self._park_after(draft, commit.after.state)
-        await self.write(commit, park, patient=patient)
-        return park is not None
+    async def _commit_draft(
+        self, draft: Draft, *, are_facts: bool = False, patient: bool = False
+    ) -> bool:
+        """Write a draft and, if it leaves nothing to do, park; return True if it did.
 
-    async def _record_facts(self, draft: Draft) -> bool:
-        """Write facts at any head; return True if that parked the session.
-
-        If nothing is left to do afterwards, the same commit releases the lease. That is a driver
-        decision, which needs the head; the facts themselves do not. A fact cannot be obtained
-        again, so an unavailable store is waited for, for a while and while the lease is valid.
+        A decision is written at the folded head, and so is a park; facts are written at any. A
+        fact cannot be obtained again, so that an unavailable store is waited for, for a while and
+        while the lease is valid.
         """
         commit = self.plan_commit(draft)
-        park = self._park_after(draft, commit.after.state)
-        if park is not None:
-            with suppress(HeadMoved):
-                await self.write(commit, park, patient=True)
-                return True
+        park = self._park_after(commit)
+        if park is not None or not are_facts:
+            try:
+                await self.write(commit, park, patient=patient or are_facts)
+            except HeadMoved:
+                if not are_facts:
+                    raise
+            else:
+                return park is not None
         await self.write(commit, None, anywhere=True, patient=True)
         return False
 
-    def _park_after(self, draft: Draft, after: State) -> Park | None:
-        """Plan what follows a draft; return how to park if it leaves nothing to do."""
+    def _park_after(self, commit: PlannedCommit) -> Park | None:
+        """Plan what follows a commit; return how to park if it leaves nothing to do."""
         if self._stuck or self._is_stopping or self.in_flight.has_more_outcomes:
             return None
-        starting = [fact.id for fact in draft.facts if isinstance(fact, events.ToolStarted)]
+        after = commit.after.state
+        starting = [fact.id for fact in commit.facts if isinstance(fact, events.ToolStarted)]
         in_flight = {*starting, *self.in_flight.calls} if starting else self.in_flight.calls
-        effect = plan(after, self._view(after, in_flight), self.resources.store.now())
+        effect = plan(after, self._view(after, in_flight), commit.now)
         if self.spending is None:  # else the commit changes what was spent
             self._planned = (after, effect)
         return effect if isinstance(effect, Park) else None
 
-    async def _record(self, outcomes: Sequence[Outcome]) -> bool:
-        """Record one outcome, or several facts in one commit, and forget them."""
-        self._planned = None
+    async def _record(self) -> bool:
+        """Record the next outcome, or the facts that are there in one commit, and forget them."""
+        self._planned, outcomes = None, self.in_flight.next_outcomes()
         now, draft = self.resources.store.now(), None
         for outcome in outcomes:
             mail = () if draft is None else draft.taken_mail
@@ -345,20 +346,19 @@ class Driver(LeasedWriter):
                 draft = draft or next_draft
             else:
                 draft.extend(next_draft)
-        parked = draft is not None and await self._record_draft(outcomes, draft)
-        self.in_flight.drop_outcomes()
-        return parked
-
-    async def _record_draft(self, outcomes: Sequence[Outcome], draft: Draft) -> bool:
-        if isinstance(outcomes[0], FACT_OUTCOMES):
+        parked = False
+        if draft is not None:
+            first = outcomes[0]
+            # A tool cannot be asked again what it wanted to ask: wait for the store.
+            patient, are_facts = isinstance(first, ToolAsked), isinstance(first, FACT_OUTCOMES)
             try:
-                return await self._record_facts(draft)
+                parked = await self._commit_draft(draft, are_facts=are_facts, patient=patient)
             except (Fenced, Gone):
                 self._warn_of_unrecorded(outcomes)
                 raise
-        # A tool cannot be asked again what it wanted to ask: wait for the store.
-        parked = await self._decide(draft, patient=isinstance(outcomes[0], ToolAsked))
-        self._warn_of_retries(draft)
+            if isinstance(first, ModelFailed):
+                self._warn_of_retries(draft)
+        self.in_flight.drop_outcomes()
         return parked
 
     def _warn_of_retries(self, draft: Draft) -> None:
@@ -379,7 +379,7 @@ class Driver(LeasedWriter):
         now = self.resources.store.now()
         draft, stuck = draft_start(self, calls, self._checked_args, now)
         self._stuck.update(stuck)
-        return False if draft is None else await self._decide(draft)
+        return False if draft is None else await self._commit_draft(draft)
 
     async def _check_results(self, calls: tuple[Call, ...]) -> bool:
         """Validate results that were submitted without the tools' code, and replace bad ones."""
@@ -388,17 +388,17 @@ class Driver(LeasedWriter):
         if not invalid:
             return False
         now = self.resources.store.now()
-        return await self._decide(turns.reject_results(self.log.state, invalid, now))
+        return await self._commit_draft(turns.reject_results(self.log.state, invalid, now))
 
     async def _serve_children(self, effect: ChildEffect) -> bool:
-        """Deliver mail of background agents, or cancel them with their parent's run."""
+        """Serve background agents: mail, a queued follow-up, a cancelled parent's run."""
         if isinstance(effect, effects.CancelChildren):
             await cancel_children(self, effect.children)
             draft = None
         else:
             draft = await draft_child_effect(self, effect, self.resources.store.now())
         if draft is not None:
-            return await self._decide(draft)
+            return await self._commit_draft(draft)
         await self.catch_up()  # other writers have recorded it
         return False
 
@@ -414,7 +414,7 @@ class Driver(LeasedWriter):
             await spending.read(state)
             return False
         if isinstance(effect, effects.AskForBudget):
-            return await self._decide(draft_effect(self, effect, self.resources.store.now()))
+            return await self._commit_draft(draft_effect(self, effect, self.resources.store.now()))
         return await self._request_model(effect)
 
     async def _request_model(self, effect: effects.AskModel | effects.Summarize) -> bool:
@@ -426,7 +426,7 @@ class Driver(LeasedWriter):
         cut = requested_cut(self) if is_manual else next_cut(self, self._summary_problems)
         if cut is None and is_manual:
             now = self.resources.store.now()
-            return await self._decide(turns.abandon_summary(NOTHING_TO_COMPACT, now))
+            return await self._commit_draft(turns.abandon_summary(NOTHING_TO_COMPACT, now))
         self._request_number += 1
         if cut is not None:
             self.in_flight.start_request(partial(summarize, self, cut))

@@ -6,9 +6,11 @@ interrupts nothing.
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+from msgspec import Struct
 
 from perdure.core.session import naming as index
 from perdure.core.session.queues import DEFAULT
@@ -39,7 +41,7 @@ PAUSE_MS: Final = 5_000  # until a session is due again after a drive that faile
 DriversFuture = asyncio.Future[list[Driver]]  # what a caller that starts drives awaits
 
 
-class ClaimRequest(NamedTuple):
+class ClaimRequest(Struct, frozen=True):
     """Request to claim and drive at most `limit` sessions of a kind, or one stream."""
 
     kind: str
@@ -59,7 +61,7 @@ class Drives:
 
     def __init__(self, resources: Resources, agents: Agents, lease_ms: int = LEASE_MS) -> None:
         self.running: dict[str, Driver] = {}  # by stream
-        self._next_end = asyncio.Event()  # set when the next drive ends
+        self._next_end: asyncio.Event | None = None  # set when the next drive ends
         self._resources = resources
         self._agents = agents
         self._unreturned = UnreturnedLeases(resources.store, resources.commits)
@@ -72,6 +74,7 @@ class Drives:
         self._tasks: dict[asyncio.Task[None], DriversFuture | None] = {}
         self._is_interrupted = False  # a person waits for the close
         self._pool_locks: dict[str, asyncio.Lock] = {}  # by agent with a bounded worker pool
+        self._on_lost: list[Callable[[str], None]] = []  # of other work under our leases
 
     @property
     def busy_count(self) -> int:
@@ -82,7 +85,7 @@ class Drives:
 
     def open(self) -> None:
         """Allow drives, also after a close."""
-        self._next_end = asyncio.Event()  # a new one: an event belongs to one event loop
+        self._next_end = None  # an event belongs to one event loop
         self._pool_locks.clear()
         self._is_interrupted = False
         self._holder.reset()
@@ -128,6 +131,18 @@ class Drives:
             if drive.task is not None and drive.task is not asyncio.current_task():
                 drive.task.cancel()
             self._remove(drive)
+        for on_lost in self._on_lost:
+            on_lost(holder)
+
+    def when_lost(self, on_lost: Callable[[str], None]) -> None:
+        """Call a function with each holder's name whose leases are lost."""
+        self._on_lost.append(on_lost)
+
+    async def claim_by(self, commit: ClaimingCommit) -> list[Lease]:
+        """Let a commit claim a stream that is not a session's; it counts without a lease too."""
+        if not self.background.is_running:
+            self.background.start()
+        return await self._holder.claim_by(commit, join=True)
 
     async def claim(self, kind: str, limit: int, only: str | None = None) -> list[Lease]:
         """Claim due streams; none while the runtime closes."""
@@ -288,6 +303,8 @@ class Drives:
 
     def drive_ended(self) -> asyncio.Event:
         """Return an event that is set when the next drive ends."""
+        if self._next_end is None:
+            self._next_end = asyncio.Event()
         return self._next_end
 
     async def _drive(self, drive: Driver) -> None:
@@ -326,8 +343,9 @@ class Drives:
         waiter, drive.waiter = drive.waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result([drive])
-        ended, self._next_end = self._next_end, asyncio.Event()
-        ended.set()
+        ended, self._next_end = self._next_end, None
+        if ended is not None:
+            ended.set()
 
     async def _run_driver(self, driver: Driver) -> None:
         """Drive until the session is parked."""

@@ -59,13 +59,24 @@ class FeedReader:
             await self._store.changed(POLL_S)
             if not self._listeners:
                 await asyncio.sleep(GATHER_S)
-            more = True
-            while more:
-                after = int(self._cursor)
-                feed = await self._store.tail(self._cursor, PAGE)
-                more, self._cursor = len(feed.records) == PAGE, feed.cursor
-                for listener in tuple(self._listeners):
-                    listener(after, feed.records)
-                newest = {record.stream: record.seq for record in feed.records}
-                for stream, seq in newest.items():
-                    self._cache.notify(stream, seq)
+            while await (self._read_records() if self._listeners else self._read_heads()):
+                pass
+
+    async def _read_records(self) -> bool:
+        """Pass the next records to the listeners; return whether there may be more."""
+        after = int(self._cursor)
+        feed = await self._store.tail(self._cursor, PAGE)
+        self._cursor = feed.cursor
+        for listener in tuple(self._listeners):
+            listener(after, feed.records)
+        for stream, seq in {record.stream: record.seq for record in feed.records}.items():
+            self._cache.notify(stream, seq)
+        return len(feed.records) == PAGE
+
+    async def _read_heads(self) -> bool:
+        """Notify of the streams that have grown; return whether there may be more."""
+        growth = await self._store.growth(self._cursor, PAGE)
+        self._cursor = growth.cursor
+        for stream, seq in growth.heads.items():
+            self._cache.notify(stream, seq)
+        return growth.more

@@ -98,9 +98,9 @@ class LeaseHolder:
                 raise
         return []
 
-    async def claim_by(self, commit: ClaimingCommit) -> list[Lease]:
+    async def claim_by(self, commit: ClaimingCommit, *, join: bool = False) -> list[Lease]:
         """Let a commit claim its stream for this holder; it counts without a lease too."""
-        name = self._name
+        name = await self._join() if join else self._name
         leases = await commit(name or None)
         if not self._is_driven(leases):
             return leases

@@ -15,7 +15,7 @@ from perdure.core.conversation.messages import Answer
 from perdure.core.driver.verdicts import RequireApproval, Verdict, Wait
 from perdure.core.log import events
 from perdure.errors import PerdureError
-from perdure.runtime.user_code import CONTAINED
+from perdure.runtime.user_code import CONTAINED, contained_error
 
 
 class ToolReturned(Struct, frozen=True):
@@ -77,6 +77,35 @@ FACT_OUTCOMES: Final = (
 BATCH_CHARS: Final = 1_000_000  # of tool results that one commit records, beyond the first
 
 
+class News:
+    """Wake-up of a drive: an effect has ended, or another writer has written."""
+
+    __slots__ = ("_future", "_is_set")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._future: asyncio.Future[None] | None = None  # while the drive waits
+
+    def set(self) -> None:
+        """Wake the drive, now or at its next wait."""
+        self._is_set = True
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self, within_s: float | None = None) -> None:
+        """Wait for news since the last wait, or at most this long."""
+        if not self._is_set:
+            self._future = asyncio.get_running_loop().create_future()
+            try:
+                if within_s is None:
+                    await self._future
+                else:
+                    await asyncio.wait((self._future,), timeout=within_s)
+            finally:
+                self._future = None
+        self._is_set = False
+
+
 EffectRun = Coroutine[Any, Any, Outcome]
 StartEffect = Callable[[], EffectRun]
 
@@ -84,7 +113,22 @@ StartEffect = Callable[[], EffectRun]
 class InFlight:
     """Running effects of one drive, and the outcomes that are not recorded yet."""
 
-    def __init__(self, notify: Callable[[], None]) -> None:
+    __slots__ = (
+        "_async_calls",
+        "_batch",
+        "_request",
+        "_request_count",
+        "_running",
+        "_tasks",
+        "calls",
+        "failure",
+        "is_asking",
+        "news",
+        "outcomes",
+    )
+
+    def __init__(self) -> None:
+        self.news = News()
         self.outcomes: list[Outcome] = []
         self._batch = 0  # how many of them the drive is recording
         self.calls: dict[str, anyio.CancelScope] = {}
@@ -93,8 +137,8 @@ class InFlight:
         self._request: asyncio.Task[None] | None = None
         self._request_count = 0
         self._tasks: set[asyncio.Task[None]] = set()  # also cancelled and ended ones
-        self._failure: BaseException | None = None
-        self._notify = notify
+        self._running = 0  # of the tasks, those that have not ended; a cancelled one may not begin
+        self.failure: BaseException | None = None  # of a task that the drive did not cancel
 
     def start_request(self, start: StartEffect) -> None:
         """Start a model request."""
@@ -152,14 +196,9 @@ class InFlight:
             self.is_asking = False
             self._request.cancel()
 
-    def raise_failure(self) -> None:
-        """Raise the failure of a task that was not cancelled by the drive."""
-        if self._failure is not None:
-            raise self._failure
-
     async def wait_ended(self, within_s: float | None = None) -> None:
         """Wait until all tasks have ended, even if we are cancelled; or at most this long."""
-        while running := [task for task in self._tasks if not task.done()]:
+        while self._running and (running := [task for task in self._tasks if not task.done()]):
             try:
                 await asyncio.wait(running, timeout=within_s)
             except asyncio.CancelledError:
@@ -171,6 +210,7 @@ class InFlight:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.Task(work)  # not by the loop's factory, which contains user code
         self._tasks.add(task)
+        self._running += 1
         return task
 
     # Each task reports its own end: a done callback would run one round of the event loop later.
@@ -179,14 +219,16 @@ class InFlight:
         outcome: Outcome | None = None
         failure: BaseException | None = None
         try:
-            with CONTAINED:
-                outcome = await start()
-        except Exception as error:  # noqa: BLE001 - `raise_failure` raises it in the drive
+            outcome = await start()
+        except Exception as error:  # noqa: BLE001 - the drive raises it
             failure = error
         except BaseException as error:  # the task is cancelled, or the process stops
             failure = error
-            raise
+            if (contained := contained_error(error)) is None:
+                raise
+            failure = contained
         finally:
+            self._running -= 1
             if self.is_asking and number == self._request_count:
                 self.is_asking = False
                 self._finish(outcome, failure)
@@ -197,17 +239,18 @@ class InFlight:
         try:
             with scope, CONTAINED:
                 outcome = await start()
-        except Exception as error:  # noqa: BLE001 - `raise_failure` raises it in the drive
+        except Exception as error:  # noqa: BLE001 - the drive raises it
             failure = error
         except BaseException as error:  # the task is cancelled, or the process stops
             failure = error
             raise
         finally:
+            self._running -= 1
             self._async_calls.discard(call_id)
             if self.calls.get(call_id) is scope:  # else it was cancelled
                 del self.calls[call_id]
                 if scope.cancelled_caught:
-                    self._notify()  # by `cancel_async_calls`: there is no outcome to record
+                    self.news.set()  # by `cancel_async_calls`: there is no outcome to record
                 else:
                     self._finish(outcome, failure)
 
@@ -215,10 +258,10 @@ class InFlight:
         if outcome is not None:
             self.outcomes.append(outcome)
         elif failure is None or isinstance(failure, asyncio.CancelledError):
-            self._failure = PerdureError("the drive was cut off", code="INTERNAL")
+            self.failure = PerdureError("the drive was cut off", code="INTERNAL")
         else:
-            self._failure = failure
-        self._notify()
+            self.failure = failure
+        self.news.set()
 
 
 def _size(content: events.Content) -> int:

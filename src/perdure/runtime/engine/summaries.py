@@ -42,11 +42,14 @@ def next_cut(drive: LeasedWriter, problems: SummaryProblems) -> Cut | None:
     too_long = problems.too_long
     if too_long is not None and too_long == (turn, compaction.summary_end(log)):
         return compaction.find_cut(log, policy)
-    if not policy.is_window_required:
-        return compaction.automatic_cut(log, policy, None)
-    if compaction.estimate_tokens(log, _SMALL_TOKENS) < _SMALL_TOKENS:
+    window, most = None, drive.log.token_bound.update(log)
+    if policy.is_window_required:
+        if most < _SMALL_TOKENS:
+            return None
+        window = context_window(drive.agent.model_for(drive.log.state.run).name)
+    threshold = policy.threshold(window)
+    if threshold is None or most < threshold:
         return None
-    window = context_window(drive.agent.model_for(drive.log.state.run).name)
     return compaction.automatic_cut(log, policy, window)
 
 

@@ -61,7 +61,8 @@ async def run_call(
             raise ToolError(f"There is no tool {call.tool!r}.")
         record = await _deferred_record(drive, tool, call)
         args = _arguments(tool, call, checked)
-        pending = None if record is None else await _own_call(drive, record)
+        is_seen = record is not None and (tool.signature is None or tool.signature.takes_call)
+        pending = await _own_call(drive, record) if record is not None and is_seen else None
         ctx = tool_context(drive, state, call=call, args=args, pending=pending)
         value = await _invoke(drive, tool, call, ctx)
         if isinstance(value, _Asked):

@@ -4,14 +4,16 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+from msgspec import Struct
 
 from perdure.core.driver.draft_builder import Draft, RecordChange
 from perdure.core.driver.effects import Park
 from perdure.core.log import events
 from perdure.core.log.events import Event
 from perdure.core.pending.record import PendingRecord
-from perdure.core.session.naming import POISONED
+from perdure.core.session.naming import MOST_WAITING, POISONED
 from perdure.core.session.state import State
 from perdure.errors import PerdureError, StoreError
 from perdure.runtime.agents.agents import ReadyAgent
@@ -41,7 +43,7 @@ MAX_PAUSE_S: Final = 0.64  # between two attempts
 FACT_PATIENCE_S: Final = 10.0  # for a fact, which cannot be obtained again
 
 
-class PlannedCommit(NamedTuple):
+class PlannedCommit(Struct, frozen=True, gc=False):
     """Content of one commit, and what the log folds to with it."""
 
     draft: Draft
@@ -118,7 +120,8 @@ class LeasedWriter:
     async def catch_up(self) -> None:
         """Read new records; a message may have added a receiver to the entry. Raises Fenced."""
         new = await self.log.catch_up()
-        if any(isinstance(e, events.User) and seq > self.lease.head for seq, _, e in new):
+        messages = events.User | events.FollowUpQueued
+        if any(isinstance(e, messages) and seq > self.lease.head for seq, _, e in new):
             entry = await self.resources.store.get("session", self.entry.index_entry.key)
             if entry is not None and entry.stream == self.lease.stream:
                 self.entry = SessionEntry.decode(entry)
@@ -134,12 +137,15 @@ class LeasedWriter:
         if entry is not None and entry.kind == "session":
             self.entry = SessionEntry.decode(entry)
 
-    def _parked_session(self) -> CachedSession:
-        """Return the session as this drive left it."""
+    def _cache_parked(self, park: Park) -> None:
+        """Cache the session as this drive leaves it."""
+        self.log.slice = Slice((), self.log.state.head, None, park.due)
         ids = self.log.state.pending_ids
         entries = {item: self.pending[item] for item in ids if item in self.pending}
         # Without an entry of one of them, none is known.
-        return CachedSession(self.log, self.entry, entries if len(entries) == len(ids) else None)
+        is_complete = len(entries) == len(ids)
+        self.parked_session = CachedSession(self.log, self.entry, entries if is_complete else None)
+        self.resources.cache.add(self.parked_session)
 
     def pending_record(self, pending_id: str | None) -> PendingRecord | None:
         """Return the record of a call as it was last written here, if it was."""
@@ -208,46 +214,42 @@ class LeasedWriter:
 
         `anywhere`: a fact, at any head. `patient`: an unavailable store is waited for.
         """
-        stream, head = self.lease.stream, self.log.state.head
+        stream, head, draft = self.lease.stream, self.log.state.head, commit.draft
         records = [as_record(fact, commit.now) for fact in commit.facts]
-        pending = await self._changed_pending(commit.draft)
+        pending = await self._changed_pending(draft) if draft.has_records else []
         entry = None if anywhere else self._changed_entry(commit, problem, is_park=park is not None)
-        write = Write(
-            stream,
-            records,
-            self.lease,
-            None if anywhere else head,
-            release=None if park is None else Release(park.due),
-        )
-        spent = await self._spending_commit(commit, is_park=park is not None)
+        release = None if park is None else Release(park.due)
+        writes = [Write(stream, records, self.lease, None if anywhere else head, release=release)]
         puts = [item.as_put for item in pending]
-        puts += await self._taken_mail(commit.draft)
-        puts += spent.all_puts
+        spent = await self._spending_commit(commit, is_park=park is not None)
+        if draft.taken_mail or spent is not None:
+            puts += await self._taken_mail(draft)
+            puts += () if spent is None else spent.all_puts
+            writes += [Write(other) for other in {put.stream for put in puts} - {stream}]
         if entry is not None:
             puts.append(entry.as_put)
         self.expected_head = head + len(records)
-        heads = await self._commit([write, *_other_writes(stream, puts)], puts, patient=patient)
-        if self.spending is not None:
+        heads = await self._commit(writes, puts, patient=patient)
+        if self.spending is not None and spent is not None:
             self.spending.apply(spent)
         self._unknown_count, self.has_written = 0, True
         self._has_start = self._has_start or bool(records)
         self.entry = entry or self.entry
-        for item in pending:
-            self.pending[item.record.id] = item
+        self.pending.update({item.record.id: item for item in pending})
         if heads[stream] == self.expected_head:
             self.log.apply(commit.after, records)
         else:
             await self.catch_up()  # another writer was faster
         if park is not None:
-            self.log.slice = Slice((), self.log.state.head, None, park.due)
-            self.parked_session = self._parked_session()
-            self.resources.cache.add(self.parked_session)
+            self._cache_parked(park)
         self.resources.cache.notify(stream, heads[stream])
 
-    async def _spending_commit(self, commit: PlannedCommit, *, is_park: bool) -> SpendingCommit:
-        """Return the entries that count what the commit spent."""
+    async def _spending_commit(
+        self, commit: PlannedCommit, *, is_park: bool
+    ) -> SpendingCommit | None:
+        """Return the entries that count what the commit spent, if a budget bounds the session."""
         if self.spending is None:
-            return SpendingCommit()
+            return None
         states = (self.log.state, commit.after.state)
         spent = await self.spending.plan_commit(commit.facts, *states, commit.now, is_park=is_park)
         questions = self.spending.question_puts(commit.draft.new_records)
@@ -260,7 +262,7 @@ class LeasedWriter:
 
         A budget of a session that was erased bounds nobody: the caller plans again without it.
         """
-        until = time.monotonic() + FACT_PATIENCE_S if patient else 0.0
+        until: float | None = None
         for attempt in count(1):
             try:
                 return await self.resources.commits.commit(writes, puts)
@@ -271,7 +273,9 @@ class LeasedWriter:
                     raise
                 raise VersionMoved(f"the budget in {error.stream} is gone") from error
             except Unavailable as error:
-                may_wait = time.monotonic() < until and self.is_valid(self.lease)
+                now = time.monotonic()
+                until = until or now + (FACT_PATIENCE_S if patient else 0.0)
+                may_wait = now < until and self.is_valid(self.lease)
                 if attempt >= ATTEMPTS and not may_wait:
                     raise unsaved(error) from error
                 await asyncio.sleep(_pause_s(attempt))
@@ -338,12 +342,10 @@ class LeasedWriter:
             updated_at=commit.now,
             task_id=run,
             head=after.head,
+            turns=after.turn,
+            usage=dict(after.usage),
+            waiting=tuple(after.pending_ids[:MOST_WAITING]),
         )
-
-
-def _other_writes(stream: str, puts: Sequence[Put]) -> list[Write]:
-    """Return the writes of the other streams that a commit puts entries of."""
-    return [Write(other) for other in {put.stream for put in puts} - {stream}]
 
 
 def _changed(pending: PendingEntry | None, change: RecordChange) -> list[PendingEntry]:

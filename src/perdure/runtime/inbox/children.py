@@ -20,20 +20,21 @@ from perdure.core.session.child_tasks import (
     ChildMail,
     ChildMove,
     ChildTask,
-    check_resumable,
     task_not_found,
 )
 from perdure.core.session.children import BACKGROUND_AUTHOR, mail_id
+from perdure.core.session.follow_ups import NO_RULES, FollowUpRules, check_follow_up
 from perdure.core.session.naming import SessionRecord
+from perdure.core.tasks.record import BACKGROUND, ListState
 from perdure.errors import Conflict, NotFound, Refused
 from perdure.runtime.ids import hashed_id, new_id, secret_id
 from perdure.runtime.inbox.budgets import count_child
-from perdure.runtime.inbox.commits import Commits, task_put
+from perdure.runtime.inbox.commits import Commits, entry_after, task_puts
 from perdure.runtime.inbox.message_keys import entry_key
 from perdure.runtime.inbox.sessions import NewMessage, SessionInbox, message_title
-from perdure.runtime.records.cache import SessionCache
+from perdure.runtime.records.cache import CachedSession, SessionCache
 from perdure.runtime.records.entries import SessionEntry, SessionRef, all_readable
-from perdure.runtime.records.log import as_record
+from perdure.runtime.records.log import Log, as_record
 from perdure.store.base import (
     Check,
     Entry,
@@ -124,13 +125,18 @@ class ChildInbox:
     async def _parent_stream(self, tenant: str, parent: str) -> str:
         return (await self._sessions.session_entry(SessionRef(tenant, parent))).stream
 
-    def tasks_of(self, stream: str) -> AsyncIterator[ChildEntry]:
-        """Find the tasks that a session launched, cleared ones included."""
-        return all_readable(self._store, TASK, ChildEntry.decode, stream=stream)
+    def tasks_of(self, stream: str, status: str | None = None) -> AsyncIterator[ChildEntry]:
+        """Find the tasks that a session launched: all, cleared ones included, or by status."""
+        return all_readable(self._store, TASK, ChildEntry.decode, stream=stream, state=status)
 
     def tasks(self, status: str | None = None) -> AsyncIterator[ChildEntry]:
         """Find the tasks of all sessions, by status."""
         return all_readable(self._store, TASK, ChildEntry.decode, state=status)
+
+    async def tenants(self) -> set[str]:
+        """Return the tenants that have tasks in lists."""
+        census = await self._store.census([BACKGROUND])
+        return {ListState.parse(state).tenant for _, state in census.entries}
 
     # --- launching ----------------------------------------------------------------------------
 
@@ -198,32 +204,30 @@ class ChildInbox:
         request: Launch,
         budget_puts: Sequence[Put],
     ) -> ChildTask:
-        now = self._store.now()
+        now, stream = self._store.now(), task.stream if parent is None else parent.stream
         record = _child_record(task, parent, request, now)
         facts = _opening_events(task, record, request)
-        records = [as_record(fact, now) for fact in facts]
         kind = index.stream_kind(record.agent, record.queue)
-        session_entry = SessionEntry.new(record, task.stream)
+        records = [as_record(fact, now) for fact in facts]
         writes = [Write(task.stream, records, create=kind, head=0, wake=now)]
-        stream = task.stream if parent is None else parent.stream
-        puts = [session_entry.as_put, task_put(task, 0, stream), *budget_puts]
-        others = {put.stream for put in budget_puts} - {stream, task.stream}
-        writes += [Write(other) for other in others]
-        checks: list[Check] = []
+        fact, checks = _delegation(task), list[Check]()
         if parent is not None:
-            fact = events.Delegation(
-                task_id=task.id,
-                session_id=task.session_id,
-                agent=task.agent,
-                run=task.run,
-                description=task.description,
-            )
             writes.append(Write(stream, [as_record(fact, now)]))
             if request.run is not None:
                 key, version = parent.index_entry.key, parent.index_entry.version
                 checks.append(Check("session", key, version, stream))
-        heads = await self._store.commit(writes, puts, checks)
-        self._notify(heads)
+        others = {put.stream for put in budget_puts} - {stream, task.stream}
+        session, entry_puts = SessionEntry.new(record, task.stream), task_puts(task, None, stream)
+        heads = await self._store.commit(
+            [*writes, *map(Write, others)], [session.as_put, *entry_puts, *budget_puts], checks
+        )
+        log = Log(self._store, task.stream)
+        log.append(facts, records)
+        self._cache.add(CachedSession(log, session))
+        self._cache.add_task(entry_after(entry_puts[0]))
+        for write in writes[1:]:
+            self._cache.extend(write, [fact], heads)
+        self._cache.notify(task.stream, heads[task.stream])
         return task
 
     def _notify(self, heads: Mapping[str, int]) -> None:
@@ -232,26 +236,34 @@ class ChildInbox:
 
     # --- resuming -----------------------------------------------------------------------------
 
-    async def resume(self, child: ChildEntry, message: NewMessage) -> ChildTask:
+    async def resume(
+        self, child: ChildEntry, message: NewMessage, rules: FollowUpRules = NO_RULES
+    ) -> ChildTask:
         """Send a follow-up to a completed task: of any number of callers, exactly one wins.
 
-        The same message under its key again changes nothing. Raises Conflict, NotFound.
+        `rules` may allow more: a task that has failed, or one message that is queued. The same
+        message under its key again changes nothing. Raises Conflict, NotFound.
         """
         task = child.task
         ref = SessionRef(task.tenant, task.session_id)
-        if message.key is None or not await self._was_sent(task, message.key):
-            check_resumable(task)
-            if await self._store.get("session", ref.key) is None:
-                raise session_expired()
-            try:
-                await self._sessions.send(ref, replace(message, is_follow_up=True))
-            except (NotFound, Refused) as error:
-                raise session_expired() if error.code in _GONE else error from error
+        session = await self._store.get("session", ref.key)
+        if not await self._was_sent(session, message.key):
+            check_follow_up(task, rules)
+        if session is None:
+            raise session_expired()
+        try:
+            receipt = await self._sessions.send(ref, replace(message, follow_up=rules))
+        except (NotFound, Refused) as error:
+            raise session_expired() if error.code in _GONE else error from error
+        if receipt.task is not None:  # not as it is now: another caller may have resumed it since
+            return receipt.task
         entry = await self._store.get(TASK, task.key)
         return task if entry is None else ChildEntry.decode(entry).task
 
-    async def _was_sent(self, task: ChildTask, key: str) -> bool:
-        return await self._store.get("key", entry_key(task.stream, key)) is not None
+    async def _was_sent(self, session: Entry | None, key: str | None) -> bool:
+        if session is None or key is None:
+            return False
+        return await self._store.get("key", entry_key(session.stream, key)) is not None
 
     # --- mail ---------------------------------------------------------------------------------
 
@@ -287,9 +299,12 @@ class ChildInbox:
     async def cancel(
         self, child: ChildEntry, by: str | None, reason: str | None, via: str = "python"
     ) -> ChildTask:
-        """Cancel the run of a task. Raises Conflict if it has ended."""
+        """Cancel the run of a task, or the one that a queued message would start.
+
+        Raises Conflict if it has ended.
+        """
         task = child.task
-        if not task.is_active:
+        if not task.may_move:
             raise Conflict(
                 f'Cannot cancel task: current status is "{task.status}". '
                 "Only running tasks can be cancelled.",
@@ -307,24 +322,48 @@ class ChildInbox:
         ref = SessionRef(task.tenant, task.session_id)
         try:
             await self._sessions.cancel(ref, by, reason, via)
+            is_lost = await self._is_overdue(task)
         except NotFound:
+            is_lost = True
+        if is_lost:
             await self._end_lost(task, stream)
 
+    async def _is_overdue(self, task: ChildTask) -> bool:
+        """Return whether a task has no end, although its session is over.
+
+        Both are written in one commit. A parent whose log was repaired may have lost the end.
+        """
+        before = await self._store.get(TASK, task.key)
+        if before is None or not ChildEntry.decode(before).task.may_move:
+            return False
+        session = await self._sessions.session_entry(SessionRef(task.tenant, task.session_id))
+        after = await self._store.get(TASK, task.key)
+        is_same = after is not None and after.version == before.version
+        return session.record.is_over and is_same
+
     async def _end_lost(self, task: ChildTask, stream: str) -> None:
-        """Record the end of a task whose session is gone and cannot record it itself."""
+        """Record the end of a task whose session is gone or over, and cannot record it itself."""
         fact = events.DelegationComplete(
             task_id=task.id, status="cancelled", number=task.number, quiet=True
         )
         while True:
             now, entry = self._store.now(), await self._store.get(TASK, task.key)
-            puts = []
+            puts: list[Put] = []
             if entry is not None:
-                after = ChildEntry.decode(entry).task.moved(ChildMove.CANCEL, updated_at=now)
-                puts.append(task_put(after, entry.version, stream))
-            with suppress(VersionMoved):
-                write = Write(stream, [as_record(fact, now)])
+                before = ChildEntry.decode(entry).task
+                after = before.moved(ChildMove.CANCEL, updated_at=now)
+                if not before.is_active:  # the session is gone, and its queued message with it
+                    after = replace(before, is_queued=False, queued_until=None)
+                    fact = replace(fact, status=before.status)
+                puts = task_puts(after, entry, stream)
+            write = Write(stream, [as_record(fact, now)])
+            try:
                 self._notify(await self._store.commit([write], puts))
+            except VersionMoved:
+                continue
+            except (Gone, NoStream):  # its parent was erased too, or it has none
                 return
+            return
 
     async def clear(self, stream: str, by: str | None = None) -> list[ChildTask]:
         """Cancel the active tasks of a session and remove all of them from its list."""
@@ -353,15 +392,31 @@ class ChildInbox:
             if current.is_active:
                 await self.end_child(current, stream, BACKGROUND_AUTHOR, CANCELLED_REASON)
                 continue
-            after = replace(current, is_cleared=True, is_deleted=is_deleted)
-            puts = [task_put(after, entry.version, stream), *await self._open_mail(after)]
+            changes = {"is_queued": False, "queued_until": None}
+            after = replace(current, is_cleared=True, is_deleted=is_deleted, **changes)
+            puts = [*task_puts(after, entry, stream), *await self._open_mail(after)]
             fact = events.DelegationCleared(task_ids=(task.id,), by=by)
             records = [] if after.parent is None else [as_record(fact, self._store.now())]
+            writes = [Write(stream, records)]
+            if current.is_queued and not is_deleted:
+                writes = await self._with_dropped(writes[0], current, by)
             try:
-                self._notify(await self._store.commit([Write(stream, records)], puts))
+                self._notify(await self._store.commit(writes, puts))
             except VersionMoved:
                 continue
             return after
+
+    async def _with_dropped(self, write: Write, task: ChildTask, by: str | None) -> list[Write]:
+        """Return the writes of a clear that also drops a queued message, if its session exists."""
+        # Not the stream of the task, which a repair of its session has replaced.
+        key = SessionRef(task.tenant, task.session_id).key
+        session = await self._store.get("session", key)
+        if session is None:
+            return [write]
+        record = as_record(events.FollowUpDropped(by=by), self._store.now())
+        if write.stream == session.stream:
+            return [Write(write.stream, [*write.records, record])]
+        return [write, Write(session.stream, [record])]
 
     async def _open_mail(self, task: ChildTask) -> list[Put]:
         """Return the puts that take all mail of a task."""
@@ -425,6 +480,16 @@ def _checked_same(existing: ChildTask, task: ChildTask, request: Launch) -> Chil
             hint="use a new key for a new task",
         )
     return existing
+
+
+def _delegation(task: ChildTask) -> events.Delegation:
+    return events.Delegation(
+        task_id=task.id,
+        session_id=task.session_id,
+        agent=task.agent,
+        run=task.run,
+        description=task.description,
+    )
 
 
 def _child_record(

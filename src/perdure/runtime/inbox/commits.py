@@ -10,21 +10,24 @@ from typing import Final
 from msgspec import Struct, field
 
 from perdure.core.log import codec
+from perdure.core.log.events import Event
 from perdure.core.session import child_tasks
 from perdure.core.session import naming as index
 from perdure.core.session.child_tasks import (
+    CLEARED,
     MAIL,
     TASK,
     ChildTask,
     TaskChange,
-    check_resumable,
     follow_session,
 )
+from perdure.core.session.follow_ups import NO_RULES, FollowUpRules, check_follow_up
 from perdure.core.session.naming import SessionRecord
+from perdure.core.tasks.record import BACKGROUND, ListState, newest_first_key
 from perdure.runtime.records.cache import SessionCache
 from perdure.runtime.records.log import as_record
 from perdure.runtime.webhooks.outbox import Outbox
-from perdure.store.base import Entry, Gone, Heads, NoStream, Put, Store, VersionMoved, Write
+from perdure.store.base import DELETE, Entry, Gone, Heads, NoStream, Put, Store, VersionMoved, Write
 
 _MARK: Final = b'"background":'
 
@@ -34,6 +37,8 @@ class _ParentPart(Struct):
 
     writes: list[Write] = field(default_factory=list)
     puts: list[Put] = field(default_factory=list)
+    facts: dict[str, Sequence[Event]] = field(default_factory=dict)  # of the writes, by stream
+    tasks: list[Entry] = field(default_factory=list)  # as they are after the commit
 
     @property
     def parents(self) -> set[str]:
@@ -46,10 +51,12 @@ class _ParentPart(Struct):
         )
 
 
-class FollowUp(Struct, frozen=True):
-    """A message to a background task that must have completed when it is committed."""
+class FollowUp(Struct):
+    """A message to a background task, which must allow it when it is committed."""
 
+    rules: FollowUpRules = NO_RULES
     reserved_until: int | None = None  # its outcome is for a caller that waits until then
+    task: ChildTask | None = None  # as the commit has left it
 
 
 class Commits:
@@ -66,9 +73,13 @@ class Commits:
         """Commit facts; return the new heads. Raises what the store raises for these streams.
 
         A parent that was erased gets nothing. Raises Conflict or NotFound if a follow-up comes to
-        a task that has not completed.
+        a task that does not allow it.
         """
-        children = [child for put in puts if (child := _child(put)) is not None]
+        children = []
+        for put in puts:
+            if put.kind == "session" and isinstance(put.data, bytes) and _MARK in put.data:
+                record = index.decode(put.data)
+                children += [] if record.background is None else [(put.stream, record)]
         if not children:
             return await self._store.commit(*self._outbox.with_deliveries(writes, puts))
         gone: set[str] = set()
@@ -90,15 +101,25 @@ class Commits:
         except VersionMoved as error:
             if not part.has_put(error.entry):
                 raise
+            self._forget_tasks(part)
             return None
         except (Gone, NoStream) as error:
             if error.stream not in part.parents:
                 raise
-            gone.add(error.stream)
+            # A repair replaces the stream of a parent: only a task that was read says whose it is.
+            if not self._forget_tasks(part):
+                gone.add(error.stream)
             return None
-        for parent in part.parents:
-            self._cache.notify(parent, heads[parent])
+        for task in part.tasks:
+            self._cache.add_task(task)
+        for write in part.writes:
+            self._cache.extend(write, part.facts.get(write.stream, ()), heads)
         return heads
+
+    def _forget_tasks(self, part: _ParentPart) -> bool:
+        """Forget the cached tasks that a refused commit was based on; return whether it was."""
+        tasks = [self._cache.remove_task(task.key) for task in part.tasks]
+        return any(tasks)
 
     async def _add_parent(
         self,
@@ -108,18 +129,35 @@ class Commits:
         follow_up: FollowUp | None,
         gone: set[str],
     ) -> None:
-        key = child_tasks.task_key(record.tenant, record.background or "")
-        entry = await self._store.get(TASK, key)
+        entry = await self._task_entry(record, write.stream, follow_up)
         if entry is None or entry.stream in gone:
             return  # its parent was erased
         task = child_tasks.decode_task(entry.data)
         if follow_up is not None:
-            check_resumable(task)
+            check_follow_up(task, follow_up.rules)
         facts = [codec.decode(stored.type, stored.data) for stored in write.records]
         now = self._store.now()
         change = follow_session(task, record, facts, now)
         if change is not None:
             _add_change(part, entry, change, follow_up, now)
+
+    async def _task_entry(
+        self, record: SessionRecord, stream: str, follow_up: FollowUp | None
+    ) -> Entry | None:
+        """Return the entry of a child's task: the cached one, if it may be the present one.
+
+        A commit to the child is conditional on its own entry, which has the same run. So a cached
+        task with that run, not ended, can only have other details, and then its put is refused. The
+        entry of a task without a parent belongs to the child's own stream, which a repair replaces.
+        """
+        key = child_tasks.task_key(record.tenant, record.background or "")
+        guess = None if follow_up is not None else self._cache.task(key)
+        if guess is not None:
+            task = child_tasks.decode_task(guess.data)
+            is_there = task.parent is not None or guess.stream == stream
+            if is_there and task.is_active and task.run == record.task_id:
+                return guess
+        return await self._store.get(TASK, key)
 
 
 def _add_change(
@@ -127,25 +165,39 @@ def _add_change(
 ) -> None:
     task = change.task
     if task.is_active and follow_up is not None:
-        task = child_tasks.reserved(task, follow_up.reserved_until)
-    part.puts.append(task_put(task, entry.version, entry.stream))
+        task = follow_up.task = child_tasks.reserved(task, follow_up.reserved_until)
+    puts = task_puts(task, entry, entry.stream)
+    part.puts += puts
+    part.tasks.append(entry_after(puts[0]))
     if task.parent is None:
         return  # its entry belongs to its own stream, and nobody is notified
-    part.writes.append(Write(entry.stream, [as_record(change.fact, now)], wake=now))
+    records = [as_record(fact, now) for fact in change.facts]
+    part.writes.append(Write(entry.stream, records, wake=now if change.wakes else None))
+    part.facts[entry.stream] = change.facts
     if change.mail is not None:
         key = child_tasks.mail_key(task.tenant, change.mail.id)
         data = child_tasks.encode(change.mail)
         part.puts.append(Put(MAIL, key, 0, entry.stream, "open", None, data))
 
 
-def task_put(task: ChildTask, expect: int, stream: str) -> Put:
-    """Return the put of a task's entry."""
-    return Put(TASK, task.key, expect, stream, task.entry_state, None, child_tasks.encode(task))
+def entry_after(put: Put) -> Entry:
+    """Return the entry that a committed put of a task has left."""
+    data = put.data if isinstance(put.data, bytes) else b""
+    return Entry(put.kind, put.key, put.stream, put.expect + 1, put.state, put.due, data)
 
 
-def _child(put: Put) -> tuple[str, SessionRecord] | None:
-    """Return the stream and the session record of a put, if it is of a background agent."""
-    if put.kind != "session" or not isinstance(put.data, bytes) or _MARK not in put.data:
-        return None
-    record = index.decode(put.data)
-    return None if record.background is None else (put.stream, record)
+def task_puts(task: ChildTask, before: Entry | None, stream: str) -> list[Put]:
+    """Return the puts of a task's entry and of its list entry; `before` is its present entry.
+
+    Both are always put together, so they always have the same version. A task that was cleared
+    has no list entry.
+    """
+    expect, data = (0 if before is None else before.version), child_tasks.encode(task)
+    puts = [Put(TASK, task.key, expect, stream, task.entry_state, None, data)]
+    is_listed = before is None or before.state != CLEARED
+    if is_listed and not (before is None and task.is_cleared):
+        key = newest_first_key(task.created_at, task.tenant, task.id)
+        state = ListState("background", task.tenant, task.status).text
+        listed = DELETE if task.is_cleared else data
+        puts.append(Put(BACKGROUND, key, expect, stream, state, None, listed))
+    return puts

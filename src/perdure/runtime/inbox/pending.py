@@ -5,6 +5,7 @@ Of any number of callers that settle one call, exactly one wins.
 """
 
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
@@ -182,20 +183,18 @@ class PendingInbox:
         facts, stream = list(outcome.facts), entry.stream
         settled = entry.with_record(outcome.record)
         others: list[Put] = []
-        if any(isinstance(fact, events.Cancelled) for fact in facts):
-            others += await self._cancelled_run_puts(outcome.record, stream, now)
-        facts, twin_puts = await self._with_twin(outcome, now)
-        others += twin_puts
-        if not outcome.record.is_open:
-            others += await self._ended_puts(entry.record)
-        raised = await raise_budgets(self._store, [(outcome.record, stream)], now)
-        facts += raised.facts.pop(stream, [])
-        others += raised.puts
+        if not _is_plain(entry, outcome):
+            facts, others = await self._with_others(entry, outcome, now)
+        raised = RaisedBudgets()
+        if outcome.record.budget is not None:
+            raised = await raise_budgets(self._store, [(outcome.record, stream)], now)
+            facts += raised.facts.pop(stream, [])
+            others += raised.puts
         records = [as_record(fact, now) for fact in facts]
         # One approval of several changes nothing for the driver.
         write = Write(stream, records, wake=now if records and not outcome.voted else None)
+        puts, began = [settled.as_put, *others], time.monotonic()
         try:
-            puts = [settled.as_put, *others]
             heads = await self._commits.commit([write, *_raised_writes(raised, now)], puts)
         except VersionMoved:
             return False
@@ -203,7 +202,7 @@ class PendingInbox:
             if error.stream != stream:
                 return False  # another session that its budget bounds was erased
             raise pending_not_found(entry.record.id) from error
-        self._verifier.extend(stream, len(records), heads[stream])
+        self._verifier.extend(stream, len(records), heads[stream], time.monotonic() - began)
         for other, more in raised.facts.items():
             self._verifier.extend(other, len(more), heads[other])
             self._cache.remove(other)
@@ -213,6 +212,19 @@ class PendingInbox:
         pending = {entry.record.id: settled if outcome.record.is_open else None}
         self._cache.apply_commit(write, facts, heads, pending=pending)
         return True
+
+    async def _with_others(
+        self, entry: PendingEntry, outcome: Settlement, now: int
+    ) -> tuple[list[events.Event], list[Put]]:
+        """Return the facts of a settlement, and the puts of other entries that it changes."""
+        others: list[Put] = []
+        if any(isinstance(fact, events.Cancelled) for fact in outcome.facts):
+            others += await self._cancelled_run_puts(outcome.record, entry.stream, now)
+        facts, twin_puts = await self._with_twin(outcome, now)
+        others += twin_puts
+        if not outcome.record.is_open:
+            others += await self._ended_puts(entry.record)
+        return facts, others
 
     async def _with_twin(
         self, outcome: Settlement, now: int
@@ -350,6 +362,15 @@ def _inspected(outcome: Settlement, command: Command, *, is_checked: bool) -> Se
     """Return the settlement; a result that could not be validated here is marked so."""
     is_unchecked = isinstance(command, SubmitResult) and not is_checked
     return decide.as_unchecked(outcome) if is_unchecked else outcome
+
+
+def _is_plain(entry: PendingEntry, outcome: Settlement) -> bool:
+    """Return whether a settlement changes no entry but its own."""
+    return (
+        not outcome.record.twin
+        and entry.record.status != "processing"
+        and events.Cancelled not in map(type, outcome.facts)
+    )
 
 
 def _raised_writes(raised: RaisedBudgets, now: int) -> list[Write]:

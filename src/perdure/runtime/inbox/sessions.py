@@ -18,6 +18,8 @@ from perdure.core.pending import record as pending
 from perdure.core.pending import settlement as decide
 from perdure.core.pending.commands import CancelCall
 from perdure.core.session import naming as index
+from perdure.core.session.child_tasks import TASK, ChildTask, decode_task, task_key
+from perdure.core.session.follow_ups import FollowUpRules, queued_message
 from perdure.core.session.naming import SessionRecord
 from perdure.errors import Conflict, Corrupt, PerdureError, Refused
 from perdure.runtime.ids import new_id
@@ -34,7 +36,7 @@ from perdure.runtime.records.entries import (
     pending_put,
     session_not_found,
 )
-from perdure.runtime.records.log import Log, as_record
+from perdure.runtime.records.log import Log, as_record, read_log
 from perdure.runtime.records.verification import LogVerifier
 from perdure.runtime.webhooks.outbox import Outbox
 from perdure.store.base import (
@@ -63,7 +65,7 @@ class NewMessage(Struct, frozen=True):
     by: str | None = None
     redact: bool = False  # it holds redacted arguments
     via: str = "python"  # the channel that it came through
-    is_follow_up: bool = False  # to a background task, which must have completed
+    follow_up: FollowUpRules | None = None  # to a background task, whose parent allows this
     reserved_until: int | None = None  # its outcome is for a caller that waits until then
     bounds: tuple[events.Bound, ...] = ()  # budgets of the run that it starts
 
@@ -80,6 +82,7 @@ class Receipt(Struct, frozen=True):
     seq: int | None = None
     is_new: bool = False  # this message created the session
     lease: Lease | None = None  # for the holder that claimed it with the message
+    task: ChildTask | None = None  # that a follow-up has resumed, or waits for
 
 
 class SessionInbox:
@@ -126,9 +129,11 @@ class SessionInbox:
         `claim` names the holder that will drive a session without open calls: see Write. Raises
         Conflict with KEY_REUSED or SESSION_WAITING, Corrupt if it cannot be read.
         """
-        guess = None if message.is_follow_up else self.cached_entry(ref)
+        guess = None if message.follow_up is not None else self.cached_entry(ref)
+        # A caller that drives mostly begins sessions: the commit says if there is one already.
+        is_probably_new = claim is not None and guess is None and bool(ref.agents)
         while True:
-            entry = guess or await self.find(ref)
+            entry = None if is_probably_new else guess or await self.find(ref)
             if guess is None and entry is not None and message.key is not None:
                 key_entry = await self._store.get("key", entry_key(entry.stream, message.key))
                 if key_entry is not None:
@@ -142,8 +147,9 @@ class SessionInbox:
                 )
             except (HeadMoved, VersionMoved, Gone) as error:
                 guess = None  # another caller was faster, or it was sent before: read again
-                if entry is None:
+                if entry is None and not is_probably_new:
                     await self._check_entry(ref, error)
+                is_probably_new = False
 
     async def create(self, ref: SessionRef) -> Receipt:
         """Create the session with its metadata and no message, unless it exists."""
@@ -233,15 +239,19 @@ class SessionInbox:
                 entry, mode, CancelCall(message.by, message.via)
             )
             puts += closed
-        facts.append(_user_event(message, task))
+        is_queued = message.follow_up is not None and not entry.record.is_over
+        facts.append(_queued_event(message) if is_queued else _user_event(message, task))
         records = [as_record(fact, now) for fact in facts]
         write = Write(entry.stream, records, head=head, wake=now, claim=claim)
         puts += message_key_puts(message.key, message.content, entry.stream)
-        follow_up = FollowUp(message.reserved_until) if message.is_follow_up else None
+        rules = message.follow_up
+        follow_up = None if rules is None else FollowUp(rules, message.reserved_until)
         heads = await self._commits.commit([write], puts, follow_up)
         settled = dict.fromkeys(put.key for put in closed)
         self._cache.apply_commit(write, facts, heads, entry=updated, pending=settled)
-        return Receipt(updated, heads[entry.stream], lease=heads.leases.get(entry.stream))
+        task_after = None if follow_up is None else follow_up.task
+        lease = heads.leases.get(entry.stream)
+        return Receipt(updated, heads[entry.stream], lease=lease, task=task_after)
 
     async def _settle_open_calls(
         self, entry: SessionEntry, mode: WhileWaiting, command: CancelCall
@@ -282,34 +292,66 @@ class SessionInbox:
     ) -> None:
         """End the run: after this returns, no intent of it is recorded any more.
 
-        A run that has ended stays as it is. Its driver then cancels the background agents that it
-        launched, unless `keep_children` is set.
+        A run that has ended stays as it is; the one that a queued follow-up would start is
+        cancelled before it starts. Its driver then cancels the background agents that it launched,
+        unless `keep_children` is set.
         """
-        while True:
-            entry = await self.session_entry(ref)
+        while not await self._try_cancel(ref, CancelCall(by, via), reason, keep_children):
+            pass
+
+    async def _try_cancel(
+        self, ref: SessionRef, command: CancelCall, reason: str | None, keep_children: bool
+    ) -> bool:
+        """Cancel the run if there is one; return False if the session has changed meanwhile."""
+        entry = await self.session_entry(ref)
+        run, start = entry.record.task_id, list[events.Event]()
+        try:
+            with erased_as_not_found(ref.session_id):
+                head = (await self._store.read(entry.stream, limit=0)).head
             if entry.record.is_over:
-                return
-            head = (await self._store.read(entry.stream, limit=0)).head
+                queued = await self._queued_start(entry, head)
+                if queued is None:
+                    return True
+                run, start = queued.task_id, [queued]
             open_entries = [call async for call in open_calls(self._store, entry.stream)]
-            facts, puts = self._cancel_calls(open_entries, CancelCall(by, via))
-            facts.append(
-                events.Cancelled(
-                    by=by,
-                    reason=reason,
-                    keep_children=keep_children,
-                    task_id=entry.record.task_id,
-                )
+            facts, puts = self._cancel_calls(open_entries, command)
+            cancelled = events.Cancelled(
+                by=command.by, reason=reason, keep_children=keep_children, task_id=run
             )
             now = self._store.now()
-            puts.append(entry.put(state="cancelled", updated_at=now, problem=None))
-            records = [as_record(fact, now) for fact in facts]
-            write = Write(entry.stream, records, head=head, wake=now)
-            try:
-                with erased_as_not_found(ref.session_id):
-                    await self._commit(write, puts)
-            except (HeadMoved, VersionMoved):
-                continue
-            return
+            puts.append(entry.put(state="cancelled", updated_at=now, problem=None, task_id=run))
+            records = [as_record(fact, now) for fact in (*facts, *start, cancelled)]
+            with erased_as_not_found(ref.session_id):
+                await self._commit(Write(entry.stream, records, head=head, wake=now), puts)
+        except (HeadMoved, VersionMoved):
+            return False
+        return True
+
+    async def _queued_start(self, entry: SessionEntry, head: int) -> events.User | None:
+        """Return the start of the run by a follow-up that waited for the end of the last one.
+
+        Raises VersionMoved if the session has changed since its entry was read.
+        """
+        record = entry.record
+        if record.background is None:
+            return None
+        task_entry = await self._store.get(TASK, task_key(record.tenant, record.background))
+        task = None if task_entry is None else decode_task(task_entry.data)
+        if task is not None and task.is_active:
+            await self._check_same(entry)  # else a repair has left a task that its child ended
+            return None
+        if task is not None and not task.is_queued:
+            return None
+        state = (await read_log(self._store, entry)).state  # also if its parent was erased
+        if state.head != head:
+            raise VersionMoved(f"session {record.id} has changed")
+        return queued_message(state.queued[0], new_id("task")) if state.queued else None
+
+    async def _check_same(self, entry: SessionEntry) -> None:
+        """Raise VersionMoved if the entry of a session has changed since it was read."""
+        current = await self._store.get("session", entry.index_entry.key)
+        if current is None or current.version != entry.index_entry.version:
+            raise VersionMoved(f"session {entry.record.id} has changed")
 
     async def fail(self, entry: SessionEntry, error: PerdureError) -> bool:
         """Fail a run without a driver; return False if it has one, or the session has changed."""
@@ -387,13 +429,9 @@ class SessionInbox:
 
         The reason is recorded for its readers and receivers.
         """
-        entry = await self.session_entry(ref)
-        if entry.record.is_over:
-            return entry.record.state
         with suppress(Corrupt):  # a damaged session can be deleted too
             await self.cancel(ref, by, DELETED, via)
-            return "cancelled"
-        return entry.record.state
+        return (await self.session_entry(ref)).record.state
 
     async def erase(self, ref: SessionRef, head: int | None = None) -> None:
         """Erase a session with its entries. Raises HeadMoved if it has grown beyond `head`."""
@@ -447,6 +485,15 @@ def _user_event(message: NewMessage, task: str | None) -> events.User:
         key=message.key,
         by=message.by,
         redact=message.redact,
+        bounds=message.bounds,
+    )
+
+
+def _queued_event(message: NewMessage) -> events.FollowUpQueued:
+    return events.FollowUpQueued(
+        content=message.content,
+        key=message.key,
+        by=message.by,
         bounds=message.bounds,
     )
 

@@ -7,6 +7,7 @@ good enough to be shown to a caller.
 """
 
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Final
@@ -14,12 +15,14 @@ from typing import Final
 from msgspec import Struct, field
 
 from perdure.core.log.events import Event
+from perdure.core.session.usage import Usage
 from perdure.runtime.records.entries import PendingEntry, SessionEntry
 from perdure.runtime.records.log import Log
-from perdure.store.base import Write
+from perdure.store.base import Entry, Record, Write
 
 MAX_SESSIONS: Final = 256  # sessions cached
 MAX_BYTES: Final = 8 * 1024 * 1024  # of their records
+MAX_TASKS: Final = 1_024  # entries of background tasks cached
 
 HeadListener = Callable[[int], None]
 
@@ -30,6 +33,15 @@ class CachedSession(Struct):
     log: Log
     entry: SessionEntry
     pending_entries: dict[str, PendingEntry] | None = field(default_factory=dict)
+    tree_usage: Usage | None = None  # with its children, once none of them can add to it
+    # Facts that follow the log, folded all at once when it is needed: to fold each by itself would
+    # copy the table of children for every child that ends.
+    added: list[tuple[Event, Record]] = field(default_factory=list)
+
+    @property
+    def head(self) -> int:
+        """Seq of the last event, folded or not."""
+        return self.log.state.head + len(self.added)
 
 
 class _Subscription(Struct):
@@ -57,9 +69,10 @@ class SessionCache:
 
     def __init__(self) -> None:
         self._listeners: dict[str, list[HeadListener]] = {}
-        self._sessions: dict[str, CachedSession] = {}  # oldest first
+        self._sessions: OrderedDict[str, CachedSession] = OrderedDict()  # oldest first
         self._bytes = 0
         self._streams: dict[str, str] = {}  # by pending id
+        self._tasks: OrderedDict[str, Entry] = OrderedDict()  # by key, oldest first
 
     def subscribe(self, stream: str, listener: HeadListener) -> AbstractContextManager[None]:
         """Return a context in which the listener gets the newest seq of one stream."""
@@ -89,13 +102,16 @@ class SessionCache:
         self._bytes += size
         for pending_id in session.pending_entries or ():
             self._streams[pending_id] = stream
+        self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
         while len(self._sessions) > MAX_SESSIONS or self._bytes > MAX_BYTES:
             self.remove(next(iter(self._sessions)))
 
     def remove(self, stream: str) -> CachedSession | None:
         """Drop a session and return it, if it was cached."""
-        session = self._sessions.pop(stream, None)
-        if session is not None:
+        session = self.get(stream)
+        if session is not None and self._sessions.pop(stream, None) is not None:
             self._bytes -= session.log.size
             for pending_id in session.pending_entries or ():
                 self._streams.pop(pending_id, None)
@@ -105,11 +121,17 @@ class SessionCache:
         """Drop all sessions: after a close, the same URL may lead to another store."""
         self._sessions.clear()
         self._streams.clear()
+        self._tasks.clear()
         self._bytes = 0
 
     def get(self, stream: str) -> CachedSession | None:
         """Return a session as it was last written here."""
-        return self._sessions.get(stream)
+        session = self._sessions.get(stream)
+        if session is not None and session.added:
+            facts, records = zip(*session.added, strict=True)
+            session.added.clear()
+            self._update(session, facts, records, {})
+        return session
 
     def pending_entry(self, pending_id: str) -> PendingEntry | None:
         """Return an open pending call as it was last written here."""
@@ -133,18 +155,56 @@ class SessionCache:
         being driven is not cached: its driver is notified and reads the log.
         """
         stream, head = write.stream, heads[write.stream]
-        session = self.remove(stream)
+        session = self.get(stream)
         if session is not None and session.log.state.head + len(facts) == head:
-            session.log.append(facts, write.records)
-            self.add(_updated_session(session, entry, pending or {}))
+            self._update(session, facts, write.records, pending or {})
+            session.entry = entry or session.entry
+        else:
+            self.remove(stream)
         self.notify(stream, head)
 
+    def extend(self, write: Write, facts: Sequence[Event], heads: Mapping[str, int]) -> None:
+        """Add facts to a cached session that change only its log, and notify the listeners."""
+        stream, head = write.stream, heads[write.stream]
+        session = self._sessions.get(stream)
+        if session is not None and session.head + len(facts) == head:
+            session.added += zip(facts, write.records, strict=True)
+        self.notify(stream, head)
 
-def _updated_session(
-    session: CachedSession, entry: SessionEntry | None, changes: Mapping[str, PendingEntry | None]
-) -> CachedSession:
-    pending = None
-    if session.pending_entries is not None:
-        merged: dict[str, PendingEntry | None] = {**session.pending_entries, **changes}
-        pending = {pending_id: item for pending_id, item in merged.items() if item is not None}
-    return CachedSession(session.log, entry or session.entry, pending)
+    def _update(
+        self,
+        session: CachedSession,
+        facts: Sequence[Event],
+        records: Sequence[Record],
+        changes: Mapping[str, PendingEntry | None],
+    ) -> None:
+        """Change a cached session in place: it may have thousands of calls."""
+        stream, size, entries = session.log.stream, session.log.size, session.pending_entries
+        session.log.append(facts, records)
+        session.tree_usage = None
+        self._bytes += session.log.size - size
+        for pending_id, entry in changes.items():
+            self._streams.pop(pending_id, None)
+            if entries is not None:
+                entries.pop(pending_id, None)
+                if entry is not None:
+                    entries[pending_id], self._streams[pending_id] = entry, stream
+        self._sessions.move_to_end(stream)
+        self._drop_oldest()
+
+    # --- background tasks ---------------------------------------------------------------------
+
+    def task(self, key: str) -> Entry | None:
+        """Return the entry of a background task as it was last written here: a guess."""
+        return self._tasks.get(key)
+
+    def add_task(self, entry: Entry) -> None:
+        """Cache the entry of a background task, and drop the oldest ones beyond the limit."""
+        self._tasks[entry.key] = entry
+        self._tasks.move_to_end(entry.key)
+        if len(self._tasks) > MAX_TASKS:
+            self._tasks.popitem(last=False)
+
+    def remove_task(self, key: str) -> bool:
+        """Drop the entry of a background task; return whether it was cached."""
+        return self._tasks.pop(key, None) is not None

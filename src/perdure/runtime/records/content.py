@@ -38,12 +38,14 @@ def check_text(name: str, text: Any) -> None:
             hint=f"pass {name} as text, or leave it out",
         )
     try:
-        text.encode()
+        if not text.isascii():
+            text.encode()
     except UnicodeEncodeError as error:
         raise Refused(
             f"{name} has a lone surrogate", code="VALUE_INVALID", hint=_SURROGATE_HINT
         ) from error
-    check_size(text, f"the {name}")
+    if len(text) * 4 > MAX_BYTES:
+        check_size(text, f"the {name}")
 
 
 def check_json(label: str, value: Any, code: str = "VALUE_INVALID") -> bytes:

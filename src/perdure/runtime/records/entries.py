@@ -4,7 +4,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,6 +16,7 @@ from perdure.core.session import queues
 from perdure.core.session.naming import SessionRecord
 from perdure.core.webhooks.deliveries import Hook
 from perdure.errors import Corrupt, NotFound
+from perdure.runtime.records.listings import SESSIONS, SETTLED, open_listing
 from perdure.store.base import Entry, Gone, NoStream, Put, Store
 
 T = TypeVar("T")
@@ -86,14 +87,17 @@ class SessionEntry(Struct, frozen=True, gc=False):
     def new(cls, record: SessionRecord, stream: str) -> "SessionEntry":
         """Return the entry of a new session; `as_put` puts it."""
         key, data = index.session_key(record.tenant, record.id), index.encode(record)
-        return cls(Entry("session", key, stream, 1, _entry_state(record), None, data), record)
+        place = (SESSIONS, record.updated_at)
+        return cls(
+            Entry("session", key, stream, 1, _entry_state(record), None, data, *place), record
+        )
 
     @classmethod
     def from_put(cls, put: Put) -> "SessionEntry":
         """Return the entry that a committed put has created."""
         data = put.data if isinstance(put.data, bytes) else b""
-        version = put.expect + 1
-        return cls.decode(Entry(put.kind, put.key, put.stream, version, put.state, put.due, data))
+        names, place = (put.kind, put.key, put.stream), (put.listing, put.at)
+        return cls.decode(Entry(*names, put.expect + 1, put.state, put.due, data, *place))
 
     @property
     def stream(self) -> str:
@@ -108,21 +112,20 @@ class SessionEntry(Struct, frozen=True, gc=False):
         """Return the entry of the next version with these changes; `as_put` puts it."""
         record = _updated(self.record, changes)
         entry, state = self.index_entry, _entry_state(record)
+        names, place = (entry.kind, entry.key, entry.stream), (SESSIONS, record.updated_at)
         data = index.encode(record)
-        return SessionEntry(
-            Entry(entry.kind, entry.key, entry.stream, entry.version + 1, state, None, data), record
-        )
+        return SessionEntry(Entry(*names, entry.version + 1, state, None, data, *place), record)
 
     @property
     def as_put(self) -> Put:
         """The put that replaces the previous version by this one."""
         entry = self.index_entry
-        return Put(
-            entry.kind, entry.key, entry.version - 1, entry.stream, entry.state, None, entry.data
-        )
+        names, place = (entry.kind, entry.key), (entry.listing, entry.at)
+        version, stream = entry.version - 1, entry.stream
+        return Put(*names, version, stream, entry.state, None, entry.data, *place)
 
 
-class PendingEntry(NamedTuple):
+class PendingEntry(Struct, frozen=True, gc=False):
     """Index entry of a pending call, decoded: its stream, version and record."""
 
     stream: str
@@ -146,8 +149,9 @@ class PendingEntry(NamedTuple):
 
 def session_put(record: SessionRecord, expect: int, stream: str) -> Put:
     """Return the put of a session's entry."""
-    key = index.session_key(record.tenant, record.id)
-    return Put("session", key, expect, stream, _entry_state(record), None, index.encode(record))
+    key, data = index.session_key(record.tenant, record.id), index.encode(record)
+    place = (SESSIONS, record.updated_at)
+    return Put("session", key, expect, stream, _entry_state(record), None, data, *place)
 
 
 def _entry_state(record: SessionRecord) -> str:
@@ -158,6 +162,8 @@ def _entry_state(record: SessionRecord) -> str:
 
 def _updated(record: SessionRecord, changes: Mapping[str, Any]) -> SessionRecord:
     record = replace(record, **changes)
+    if record.is_over and record.waiting:
+        record = replace(record, waiting=())
     if record.problem == index.POISONED and record.state != "failed":  # a new run
         return replace(record, problem=None, problem_text=None)
     return record
@@ -166,7 +172,11 @@ def _updated(record: SessionRecord, changes: Mapping[str, Any]) -> SessionRecord
 def pending_put(record: PendingRecord, expect: int, stream: str) -> Put:
     """Return the put of a pending call's entry."""
     state = "open" if record.is_open else str(record.status)
-    return Put("pending", record.id, expect, stream, state, record.due, pending.encode(record))
+    listing, at = open_listing(record.kind), record.time.created
+    if not record.is_open:
+        listing, at = SETTLED, record.time.completed or at
+    data = pending.encode(record)
+    return Put("pending", record.id, expect, stream, state, record.due, data, listing, at)
 
 
 def session_not_found(session_id: str) -> NotFound:

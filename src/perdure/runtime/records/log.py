@@ -1,11 +1,16 @@
 """The log of a session: records decoded to events, and folded to a State incrementally."""
 
 import asyncio
+from array import array
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from msgspec import Struct
+
+from perdure.core.conversation.compaction import TokenBound
 from perdure.core.conversation.messages import Conversation, Message
 from perdure.core.conversation.repair import IncrementalCanonical, IncrementalRepair
 from perdure.core.json_depth import ENVELOPE, MAX_DEPTH, is_deeper, too_deep
@@ -17,6 +22,11 @@ from perdure.runtime.records.entries import SessionEntry, erased_as_not_found
 from perdure.store.base import Record, Slice, Store
 
 PAGE: Final = 500  # records: about 10 ms to decode
+_MAX_DEPTH: Final = MAX_DEPTH + ENVELOPE
+_FLAT_BYTES: Final = 2 * _MAX_DEPTH  # shorter data cannot be nested more deeply
+_NO_EVENTS: Final = State()
+# Without the generated `__new__`, which is a Python function.
+_stamp: Any = partial(tuple.__new__, StampedEvent)
 LONG_READS: Final = 2  # logs of more than a page that are read at the same time
 
 
@@ -30,14 +40,16 @@ class Log:
         self.stream = stream
         self._least = max(least, 1)  # a session has an event from its beginning
         self.events: list[StampedEvent] = []
-        self.state = State()
+        self.state = _NO_EVENTS
         self.slice = Slice((), 0)
         self.size = 0  # bytes of the records
         self._store = store
         self._conversation = Conversation()
         self._history = IncrementalRepair()
         self.canonical = IncrementalCanonical()
+        self.token_bound = TokenBound()
         self._message_events = 0  # how many events the conversation has
+        self._hashes = array("q")  # of the records, to notice that the stored ones have changed
 
     async def catch_up(self) -> list[StampedEvent]:
         """Read the new records, and the holder and due time of the stream.
@@ -55,7 +67,7 @@ class Log:
         self.slice = await self._store.read(self.stream, after=self.state.head, limit=PAGE)
         check_end(self.slice, self.stream, max(self.state.head, self._least))
         new = [decode_record(record) for record in self.slice.records]
-        self.size += sum(len(record.data) for record in self.slice.records)
+        self._count(self.slice.records)
         self.events += new
         self.state = fold(new, self.state)
         return new
@@ -84,18 +96,31 @@ class Log:
 
     def extension(self, facts: Iterable[Event], at: int) -> "LogExtension":
         """Return what the log would be if these facts were appended at its head."""
-        new = [StampedEvent(seq, at, fact) for seq, fact in enumerate(facts, self.state.head + 1)]
+        new = [_stamp((seq, at, fact)) for seq, fact in enumerate(facts, self.state.head + 1)]
         return LogExtension(new, fold(new, self.state))
 
-    def apply(self, extension: "LogExtension", records: Iterable[Record]) -> None:
+    def apply(self, extension: "LogExtension", records: Sequence[Record]) -> None:
         """Add an extension that was committed as these records."""
         self.events += extension.new
         self.state = extension.state
-        self.size += sum([len(record.data) for record in records])
+        self._count(records)
+
+    def has_records(self, records: Sequence[Record], after: int) -> bool:
+        """Return whether these records, which follow a seq, are the ones read or written here."""
+        hashes = array("q", [hash((record.type, record.data)) for record in records])
+        return self._hashes[after : after + len(records)] == hashes
+
+    def _count(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self.size += len(record.data)
+            self._hashes.append(hash((record.type, record.data)))
 
     def append(self, facts: Iterable[Event], records: Sequence[Record]) -> None:
         """Add facts that were committed at the head as these records."""
-        self.apply(self.extension(facts, records[0].at if records else 0), records)
+        stamps = [record.at for record in records]
+        seqs = range(self.state.head + 1, self.state.head + len(stamps) + 1)
+        new = [_stamp(values) for values in zip(seqs, stamps, facts, strict=True)]
+        self.apply(LogExtension(new, fold(new, self.state)), records)
 
 
 async def read_log(store: Store, entry: SessionEntry) -> Log:
@@ -130,7 +155,7 @@ def _long_reads() -> asyncio.Semaphore:
     return _gates.setdefault(loop, asyncio.Semaphore(LONG_READS))
 
 
-class LogExtension(NamedTuple):
+class LogExtension(Struct, frozen=True, gc=False):
     """Events to append to a log, and the State that it then folds to."""
 
     new: list[StampedEvent]
@@ -167,10 +192,14 @@ def unreadable_record(record: Record, error: Exception) -> Corrupt:
 
 def as_record(event: Event, at: int) -> Record:
     """Return the record of an event. Raises Refused TOO_DEEP."""
+    kind = codec.NAMES.get(type(event), "")
     try:
-        kind, data = codec.encode(event)
+        if kind in codec.VERSIONS or not kind:
+            kind, data = codec.encode(event)
+        else:
+            data = codec.encode_json(event)
     except RecursionError as error:
         raise too_deep(f"an event of type {codec.NAMES[type(event)]!r}") from error
-    if is_deeper(data, MAX_DEPTH + ENVELOPE):
+    if len(data) > _FLAT_BYTES and is_deeper(data, _MAX_DEPTH):
         raise too_deep(f"an event of type {kind!r}")
     return Record(kind, data, at)

@@ -2,10 +2,10 @@
 
 import asyncio
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
-from weakref import WeakValueDictionary
 
 from perdure.core.log import events
 from perdure.core.session import naming as index
@@ -16,7 +16,8 @@ from perdure.runtime.records.log import as_record, check_end, decode_record
 from perdure.store.base import Gone, NoStream, Put, Record, Slice, Store, StoreRefusal, Write
 
 TRUST_S: Final = 10.0  # how long a log that was read completely is not read again
-FRESH_S: Final = 0.02  # how long nothing is read again: about as long as the commit itself takes
+FRESH_S: Final = 0.02  # how long nothing is read again: about as long as a commit takes
+MOST_FRESH_S: Final = 0.25  # the same after a commit that took as long, as under load
 MAX_STREAMS: Final = 1_000
 _PAGE: Final = 1_000  # records per read
 
@@ -44,8 +45,8 @@ class LogVerifier:
         self._store = store
         self._commit = commit
         self._cache = cache
-        self._verified: dict[str, _VerifiedLog] = {}  # by stream, oldest first
-        self._reading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._verified: OrderedDict[str, _VerifiedLog] = OrderedDict()  # by stream, oldest first
+        self._reading: dict[str, asyncio.Future[None]] = {}  # logs that are read, by stream
 
     async def verify(self, stream: str) -> None:
         """Mark the session as failed and raise Corrupt if its log cannot be read."""
@@ -55,22 +56,35 @@ class LogVerifier:
         except Corrupt as error:
             raise await self.fail_session(stream, error) from error
 
-    def extend(self, stream: str, added: int, head: int) -> None:
-        """Count records that this process has committed as read, if they follow what was read."""
+    def extend(self, stream: str, added: int, head: int, took_s: float = 0.0) -> None:
+        """Count records that this process has committed as read, if they follow what was read.
+
+        Such a commit has shown that nothing else was written, as a read at its moment would have.
+        So nothing is read for as long as it took: what comes in between could as well come while
+        the next command waits for its commit.
+        """
         verified = self._verified.get(stream)
         if verified is not None and verified.head + added == head:
-            self._verified[stream] = verified._replace(head=head)
+            fresh_s = min(max(took_s, FRESH_S), MOST_FRESH_S)
+            fresh_until = max(verified.fresh_until, time.monotonic() + fresh_s)
+            self._verified[stream] = _VerifiedLog(head, verified.until, fresh_until)
 
     async def _read(self, stream: str) -> None:
-        if await self._read_tail(stream):
-            return
         # Many results of one turn arrive at once: the first of them reads the log for all.
-        lock = self._reading.setdefault(stream, asyncio.Lock())
-        async with lock:
-            if not await self._read_tail(stream):
+        while not await self._read_tail(stream):
+            reading = self._reading.get(stream)
+            if reading is not None:
+                await asyncio.wait((reading,))
+                continue
+            reading = self._reading[stream] = asyncio.get_running_loop().create_future()
+            try:
                 now = time.monotonic()
                 head = await self._read_from(stream, 0, least=await self._least(stream))
                 self._keep(stream, _VerifiedLog(head or 0, now + TRUST_S, now + FRESH_S))
+            finally:
+                del self._reading[stream]
+                reading.set_result(None)
+            return
 
     async def _read_tail(self, stream: str) -> bool:
         """Read only what is newer; False if the log was not read completely a short time ago."""
@@ -91,7 +105,7 @@ class LogVerifier:
         previous = self._verified.pop(stream, None)
         self._verified[stream] = verified if previous is None else max(previous, verified)
         while len(self._verified) > MAX_STREAMS:
-            del self._verified[next(iter(self._verified))]
+            self._verified.popitem(last=False)
 
     async def _least(self, stream: str) -> int:
         """Return how many events the log must have, by the entry of its session."""
@@ -115,10 +129,13 @@ class LogVerifier:
                 check_end(page, stream, least)
             elif page.head < after:
                 return None
-            for record in page.records:
-                if least is None and _is_damage_report(record):
-                    return None
-                decode_record(record)
+            if least is None and any(map(_is_damage_report, page.records)):
+                return None
+            cached = self._cache.get(stream)
+            # What this process has written or decoded, it can decode.
+            if cached is None or not cached.log.has_records(page.records, after):
+                for record in page.records:
+                    decode_record(record)
             if len(page.records) < _PAGE:
                 return page.head
             after = page.records[-1].seq

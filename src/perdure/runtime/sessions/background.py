@@ -1,20 +1,31 @@
 """Background tasks: the verbs that HTTP, the command line and Python share, and their handle."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
 
+import anyio
+
 from perdure.core.log import events
 from perdure.core.session.budgets import run_bounds
-from perdure.core.session.child_tasks import ChildTask, task_not_found
-from perdure.core.session.children import BACKGROUND_AUTHOR
-from perdure.errors import NotFound
+from perdure.core.session.child_tasks import (
+    STILL_RUNNING,
+    UNKNOWN,
+    ChildTask,
+    mail_answer,
+    task_answer,
+    task_not_found,
+)
+from perdure.core.session.children import ACTIVE, BACKGROUND_AUTHOR, mail_id
+from perdure.core.session.follow_ups import NO_RULES, FollowUpRules
+from perdure.errors import NotFound, Refused
 from perdure.runtime.agents.agents import Agents
 from perdure.runtime.engine.children import (
     check_depth,
     child_tools,
     max_tree_depth,
+    read_answer,
 )
 from perdure.runtime.inbox.children import ChildEntry, Launch
 from perdure.runtime.inbox.sessions import NewMessage
@@ -23,9 +34,18 @@ from perdure.runtime.records.entries import SessionEntry, SessionRef
 from perdure.runtime.records.log import read_log
 from perdure.runtime.resources import Resources
 from perdure.runtime.sessions.runs import Runs
+from perdure.runtime.tasks.values import iso
 from perdure.store.base import HeadMoved
 
 RESERVE_MARGIN_MS: Final = 5_000  # a waiting caller has this long to take an outcome
+
+
+Gone = Callable[[], Awaitable[None]]  # returns when a caller does not wait any more
+
+
+async def never() -> None:
+    """Wait for ever: a caller that waits until its time is over."""
+    await asyncio.Event().wait()
 
 
 class BackgroundTasks:
@@ -47,9 +67,12 @@ class BackgroundTasks:
     async def _find(self, tenant: str | None, task_id: str) -> ChildEntry:
         if tenant is not None:
             return await self._inbox.find(tenant, task_id)
-        async for item in self._inbox.tasks():
-            if item.task.id == task_id and not item.task.is_cleared:
-                return item
+        for name in sorted({"", *await self._inbox.tenants()}):
+            try:
+                return await self._inbox.find(name, task_id)
+            except NotFound as error:
+                if error.details["reason"] != UNKNOWN:
+                    raise
         raise task_not_found(task_id)
 
     async def tasks(
@@ -58,18 +81,26 @@ class BackgroundTasks:
         """Yield the tasks that were not cleared."""
         if parent is not None:
             entry = await self._sessions.session_entry(SessionRef(tenant or "", parent))
-            entries = self._inbox.tasks_of(entry.stream)
+            lists = [self._inbox.tasks_of(entry.stream)]
         else:
-            entries = self._inbox.tasks(status)
-        async for item in entries:
-            task = item.task
-            is_match = tenant in (None, task.tenant) and status in (None, task.status)
-            if is_match and not task.is_cleared:
-                yield task
+            # One that a queued message starts again is found among the resumed ones.
+            is_ended = status is not None and status not in ACTIVE
+            states = [status, "resumed"] if is_ended else [status]
+            lists = [self._inbox.tasks(state) for state in states]
+        for entries in lists:
+            async for item in entries:
+                task = item.task
+                is_match = tenant in (None, task.tenant) and status in (None, task.status)
+                if is_match and not task.is_cleared:
+                    yield task
 
     async def session(self, task: ChildTask) -> SessionEntry:
         """Return the entry of a task's session. Raises NotFound."""
         return await self._sessions.session_entry(SessionRef(task.tenant, task.session_id))
+
+    async def answer(self, task: ChildTask) -> dict[str, Any]:
+        """Return the answer about the last run of a task: its output, or why it has none."""
+        return await read_answer(self.resources, task)
 
     # --- launching and resuming ---------------------------------------------------------------
 
@@ -83,8 +114,12 @@ class BackgroundTasks:
         description: str | None = None,
         key: str | None = None,
         by: str | None = None,
-    ) -> ChildTask:
-        """Launch a background agent. Raises NotFound, Refused TOO_DEEP, Conflict KEY_REUSED."""
+    ) -> tuple[ChildTask, bool]:
+        """Launch a background agent; return its task, and whether it is new.
+
+        Raises NotFound, Refused TOO_DEEP, Conflict KEY_REUSED.
+        """
+        _check_content("Prompt", content)
         if description is not None:
             check_text("description", description)
         ready = self._agents.get(agent)
@@ -92,13 +127,8 @@ class BackgroundTasks:
         bounds: tuple[events.Bound, ...] = ()
         if parent is not None:
             above = await self._sessions.session_entry(SessionRef(tenant, parent))
-            state = (await read_log(self.resources.store, above)).state
             depth = len(above.record.ancestry) + 1
-            owner = self._agents.find(above.record.agent)
-            if owner is not None:
-                max_depth = max_tree_depth(owner, state.launch)
-            limits = {} if owner is None else owner.budget
-            bounds = run_bounds(state.run, above.stream, limits)
+            max_depth, bounds = await self._limits(above, max_depth)
             check_depth(depth, max_depth)
         request = Launch(
             agent=ready.name,
@@ -111,53 +141,122 @@ class BackgroundTasks:
             bounds=bounds,
             by=by,
         )
-        return (await self._inbox.launch(tenant, above, request))[0]
+        return await self._inbox.launch(tenant, above, request)
+
+    async def _limits(
+        self, parent: SessionEntry, max_depth: int
+    ) -> tuple[int, tuple[events.Bound, ...]]:
+        """Return how deep the tree of a parent may become, and the budgets of its run.
+
+        The log is read only if it has them: of a child, or of a run with a budget.
+        """
+        owner = self._agents.find(parent.record.agent)
+        limits = {} if owner is None else owner.budget
+        if owner is not None and not limits and parent.record.background is None:
+            return owner.agent.max_depth, ()
+        state = (await read_log(self.resources.store, parent)).state
+        if owner is not None:
+            max_depth = max_tree_depth(owner, state.launch)
+        return max_depth, run_bounds(state.run, parent.stream, limits)
 
     async def resume(
         self,
         task: ChildTask,
         content: events.Content,
         *,
+        key: str | None = None,
         wait_ms: int | None = None,
         by: str | None = None,
         via: str = "python",
     ) -> ChildTask:
         """Send a follow-up to a completed task; `wait_ms` reserves the answer for the caller.
 
-        Raises Conflict, NotFound.
+        The agent of its parent, or its own without a parent, may allow more. Raises Conflict,
+        NotFound.
         """
+        _check_content("message", content)
         until = None if wait_ms is None else self.resources.store.now() + wait_ms
         message = NewMessage(
             content,
+            key,
             by=by,
             via=via,
             reserved_until=None if until is None else until + RESERVE_MARGIN_MS,
         )
-        return await self._inbox.resume(await self._find(task.tenant, task.id), message)
+        child = await self._find(task.tenant, task.id)
+        return await self._inbox.resume(child, message, await self._rules(child.task))
 
-    async def wait(self, task: ChildTask, wait_ms: int, *, drive: bool = True) -> ChildTask:
-        """Wait until this run of a task ends, or for a time; return the task as it is then."""
+    async def _rules(self, task: ChildTask) -> FollowUpRules:
+        """Return what is allowed beyond follow-ups to completed tasks, as far as known here."""
+        name: str | None = task.agent
+        if task.parent is not None:
+            parent = await self._sessions.find(SessionRef(task.tenant, task.parent))
+            name = None if parent is None else parent.record.agent
+        owner = None if name is None else self._agents.find(name)
+        return NO_RULES if owner is None else owner.follow_up_rules
+
+    async def wait(
+        self, task: ChildTask, wait_ms: int, *, drive: bool = True, gone: Gone = never
+    ) -> ChildTask:
+        """Wait until the run that answers the last message ends, or for a time; return the task.
+
+        `gone` returns when the caller does not wait any more.
+        """
         entry = await self.session(task)
 
         async def has_ended() -> bool:
             return _has_ended(task, await self.get(task.tenant, task.id))
 
+        async def wait() -> None:
+            await self._runs.wait_for(entry, has_ended, drive=drive)
+
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_ms / 1_000):
-                await self._runs.wait_for(entry, has_ended, drive=drive)
+                await _until_gone(wait, gone)
         return await self.get(task.tenant, task.id)
 
     async def wait_and_take(
-        self, task: ChildTask, wait_ms: int, by: str | None = None, *, drive: bool = True
-    ) -> ChildTask:
-        """Wait for the outcome that was reserved for this caller, and take it.
+        self,
+        task: ChildTask,
+        wait_ms: int,
+        by: str | None = None,
+        *,
+        drive: bool = True,
+        gone: Gone = never,
+    ) -> dict[str, Any]:
+        """Wait for the outcome that was reserved for this caller, take it, and return the answer.
 
-        If it comes too late, the parent is notified.
+        If it comes too late, or the caller is gone by then, the parent is notified. It is the
+        answer to the caller's own message, even if another caller has resumed the task since.
         """
-        after = await self.wait(task, wait_ms, drive=drive)
-        if _has_ended(task, after):
-            await self._inbox.take(task.tenant, task.mail_id, by)
-        return after
+        is_gone = False
+
+        async def note_gone() -> None:
+            nonlocal is_gone
+            await gone()
+            is_gone = True
+
+        after = await self.wait(task, wait_ms, drive=drive, gone=note_gone)
+        if not _has_ended(task, after) or is_gone:
+            return await self.outcome(after)
+        mail = await self._inbox.mail(task.tenant, mail_id(task.id, task.answer_number))
+        answer = await self.outcome(after) if mail is None else mail_answer(mail[1])
+        await self.take(task, by)
+        return answer
+
+    async def take(self, task: ChildTask, by: str | None = None) -> None:
+        """Take the outcome of the run that answers the last message, which the caller has read."""
+        await self._inbox.take(task.tenant, mail_id(task.id, task.answer_number), by)
+
+    async def outcome(self, task: ChildTask) -> dict[str, Any]:
+        """Return the answer about a task: its output or error, or that it is still running.
+
+        While a queued message waits, the last output is not the answer to it.
+        """
+        if task.may_move:
+            return task_answer(task, message=STILL_RUNNING)
+        mail = await self._inbox.mail(task.tenant, task.mail_id)
+        return await self.answer(task) if mail is None else mail_answer(mail[1])
 
     # --- ending -------------------------------------------------------------------------------
 
@@ -182,9 +281,13 @@ class BackgroundTasks:
         """Erase a session with everything that it launched; return the last state of its run.
 
         Children go first, each session at the head at which its children were listed: a child
-        that is launched meanwhile is not left behind. Raises NotFound.
+        that is launched meanwhile is not left behind. The task of its commands goes before the
+        session, so that a deletion that was interrupted can be repeated. Raises NotFound, and
+        Refused TASK_ELSEWHERE if the files of that task are on another machine.
         """
         entry = await self._sessions.session_entry(ref)
+        shell = self.resources.shell
+        await shell.check_deletable(ref.tenant, ref.session_id)
         state = await self._sessions.end_for_deletion(ref, by, via)
         while True:
             head = (await self.resources.store.read(entry.stream, limit=0)).head
@@ -197,33 +300,71 @@ class BackgroundTasks:
                         has_children = True
             if has_children:
                 continue  # their ends were written to this session
+            await shell.delete_task(ref.tenant, ref.session_id)
             try:
                 await self._sessions.erase(ref, head)
             except HeadMoved:
                 continue
+            # A call that had begun in another process may have made it again before the erasure.
+            await shell.delete_task(ref.tenant, ref.session_id)
             return state
 
 
+def _check_content(name: str, content: events.Content) -> None:
+    """Raise Refused if a prompt or a follow-up is blank."""
+    if not content or (isinstance(content, str) and not content.strip()):
+        raise parameter_missing(name)
+
+
+def parameter_missing(name: str) -> Refused:
+    """Return the error for a parameter of a background tool that is missing or blank."""
+    return Refused(
+        f"{name} parameter is required", code="ARGS_INVALID", hint=f"pass a {name} with text"
+    )
+
+
+async def _until_gone(wait: Callable[[], Awaitable[None]], gone: Gone) -> None:
+    """Await something, unless the caller is gone before. Raises its error."""
+    errors: list[Exception] = []
+
+    async def watch(scope: anyio.CancelScope) -> None:
+        await gone()
+        scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(watch, group.cancel_scope)
+        try:
+            await wait()
+        except Exception as error:  # noqa: BLE001 - raised below, outside of the task group
+            errors.append(error)
+        group.cancel_scope.cancel()
+    if errors:
+        raise errors[0]
+
+
 def _has_ended(task: ChildTask, current: ChildTask) -> bool:
-    """Return whether the run that a task had has ended; another one may have started since."""
-    return not current.is_active or current.number > task.number
+    """Return whether the run that a task waited for has ended; another may have started since."""
+    number = task.answer_number
+    if current.number < number and current.is_queued:
+        return False
+    return not current.is_active or current.number > number
 
 
-def task_json(task: ChildTask, **more: Any) -> Mapping[str, Any]:
-    """Return a background task as HTTP, the command line and `perdure.background` show it."""
+def task_json(task: ChildTask) -> dict[str, Any]:
+    """Return a background agent as a row of the list of tasks."""
     return {
-        "kind": "background",
         "id": task.id,
-        "task_id": task.id,
-        "sessionID": task.session_id,
+        "kind": "background",
+        "name": task.description,
+        "status": task.status,
+        "createdAt": iso(task.created_at),
+        "updatedAt": iso(task.updated_at),
         "tenant": task.tenant,
         "agent": task.agent,
+        "agents": [task.agent],
         "description": task.description,
-        "status": task.status,
-        "resumeCount": task.resume_count,
+        "sessionID": task.session_id,
         "parent": task.parent,
         "ancestry": list(task.ancestry),
-        "createdAt": task.created_at,
-        "updatedAt": task.updated_at,
-        **more,
+        "resumeCount": task.resume_count,
     }

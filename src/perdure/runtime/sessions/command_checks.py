@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Final, get_args
 
 import msgspec
 
@@ -17,10 +17,12 @@ from perdure.runtime.tools.invoke import is_valid_result
 from perdure.runtime.tools.tool import Tool
 from perdure.runtime.views import HINTS
 
+_FIELDS: Final = {command_type: fields(command_type) for command_type in get_args(Command)}
+
 
 def checked_command(command: Command) -> Command:
     """Return the command with its output as JSON. Raises Refused for a value of a wrong type."""
-    for field in fields(command):
+    for field in _FIELDS[type(command)]:
         name, value = field.name, getattr(command, field.name)
         if value is None and field.default is None:
             continue

@@ -53,6 +53,16 @@ class EventFeed:
             events += [public_event(names, record) for record in records]
         return events, page.head
 
+    async def events_before(
+        self, entry: SessionEntry, before: int, limit: int
+    ) -> tuple[list[Event], int]:
+        """Return the last events of a session before a seq, oldest first, and its head."""
+        head = (await self.read(entry.stream, limit=0)).head
+        last = min(before - 1, head)
+        after = max(last - limit, 0)
+        events, _ = await self.events(entry, after, max(last - after, 0))
+        return events, head
+
     async def tail(self, cursor: str, limit: int = 500) -> Feed:
         """Return the records of all streams after a cursor."""
         return await self._resources.store.tail(cursor, limit)

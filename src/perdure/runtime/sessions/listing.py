@@ -1,19 +1,24 @@
-"""Pages of sessions that match a filter; logs are read only where an entry may match."""
+"""Pages of sessions that match a filter: by id with their logs, or by their entries alone."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
+from perdure.core.literals import RunState
+from perdure.core.pending.record import PendingRecord
 from perdure.core.session.naming import SessionRecord, session_key
+from perdure.core.session.usage import display_usage
 from perdure.errors import NotFound
-from perdure.runtime.records.entries import SessionEntry
+from perdure.runtime.records.entries import POISONED_STATE, STUCK, SessionEntry
 from perdure.runtime.sessions.service import Service
-from perdure.runtime.views import Result
-from perdure.store.shared.paging import page_cursor
+from perdure.runtime.views import Result, stored_problem
+from perdure.store.shared.paging import listing_cursor, page_cursor
 
 _PAGE: Final = 500
+_SMALLEST: Final = 20  # entries per read, however few sessions a page has left
 _END_STATES: Final = ("completed", "failed", "cancelled")
 
 
@@ -86,3 +91,128 @@ async def _result(
     except NotFound:
         return None  # deleted meanwhile
     return result if session_filter.state in (None, result.state) else None
+
+
+# --- by their entries -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSummary:
+    """A session as its entry has it, with the calls that it waits for; no log was read.
+
+    Turns and usage are those of the moment at which it was last parked.
+    """
+
+    record: SessionRecord
+    waiting: tuple[PendingRecord, ...] = ()
+
+    @property
+    def state(self) -> RunState:
+        """The state of its run; its driver has not seen yet that the last call was settled."""
+        record = self.record
+        if record.state == "waiting" and record.waiting and not self.waiting:
+            return "running"
+        return record.state
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the session as lists show it."""
+        record, problem = self.record, stored_problem(self.record.problem, self.record.problem_text)
+        return {
+            "sessionID": record.id,
+            "tenant": record.tenant,
+            "agent": record.agent,
+            "queue": record.queue,
+            "taskID": record.task_id,
+            "state": self.state,
+            "problem": None if problem is None else problem.to_json(),
+            "title": record.title,
+            "metadata": record.metadata,
+            "parent": record.parent,
+            "turns": record.turns,
+            "usage": display_usage(record.usage),
+            "waitingFor": [_call_json(call) for call in self.waiting],
+            "seq": record.head,
+            "createdAt": record.created_at,
+            "updatedAt": record.updated_at,
+        }
+
+
+def _call_json(call: PendingRecord) -> dict[str, Any]:
+    return {
+        "pendingID": call.id,
+        "kind": call.kind,
+        "tool": call.tool,
+        "prompt": call.prompt,
+        "externalRef": call.external_ref,
+        "since": call.time.created,
+        "timeout": call.timeout,
+    }
+
+
+async def recent_sessions(
+    service: Service,
+    session_filter: SessionFilter,
+    after: str | None,
+    limit: int,
+    most: int | None = None,
+) -> tuple[list[SessionSummary], str | None]:
+    """Return up to `limit` sessions, the last changed first, and the cursor if more follow.
+
+    Where about `most` entries were read, the page ends early: it then has fewer sessions and a
+    cursor. Raises ValueError for a bad cursor.
+    """
+    summaries: list[SessionSummary] = []
+    size, count = max(limit, _SMALLEST), 0
+    while True:
+        page = await service.recent_page(after, size)
+        entries = [SessionEntry.decode_listed(entry) for entry in page.entries]
+        matching = [entry for entry in entries if session_filter.may_match(entry.record)]
+        for entry, summary in zip(matching, await _summaries(service, matching), strict=True):
+            if session_filter.state not in (None, summary.state):
+                continue
+            if len(summaries) == limit:
+                return summaries, after
+            summaries.append(summary)
+            after = listing_cursor(entry.index_entry, "newest")
+        if page.next is None:
+            return summaries, None
+        count += len(page.entries)
+        if len(summaries) == limit:
+            size = _SMALLEST  # only to see whether another one matches
+        else:
+            after, size = page.next, min(2 * size, _PAGE)
+            if most is not None and count >= most:
+                return summaries, after
+
+
+async def _summaries(service: Service, entries: Sequence[SessionEntry]) -> list[SessionSummary]:
+    names = [name for entry in entries for name in entry.record.waiting]
+    calls = dict(
+        zip(names, await asyncio.gather(*map(service.calls.find_open, names)), strict=True)
+    )
+    return [
+        SessionSummary(
+            entry.record,
+            tuple(call for name in entry.record.waiting if (call := calls[name]) is not None),
+        )
+        for entry in entries
+    ]
+
+
+async def count_sessions(service: Service, session_filter: SessionFilter) -> int | None:
+    """Return the number of sessions that match, by the index; None if only their entries tell."""
+    is_by_state = session_filter == SessionFilter(state=session_filter.state)
+    if not is_by_state:
+        return None
+    states = await service.count_by_state()
+    if session_filter.state is None:
+        return sum(states.values())
+    names = _INDEX_STATES.get(cast("RunState", session_filter.state), (session_filter.state,))
+    return sum(states.get(name, 0) for name in names)
+
+
+# The states of entries that have more than their own name.
+_INDEX_STATES: Final[dict[RunState, tuple[str, ...]]] = {
+    "failed": ("failed", POISONED_STATE),
+    "waiting": ("waiting", STUCK),
+}

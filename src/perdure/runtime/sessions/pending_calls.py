@@ -21,6 +21,7 @@ from perdure.runtime.records.entries import (
     SessionRef,
     all_entries,
     all_readable,
+    decode_readable,
     open_calls,
     pending_put,
     session_not_found,
@@ -35,8 +36,8 @@ from perdure.runtime.sessions.command_checks import (
 from perdure.runtime.sessions.pending_pages import (
     OPEN_STATUSES,
     STATES,
-    PagePosition,
     PendingFilter,
+    PendingSort,
     count_pending,
     pending_page,
 )
@@ -76,10 +77,18 @@ class PendingCalls:
                 yield record
 
     async def page(
-        self, pending_filter: PendingFilter, position: PagePosition, limit: int
-    ) -> tuple[Records, PagePosition | None]:
-        """Return up to `limit` calls that match, and the position after them if more follow."""
-        return await pending_page(self._resources.store, pending_filter, position, limit)
+        self,
+        pending_filter: PendingFilter,
+        after: str | None,
+        limit: int,
+        sort: PendingSort = "age",
+        most: int | None = None,
+    ) -> tuple[Records, str | None]:
+        """Return up to `limit` calls that match, and the cursor after them if more follow.
+
+        It ends early where about `most` entries were read. Raises ValueError for a bad cursor.
+        """
+        return await pending_page(self._resources.store, pending_filter, after, limit, sort, most)
 
     async def count(self, pending_filter: PendingFilter) -> int:
         """Return the number of all calls that match."""
@@ -101,13 +110,27 @@ class PendingCalls:
         entry = await self._resources.store.get("pending", pending_id)
         return None if entry is None or entry.stream != stream else _decode(entry)
 
+    async def find_open(self, pending_id: str) -> PendingRecord | None:
+        """Return a call if it is open and can be read."""
+        entry = await self._resources.store.get("pending", pending_id)
+        records = decode_readable(() if entry is None else (entry,), _decode)
+        return next((with_problem(self._agents, r) for r in records if r.is_open), None)
+
     def view(self, record: PendingRecord) -> PendingCall:
         """Return a record as users hold it."""
         return self._resources.pending_call(with_problem(self._agents, record))
 
     def to_json(self, record: PendingRecord) -> dict[str, Any]:
-        """Return a record as JSON, with its callback URL."""
-        return pending_json(with_problem(self._agents, record), self.view(record).callback_url)
+        """Return a record as JSON, with its callback URL.
+
+        `schema` is that of the answer to a question, or of the arguments of a tool known here.
+        """
+        shown = pending_json(with_problem(self._agents, record), self.view(record).callback_url)
+        agent = self._agents.find(record.agent)
+        tool = None if agent is None else agent.tools.get(record.tool)
+        if tool is not None and record.kind in ("approval", "tool"):
+            shown.setdefault("schema", tool.parameters)
+        return shown
 
     # --- writing ------------------------------------------------------------------------------
 

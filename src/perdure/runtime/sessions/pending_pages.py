@@ -1,41 +1,33 @@
-"""Pages of pending calls that match a filter, and their number.
+"""Pages of pending calls that match a filter, in an order that an index keeps, and their number."""
 
-Ids of calls are random, so an index has them in no useful order, and sorting all of them for each
-page would cost more the more there are. A list is therefore cut into blocks by id, and each block
-is sorted by age. Up to `BLOCK` calls are one block, hence oldest first; a page of a longer list
-costs as much as one of a short list.
-"""
-
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, Literal
 
 from perdure.core.pending import record as pending
 from perdure.core.pending.record import PendingRecord
 from perdure.runtime.records.entries import decode_readable
-from perdure.store.base import Entry, Store
-from perdure.store.shared.paging import page_cursor
+from perdure.runtime.records.listings import (
+    ALL_KINDS,
+    KINDS,
+    SETTLED,
+    Audience,
+    all_listed,
+    count_listed,
+    listed_page,
+    open_listing,
+)
+from perdure.store.base import Entry, Order, Store
+from perdure.store.shared.paging import listing_cursor, listing_place
 
-BLOCK: Final = 1_000  # entries
+PendingSort = Literal["age", "expires", "newest"]
+
 # The state of the index entries that have a status; None is every state.
 STATES: Final = {None: "open", "all": None, "waiting": "open", "processing": "open"}
 OPEN_STATUSES: Final = ("waiting", "processing")
-
-
-class Age(NamedTuple):
-    """Place of a call in its block: by creation, then by the order of its turn."""
-
-    created: int = -1
-    part_id: str = ""
-    id: str = ""
-
-
-class PagePosition(NamedTuple):
-    """End of a page: the block it is in, after one id up to another, and its last call."""
-
-    after: str | None = None
-    up_to: str | None = None  # None: of a block that no page has begun
-    age: Age = Age()
+ORDERS: Final[dict[PendingSort, Order]] = {"age": "oldest", "expires": "due", "newest": "newest"}
+_SMALLEST: Final = 20  # entries per read, however few calls a page has left
+_LARGEST: Final = 500  # entries per read, if few of them match
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,87 +40,120 @@ class PendingFilter:
     tool: str | None = None
     session_id: str | None = None
     may_read: Callable[[PendingRecord], bool] | None = None
+    audience: Audience | None = None
+    agent: str | None = None
+    search: str | None = None
 
     @property
-    def state(self) -> str | None:
-        """The state of the index entries that may match."""
-        return STATES.get(self.status, self.status)
+    def listings(self) -> tuple[str, ...]:
+        """The listings of the index entries that may match."""
+        kinds: Sequence[str] = ALL_KINDS if self.audience is None else KINDS[self.audience]
+        kinds = [kind for kind in kinds if self.kind in (None, kind)]
+        if self.status is None or self.status in OPEN_STATUSES:
+            return tuple(map(open_listing, kinds))
+        return (*map(open_listing, kinds), SETTLED) if self.status == "all" else (SETTLED,)
 
     @property
-    def is_by_state(self) -> bool:
-        """True if every entry in that state matches, so that the index knows their number."""
-        others = (self.tenant, self.kind, self.tool, self.session_id, self.may_read)
-        return self.status not in OPEN_STATUSES and all(value is None for value in others)
+    def is_by_listing(self) -> bool:
+        """True if every entry of the listings matches, so that the index knows their number."""
+        others = (self.tenant, self.tool, self.session_id, self.may_read, self.agent, self.search)
+        is_whole = self.status is None or (
+            self.status in ("all", "settled") and self.kind is None and self.audience is None
+        )
+        return is_whole and all(value is None for value in others)
 
     def is_match(self, record: PendingRecord) -> bool:
         """Return whether a record matches."""
         return (
-            self.tenant in (None, record.tenant)
+            self._has_status(record)
+            and self.tenant in (None, record.tenant)
             and self.kind in (None, record.kind)
+            and (self.audience is None or record.kind in KINDS[self.audience])
             and self.tool in (None, record.tool)
+            and self.agent in (None, record.agent)
             and self.session_id in (None, record.session_id)
-            and (self.status not in OPEN_STATUSES or record.status == self.status)
+            and (self.search is None or _has_text(record, self.search.lower()))
             and (self.may_read is None or self.may_read(record))
         )
 
+    def _has_status(self, record: PendingRecord) -> bool:
+        """Compare the status; the listing of a program without listings has every status."""
+        match self.status:
+            case None:
+                return record.is_open
+            case "all":
+                return True
+            case "settled":
+                return not record.is_open
+            case status:
+                return record.status == status
+
 
 async def pending_page(
-    store: Store, pending_filter: PendingFilter, position: PagePosition, limit: int
-) -> tuple[list[PendingRecord], PagePosition | None]:
-    """Return up to `limit` calls after a position, and the position after them if more follow."""
-    records: list[PendingRecord] = []
-    while True:
-        entries, has_more = await _block(store, pending_filter.state, position)
-        matching = filter(pending_filter.is_match, decode_readable(entries, _decode))
-        later = sorted((record for record in matching if _age(record) > position.age), key=_age)
-        added = later[: limit - len(records)]
-        records += added
-        end = position.up_to or (entries[-1].key if entries else None)
-        if len(added) < len(later):
-            return records, PagePosition(position.after, end, _age(records[-1]))
-        if not has_more:
-            return records, None
-        position = PagePosition(end)
-        if len(records) == limit:
-            return records, position
+    store: Store,
+    pending_filter: PendingFilter,
+    after: str | None,
+    limit: int,
+    sort: PendingSort = "age",
+    most: int | None = None,
+) -> tuple[list[PendingRecord], str | None]:
+    """Return up to `limit` calls after a cursor, and the cursor after them if more follow.
 
-
-async def _block(
-    store: Store, state: str | None, position: PagePosition
-) -> tuple[list[Entry], bool]:
-    """Return the entries of a block, and whether more follow it.
-
-    A block that a page has begun ends where it ended then, however many calls are new in it.
+    Where about `most` entries were read, the page ends early: it then has fewer calls and a cursor.
+    Calls of one instant are in the order of their turn. Raises ValueError for a bad cursor.
     """
-    entries: list[Entry] = []
-    after = None if position.after is None else page_cursor((0, position.after))
+    order = ORDERS[sort]
+    matches: list[tuple[Entry, PendingRecord]] = []
+    size, count = max(limit, _SMALLEST), 0
     while True:
-        page = await store.find("pending", state=state, after=after, limit=BLOCK)
-        entries += page.entries
-        after, up_to = page.next, position.up_to
-        if up_to is None or after is None or entries[-1].key >= up_to:
-            break
-    inside = entries if up_to is None else [entry for entry in entries if entry.key <= up_to]
-    return inside, after is not None or len(inside) < len(entries)
+        missing = limit - len(matches)
+        page = await listed_page(store, "pending", pending_filter.listings, order, after, size)
+        matching = [
+            (entry, record)
+            for entry, record in decode_readable(page.entries, _decode_both)
+            if pending_filter.is_match(record)
+        ]
+        matches += matching[:missing]
+        if len(matching) > missing:
+            return _in_order(matches, order), listing_cursor(matches[-1][0], order)
+        count += len(page.entries)
+        is_enough = len(matches) == limit or (most is not None and count >= most)
+        if page.next is None or is_enough:
+            return _in_order(matches, order), page.next
+        after, size = page.next, min(2 * size, _LARGEST)
+
+
+def _in_order(matches: Sequence[tuple[Entry, PendingRecord]], order: Order) -> list[PendingRecord]:
+    def place(item: tuple[Entry, PendingRecord]) -> tuple[int, int, str, str]:
+        due, at, key = listing_place(item[0], order)
+        return due, at, item[1].part_id, key
+
+    return [record for _, record in sorted(matches, key=place, reverse=order == "newest")]
 
 
 async def count_pending(store: Store, pending_filter: PendingFilter) -> int:
     """Return the number of all calls that match: by the index if it can tell, else read."""
-    if pending_filter.is_by_state:
+    if pending_filter.is_by_listing:
         census = await store.census(["pending"])
-        state = pending_filter.state
-        return sum(count for (_, name), count in census.entries.items() if state in (None, name))
-    count, position, has_more = 0, PagePosition(), True
-    while has_more:
-        entries, has_more = await _block(store, pending_filter.state, position)
-        matching = filter(pending_filter.is_match, decode_readable(entries, _decode))
-        count += sum(1 for _ in matching)
-        position = PagePosition(entries[-1].key if entries else None)
+        count = count_listed(census, "pending", pending_filter.listings)
+        if count is not None:
+            return count
+    count = 0
+    async for entry in all_listed(store, "pending", pending_filter.listings, "oldest", 1_000):
+        for record in decode_readable((entry,), _decode):
+            count += pending_filter.is_match(record)
     return count
 
 
-def _age(record: PendingRecord) -> Age:
-    return Age(record.time.created, record.part_id, record.id)
+def _has_text(record: PendingRecord, text: str) -> bool:
+    shown = record.redacted
+    names = (shown.id, shown.session_id, shown.tool, shown.agent, shown.external_ref or "")
+    parts = (*names, shown.prompt or "", str(shown.input))
+    return any(text in part.lower() for part in parts)
+
+
+def _decode_both(entry: Entry) -> tuple[Entry, PendingRecord]:
+    return entry, pending.decode(entry.data)
 
 
 def _decode(entry: Entry) -> PendingRecord:

@@ -9,6 +9,7 @@ from perdure.core.pending import record as pending
 from perdure.core.pending.commands import Expire
 from perdure.core.pending.settlement import is_overdue
 from perdure.core.session.child_tasks import ChildTask
+from perdure.core.session.children import ACTIVE
 from perdure.errors import Corrupt, NotFound, PerdureError
 from perdure.runtime.agents.agents import Agents, ReadyAgent
 from perdure.runtime.engine.driver import Driver
@@ -20,6 +21,7 @@ from perdure.runtime.records.entries import (
     SessionRef,
     erased_as_not_found,
     open_calls,
+    session_not_found,
 )
 from perdure.runtime.records.log import read_log
 from perdure.runtime.resources import Resources
@@ -143,10 +145,10 @@ class Runs:
         return False
 
     async def _is_driven(self, entry: SessionEntry) -> bool:
-        if (await self._position(entry)).holder is None:
+        if (await self.position(entry)).holder is None:
             return False
         await self.reap()
-        return (await self._position(entry)).holder is not None
+        return (await self.position(entry)).holder is not None
 
     async def reap(self) -> None:
         """Free the leases of workers whose heartbeat has stopped."""
@@ -158,13 +160,12 @@ class Runs:
         """Drive the session here if it is free, else watch its driver, until it parks.
 
         The background agents below it are driven too, until nothing in its tree can move here.
-        Returns the drive that parked it, if that ran in this process and it has no tree.
+        Returns the drive that parked it, if that ran in this process.
         """
         agent = self._agents.find(entry.record.agent)
         if agent is not None and agent.sub_agents:
             await self.prepare(entry)
-            await SessionTree(self, entry).follow()
-            return None
+            return await SessionTree(self, entry).follow()
         return await self._follow_one(entry)
 
     async def _follow_one(self, entry: SessionEntry) -> Driver | None:
@@ -243,24 +244,28 @@ class Runs:
 
     async def is_parked(self, entry: SessionEntry) -> bool:
         """Report whether nothing drives the session, or will once a model's back-off is over."""
-        position = await self._position(entry)
-        if position.holder is not None or self._is_due(position):
+        position = await self.position(entry)
+        if position.holder is not None or self.is_due(position):
             return False
         return position.due is None or not await self.is_backing_off(entry)
 
     async def _is_parked_here(self, entry: SessionEntry) -> bool:
         """Report whether the session is parked, or due for an agent that is not known here."""
-        position = await self._position(entry)
+        position = await self.position(entry)
         if position.holder is not None:
             return False
-        return not self._is_due(position) or self._agents.find(entry.record.agent) is None
+        return not self.is_due(position) or self._agents.find(entry.record.agent) is None
 
-    async def is_at_rest(self, entry: SessionEntry) -> bool:
-        """Report whether a session is parked, or cannot be driven by the agents here."""
-        if not await self._is_parked_here(entry):
+    async def is_resting(self, entry: SessionEntry, position: Slice) -> bool:
+        """Report whether a session does not move here, and will not by itself.
+
+        It is parked, or the agents here cannot drive it.
+        """
+        if position.holder is not None:
             return False
-        agent = self._agents.find(entry.record.agent)
-        return agent is None or not await self.is_backing_off(entry)
+        if self._agents.find(entry.record.agent) is None:
+            return True
+        return not self.is_due(position) and not await self._backs_off(entry, position)
 
     def subscribe(
         self, stream: str, on_change: Callable[[int], None]
@@ -268,9 +273,13 @@ class Runs:
         """Call a function whenever a stream has grown, in this process or another."""
         return self._drives.background.feed.subscribe(stream, on_change)
 
-    def tasks_of(self, stream: str) -> AsyncIterator[ChildEntry]:
-        """Find the background tasks that a session launched."""
-        return self._resources.child_inbox.tasks_of(stream)
+    def tasks_of(self, stream: str, status: str | None = None) -> AsyncIterator[ChildEntry]:
+        """Find the background tasks that a session launched, perhaps with a status."""
+        return self._resources.child_inbox.tasks_of(stream, status)
+
+    async def find_session(self, ref: SessionRef) -> SessionEntry | None:
+        """Return the entry of a session; None if it was deleted."""
+        return await self._resources.session_inbox.find(ref)
 
     async def find_child(self, task: ChildTask) -> SessionEntry | None:
         """Return the session of a background task; None if it was deleted."""
@@ -283,17 +292,21 @@ class Runs:
 
     async def is_backing_off(self, entry: SessionEntry) -> bool:
         """Report whether the session is only due later, to repeat a model request."""
-        position = await self._position(entry)
-        if position.holder is not None or position.due is None or self._is_due(position):
+        return await self._backs_off(entry, await self.position(entry))
+
+    async def _backs_off(self, entry: SessionEntry, position: Slice) -> bool:
+        if position.holder is not None or position.due is None or self.is_due(position):
             return False
         # A run that is over is due later only to repeat the request for a summary.
         return (await self._current(entry)).record.state != "waiting"
 
-    async def _position(self, entry: SessionEntry) -> Slice:
+    async def position(self, entry: SessionEntry) -> Slice:
+        """Return the head, holder and due time of a session. Raises NotFound."""
         with erased_as_not_found(entry.record.id):
             return await self._resources.store.read(entry.stream, limit=0)
 
-    def _is_due(self, position: Slice) -> bool:
+    def is_due(self, position: Slice) -> bool:
+        """Return whether a session can be claimed now."""
         return position.due is not None and position.due <= self._resources.store.now()
 
     async def _current(self, entry: SessionEntry) -> SessionEntry:
@@ -302,74 +315,150 @@ class Runs:
 
 
 class SessionTree:
-    """A session with the background agents below it, driven in this process."""
+    """A session with the background agents below it, driven in this process.
+
+    A session is read again only after a hint that it has changed; before the end all are verified.
+    """
 
     def __init__(self, runs: Runs, root: SessionEntry) -> None:
         self._runs = runs
         self._root = root
-        self._entries = {root.stream: root}
-        self._root_drive: Driver | None = None
+        self._entries: dict[str, SessionEntry] = {}
+        self._drives: dict[str, Driver] = {}  # started here
+        self._resting: dict[str, Slice] = {}  # sessions at rest, unless they changed since
+        self._listed: dict[str, int] = {}  # heads at which the children of sessions were listed
+        self._names: set[str] = set()  # ids of all sessions
         self._changed = asyncio.Event()
 
-    async def follow(self) -> None:
-        """Drive whatever can move here until nothing can. Raises the error of the root's drive."""
+    async def follow(self) -> Driver | None:
+        """Drive whatever can move here until nothing can; return the drive that parked the root.
+
+        Raises the error of the root's drive.
+        """
         with ExitStack() as stack:
-            self._subscribe(stack, self._root.stream)
+            self._add(stack, self._root)
             while True:
                 self._changed.clear()
-                await self._add_children(stack)
-                if not await self._drive_all():
-                    return
+                if not await self._drive_all(stack):
+                    return self._last_drive()
                 await _wait_briefly(self._changed)
 
-    def _subscribe(self, stack: ExitStack, stream: str) -> None:
-        def on_change(_: int) -> None:
-            self._changed.set()
+    def _last_drive(self) -> Driver | None:
+        """Return the drive after which the root has not changed; None if there is none."""
+        drive, position = self._drives.get(self._root.stream), self._resting[self._root.stream]
+        is_last = drive is not None and drive.is_parked and drive.log.state.head == position.head
+        return drive if is_last else None
 
-        stack.enter_context(self._runs.subscribe(stream, on_change))
+    def _add(self, stack: ExitStack, entry: SessionEntry) -> None:
+        def on_change(head: int) -> None:
+            position = self._resting.get(entry.stream)
+            if position is None or position.head < head:
+                self._resting.pop(entry.stream, None)
+                self._changed.set()
 
-    async def _add_children(self, stack: ExitStack) -> None:
-        """Add the background agents that were launched since, at every depth."""
-        remaining = [entry.stream for entry in self._entries.values() if self._may_launch(entry)]
+        self._entries[entry.stream] = entry
+        self._names.add(entry.record.id)
+        stack.enter_context(self._runs.subscribe(entry.stream, on_change))
+
+    # --- driving ------------------------------------------------------------------------------
+
+    async def _drive_all(self, stack: ExitStack) -> bool:
+        """Start all drives that can start here; return whether anything moves, or will soon."""
+        remaining = [*self._entries]
         while remaining:
-            async for item in self._runs.tasks_of(remaining.pop()):
-                task = item.task
-                if task.stream in self._entries:
-                    continue
-                entry = await self._runs.find_child(task)
-                if entry is not None:
-                    self._entries[task.stream] = entry
-                    self._subscribe(stack, task.stream)
-                    if self._may_launch(entry):
-                        remaining.append(task.stream)
+            stream = remaining.pop()
+            position = self._resting.get(stream)
+            if position is not None and not self._runs.is_due(position):
+                continue
+            before = set(self._entries)
+            try:
+                await self._drive(stack, self._entries[stream])
+            except NotFound:  # deleted meanwhile
+                self._remove(stream)
+            else:
+                remaining += self._entries.keys() - before  # it has launched them
+        return len(self._resting) < len(self._entries) or await self._have_grown()
 
-    def _may_launch(self, entry: SessionEntry) -> bool:
-        agent = self._runs.find_agent(entry.record.agent)
+    async def _drive(self, stack: ExitStack, entry: SessionEntry) -> None:
+        """Start to drive a session, unless it is at rest or driven, and add what it launched."""
+        drive = self._drives.get(entry.stream)
+        if drive is not None and not drive.done.is_set():
+            await self._add_children(stack, entry, drive.log.state.head)
+            return
+        if drive is not None and drive.error is not None and entry is self._root:
+            raise drive.error
+        self._resting.pop(entry.stream, None)
+        position = await self._runs.position(entry)
+        if await self._runs.is_resting(entry, position):
+            self._resting[entry.stream] = position
+        elif (drive := await self._runs.start(entry)) is not None:
+            self._drives[entry.stream] = drive
+        await self._add_children(stack, entry, position.head)
+
+    async def _have_grown(self) -> bool:
+        """Return whether a session that was at rest got a record since, which may be a wake-up.
+
+        They are read one after the other: the end of a child wakes a parent that was read before
+        it. If none has grown, all of them were at rest at one instant.
+        """
+        for stream, position in [*self._resting.items()]:
+            try:
+                if (await self._runs.position(self._entries[stream])).head != position.head:
+                    self._resting.pop(stream, None)
+            except NotFound:
+                self._remove(stream)
+        return len(self._resting) < len(self._entries)
+
+    def _remove(self, stream: str) -> None:
+        """Forget a session that was deleted. Raises NotFound for the root."""
+        if stream == self._root.stream:
+            raise session_not_found(self._root.record.id)
+        del self._entries[stream]
+        self._resting.pop(stream, None)
+
+    # --- children -----------------------------------------------------------------------------
+
+    async def _add_children(self, stack: ExitStack, entry: SessionEntry, head: int) -> None:
+        """Add the background agents that a session has launched up to a head."""
+        if head <= self._listed.get(entry.stream, 0) or not self._may_launch(entry.record.agent):
+            return
+        self._listed[entry.stream] = head
+        for name in await self._children(entry, head):
+            if name not in self._names:
+                child = await self._runs.find_session(SessionRef(entry.record.tenant, name))
+                if child is not None:
+                    self._add(stack, child)
+
+    async def _children(self, entry: SessionEntry, head: int) -> list[str]:
+        """Return the sessions below a session that may move, or may have launched others.
+
+        A child that has ended and launches nothing is left out: its resume is in the parent's log.
+        """
+        is_deep = self._has_deep(entry)
+        drive = self._drives.get(entry.stream)
+        if drive is not None and drive.log.state.head >= head:
+            table = drive.log.state.children
+            moving = [*table.active.values(), *table.queued.values()]
+            children = table.values() if is_deep else moving
+            items = [(c.session_id, c.agent, c.is_active or c.is_queued) for c in children]
+        else:
+            statuses = (None,) if is_deep else ACTIVE
+            tasks = [
+                item.task
+                for status in statuses
+                async for item in self._runs.tasks_of(entry.stream, status)
+            ]
+            items = [(t.session_id, t.agent, t.may_move) for t in tasks]
+        return [name for name, agent, may_move in items if may_move or self._may_launch(agent)]
+
+    def _may_launch(self, name: str) -> bool:
+        agent = self._runs.find_agent(name)
         return agent is None or bool(agent.sub_agents)
 
-    async def _drive_all(self) -> bool:
-        """Start all drives that can start here; return whether anything moves, or will soon."""
-        is_moving = False
-        for stream, entry in [*self._entries.items()]:
-            try:
-                is_moving |= await self._drive(entry)
-            except NotFound:  # deleted meanwhile
-                if stream == self._root.stream:
-                    raise
-                del self._entries[stream]
-        return is_moving
-
-    async def _drive(self, entry: SessionEntry) -> bool:
-        is_root = entry.stream == self._root.stream
-        last = self._root_drive
-        if is_root and last is not None and last.done.is_set() and last.error is not None:
-            raise last.error
-        if await self._runs.is_at_rest(entry):
-            return False
-        drive = await self._runs.start(entry)
-        if is_root and drive is not None:
-            self._root_drive = drive
-        return True
+    def _has_deep(self, entry: SessionEntry) -> bool:
+        """Return whether what a session launches may launch something itself."""
+        agent = self._runs.find_agent(entry.record.agent)
+        return agent is None or any(self._may_launch(item.name) for item in agent.sub_agents)
 
 
 async def _wait_briefly(changed: asyncio.Event) -> None:

@@ -23,6 +23,8 @@ from perdure.runtime.records.entries import (
     all_readable,
     erased_as_not_found,
 )
+from perdure.runtime.records.history import state_at
+from perdure.runtime.records.listings import SESSIONS, listed_page
 from perdure.runtime.records.log import Log, as_record, read_log, reading
 from perdure.runtime.records.retention import KEEP_MS, Retention
 from perdure.runtime.resources import Resources
@@ -31,6 +33,7 @@ from perdure.runtime.sessions.feed import EventFeed
 from perdure.runtime.sessions.pending_calls import PendingCalls
 from perdure.runtime.sessions.runs import Runs, SentMessage
 from perdure.runtime.sessions.snapshot import Snapshots
+from perdure.runtime.sessions.task_lists import AllTasks
 from perdure.runtime.tasks.service import Tasks
 from perdure.runtime.transfer.adopt import Adopted, adopt
 from perdure.runtime.transfer.create import NewSession, SessionNames, create_session
@@ -67,6 +70,7 @@ class Service:
         self.background = BackgroundTasks(resources, agents, self.runs)
         self.deliveries = Deliveries(resources.outbox)
         self.tasks = tasks
+        self.all_tasks = AllTasks(resources.store, tasks.registry, resources.session_inbox)
         self.resumes_running = resumes_running  # at a start; else they are failed
         self.running_before: dict[str, SessionEntry] = {}  # by stream, when this process started
         self.keep_settled_ms = keep_settled_ms  # how long settled calls are kept
@@ -119,6 +123,16 @@ class Service:
         """Return a page of session entries after a cursor."""
         return await self._resources.store.find("session", state=state, after=after, limit=limit)
 
+    async def recent_page(self, after: str | None, limit: int) -> Page:
+        """Return a page of session entries, the last changed first. Raises ValueError."""
+        store = self._resources.store
+        return await listed_page(store, "session", [SESSIONS], "newest", after, limit)
+
+    async def count_by_state(self) -> dict[str, int]:
+        """Return the numbers of sessions by the state of their entries."""
+        census = await self._resources.store.census(["session"])
+        return {state: count for (_, state), count in census.entries.items()}
+
     # --- reading ------------------------------------------------------------------------------
 
     async def log(self, entry: SessionEntry) -> Log:
@@ -135,6 +149,10 @@ class Service:
         """Return events of a session after a seq, oldest first."""
         events, _ = await self.feed.events(entry, after, limit)
         return events
+
+    async def state_at(self, entry: SessionEntry, seq: int) -> dict[str, Any]:
+        """Return the session as it was after an event, as JSON. Raises NotFound, Corrupt."""
+        return await state_at(self._resources.store, entry, seq)
 
     async def head(self, entry: SessionEntry) -> int:
         """Return the seq of the session's last event."""

@@ -4,7 +4,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from perdure.core.pending import record as pending
 from perdure.core.pending.record import PendingRecord
@@ -21,9 +21,10 @@ from perdure.runtime.records.cache import CachedSession
 from perdure.runtime.records.entries import (
     SessionEntry,
     all_readable,
+    erased_as_not_found,
     open_calls,
 )
-from perdure.runtime.records.log import Log, read_log
+from perdure.runtime.records.folded import FoldedLog, FoldedLogs
 from perdure.runtime.resources import Resources
 from perdure.runtime.sessions.command_checks import with_problem
 from perdure.runtime.views import Result, Snapshot, early_stop, instant, stored_problem
@@ -37,12 +38,14 @@ class Snapshots(Struct, frozen=True):
 
     resources: Resources
     agents: Agents
+    folded: FoldedLogs = field(default_factory=FoldedLogs)
 
     async def take(
         self, entry: SessionEntry, cached: CachedSession | None, *, has_worker: bool
     ) -> Snapshot:
         """Return everything about a session, from its log and its open calls."""
-        log = await read_log(self.resources.store, entry) if cached is None else cached.log
+        guess = self.resources.cache.get(entry.stream) if cached is None else cached
+        log = await self._log(entry, guess, is_current=cached is not None)
         run = log.state.run
         records: list[PendingRecord] = []
         if cached is not None and cached.pending_entries is not None:
@@ -50,7 +53,8 @@ class Snapshots(Struct, frozen=True):
         elif log.state.pending_ids:
             calls = open_calls(self.resources.store, entry.stream)
             records = [pending.decode(call.data) async for call in calls]
-        records = [with_problem(self.agents, record) for record in records]
+        if records:
+            records = [with_problem(self.agents, record) for record in records]
         if len(records) > 1:
             order = {call.id: call.index for call in log.state.calls.values()}
             records.sort(key=lambda call: (call.time.created, order.get(call.call_id, 0), call.id))
@@ -63,13 +67,49 @@ class Snapshots(Struct, frozen=True):
             entry.record,
             log.state,
             tuple(records),
-            tuple([self.resources.pending_call(call) for call in (*records, *below)]),
+            tuple(map(self.resources.pending_call, (*records, *below))),
             log.slice.holder,
             None if log.slice.holder else log.slice.due,
             now,
             None if is_over else await self._problem(entry, log, records, has_worker=has_worker),
-            await self._tree_usage(entry.record, log.state) if log.state.children else None,
+            await self._usage(entry.record, log.state, guess) if log.state.children else None,
         )
+
+    async def _log(
+        self, entry: SessionEntry, guess: CachedSession | None, *, is_current: bool
+    ) -> FoldedLog:
+        """Return the folded log of a session: the cached one, if it has not grown since then."""
+        if guess is not None and is_current:
+            return FoldedLog(guess.log.state, guess.log.slice)
+        if guess is not None:
+            with erased_as_not_found(entry.record.id):
+                position = await self.resources.store.read(entry.stream, limit=0)
+            if position.head == guess.log.state.head:
+                return FoldedLog(guess.log.state, position)
+        return await self.folded.read(self.resources.store, entry)
+
+    async def _usage(
+        self, record: SessionRecord, state: State, guess: CachedSession | None
+    ) -> Usage:
+        """Return the usage of a session with everything below it.
+
+        While no child runs, and none launches others, it changes only with the session's own log:
+        then it is kept with the cached session.
+        """
+        is_settled = not state.children.active and not any(
+            self._may_launch(name) for name in {child.agent for child in state.children.values()}
+        )
+        is_cached = is_settled and guess is not None and guess.log.state.head == state.head
+        if is_cached and guess is not None and guess.tree_usage is not None:
+            return guess.tree_usage
+        usage = await self._tree_usage(record, state)
+        if is_cached and guess is not None:
+            guess.tree_usage = usage
+        return usage
+
+    def _may_launch(self, name: str) -> bool:
+        agent = self.agents.find(name)
+        return agent is None or bool(agent.sub_agents)
 
     async def _tree_usage(self, record: SessionRecord, state: State) -> Usage:
         """Return the usage of a session with everything below it."""
@@ -89,15 +129,14 @@ class Snapshots(Struct, frozen=True):
             stream = index.session_stream(tenant, session_id)
             calls = open_calls(self.resources.store, stream)
             records += [pending.decode(call.data) async for call in calls]
-            ready = self.agents.find(agent)
-            if ready is None or ready.sub_agents:
+            if self._may_launch(agent):
                 tasks = self.resources.child_inbox.tasks_of(stream)
                 below = [item.task async for item in tasks if item.task.is_active]
                 remaining += [(t.session_id, t.agent) for t in below if t.stream != stream]
         return [with_problem(self.agents, record) for record in records]
 
     async def _problem(
-        self, entry: SessionEntry, log: Log, records: list[PendingRecord], *, has_worker: bool
+        self, entry: SessionEntry, log: FoldedLog, records: list[PendingRecord], *, has_worker: bool
     ) -> PerdureError | None:
         record, now = entry.record, self.resources.store.now()
         if record.problem is not None:

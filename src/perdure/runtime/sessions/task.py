@@ -53,7 +53,7 @@ class Task:
     ) -> Result[Any]:
         """Return the session; with `block`, when its run has ended or the time is over."""
         record = await self.record()
-        if block and record.is_active:
+        if block and record.may_move:
             record = await self._service.background.wait(record, _wait_ms(timeout))
         return await self._result(record)
 
@@ -72,10 +72,16 @@ class Task:
         record = await self.record()
         wait_ms = _wait_ms(timeout) if block else None
         content = await self._service.store_content(message)
-        record = await self._service.background.resume(record, content, wait_ms=wait_ms)
-        if wait_ms is not None:
-            record = await self._service.background.wait_and_take(record, wait_ms)
-        return await self._result(record)
+        background = self._service.background
+        sent = await background.resume(record, content, wait_ms=wait_ms)
+        if wait_ms is None:
+            return await self._result(sent)
+        record = await background.wait(sent, wait_ms)
+        result = await self._result(record)
+        is_ended = record.number == sent.answer_number and not record.is_active
+        if is_ended and result.task_id == record.run:  # else it is not what was read
+            await background.take(sent)
+        return result
 
     async def cancel(self, *, by: str | None = None, reason: str | None = None) -> Result[Any]:
         """Cancel its run. Raises Conflict if it has ended."""

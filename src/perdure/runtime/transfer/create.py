@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from perdure.core.driver.effects import Park
 from perdure.core.driver.plan import DriveView, plan
@@ -11,12 +11,12 @@ from perdure.core.log.events import StampedEvent
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session import naming as index
 from perdure.core.session import queues
-from perdure.core.session.child_tasks import ChildTask, rebuilt_task
-from perdure.core.session.children import TaskStatus
-from perdure.core.session.naming import SessionRecord
+from perdure.core.session.child_tasks import END_STATUSES, ChildTask, rebuilt_task
+from perdure.core.session.children import BACKGROUND_AUTHOR, TaskStatus
+from perdure.core.session.naming import MOST_WAITING, SessionRecord
 from perdure.core.session.state import State, fold
 from perdure.core.transfer.open_calls import open_records
-from perdure.runtime.inbox.commits import task_put
+from perdure.runtime.inbox.commits import task_puts
 from perdure.runtime.inbox.message_keys import message_key_puts
 from perdure.runtime.inbox.sessions import NewMessage
 from perdure.runtime.records.entries import (
@@ -66,6 +66,9 @@ def session_record(names: SessionNames, log: Sequence[StampedEvent], state: Stat
         metadata=index.index_metadata(state.metadata),
         title="" if message is None else NewMessage(message.content, redact=message.redact).title,
         head=state.head,
+        turns=state.turn,
+        usage=dict(state.usage),
+        waiting=tuple(state.pending_ids[:MOST_WAITING]),
         parent=None if state.launch is None else state.launch.parent,
         background=None if state.launch is None else state.launch.task_id,
         ancestry=() if state.launch is None else state.launch.ancestry,
@@ -137,13 +140,13 @@ def _children(session: NewSession, stream: str) -> list[Put]:
     tasks = [rebuilt_task(child, record, *instants) for child in state.children.values()]
     if state.launch is not None and state.launch.parent is None:
         tasks.append(_own_task(session, state, stream))
-    return [task_put(task, 0, stream) for task in tasks]
+    return [put for task in tasks for put in task_puts(task, None, stream)]
 
 
 def _own_task(session: NewSession, state: State, stream: str) -> ChildTask:
     launch, run, record = state.launch, state.run, session.record
-    status = {"completed": "completed", "failed": "error", "cancelled": "cancelled"}
     is_over = run is not None and run.end is not None
+    resumes, active = count_resumes(session.log)
     return ChildTask(
         id="" if launch is None else launch.task_id,
         session_id=record.id,
@@ -151,17 +154,44 @@ def _own_task(session: NewSession, state: State, stream: str) -> ChildTask:
         tenant=record.tenant,
         agent=record.agent,
         description="" if launch is None else launch.description,
-        status=cast("TaskStatus", status[record.state]) if is_over else "running",
+        status=END_STATUSES[record.state] if is_over else active,
         run=record.task_id or "",
         number=1 if run is None else run.number,
+        resume_count=resumes,
+        is_queued=bool(state.queued),
         created_at=state.created_at,
         updated_at=state.updated_at,
     )
 
 
+def count_resumes(log: Sequence[StampedEvent]) -> tuple[int, TaskStatus]:
+    """Return how many runs follow-ups have started, and the status of the last run until it ends.
+
+    A notification starts a run that is not a resume, and so does a caller after a failed one.
+    """
+    runs, count = set[str](), 0
+    status: TaskStatus = "running"
+    for _, _, event in log:
+        match event:
+            case events.User():
+                run, is_message = event.task_id, event.by != BACKGROUND_AUTHOR
+            case events.AgentStart() if not event.worker:
+                run, is_message = event.run, False
+            case _:
+                continue
+        if run is None or run in runs:
+            continue
+        is_resume = is_message and bool(runs)
+        runs.add(run)
+        count += is_resume
+        status = "resumed" if is_resume else "running"
+    return count, status
+
+
 def _keys(log: Sequence[StampedEvent], stream: str) -> list[Put]:
     """Return the entries of the messages that were sent with a key."""
-    messages = [item.event for item in log if isinstance(item.event, events.User)]
+    kinds = events.User | events.FollowUpQueued
+    messages = [item.event for item in log if isinstance(item.event, kinds)]
     keyed = {message.key: message for message in messages if message.key is not None}
     return [
         put

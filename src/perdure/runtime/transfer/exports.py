@@ -112,7 +112,7 @@ def blob_line(digest: str, data: bytes) -> bytes:
 def event_blobs(event: events.Event) -> Iterable[str]:
     """Yield the digests of the files that an event refers to."""
     content: Content | dict[str, Any] = ""
-    if isinstance(event, events.User):
+    if isinstance(event, events.User | events.FollowUpQueued):
         content = event.content
     elif isinstance(event, events.ToolResult):
         content = event.result

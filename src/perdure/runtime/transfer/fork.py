@@ -10,10 +10,10 @@ from perdure.core.log.events import StampedEvent
 from perdure.core.session.naming import SessionRecord, check_id
 from perdure.core.session.state import fold
 from perdure.core.transfer.forks import copy_events, settled_point
-from perdure.errors import Conflict
+from perdure.errors import Conflict, Corrupt
 from perdure.runtime.ids import new_id
 from perdure.runtime.records.entries import SessionEntry
-from perdure.runtime.records.log import as_record, reading
+from perdure.runtime.records.log import as_record, decode_record, reading
 from perdure.runtime.transfer.create import (
     NewSession,
     SessionNames,
@@ -29,14 +29,19 @@ async def fork(
     """Copy a session up to the last point, not after `at`, where every call had its result.
 
     One commit. Nothing of the fork runs by itself; the original is only read. Raises Refused
-    AT_INVALID, Conflict SESSION_EXISTS.
+    AT_INVALID, Conflict SESSION_EXISTS, Corrupt if the log is damaged up to `at`.
     """
     name = new_id("s") if session_id is None else check_id(session_id)
     try:
-        async with reading(store, entry) as log:
-            # Of a long log this takes a second, in which the event loop has other work.
-            copied = partial(_copy, entry.record, log.events, name, at, store.now())
-            return await create_session(store, await to_thread.run_sync(copied))
+        try:
+            async with reading(store, entry) as log:
+                return await _create(store, entry, log.events, name, at)
+        except Corrupt as error:
+            damaged = error.details.get("seq")
+            if at is None or not isinstance(damaged, int) or at >= damaged:
+                raise
+        records = (await store.read(entry.stream, 0, at)).records
+        return await _create(store, entry, [decode_record(item) for item in records], name, at)
     except (HeadMoved, VersionMoved) as error:
         raise Conflict(
             f"there is a session {name!r} already",
@@ -44,6 +49,15 @@ async def fork(
             hint="pass another id for the fork, or none",
             details={"sessionID": name},
         ) from error
+
+
+async def _create(
+    store: Store, entry: SessionEntry, log: Sequence[StampedEvent], name: str, at: int | None
+) -> SessionEntry:
+    """Create the fork of a log; a caller that has a long log keeps its turn until then."""
+    # Of a long log the copy takes a second, in which the event loop has other work.
+    copied = partial(_copy, entry.record, log, name, at, store.now())
+    return await create_session(store, await to_thread.run_sync(copied))
 
 
 def _copy(

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
+from anyio import to_thread
 from msgspec.structs import replace
 
 from perdure.core.json_depth import check_body_depth
@@ -112,7 +113,8 @@ async def import_lines(
 
     Raises Refused, which names the line, or Conflict if one of the sessions exists.
     """
-    archive = _read(lines)
+    # Beside the event loop, as the fold below: a long log takes a second.
+    archive = await to_thread.run_sync(_read, lines)
     for bundle in archive.sessions.values():
         if tenant is not None and bundle.tenant != tenant:
             raise Refused(
@@ -267,7 +269,7 @@ async def _create(
     if not bundle.log:
         raise _invalid(f"session {bundle.session_id!r} has no events")
     names = SessionNames(bundle.tenant, bundle.session_id, bundle.agent, bundle.queue)
-    session = session_from_log(names, bundle.log, store.now())
+    session = await to_thread.run_sync(session_from_log, names, bundle.log, store.now())
     calls = [_complete_record(record, entries.get(record.id)) for record in session.calls]
     record = replace(session.record, parent=bundle.parent)
     session = dataclasses.replace(session, record=record, records=bundle.records, calls=calls)

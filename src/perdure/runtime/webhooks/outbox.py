@@ -39,6 +39,7 @@ MAX_FACT_BYTES: Final = 16 * 1024  # of a fact in a body; larger fields are left
 SERVER: Final = "server:"  # prefix of the names of configured targets
 _ENDS: Final[dict[str, Occasion]] = {"agent_complete": "completed", "agent_error": "failed"}
 _MARK: Final = b'"hooks":'
+_HOOKED: Final = ("pending", "session")  # kinds of the entries that name their receivers
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +89,12 @@ class Outbox:
         self, writes: Sequence[Write], puts: Sequence[Put]
     ) -> tuple[Sequence[Write], Sequence[Put]]:
         """Return a commit with the deliveries of its facts."""
-        if not self.targets and not any(map(_has_hooks, puts)):
-            return writes, puts
+        if not self.targets:
+            for put in puts:
+                if put.kind in _HOOKED and isinstance(put.data, bytes) and _MARK in put.data:
+                    break
+            else:
+                return writes, puts
         more: list[Write] = []
         entries: list[Put] = []
         for fact in self._facts(writes, puts):
@@ -222,10 +227,6 @@ def delivery_put(delivery: Delivery, expect: int) -> Put:
     """Return the put of a delivery's entry."""
     stream, data = deliveries.delivery_stream(delivery.id), deliveries.encode(delivery)
     return Put(KIND, delivery.id, expect, stream, str(delivery.status), None, data)
-
-
-def _has_hooks(put: Put) -> bool:
-    return put.kind in ("pending", "session") and isinstance(put.data, bytes) and _MARK in put.data
 
 
 class _ProgressRecord(msgspec.Struct):

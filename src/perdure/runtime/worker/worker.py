@@ -1,4 +1,4 @@
-"""Worker: a loop that expires overdue calls, drives due sessions, delivers webhooks and sweeps."""
+"""Worker: a loop that expires calls, settles commands, drives sessions, delivers and sweeps."""
 
 import asyncio
 import logging
@@ -73,8 +73,8 @@ KINDS: Final[tuple[Kind, ...]] = ("sessions", "deliveries")
 class WorkerScope:
     """Part of the work that a worker does; every worker expires calls and sweeps."""
 
-    agents: frozenset[str] | None = None  # None: all that are entry here
-    queues: frozenset[str] | None = None  # None: `default`, and those of the agents entry here
+    agents: frozenset[str] | None = None  # None: all that are known here
+    queues: frozenset[str] | None = None  # None: `default`, and those of the agents here
     only: Kind | None = None  # one kind of work; None: both
     concurrency: int | None = None  # sessions driven at one time; None: MAX_DRIVES
 
@@ -98,7 +98,7 @@ class WorkerScope:
 
 
 async def note_running(service: Service) -> None:
-    """Remember the sessions that run at our start, of agents entry here."""
+    """Remember the sessions that run at our start, of agents that are known here."""
     async for entry in service.sessions(None, "running"):
         is_mine = entry.stream in service.drives.running
         if not is_mine and service.agents.find(entry.record.agent) is not None:
@@ -138,7 +138,7 @@ async def _fail_run(resources: Resources, entry: SessionEntry, log: Log) -> bool
 
 
 class Worker:
-    """Does due work for the agents that are entry here, or the part that its scope names."""
+    """Does due work for the agents that are known here, or the part that its scope names."""
 
     def __init__(
         self, service: Service, resources: Resources, scope: WorkerScope | None = None
@@ -248,8 +248,12 @@ class Worker:
             for session_id in await fail_abandoned_runs(self._service, self._resources):
                 logger.info("%s was running when its process stopped: failed", session_id)
         await self._retention.run_step()
+        if freed := await self._service.tasks.lock_sweep.run_step():
+            logger.info("%d locks of expired holders or dead processes are free", freed)
         self._drives.serve(self, self._queues)
-        started = await self._sender.start_due() if self._scope.only != "sessions" else 0
+        started = await self._service.tasks.executions.settle_due()
+        if self._scope.only != "sessions":
+            started += await self._sender.start_due()
         if self._scope.only != "deliveries":
             started += await self._start_due_drives()
         return started

@@ -1,0 +1,62 @@
+"""Sessions as they were after one of their events."""
+
+import asyncio
+from typing import Any
+
+from perdure.core.session.calls import Call
+from perdure.core.session.state import State, fold
+from perdure.core.session.usage import display_usage
+from perdure.errors import NotFound
+from perdure.runtime.records.entries import SessionEntry, erased_as_not_found
+from perdure.runtime.records.log import PAGE, decode_record
+from perdure.store.base import Store
+
+
+async def state_at(store: Store, entry: SessionEntry, seq: int) -> dict[str, Any]:
+    """Return the session after an event, as JSON. Raises NotFound, Corrupt.
+
+    A long log is read in pages: while one is folded, nothing else in this process runs.
+    """
+    state = State()
+    while state.head < seq:
+        limit = min(PAGE, seq - state.head)
+        with erased_as_not_found(entry.record.id):
+            page = await store.read(entry.stream, state.head, limit)
+        if not page.records:
+            raise NotFound(
+                f"session {entry.record.id!r} has {page.head} events, and none has the seq {seq}",
+                code="EVENT_NOT_FOUND",
+                hint=f"use a seq from 1 to {page.head}",
+            )
+        state = fold([decode_record(record) for record in page.records], state)
+        await asyncio.sleep(0)
+    return _state_json(entry, state)
+
+
+def _state_json(entry: SessionEntry, state: State) -> dict[str, Any]:
+    return {
+        "sessionID": entry.record.id,
+        "at": state.head,
+        "timestamp": state.updated_at,
+        "state": state.status,
+        "taskID": None if state.run is None else state.run.id,
+        "turns": state.turn,
+        "text": state.text,
+        "usage": display_usage(state.usage),
+        "todos": list(state.todos),
+        "metadata": dict(state.metadata),
+        "calls": [_call_json(call) for call in state.calls.values()],
+        "children": [child.task_id for child in state.children.values()],
+        "permissions": [permission.text for permission in state.permissions],
+    }
+
+
+def _call_json(call: Call) -> dict[str, Any]:
+    return {
+        "callID": call.id,
+        "tool": call.tool,
+        "input": call.redacted_params,
+        "status": str(call.status),
+        "kind": call.kind,
+        "pendingID": call.approval_id or call.pending_id,
+    }
