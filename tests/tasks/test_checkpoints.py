@@ -111,6 +111,7 @@ async def test_a_task_goes_back_to_a_checkpoint_and_forward_again(
     assert tree(workspace) == after
     assert {path.name for path in workspace.parent.iterdir()} == {
         "checkpoints",
+        "executions",
         "logs.jsonl",
         "state.json",
         "workspace",
@@ -152,7 +153,7 @@ async def test_a_part_of_a_checkpoint_is_restored(
     state = await layers.load_state("t")
     assert state is not None
     assert state.data == {"kept": True}
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(NotFound) as refused:
         await layers.restore_checkpoint("t", first, paths=["nothing"])
     assert refused.value.code == "PATH_NOT_FOUND"
 
@@ -275,6 +276,52 @@ async def test_a_checkpoint_moves_to_another_task(
 # --- hostile workspaces (rows 33 to 38 of the suite) ----------------------------------------------
 
 
+async def test_the_state_of_an_imported_checkpoint_belongs_to_the_task_that_imported_it(
+    lifecycle: TaskLifecycle, layers: MultiLayerPersistence, workspace: Path, tmp_path: Path
+) -> None:
+    """S3.49"""
+    await lifecycle.create_task({"name": "n", "id": "u"})
+    await layers.save_state("t", {"status": "pending", "data": {"of": "t"}})
+    checkpoint = await layers.create_checkpoint("t")
+    await layers.save_state("t", {"status": "pending", "data": {"of": "t, later"}})
+    await layers.export_checkpoint("t", checkpoint, tmp_path / "c.tar.gz")
+    imported = await layers.import_checkpoint("u", tmp_path / "c.tar.gz")
+    await layers.restore_checkpoint("u", imported)
+    restored, other = await layers.load_state("u"), await layers.load_state("t")
+    assert restored is not None
+    assert other is not None
+    assert (restored.task_id, restored.data) == ("u", {"of": "t"})
+    assert (other.task_id, other.data) == ("t", {"of": "t, later"})
+
+
+@pytest.mark.parametrize(
+    "paths, code",
+    [
+        (["../x"], "PATH_NOT_FOUND"),
+        (["/etc"], "PATH_NOT_FOUND"),
+        ([""], "INVALID_REQUEST"),
+        (["link/key"], "PATH_NOT_FOUND"),
+        (["missing"], "PATH_NOT_FOUND"),
+        ("text", "INVALID_REQUEST"),
+        ([3], "INVALID_REQUEST"),
+    ],
+)
+async def test_paths_that_cannot_be_restored_are_refused_before_anything_is_written(
+    layers: MultiLayerPersistence, workspace: Path, tmp_path: Path, paths: Any, code: str
+) -> None:
+    (tmp_path / "key").write_text("SECRET")
+    (workspace / "link").symlink_to(tmp_path)
+    (workspace / "a").write_text("1")
+    checkpoint = await layers.create_checkpoint("t")
+    lines = await layers.load_logs("t")
+    error = NotFound if code == "PATH_NOT_FOUND" else Refused
+    with pytest.raises(error) as refused:
+        await layers.restore_checkpoint("t", checkpoint, paths=paths)
+    assert refused.value.code == code
+    assert [item.id for item in await layers.list_checkpoints("t")] == [checkpoint]
+    assert await layers.load_logs("t") == lines
+
+
 async def test_a_link_out_of_the_workspace_is_kept_as_text_and_never_followed(
     layers: MultiLayerPersistence, workspace: Path, tmp_path: Path
 ) -> None:
@@ -302,6 +349,18 @@ async def test_a_workspace_that_is_itself_a_link_is_refused(
         await layers.create_checkpoint("t")
 
 
+async def release_reader(pipe: Path) -> None:
+    """End the wait of a thread that has opened the pipe, or is about to."""
+    with anyio.fail_after(30):
+        while True:
+            try:
+                os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+            except OSError:  # it has not opened the pipe yet
+                await anyio.sleep(0.01)
+            else:
+                return
+
+
 async def test_pipes_sockets_and_devices_are_skipped_and_named(
     layers: MultiLayerPersistence, workspace: Path
 ) -> None:
@@ -310,8 +369,7 @@ async def test_pipes_sockets_and_devices_are_skipped_and_named(
         os.mknod(workspace / "null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
     with pytest.raises(TimeoutError), anyio.fail_after(0.05):  # a plain open hangs
         await anyio.to_thread.run_sync((workspace / "pipe").read_bytes, abandon_on_cancel=True)
-    release = os.open(workspace / "pipe", os.O_WRONLY | os.O_NONBLOCK)
-    os.close(release)
+    await release_reader(workspace / "pipe")
     with anyio.fail_after(10):
         checkpoint = await layers.create_checkpoint("t")
     (listed,) = await layers.list_checkpoints("t")
@@ -343,6 +401,9 @@ def hostile_archives() -> Iterator[Any]:
         "pipe": [("objects/" + "a" * 64, tarfile.FIFOTYPE, {})],
         "setuid": [("objects/" + "a" * 64, tarfile.REGTYPE, {"data": b"x", "mode": 0o4755})],
         "wrong content": [("objects/" + "a" * 64, tarfile.REGTYPE, {"data": b"x"})],
+        "long name": [("objects/" + "a" * 64, tarfile.GNUTYPE_LONGNAME, {"data": b"objects/x"})],
+        "extended header": [("x", tarfile.XHDTYPE, {"data": b"20 path=/etc/passwd\n"})],
+        "sparse": [("objects/" + "a" * 64, tarfile.GNUTYPE_SPARSE, {"data": b"x"})],
         "no manifest": [
             ("objects/" + hashlib.sha256(b"x").hexdigest(), tarfile.REGTYPE, {"data": b"x"})
         ],
@@ -360,8 +421,37 @@ def hostile_archives() -> Iterator[Any]:
     with tarfile.open(fileobj=target, mode="w:gz") as archive:
         add(archive, "manifest.json", data=manifests.encode(evil))
     yield pytest.param(target.getvalue(), id="manifest with a path outside")
+    repeated = io.BytesIO()
+    with tarfile.open(fileobj=repeated, mode="w:gz") as archive:
+        empty = manifests.encode(Manifest(id="c", task_id="t", timestamp=""))
+        add(archive, "manifest.json", data=empty)
+        for _ in range(2):
+            add(archive, "objects/" + hashlib.sha256(b"").hexdigest(), data=b"")
+    yield pytest.param(repeated.getvalue(), id="the same object twice")
     yield pytest.param(b"not an archive", id="not an archive")
     yield pytest.param(target.getvalue()[:40], id="cut off")
+
+
+def test_such_archives_escape_if_they_are_unpacked_by_path(tmp_path: Path) -> None:
+    """So it is the reader that contains them, not the archives that are harmless."""
+    folder = tmp_path / "inside"
+    folder.mkdir()
+    (tmp_path / "target").mkdir()
+    escape = io.BytesIO()
+    with tarfile.open(fileobj=escape, mode="w") as archive:
+        for name, kind, link in (
+            ("../above", tarfile.REGTYPE, ""),
+            ("objects", tarfile.SYMTYPE, str(tmp_path / "target")),
+            ("objects/through", tarfile.REGTYPE, ""),
+        ):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, link
+            archive.addfile(member)
+    escape.seek(0)
+    with tarfile.open(fileobj=escape) as archive:
+        archive.extractall(folder, filter="fully_trusted")  # noqa: S202 - that is the point
+    assert (tmp_path / "above").exists()
+    assert (tmp_path / "target/through").exists()
 
 
 @pytest.mark.parametrize("archive", list(hostile_archives()))
@@ -376,6 +466,7 @@ async def test_a_hostile_archive_is_refused_and_changes_nothing(
     assert await layers.list_checkpoints("t") == []
     new = names_below(tmp_path) - before
     assert not [name for name in new if not name.startswith("tasks/t/checkpoints")]
+    assert not list((workspace.parent / "checkpoints/objects").glob("*/*"))
     assert tree(workspace) == {}
 
 
@@ -383,7 +474,7 @@ async def test_an_archive_that_expands_without_end_is_refused_before_it_is_store
     rt: Runtime, layers: MultiLayerPersistence, workspace: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
     limit = CheckpointLimits(size=2**20)
-    monkeypatch.setattr(service_of(rt).tasks.checkpoints, "_limits", limit)
+    monkeypatch.setattr(service_of(rt).tasks.transfer, "_limits", limit)
     bomb = io.BytesIO()
     with tarfile.open(fileobj=bomb, mode="w") as archive:
         member = tarfile.TarInfo("objects/" + "a" * 64)
@@ -458,6 +549,18 @@ def test_limits_are_counted_while_walking(
     with pytest.raises(Refused) as refused:
         walk(folder, ObjectStore(tmp_path / "o"), limits)
     assert refused.value.code == code
+
+
+def test_a_folder_with_too_many_names_is_not_read_to_its_end(tmp_path: Path) -> None:
+    """Whatever they are: pipes are in no checkpoint, but their names take memory as well."""
+    (tmp_path / "w").mkdir()
+    for number in range(4):
+        os.mkfifo(tmp_path / f"w/p{number}")
+    objects = ObjectStore(tmp_path / "o")
+    assert len(walk(tmp_path / "w", objects, CheckpointLimits(files=4)).skipped) == 4
+    with pytest.raises(Refused) as refused:
+        walk(tmp_path / "w", objects, CheckpointLimits(files=3))
+    assert refused.value.code == "CHECKPOINT_TOO_LARGE"
 
 
 def test_a_sparse_file_counts_with_its_size(tmp_path: Path) -> None:

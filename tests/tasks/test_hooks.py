@@ -4,12 +4,14 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
+import anyio
 import pytest
 
 from perdure import Conflict, Refused
-from perdure.tasks import MultiLayerPersistence, TaskLifecycle, TaskLifecycleHooks
+from perdure.tasks import MultiLayerPersistence, TaskLifecycle, TaskLifecycleHooks, TaskResult
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("url", ["memory"], indirect=True)]
 
@@ -45,8 +47,7 @@ async def test_six_types_run_around_their_transition_with_their_arguments(
     for name in ("t", "u"):
         await lifecycle.create_task({"name": "n", "id": name})
         await lifecycle.start_task(name, "a")
-    result = {"success": True}
-    await lifecycle.complete_task("t", result)
+    await lifecycle.complete_task("t", {"success": True})
     await lifecycle.fail_task("u", "boom")
     await lifecycle.create_task({"name": "n", "id": "v"})
     await lifecycle.cancel_task("v")
@@ -55,11 +56,24 @@ async def test_six_types_run_around_their_transition_with_their_arguments(
         ("after_task_start", "t", "a", "running"),
         ("before_task_start", "u", "a", "pending"),
         ("after_task_start", "u", "a", "running"),
-        ("before_task_complete", "t", result, "running"),
-        ("after_task_complete", "t", result, "completed"),
+        ("before_task_complete", "t", TaskResult(success=True), "running"),
+        ("after_task_complete", "t", TaskResult(success=True), "completed"),
         ("before_task_fail", "u", "boom", "running"),
         ("after_task_fail", "u", "boom", "failed"),
     ]
+
+
+async def test_a_hook_cannot_change_the_result_that_is_stored(
+    lifecycle: TaskLifecycle, hooks: TaskLifecycleHooks
+) -> None:
+    """S3.18, S3.68"""
+    hooks.register_before_task_complete(lambda _, result: result.data.update(ok=False))
+    await lifecycle.create_task({"name": "n", "id": "t"})
+    await lifecycle.start_task("t", "a")
+    data = {"ok": True}
+    completed = await lifecycle.complete_task("t", TaskResult(success=True, data=data))
+    assert completed.result == {"success": True, "data": {"ok": True}}
+    assert data == {"ok": True}
 
 
 async def test_lower_priorities_run_first_and_equal_ones_as_registered(
@@ -149,6 +163,70 @@ async def test_a_hook_that_hangs_is_bounded(
             assert (await lifecycle.start_task(task.id, "agent")).status == "running"
     finally:
         release.set()
+
+
+async def test_a_hook_that_ignores_its_cancellation_is_left_behind(
+    lifecycle: TaskLifecycle, hooks: TaskLifecycleHooks
+) -> None:
+    """S3.71"""
+    release, ended = asyncio.Event(), asyncio.Event()
+
+    async def stubborn(task_id: str, agent_id: str) -> None:
+        while not release.is_set():
+            with suppress(asyncio.CancelledError):
+                await release.wait()
+        ended.set()
+
+    hooks.register_before_task_start(stubborn, timeout=0.02)
+    task = await lifecycle.create_task({"name": "n"})
+    with anyio.fail_after(30):
+        assert (await lifecycle.start_task(task.id, "agent")).status == "running"
+        assert not ended.is_set()
+        release.set()
+        await ended.wait()
+
+
+async def test_a_hook_that_cancels_itself_does_not_cancel_the_transition(
+    lifecycle: TaskLifecycle, hooks: TaskLifecycleHooks, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S3.69"""
+
+    async def cancels(task_id: str, agent_id: str) -> None:
+        current = asyncio.current_task()
+        assert current is not None
+        current.cancel()
+        await asyncio.sleep(0)
+
+    hooks.register_before_task_start(cancels)
+    task = await lifecycle.create_task({"name": "n"})
+    assert (await lifecycle.start_task(task.id, "agent")).status == "running"
+    assert "is ignored" in caplog.text
+
+
+async def test_a_caller_that_is_cancelled_cancels_its_hook(
+    lifecycle: TaskLifecycle, hooks: TaskLifecycleHooks
+) -> None:
+    """S3.71"""
+    started, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def slow(task_id: str, agent_id: str) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    hooks.register_before_task_start(slow)
+    task = await lifecycle.create_task({"name": "n"})
+    caller = asyncio.ensure_future(lifecycle.start_task(task.id, "agent"))
+    with anyio.fail_after(30):
+        await started.wait()
+        caller.cancel()
+        await cancelled.wait()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+    assert await lifecycle.get_task_status(task.id) == "pending"
 
 
 async def test_registering_and_removing_within_a_pass_does_not_disturb_it(

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import anyio
 import pytest
 
 from perdure import Conflict, Runtime
-from perdure.errors import NotAllowed
+from perdure.app import service_of
+from perdure.errors import NotAllowed, StoreError
 from perdure.runtime.tasks.locks import tables
+from perdure.runtime.tasks.locks.local_table import LocalLocks
+from perdure.store.base import Put, Store, Write
 from perdure.tasks import (
     LockManager,
     MultiLayerPersistence,
@@ -87,6 +91,74 @@ async def test_a_collaborative_lock_is_tried_again(
     lock = await manager.acquire_lock_with_retry("r", "b", "collaborative", 10)
     assert lock.owner == "b"
     assert waits == [0.1, 0.2, 0.4]
+
+
+async def test_a_caller_that_tries_again_sees_a_lock_that_was_acquired_meanwhile(
+    manager: LockManager,
+) -> None:
+    """S3.53, S3.54"""
+    first = await manager.acquire_lock_with_retry("r", "a")
+    waiting = asyncio.ensure_future(
+        manager.acquire_lock_with_retry("r", "b", "collaborative", max_retries=1)
+    )
+    for _ in range(3):
+        await asyncio.sleep(0)
+    await manager.release_lock(first)
+    second = await manager.acquire_lock_with_retry("r", "c")
+    with pytest.raises(Conflict):
+        await waiting
+    status = await manager.get_lock_status("r")
+    assert status is not None
+    assert (status.owner, status.version) == ("c", second.version)
+
+
+@pytest.mark.parametrize("rounds", range(8))
+async def test_a_caller_that_is_cancelled_while_it_acquires_leaves_no_lock(
+    tmp_path: Path, rounds: int
+) -> None:
+    """S3.57"""
+    async with Runtime(f"sqlite:///{tmp_path}/h.db") as rt:
+        locks = LockManager(rt)
+        await locks.acquire_lock_with_retry("other", "a")  # the process has a name now
+        attempt = asyncio.ensure_future(locks.acquire_batch_lock(["r", "s"], "a"))
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        attempt.cancel()
+        with anyio.fail_after(30):
+            with suppress(asyncio.CancelledError):
+                await locks.release_batch_lock(await attempt, "a")  # it had been faster
+            while True:
+                held = await locks.get_lock_status()
+                if await _is_free(locks, "r") and set(held) == {"other"}:
+                    return
+                await asyncio.sleep(0.01)
+
+
+async def _is_free(locks: LockManager, resource: str) -> bool:
+    try:
+        lock = await locks.acquire_lock_with_retry(resource, "b")
+    except Conflict:
+        return False
+    return await locks.release_lock(lock)
+
+
+@pytest.mark.parametrize("url", ["memory"], indirect=True)
+async def test_a_release_that_failed_can_be_tried_again_by_name(
+    rt: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3.59"""
+    locks, table = LockManager(rt), service_of(rt).tasks.locks.table
+    await locks.acquire_lock_with_retry("r", "a")
+
+    async def unavailable(*_: object) -> bool:
+        raise StoreError("the database is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(table, "release", unavailable)
+        with pytest.raises(StoreError):
+            await locks.release_lock("r", "a")
+    assert await locks.release_lock("r", "a")
+    assert await locks.get_lock_status("r") is None
 
 
 async def test_an_expired_lock_is_taken_over_and_its_holder_frees_nothing(
@@ -210,6 +282,9 @@ async def test_a_sweep_frees_expired_locks(manager: LockManager, clock: ManualCl
         (3, "a"),
         ("r", 3),
         ("r" * 501, "a"),
+        (["r"], "a"),
+        ("r", ["a"]),
+        ("r", None),
         ("r", "a", "shared"),
         ("r", "a", "exclusive", -1),
         ("r", "a", "exclusive", 3, 0),
@@ -336,7 +411,84 @@ async def test_a_closed_runtime_frees_its_locks(tmp_path: Path) -> None:
         assert lock.version == 2
 
 
+@pytest.fixture
+def long_lease(monkeypatch: Any) -> None:
+    monkeypatch.setenv("PERDURE_LEASE", "10m")  # longer than the tests move the clock
+
+
+async def until_none_is_held(store: Store) -> None:
+    while (await store.find("lock", due_before=2**62)).entries:
+        await store.changed(0.05)
+
+
+@pytest.mark.parametrize("url", ["memory", "sqlite", "postgres"], indirect=True)
+async def test_a_worker_frees_locks_that_nobody_asks_for(url: Any, tmp_path: Path) -> None:
+    """S3.56, S3.66"""
+    async with Runtime(url) as first:
+        locks = LockManager(first)
+        await locks.acquire_lock_with_retry("expired", "a", timeout=1)
+        await locks.acquire_lock_with_retry("left", "a")
+        kept = await locks.acquire_lock_with_retry("other", "b", "collaborative")
+    async with Runtime(url, worker=True) as rt:
+        with anyio.fail_after(30):
+            await until_none_is_held(service_of(rt).tasks.store)
+        again = await LockManager(rt).acquire_lock_with_retry("other", "c")
+        assert again.version > kept.version
+
+
+@pytest.mark.parametrize("url", ["memory", "sqlite"], indirect=True)
+async def test_a_sweep_reads_held_locks_only_and_a_page_at_a_time(
+    long_lease: None, rt: Runtime, clock: ManualClock, monkeypatch: Any
+) -> None:
+    """S3.56"""
+    locks, sweep = LockManager(rt), service_of(rt).tasks.lock_sweep
+    monkeypatch.setattr(tables, "SWEEP_PAGE", 2)
+    names = [f"r{n}" for n in range(5)]
+    await locks.acquire_batch_lock(names, "a", timeout=100)
+    await locks.acquire_batch_lock([f"free{n}" for n in range(5)], "a")
+    await locks.release_batch_lock([f"free{n}" for n in range(5)], "a")
+    clock.advance(10)
+    await locks.acquire_lock_with_retry("live", "a")
+    assert await sweep.run_step() == 2
+    assert await sweep.run_step() == 0  # it is not time
+    freed = []
+    for _ in range(4):
+        clock.advance(1.5)
+        freed.append(await sweep.run_step())
+    assert freed == [2, 1, 0, 0]
+    assert set(await locks.get_lock_status()) == {"live"}
+    await locks.acquire_lock_with_retry("late", "a", timeout=100)
+    clock.advance(61)
+    assert await sweep.run_step() == 1
+
+
+async def test_a_damaged_lock_does_not_stop_a_sweep(rt: Runtime, clock: ManualClock) -> None:
+    store = service_of(rt).tasks.store
+    put = Put("lock", "/a", 0, "lock:a", "lock|", 1, b"{")
+    await store.commit([Write("lock:a", create="lock")], [put])
+    await LockManager(rt).acquire_lock_with_retry("b", "x", timeout=100)
+    clock.advance(1)
+    assert await LockManager(rt).sweep() == 1
+
+
+async def test_resources_that_are_free_are_forgotten_and_versions_go_on(monkeypatch: Any) -> None:
+    """S3.55: a process that locks new names for ever needs no more memory."""
+    monkeypatch.setattr("perdure.tasks.locks.MAX_FREE", 10)
+    manager = LockManager()
+    versions = []
+    for number in range(100):
+        lock = await manager.acquire_lock_with_retry(f"r{number}", "a")
+        versions.append(lock.version)
+        assert await manager.release_lock(f"r{number}", "a")
+    assert versions == sorted(set(versions))
+    assert len(manager._plain) <= 10
+    assert await manager.get_lock_status() == {}
+    assert (await manager.acquire_lock_with_retry("r1", "b")).version == 101
+    with pytest.raises(Conflict):
+        await manager.acquire_lock_with_retry("r1", "b")
+
+
 def test_the_tables_have_the_same_verbs() -> None:
     verbs = {name for name in dir(tables.LockTable) if not name.startswith("_")}
     assert verbs <= set(dir(tables.StoreLocks))
-    assert verbs <= set(dir(tables.LocalLocks))
+    assert verbs <= set(dir(LocalLocks))

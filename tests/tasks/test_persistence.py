@@ -9,7 +9,7 @@ import anyio
 import msgspec
 import pytest
 
-from perdure import Runtime
+from perdure import Refused, Runtime
 from perdure.core.tasks import decision_file, log_file, state_file
 from perdure.tasks import (
     AgentDecision,
@@ -311,6 +311,22 @@ async def test_a_folder_that_cannot_be_written_refuses_the_task(
     assert await registry.list() == []
 
 
+@pytest.mark.parametrize("url", ["memory"], indirect=True)
+async def test_a_state_that_cannot_be_written_to_its_folder_is_not_saved(
+    registry: TaskRegistry, layers: MultiLayerPersistence, root: Path
+) -> None:
+    """S3.40, S3.72"""
+    await registry.create({"id": "t", "name": "n"})
+    (root / ".dirty").write_text("not a folder")
+    with pytest.raises(OpenCodeError) as refused:
+        await layers.save_state("t", {"status": "running", "data": {"step": 1}})
+    assert refused.value.code == "STATE_SAVE_FAILED"
+    assert refused.value.details["cause"] == "FOLDER_NOT_WRITABLE"
+    state = await layers.load_state("t")
+    assert state is not None
+    assert (state.status, state.data) == ("pending", {})
+
+
 async def test_a_task_of_another_machine_keeps_its_files_there(
     url: Any, clock: ManualClock, tmp_path: Path
 ) -> None:
@@ -349,3 +365,34 @@ async def test_a_task_goes_back_to_a_checkpoint_on_every_store(
     await layers.restore_checkpoint("t", checkpoint)
     assert path.read_text() == "1"
     assert [item.description for item in await layers.list_checkpoints("t")][1] == "Checkpoint"
+
+
+def folders_in(root: Path) -> list[str]:
+    return [path.name for path in root.iterdir()] if root.exists() else []
+
+
+@pytest.mark.parametrize("url", ["memory"], indirect=True)
+@pytest.mark.parametrize("task_id", ["../../etc", "a/b", "..", "a\\b"])
+async def test_no_layer_is_written_for_an_id_that_is_a_path(
+    layers: MultiLayerPersistence, root: Path, task_id: str
+) -> None:
+    """S3.3, S3.51"""
+    writes: list[Any] = [
+        layers.save_state(task_id, {"status": "x", "data": {}}),
+        layers.append_log(task_id, {"message": "m"}),
+        layers.append_decision(task_id, {"agentId": "a", "decision": "d"}),
+    ]
+    for write in writes:
+        with pytest.raises(Refused) as refused:
+            await write
+        assert refused.value.code == "ID_INVALID"
+    assert not [name for name in folders_in(root) if not name.startswith(".")]
+
+
+@pytest.mark.parametrize("url", ["memory"], indirect=True)
+async def test_a_guard_that_is_not_a_lock_is_refused(layers: MultiLayerPersistence) -> None:
+    guard: Any = "task:t"
+    with pytest.raises(Refused) as refused:
+        await layers.append_log("t", {"message": "m"}, guard=guard)
+    assert refused.value.code == "INVALID_REQUEST"
+    assert await layers.load_logs("t") == []

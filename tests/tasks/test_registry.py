@@ -42,6 +42,34 @@ async def test_a_created_task_is_returned_and_found(registry: TaskRegistry) -> N
     assert refused.value.__cause__ is not None
 
 
+@pytest.mark.parametrize("url", ["memory"], indirect=True)
+async def test_a_task_keeps_the_instants_that_its_creator_gives(
+    registry: TaskRegistry, clock: ManualClock
+) -> None:
+    """S3.29, S3.37"""
+    first, second = datetime(2026, 1, 30, tzinfo=UTC), datetime(2026, 1, 31, tzinfo=UTC)
+    (kept,) = await registry.bulk_insert([new("a", created_at=first, updated_at=second)])
+    assert (kept.created_at, kept.updated_at) == (first, second)
+    raised = await registry.create(new("b", created_at=second, updated_at=first))
+    assert raised.updated_at == second  # a task is never older than its last change
+    clock.advance(5)
+    updated = await registry.update("a", {"name": "x"})
+    assert updated.updated_at is not None
+    assert updated.updated_at > second
+
+
+@pytest.mark.parametrize("url", ["memory"], indirect=True)
+async def test_an_update_with_a_whole_task_must_be_that_task(registry: TaskRegistry) -> None:
+    """S3.31"""
+    await registry.create(new("t", owner="a"))
+    changed = await registry.update("t", new("t", owner="b"))
+    assert changed.owner == "b"
+    with pytest.raises(OpenCodeError) as refused:
+        await registry.update("t", new("u", owner="c"))
+    assert refused.value.code == "TASK_UPDATE_FAILED"
+    assert await registry.get_by_id("t") == changed
+
+
 async def test_an_update_changes_only_the_given_fields(
     registry: TaskRegistry, clock: ManualClock
 ) -> None:

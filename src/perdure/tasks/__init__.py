@@ -14,6 +14,8 @@ from perdure.core.tasks.facts import AgentDecision, LogEntry, LogLevel
 from perdure.core.tasks.locks import LockMode
 from perdure.core.tasks.state_file import TaskState
 from perdure.errors import PerdureError as OpenCodeError
+from perdure.runtime.tasks.executions.reader import OutputText
+from perdure.runtime.tasks.executions.requests import ExecutionResult
 from perdure.runtime.tasks.hooks import Hook, HookType
 from perdure.runtime.tasks.locks.values import LockInfo
 from perdure.runtime.tasks.values import (
@@ -25,6 +27,7 @@ from perdure.runtime.tasks.values import (
     TaskResult,
 )
 from perdure.runtime.tasks.values import StatusName as TaskStatus
+from perdure.tasks.executions import Execution
 from perdure.tasks.hooks import TaskLifecycleHooks
 from perdure.tasks.lifecycle import TaskLifecycle
 from perdure.tasks.locks import LockManager
@@ -34,6 +37,8 @@ from perdure.tasks.registry import TaskRegistry
 __all__ = [
     "AgentDecision",
     "Checkpoint",
+    "Execution",
+    "ExecutionResult",
     "Hook",
     "HookType",
     "LockInfo",
@@ -44,6 +49,7 @@ __all__ = [
     "LogOptions",
     "MultiLayerPersistence",
     "OpenCodeError",
+    "OutputText",
     "Task",
     "TaskConfig",
     "TaskFilters",

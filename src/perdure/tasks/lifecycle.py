@@ -1,14 +1,28 @@
 """Lifecycle of tasks: pending, running, then completed, failed or cancelled."""
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
+from msgspec.structs import replace
+
 from perdure.app import Runtime, tenant_of
+from perdure.runtime.tasks.executions.requests import (
+    TIMEOUT_S,
+    WAIT_S,
+    CommandRequest,
+    ExecutionResult,
+    check_request,
+    execution_result,
+)
 from perdure.runtime.tasks.lifecycle import Lifecycle
 from perdure.runtime.tasks.locks.values import LockInfo
 from perdure.runtime.tasks.service import Tasks
 from perdure.runtime.tasks.values import Task, TaskConfig, TaskResult, public_task
+from perdure.runtime.tasks.workspace_files import FolderEntry
+from perdure.runtime.values import Duration
 from perdure.tasks.access import open_tasks, task_ref
+from perdure.tasks.executions import Execution
 from perdure.tasks.hooks import TaskLifecycleHooks
 
 
@@ -35,8 +49,13 @@ class TaskLifecycle:
         return shared.with_hooks(shared.hooks.with_registry(self._hooks.registry))
 
     async def create_task(self, config: TaskConfig | Mapping[str, Any]) -> Task:
-        """Create a pending task. Raises OpenCodeError TASK_CREATE_FAILED."""
-        return public_task(await self._tasks.create(tenant_of(self._rt) or "", config))
+        """Create a pending task. Raises OpenCodeError TASK_CREATE_FAILED.
+
+        Its `execution` says whether commands can run in it. With `require: ["exec"]` it is refused
+        where they cannot; guarantees of the sandbox can be required too.
+        """
+        task = public_task(await self._tasks.create(tenant_of(self._rt) or "", config))
+        return replace(task, execution=await self._tasks.sandbox.availability())
 
     async def start_task(
         self, task_id: str, agent_id: str, *, guard: LockInfo | None = None
@@ -85,3 +104,65 @@ class TaskLifecycle:
         """Detach an agent; False if it was not attached. The task goes on without agents."""
         ref = task_ref(self._rt, task_id)
         return (await self._lifecycle.detach(ref, agent_id, guard))[1]
+
+    # --- commands and files -------------------------------------------------------------------
+
+    async def execute(
+        self,
+        task_id: str,
+        command: str,
+        timeout: Duration = TIMEOUT_S,  # noqa: ASYNC109 - of the command
+        *,
+        wait: Duration = WAIT_S,
+    ) -> ExecutionResult:
+        """Run a command line in the task's workspace, confined, and return its result.
+
+        It waits up to `wait` for the end of another command. At its `timeout` the command is
+        stopped, with everything it has started; the result then has exit code 124. Raises
+        NotFound, Conflict, Refused EXECUTION_FAILED, SandboxUnavailable; cancelling it stops the
+        command.
+        """
+        ref = task_ref(self._rt, task_id)
+        fact = await self._tasks.executions.execute(ref, self._request(command, timeout, wait))
+        return execution_result(task_id, fact)
+
+    async def start_command(
+        self,
+        task_id: str,
+        command: str,
+        timeout: Duration = TIMEOUT_S,  # noqa: ASYNC109 - of the command
+        *,
+        wait: Duration = WAIT_S,
+    ) -> Execution:
+        """Start a command line and return a handle on it. Raises as `execute` does."""
+        ref = task_ref(self._rt, task_id)
+        request = self._request(command, timeout, wait)
+        started = await self._tasks.executions.start(ref, request)
+        return Execution(self._tasks.executions, ref, started.record.id)
+
+    def execution(self, task_id: str, execution_id: str) -> Execution:
+        """Return a handle on a command of any process; nothing is read."""
+        return Execution(self._tasks.executions, task_ref(self._rt, task_id), execution_id)
+
+    def _request(self, command: str, timeout: Duration, wait: Duration) -> CommandRequest:
+        longest_ms = self._tasks.sandbox.options.max_timeout_ms
+        return check_request(command, _plain(timeout), longest_ms, wait=_plain(wait))
+
+    async def read_file(self, task_id: str, path: str) -> bytes:
+        """Return a file of the workspace, never through a link. Raises NotFound, Refused."""
+        return await self._tasks.workspace_files.read(task_ref(self._rt, task_id), path)
+
+    async def list_files(self, task_id: str, folder: str = "") -> list[FolderEntry]:
+        """Return the entries of a folder of the workspace, without following any.
+
+        Of a folder with more than 500, the first by name. Raises NotFound, Refused.
+        """
+        return await self._tasks.workspace_files.list_folder(task_ref(self._rt, task_id), folder)
+
+    async def write_file(self, task_id: str, path: str, content: bytes | str) -> int:
+        """Create or replace a file of the workspace, never through a link; return its size."""
+        return await self._tasks.workspace_files.write(task_ref(self._rt, task_id), path, content)
+
+
+def _plain(duration: Duration) -> float | str:
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration

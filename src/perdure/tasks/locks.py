@@ -1,22 +1,21 @@
 """Locks of resources, for the agents of one process or of all processes on a store."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from itertools import count
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from time import time
 from typing import Any, TypeVar, overload
 
 from perdure.app import Runtime, tenant_of
-from perdure.core.tasks.locks import MAX_RESOURCE, LockMode, LockState
+from perdure.core.tasks.locks import LockMode, LockState, is_lock_name
 from perdure.errors import Refused
+from perdure.runtime.tasks.locks.local_table import LocalLocks
 from perdure.runtime.tasks.locks.manager import MAX_BATCH, RETRIES, Locks
-from perdure.runtime.tasks.locks.tables import LocalLocks
 from perdure.runtime.tasks.locks.values import LockInfo
 from perdure.store.base import WallClock
 from perdure.tasks.access import open_tasks
 
 T = TypeVar("T")
 
-MAX_NAMES = 10_000  # that are remembered as checked
+MAX_FREE = 10_000  # resources, above which those that are free are forgotten
 
 
 class LockManager:
@@ -28,22 +27,23 @@ class LockManager:
 
     def __init__(self, rt: Runtime | None = None) -> None:
         self._rt = rt
-        self._local = LocalLocks(WallClock()) if rt is None else None
+        self._local = LocalLocks(WallClock(), self._next_version) if rt is None else None
         self._own = None if self._local is None else Locks(self._local)
         # Exclusive locks without a timeout are plain values: most locks in a process are such, and
-        # none of the rules of the others applies to them.
-        self._plain: dict[Any, LockState | LockInfo] | None = None
-        self._checked: set[str] = set()  # resources and owners that are valid
-        self._versions = count(1)
+        # none of the rules of the others applies to them. A resource whose last such lock was
+        # released has the name of its owner: then both names are valid, and the lock is free.
+        self._plain: dict[Any, LockState | LockInfo | str] = {}
+        self._forget_above = MAX_FREE
+        self._version = 0  # of the last acquisition of any resource in this process
         if self._local is not None:
-            self._plain, self._versions = self._local.table, self._local.versions
+            self._plain = self._local.table
 
-    @property
-    def _locks(self) -> Locks:
+    def _locks(self, *resources: str) -> Locks:
+        """Return the locks by all rules, for a call that concerns these resources only, or all."""
         if self._own is None or self._local is None:
             assert self._rt is not None  # noqa: S101 - one of the two is there
             return open_tasks(self._rt).locks
-        for lock in self._local.unfold():
+        for lock in self._local.unfold(resources or None):
             self._own.adopt("", lock.resource, lock.owner, lock.key)
         return self._own
 
@@ -58,7 +58,6 @@ class LockManager:
         mode: LockMode = "exclusive",
         max_retries: int = RETRIES,
         timeout: float | None = None,  # noqa: ASYNC109 - of the lock
-        *,
         token: str | None = None,
     ) -> LockInfo:
         """Acquire a lock. Raises OpenCodeError LOCK_CONFLICT.
@@ -66,20 +65,26 @@ class LockManager:
         An exclusive lock is refused at once; a collaborative one is tried again, `max_retries`
         times. With the `token` of a lock that this caller holds, it is acquired once more.
         """
-        plain = self._plain
+        try:
+            last = self._plain[resource]
+        except (KeyError, TypeError):  # a resource that is new, or not a name
+            last = None
         if (
-            plain is not None
+            last.__class__ is str
+            and last == owner
             and timeout is None
             and token is None
             and mode == "exclusive"
             and max_retries == 3  # the default: others are checked
-            and resource not in plain
-            and owner in self._checked
-            and (resource in self._checked or self._is_name(resource))
         ):
-            lock = plain[resource] = LockInfo(resource, owner, time(), None, next(self._versions))
+            self._version = version = self._version + 1
+            lock = self._plain[resource] = LockInfo(resource, owner, time(), None, version)
             return lock
-        acquired = await self._locks.acquire(
+        defaults = (timeout, token, mode, max_retries) == (None, None, "exclusive", RETRIES)
+        if defaults and self._is_new(last, resource, owner):
+            self._plain[resource] = owner
+            return await self.acquire_lock_with_retry(resource, owner)
+        acquired = await self._locks(resource).acquire(
             self._tenant,
             [resource],
             owner,
@@ -88,31 +93,36 @@ class LockManager:
             timeout=timeout,
             token=token,
         )
-        if self._plain is not None:
-            self._is_name(owner)
         return acquired[0]
 
-    def _is_name(self, text: str) -> bool:
-        """Return True for a valid resource or owner, and remember it."""
-        is_valid = text.__class__ is str and len(text) <= MAX_RESOURCE and not text.isspace()
-        if is_valid and text and len(self._checked) < MAX_NAMES:
-            self._checked.add(text)
-        return is_valid and bool(text)
+    def _next_version(self) -> int:
+        self._version += 1
+        return self._version
+
+    def _is_new(self, last: object, resource: str, owner: str) -> bool:
+        """Return True if a resource is free in this process, and both names are valid."""
+        if self._local is None or (last is not None and last.__class__ is not str):
+            return False
+        if len(self._plain) >= self._forget_above:
+            self._local.forget_free()
+            self._forget_above = max(MAX_FREE, 2 * len(self._plain))
+        return is_lock_name(resource) and is_lock_name(owner)
 
     async def release_lock(
-        self, resource: str | LockInfo, owner: str | None = None, *, token: str | None = None
+        self, resource: str | LockInfo, owner: str | None = None, token: str | None = None
     ) -> bool:
         """Release a lock: the one that was returned, or by resource and owner.
 
         False and a warning if there is none. Raises OpenCodeError LOCK_PERMISSION_DENIED if
         another holder has it.
         """
-        plain = self._plain
-        if plain is not None and token is None:
-            lock = plain.get(resource)
-            if lock.__class__ is LockInfo and lock.owner == owner:
-                del plain[resource]
-                return True
+        try:
+            lock = self._plain[resource]
+        except (KeyError, TypeError):
+            lock = None
+        if lock.__class__ is LockInfo and lock.owner == owner and token is None:
+            self._plain[resource] = owner
+            return True
         if isinstance(resource, LockInfo):
             held = resource
             resource, owner, token = held.resource, held.owner, held.key
@@ -122,7 +132,7 @@ class LockManager:
                 code="INVALID_REQUEST",
                 hint="pass what acquire_lock_with_retry returned",
             )
-        return await self._locks.release(self._tenant, resource, owner, token)
+        return await self._locks(resource).release(self._tenant, resource, owner, token)
 
     async def with_lock(
         self,
@@ -135,7 +145,7 @@ class LockManager:
         token: str | None = None,
     ) -> T:
         """Call an async function while holding a lock, and release it however that ends."""
-        return await self._locks.with_lock(
+        return await self._locks(resource).with_lock(
             self._tenant, resource, owner, fn, mode=mode, timeout=timeout, token=token
         )
 
@@ -150,14 +160,15 @@ class LockManager:
         names = _batch(resources)
         if names:
             retries = RETRIES if mode == "collaborative" else 0
-            await self._locks.acquire(
+            await self._locks(*names).acquire(
                 self._tenant, names, owner, mode=mode, retries=retries, timeout=timeout
             )
         return names
 
     async def release_batch_lock(self, resources: Sequence[str], owner: str) -> None:
         """Release locks; raises OpenCodeError BATCH_UNLOCK_FAILED with those that failed."""
-        await self._locks.release_all(self._tenant, _batch(resources), owner)
+        names = _batch(resources)
+        await self._locks(*names).release_all(self._tenant, names, owner)
 
     @overload
     async def get_lock_status(self, resource: str) -> LockInfo | None: ...
@@ -170,24 +181,25 @@ class LockManager:
     ) -> LockInfo | dict[str, LockInfo] | None:
         """Return the lock on a resource or None; without a resource all locks, by resource."""
         if resource is None:
-            return await self._locks.statuses(self._tenant)
-        return await self._locks.status(self._tenant, resource)
+            return await self._locks().statuses(self._tenant)
+        return await self._locks(resource).status(self._tenant, resource)
 
     async def get_lock_statistics(self) -> dict[str, Any]:
         """Return `{totalLocks, locksByOwner, oldestLock?: {resource, age}}`; the age is in ms."""
-        return await self._locks.statistics(self._tenant)
+        return await self._locks().statistics(self._tenant)
 
     async def emergency_cleanup(self, owner: str) -> int:
         """Free all locks of an owner, in any process; returns their number."""
-        return await self._locks.drop_owner(self._tenant, owner)
+        return await self._locks().drop_owner(self._tenant, owner)
 
     async def sweep(self) -> int:
         """Free the locks of expired holders and of dead processes; returns their number."""
-        return await self._locks.sweep()
+        return await self._locks().sweep()
 
 
 def _batch(resources: Sequence[str]) -> list[str]:
-    if isinstance(resources, str) or not all(isinstance(name, str) for name in resources):
+    is_list = isinstance(resources, Iterable) and not isinstance(resources, str | bytes)
+    if not is_list or not all(isinstance(name, str) for name in resources):
         raise Refused(
             "a batch is a list of resources", code="INVALID_REQUEST", hint='pass ["a", "b"]'
         )

@@ -3,13 +3,13 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from perdure.app import Runtime
 from perdure.core.tasks.facts import AgentDecision, LogEntry
 from perdure.core.tasks.state_file import TaskState
-from perdure.errors import Corrupt, StoreError
+from perdure.errors import Corrupt, Refused, StoreError
+from perdure.runtime.tasks.checkpoints.transfer import file_path, open_file
 from perdure.runtime.tasks.locks.values import LockInfo
 from perdure.runtime.tasks.service import Tasks
 from perdure.runtime.tasks.values import Checkpoint, LogOptions, with_code
@@ -140,12 +140,13 @@ class MultiLayerPersistence:
     ) -> None:
         """Write a checkpoint into a new file, which `import_checkpoint` reads."""
         ref = task_ref(self._rt, task_id)
-        await self._tasks.checkpoints.export(ref, checkpoint_id, Path(path))
+        await self._tasks.transfer.export(ref, checkpoint_id, file_path(path))
 
     async def import_checkpoint(self, task_id: str, path: str | os.PathLike[str]) -> str:
         """Add a checkpoint that was exported; returns its id. The file is not trusted."""
-        ref = task_ref(self._rt, task_id)
-        return (await self._tasks.checkpoints.import_(ref, Path(path))).id
+        with open_file(file_path(path)) as file:
+            ref = task_ref(self._rt, task_id)
+            return (await self._tasks.transfer.import_file(ref, file)).id
 
     # --- all layers ---------------------------------------------------------------------------
 
@@ -162,6 +163,10 @@ def _store_errors(code: str) -> Iterator[None]:
     except Corrupt as error:
         raise _validation_failed(error) from error
     except StoreError as error:
+        raise with_code(error, code) from error
+    except Refused as error:
+        if error.code != "FOLDER_NOT_WRITABLE":
+            raise
         raise with_code(error, code) from error
 
 

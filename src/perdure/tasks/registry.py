@@ -12,6 +12,7 @@ from perdure.runtime.tasks.values import (
     Task,
     TaskFilters,
     check_filters,
+    check_list,
     check_status,
     public_task,
     with_code,
@@ -56,10 +57,9 @@ class TaskRegistry:
     async def bulk_insert(self, tasks: Sequence[Task | Mapping[str, Any]]) -> TaskList:
         """Create tasks in one transaction, all or none. Raises TASK_BULK_INSERT_FAILED."""
         registry = self._registry
-        if not tasks:
-            return []
         try:
-            rows = await registry.create_all(self._tenant, [check_new_task(task) for task in tasks])
+            new = [check_new_task(task) for task in check_list(tasks, "a batch of tasks")]
+            rows = await registry.create_all(self._tenant, new) if new else []
         except ConfigError:
             raise
         except PerdureError as error:
@@ -74,7 +74,7 @@ class TaskRegistry:
     async def update(
         self,
         id: str,  # noqa: A002 - the seed's word
-        updates: Mapping[str, Any],
+        updates: Task | Mapping[str, Any],
         *,
         guard: LockInfo | None = None,
     ) -> Task:

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from perdure.core.session.naming import MAX_ID
+from perdure.core.session import child_tasks
+from perdure.core.session.naming import MAX_ID, check_id
 from perdure.core.tasks import locks, record
 from perdure.core.tasks.record import TaskRecord
-from perdure.errors import Corrupt, Refused
+from perdure.errors import Conflict, Corrupt, PerdureError, Refused
 from perdure.runtime.tasks.locks.values import LockInfo
 from perdure.runtime.tasks.values import TaskRef, check_task_id, task_not_found
-from perdure.store.base import Check, Entry, Gone, NoStream, Put, Store, VersionMoved, Write
+from perdure.store.base import Check, Entry, Gone, Heads, NoStream, Put, Store, VersionMoved, Write
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +68,38 @@ async def get_task(store: Store, ref: TaskRef) -> TaskEntry:
     except Refused:
         entry = None
     if entry is None:
-        raise task_not_found(ref.task_id)
+        raise await missing_task(store, ref)
     return entry
+
+
+async def missing_task(store: Store, ref: TaskRef) -> PerdureError:
+    """Return the error for a task that is not a shared one: it may be a background agent."""
+    try:
+        key = child_tasks.task_key(ref.tenant, check_id(ref.task_id, "task id"))
+        child = await store.get(child_tasks.TASK, key)
+    except Refused:  # an id that no task can have
+        child = None
+    if child is None or child.state == child_tasks.CLEARED:
+        return task_not_found(ref.task_id)
+    return Conflict(
+        f"task {ref.task_id} is a background agent, not a shared task",
+        code="WRONG_KIND",
+        hint=f"perdure tasks show {ref.task_id}; background agents have output, resume, cancel, "
+        "clear and delete",
+        details={"taskId": ref.task_id, "kind": "background"},
+    )
 
 
 async def live_stream(store: Store, ref: TaskRef) -> tuple[str, bool]:
     """Return the stream of a task with or without a row, and whether it exists.
 
-    A stream that was erased is never used again: then it is the next generation's.
+    A stream that was erased is never used again: then it is the next generation's. Raises Refused
+    for an id that no task can have.
     """
     entry = await find_task(store, ref)
     if entry is not None:
         return entry.stream, True
+    check_task_id(ref.task_id)
     generation = 1
     while True:
         stream = record.task_stream(ref.tenant, ref.task_id, generation)
@@ -98,13 +119,20 @@ async def commit_guarded(
     puts: Sequence[Put],
     guard: LockInfo | None,
     tenant: str,
-) -> dict[str, int]:
+    checks: Sequence[Check] = (),
+) -> Heads:
     """Commit while a lock still belongs to its holder. Raises Conflict VERSION_CONFLICT.
 
     Without a guard it is a plain commit. Every other refusal of the store is raised as it is.
     """
     if guard is None:
-        return await store.commit(writes, puts)
+        return await store.commit(writes, puts, checks)
+    if not isinstance(guard, LockInfo):
+        raise Refused(
+            f"a guard is a lock, not {type(guard).__name__}",
+            code="INVALID_REQUEST",
+            hint="pass what acquire_lock_with_retry returned",
+        )
     key, stream = locks.lock_key(tenant, guard.resource), locks.lock_stream(tenant, guard.resource)
     while True:
         entry = await store.get(locks.KIND, key)
@@ -113,15 +141,15 @@ async def commit_guarded(
             raise locks.stale_lock(guard.resource, guard.version, present.version if present else 0)
         check = Check(locks.KIND, key, entry.version, stream)
         try:
-            return await store.commit([*writes, Write(stream)], puts, [check])
+            return await store.commit([*writes, Write(stream)], puts, [*checks, check])
         except VersionMoved as error:
             if error.stream != stream:
                 raise
 
 
-def readable(entry: Entry) -> TaskEntry | None:
-    """Return a decoded entry for a list; None if it is damaged, which `doctor` reports."""
+def readable(entry: Entry) -> TaskRecord | None:
+    """Return the row of an entry for a list; None if it is damaged, which `doctor` reports."""
     try:
-        return TaskEntry.decode(entry)
+        return record.decode(entry.data)
     except Corrupt:
         return None

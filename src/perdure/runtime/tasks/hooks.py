@@ -15,7 +15,7 @@ from anyio import to_thread
 
 from perdure.errors import Conflict, Refused
 from perdure.runtime.ids import secret_id
-from perdure.runtime.user_code import UserCode, error_line, loggable
+from perdure.runtime.user_code import UserCode, UserCodeError, error_line, loggable
 from perdure.runtime.values import Duration, parse_duration
 
 logger = logging.getLogger("perdure")
@@ -48,8 +48,10 @@ class Hook:
     number: int = field(default=0, repr=False)  # the order of registration
 
 
-def hook_type(name: str) -> HookType | None:
+def hook_type(name: object) -> HookType | None:
     """Return the type with this name, also if it is spelled as `beforeTaskStart`."""
+    if not isinstance(name, str):
+        return None
     plain = "".join(f"_{c.lower()}" if c.isupper() else c for c in name)
     return next((item for item in TYPES if item == plain), None)
 
@@ -74,7 +76,8 @@ class HookRegistry:
         if not callable(fn):
             raise _invalid(f"a hook must be a function, not {type(fn).__name__}")
         if isinstance(priority, bool) or not isinstance(priority, int):
-            raise _invalid(f"the priority of a hook must be a whole number, not {priority!a}")
+            text = ascii(priority)[:60]
+            raise _invalid(f"the priority of a hook must be a whole number, not {text}")
         if veto and not kind.startswith("before"):
             raise _invalid(f"a hook {kind} runs after the transition, and cannot veto it")
         seconds = TIMEOUT_S if timeout is None else parse_duration(timeout) / 1000
@@ -93,14 +96,14 @@ class HookRegistry:
 
     def unregister(self, hook_id: str) -> None:
         """Remove a hook; an unknown id is only logged."""
-        if self._hooks.pop(hook_id, None) is None:
-            logger.warning("there is no hook %r to unregister", hook_id)
+        if not isinstance(hook_id, str) or self._hooks.pop(hook_id, None) is None:
+            logger.warning("there is no hook %.60r to unregister", hook_id)
 
     def all(self) -> list[Hook]:
         """Return every hook, in the order of registration."""
         return list(self._hooks.values())
 
-    def of_type(self, name: str) -> list[Hook]:
+    def of_type(self, name: object) -> list[Hook]:
         """Return the hooks of a type in the order in which they run; none of an unknown type."""
         kind = hook_type(name)
         return in_order(hook for hook in self._hooks.values() if hook.type == kind)
@@ -142,22 +145,26 @@ class HookRunner:
         return in_order(hook for registry in self._registries for hook in registry.of_type(kind))
 
     async def _call(self, hook: Hook, task_id: str, argument: Any) -> None:
-        bound = asyncio.timeout(hook.timeout)
+        """Run a hook beside its caller: one that ignores its cancellation is left behind."""
+        running = asyncio.ensure_future(self._run(hook, task_id, argument))
         try:
-            async with bound:
-                with UserCode("hook", _hook_name(hook)):
-                    result = self._start(hook, task_id, argument)
-                    if inspect.isawaitable(result):
-                        await result
-        except TimeoutError as error:
-            if not bound.expired():
-                raise
-            raise TimeoutError(f"it did not end within {hook.timeout:g} s") from error
+            await asyncio.wait([running], timeout=hook.timeout)
+        finally:
+            if not running.done():
+                running.cancel()
+                running.add_done_callback(_forget_outcome)
+        if not running.done():
+            raise TimeoutError(f"it did not end within {hook.timeout:g} s")
+        if running.cancelled():
+            raise UserCodeError("it cancelled itself")
+        running.result()
 
-    def _start(self, hook: Hook, task_id: str, argument: Any) -> Any:
-        if inspect.iscoroutinefunction(hook.fn):
-            return hook.fn(task_id, argument)
-        return self._in_thread(hook, task_id, argument)
+    async def _run(self, hook: Hook, task_id: str, argument: Any) -> None:
+        with UserCode("hook", _hook_name(hook)):
+            if inspect.iscoroutinefunction(hook.fn):
+                await hook.fn(task_id, argument)
+            else:
+                await self._in_thread(hook, task_id, argument)
 
     async def _in_thread(self, hook: Hook, task_id: str, argument: Any) -> None:
         if self._threads is None:
@@ -166,6 +173,11 @@ class HookRunner:
         result = await to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._threads)
         if inspect.isawaitable(result):
             await result
+
+
+def _forget_outcome(running: "asyncio.Future[None]") -> None:
+    if not running.cancelled():
+        running.exception()  # of a hook that nobody waits for any more
 
 
 def _contained(hook: Hook, task_id: str, argument: Any) -> Any:

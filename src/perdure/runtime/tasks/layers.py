@@ -1,13 +1,13 @@
 """Layers of a task: its saved state, its log and its decisions, with or without a row."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
 from perdure.core.tasks import facts, record, state_file
 from perdure.core.tasks.facts import AgentDecision, FactType, LogEntry, TaskFact
 from perdure.core.tasks.state_file import TaskState
 from perdure.errors import Corrupt, StoreError
-from perdure.runtime.tasks.entries import find_task, live_stream
+from perdure.runtime.tasks.entries import find_task, get_task, live_stream
 from perdure.runtime.tasks.files.layer_files import STATE
 from perdure.runtime.tasks.files.mirror import TaskMirror, derived_state
 from perdure.runtime.tasks.locks.values import LockInfo
@@ -16,8 +16,10 @@ from perdure.runtime.tasks.values import (
     TaskRef,
     check_count,
     check_decision,
+    check_list,
     check_log_entry,
     check_state,
+    check_task_id,
     from_mapping,
     invalid,
     parse_instant,
@@ -45,6 +47,7 @@ class Layers:
         self, ref: TaskRef, state: Any, guard: LockInfo | None = None
     ) -> TaskState:
         """Save a state in place of the previous one. Raises Refused, StoreError."""
+        check_task_id(ref.task_id)
         saved = check_state(state, ref.task_id, self._store.now())
         key = record.task_key(ref.tenant, ref.task_id)
         while True:
@@ -111,10 +114,12 @@ class Layers:
         self, ref: TaskRef, entries: Sequence[Any], guard: LockInfo | None = None
     ) -> None:
         """Append entries in one commit, all or none. Raises Refused."""
-        if len(entries) > MAX_LINES:
-            raise invalid(f"a batch has {len(entries):,} entries, and {MAX_LINES:,} are allowed")
+        batch_entries = check_list(entries, "a batch of log entries")
+        number = len(batch_entries)
+        if number > MAX_LINES:
+            raise invalid(f"a batch has {number:,} entries, and {MAX_LINES:,} are allowed")
         now = self._store.now()
-        lines = [check_log_entry(entry, now) for entry in entries]
+        lines = [check_log_entry(entry, now) for entry in batch_entries]
         groups = [lines[n : n + _PER_RECORD] for n in range(0, len(lines), _PER_RECORD)]
         if groups:
             batch: list[tuple[FactType, TaskFact]] = [
@@ -129,8 +134,9 @@ class Layers:
         entries: list[LogEntry] = []
         if limit == 0:
             return entries
+        matches = _log_filter(chosen)
         async for entry in self._lines(ref):
-            if not _matches(entry, chosen):
+            if not matches(entry):
                 continue
             if skip > 0:
                 skip -= 1
@@ -139,6 +145,17 @@ class Layers:
             if limit is not None and len(entries) >= limit:
                 break
         return entries
+
+    async def newest_logs(self, ref: TaskRef, limit: int) -> list[LogEntry]:
+        """Return the newest log entries, oldest first, without reading the others."""
+        entry = await get_task(self._store, ref)
+        try:
+            head = (await self._store.read(entry.stream, limit=0)).head
+        except (NoStream, Gone):
+            return []
+        newest = self.records(ref, max(0, head - limit))  # every record has a line, or none
+        lines = [line async for item in newest for line in facts.decode(item.data).lines]
+        return lines[-limit:]
 
     async def _lines(self, ref: TaskRef) -> AsyncIterator[LogEntry]:
         async for item in self.records(ref):
@@ -247,13 +264,18 @@ def check_log_options(options: Any) -> LogOptions:
     return value
 
 
-def _matches(entry: LogEntry, options: LogOptions) -> bool:
-    if options.level not in (None, entry.level):
-        return False
-    if options.start_date is None and options.end_date is None:
-        return True
-    at = parse_instant(entry.timestamp, "timestamp")
-    start, end = options.start_date, options.end_date
-    return (start is None or at >= parse_instant(start, "start_date")) and (
-        end is None or at <= parse_instant(end, "end_date")
-    )
+def _log_filter(options: LogOptions) -> Callable[[LogEntry], bool]:
+    """Return a function that says whether an entry matches; the dates are inclusive."""
+    level, start, end = options.level, options.start_date, options.end_date
+    first = None if start is None else parse_instant(start, "start_date")
+    last = None if end is None else parse_instant(end, "end_date")
+
+    def matches(entry: LogEntry) -> bool:
+        if level is not None and level != entry.level:
+            return False
+        if first is None and last is None:
+            return True
+        at = parse_instant(entry.timestamp, "timestamp")
+        return (first is None or at >= first) and (last is None or at <= last)
+
+    return matches

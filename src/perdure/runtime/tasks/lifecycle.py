@@ -16,6 +16,7 @@ from perdure.runtime.tasks.hooks import HookRunner, HookType
 from perdure.runtime.tasks.locks.values import LockInfo
 from perdure.runtime.tasks.values import (
     TaskRef,
+    TaskResult,
     check_result,
     check_storable,
     invalid,
@@ -45,14 +46,17 @@ class Transition:
 class Lifecycle:
     """Transitions of tasks: validate, run before-hooks, compare and set, run after-hooks."""
 
-    def __init__(self, store: Store, writer: TaskWriter, hooks: HookRunner) -> None:
+    def __init__(
+        self, store: Store, writer: TaskWriter, hooks: HookRunner, on_end: Callable[[str], None]
+    ) -> None:
         self._store = store
         self._writer = writer
         self._hooks = hooks
+        self._on_end = on_end  # called with the stream of each task that has ended
 
     def with_hooks(self, hooks: HookRunner) -> "Lifecycle":
         """Return a lifecycle that runs other hooks."""
-        return Lifecycle(self._store, self._writer, hooks)
+        return Lifecycle(self._store, self._writer, hooks, self._on_end)
 
     @property
     def hooks(self) -> HookRunner:
@@ -78,6 +82,7 @@ class Lifecycle:
     ) -> TaskRecord:
         """Complete a running task with its result. Raises NotFound, Conflict."""
         stored = check_result(result)
+        of_hooks = TaskResult(**check_result(stored))  # a copy, which no hook can change
         transition = Transition(
             TaskMove.COMPLETE,
             "task_completed",
@@ -85,7 +90,7 @@ class Lifecycle:
             changes=lambda _: {"result": stored},
             before="before_task_complete",
             after="after_task_complete",
-            argument=result,
+            argument=of_hooks,
         )
         return await self.move(ref, transition, guard)
 
@@ -171,6 +176,8 @@ class Lifecycle:
             return None
         except (Gone, NoStream):
             raise task_not_found(entry.record.id) from None
+        if after.record.status.is_final:
+            self._on_end(entry.stream)
         return after
 
     async def _moved_state(

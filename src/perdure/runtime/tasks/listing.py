@@ -34,9 +34,9 @@ class TaskLists:
         async for entry in self._entries(tenant, filters, min(end or _PAGE, _PAGE)):
             position += 1
             if position > filters.offset:
-                task = readable(entry)
-                if task is not None:
-                    rows.append(task.record)
+                row = readable(entry)
+                if row is not None:
+                    rows.append(row)
             if end is not None and position >= end:
                 break
         return rows
@@ -47,12 +47,14 @@ class TaskLists:
         """Return a page near the beginning, with one read per state."""
         kind, states = await self._query(tenant, filters)
         reads = [self._store.find(kind, state=state, limit=end) for state in states]
-        pages = await asyncio.gather(*reads)
-        entries = [entry for page in pages for entry in page.entries]
-        if len(pages) > 1:
+        if len(reads) == 1:
+            entries = list((await reads[0]).entries)
+        else:
+            pages = await asyncio.gather(*reads)
+            entries = [entry for page in pages for entry in page.entries]
             entries.sort(key=lambda entry: entry.key)
-        tasks = map(readable, entries[filters.offset : end])
-        return [task.record for task in tasks if task is not None]
+        rows = map(readable, entries[filters.offset : end])
+        return [row for row in rows if row is not None]
 
     async def count(self, tenant: str | None, filters: TaskFilters) -> int:
         """Return the number of all tasks that match, whatever the offset and limit."""

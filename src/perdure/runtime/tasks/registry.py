@@ -1,5 +1,6 @@
 """Registry of tasks: rows created, read, changed, marked, listed and deleted."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -14,7 +15,7 @@ from perdure.core.tasks.status import MARKS, Status, TaskMove, moved
 from perdure.errors import Conflict, PerdureError, Refused
 from perdure.runtime.ids import new_id
 from perdure.runtime.tasks.entries import TaskEntry, find_task, get_task, row_puts
-from perdure.runtime.tasks.files.place import TaskPlace
+from perdure.runtime.tasks.files.place import RootMarker, TaskPlace
 from perdure.runtime.tasks.lifecycle import Lifecycle, Transition, check_error
 from perdure.runtime.tasks.listing import TaskLists
 from perdure.runtime.tasks.locks.values import LockInfo
@@ -26,6 +27,7 @@ from perdure.runtime.tasks.values import (
     check_kind,
     check_name,
     check_owner,
+    check_require,
     check_status,
     check_task_id,
     from_mapping,
@@ -58,22 +60,33 @@ class NewTask:
     kind: TaskKind = "sandbox"
     status: Status = Status.PENDING
     created_at: int | None = None
+    updated_at: int | None = None
+    sandbox: str = ""
+    require: tuple[str, ...] = ()
 
 
 def check_new_task(value: Any) -> NewTask:
     """Return a task to create from a Task, a TaskConfig or a mapping. Raises Refused."""
     fields = _fields(value)
+    require = check_require(fields.pop("require", None))
     task = from_mapping({"id": None, "name": None, **fields}, Task, "a task")
-    created = task.created_at
+    if check_kind(task.kind) != "sandbox":
+        raise invalid("a background agent is not created but launched: rt.spawn, POST /tasks")
     return NewTask(
         new_id("task") if task.id is None else check_task_id(task.id),
         check_name(task.name),
         check_owner(task.owner),
         json_object({} if task.metadata is None else task.metadata, "metadata"),
-        check_kind(task.kind),
+        "sandbox",
         check_status(task.status),
-        None if created is None else round(parse_instant(created, "created_at").timestamp() * 1000),
+        _instant_ms(task.created_at, "created_at"),
+        _instant_ms(task.updated_at, "updated_at"),
+        require=require,
     )
+
+
+def _instant_ms(value: Any, label: str) -> int | None:
+    return None if value is None else round(parse_instant(value, label).timestamp() * 1000)
 
 
 def _fields(value: Any) -> dict[str, Any]:
@@ -107,8 +120,9 @@ class Registry:
         generation = 1
         while True:
             stream = record.task_stream(tenant, task.id, generation)
-            row = self._row(tenant, task)
-            fact = new_fact("task_created", row.updated_at, data=_created_data(row))
+            now = self._store.now()
+            row = _row(tenant, task, self._place.create(), now)
+            fact = new_fact("task_created", now, data=_created_data(row))
             commit = TaskCommit(
                 stream, tenant, [fact], TaskEntry(row, stream, 1), home=row, has_files=has_files
             )
@@ -123,16 +137,16 @@ class Registry:
 
     async def create_all(self, tenant: str, tasks: Sequence[NewTask]) -> list[TaskRecord]:
         """Create several tasks in one commit, all or none. Raises Conflict TASK_CREATE_FAILED."""
-        names = [task.id for task in tasks]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise _exists(twice)
+        _check_unique(tasks)
         for kind in {task.kind for task in tasks}:
             await self.add_group(tenant, kind)
         streams = {task.id: record.task_stream(tenant, task.id) for task in tasks}
         while True:
-            rows = [self._row(tenant, task) for task in tasks]
-            writes = [Write(streams[row.id], [_record(row)], create=STREAM_KIND) for row in rows]
+            marker, now = self._place.create(), self._store.now()
+            rows = [_row(tenant, task, marker, now) for task in tasks]
+            writes = [
+                Write(streams[row.id], [_record(row, now)], create=STREAM_KIND) for row in rows
+            ]
             puts = [put for row in rows for put in row_puts(row, 0, streams[row.id])]
             try:
                 await self._store.commit(writes, puts)
@@ -145,24 +159,6 @@ class Registry:
                 raise _exists(name) from error
             else:
                 return rows
-
-    def _row(self, tenant: str, task: NewTask) -> TaskRecord:
-        marker = self._place.create()
-        now = self._store.now()
-        created_at = now if task.created_at is None else task.created_at
-        return TaskRecord(
-            id=task.id,
-            tenant=tenant,
-            kind=task.kind,
-            name=task.name,
-            status=task.status,
-            owner=task.owner,
-            metadata=task.metadata,
-            created_at=created_at,
-            updated_at=max(now, created_at),
-            host=marker.host,
-            root=marker.id,
-        )
 
     async def add_group(self, tenant: str, kind: TaskKind) -> None:
         """Put the entry that says that a tenant has tasks of a kind, once."""
@@ -201,6 +197,8 @@ class Registry:
 
     async def update(self, ref: TaskRef, updates: Any, guard: LockInfo | None = None) -> TaskRecord:
         """Change the fields that are named. Raises NotFound, Conflict, Refused."""
+        if isinstance(updates, Task) and updates.id != ref.task_id:
+            raise invalid("id of a task never changes")
         changes = check_updates(updates)
         while True:
             entry = await get_task(self._store, ref)
@@ -260,13 +258,45 @@ def check_updates(updates: Any) -> dict[str, Any]:
     return {name: checks[name](value) for name, value in fields.items()}
 
 
+def _row(tenant: str, task: NewTask, marker: RootMarker, now: int) -> TaskRecord:
+    created_at = now if task.created_at is None else task.created_at
+    updated_at = now if task.updated_at is None else task.updated_at
+    return TaskRecord(
+        id=task.id,
+        tenant=tenant,
+        kind=task.kind,
+        name=task.name,
+        status=task.status,
+        owner=task.owner,
+        metadata=task.metadata,
+        created_at=created_at,
+        updated_at=max(updated_at, created_at),
+        host=marker.host,
+        root=marker.id,
+        sandbox=task.sandbox,
+        require=task.require,
+    )
+
+
+def _check_unique(tasks: Sequence[NewTask]) -> None:
+    counts = Counter(task.id for task in tasks)
+    if len(counts) < len(tasks):
+        name = next(name for name, number in counts.items() if number > 1)
+        raise Conflict(
+            f"task {name!r} is in the batch twice",
+            code="TASK_CREATE_FAILED",
+            hint="give every task of the batch an id of its own, or none",
+            details={"taskId": name},
+        )
+
+
 def _created_data(row: TaskRecord) -> dict[str, Any]:
     return {"name": row.name, "owner": row.owner}
 
 
-def _record(row: TaskRecord) -> Record:
-    kind, fact = new_fact("task_created", row.updated_at, data=_created_data(row))
-    return Record(kind, facts.encode(fact), row.updated_at)
+def _record(row: TaskRecord, now: int) -> Record:
+    kind, fact = new_fact("task_created", now, data=_created_data(row))
+    return Record(kind, facts.encode(fact), now)
 
 
 def _exists(task_id: str) -> Conflict:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +10,20 @@ from anyio import to_thread
 
 from perdure.core.session.naming import check_tenant
 from perdure.core.tasks import record
-from perdure.core.tasks.locks import LockHolder
+from perdure.core.tasks.locks import LockHolder, is_lock_of
 from perdure.core.tasks.record import TaskRecord
-from perdure.errors import ConfigError, PerdureError, Refused
+from perdure.errors import ConfigError, PerdureError, Refused, SandboxUnavailable
 from perdure.runtime.records.entries import all_entries
 from perdure.runtime.tasks.checkpoints.catalog import Checkpoints
 from perdure.runtime.tasks.checkpoints.restore import Restores
 from perdure.runtime.tasks.checkpoints.targets import CheckpointTargets
+from perdure.runtime.tasks.checkpoints.transfer import CheckpointTransfer
 from perdure.runtime.tasks.checkpoints.workspace import CheckpointLimits
 from perdure.runtime.tasks.entries import TaskEntry, commit_guarded, get_task, live_stream
+from perdure.runtime.tasks.executions.options import KEYS, ExecutionOptions, execution_options
+from perdure.runtime.tasks.executions.sandboxes import ConfiguredSandbox
+from perdure.runtime.tasks.executions.service import Executions
+from perdure.runtime.tasks.executions.slots import StreamLeases
 from perdure.runtime.tasks.files.mirror import TaskMirror
 from perdure.runtime.tasks.files.place import TaskPlace
 from perdure.runtime.tasks.hooks import HookRegistry, HookRunner
@@ -26,29 +31,37 @@ from perdure.runtime.tasks.layers import Layers
 from perdure.runtime.tasks.lifecycle import Lifecycle
 from perdure.runtime.tasks.locks.manager import Locks
 from perdure.runtime.tasks.locks.process import LockProcess, RunBeside
+from perdure.runtime.tasks.locks.sweep import LockSweep
 from perdure.runtime.tasks.locks.tables import StoreLocks
 from perdure.runtime.tasks.locks.values import LockInfo
 from perdure.runtime.tasks.registry import Registry, check_new_task, create_failed
 from perdure.runtime.tasks.values import TaskRef, task_not_found
+from perdure.runtime.tasks.workspace_files import WorkspaceFiles
 from perdure.runtime.tasks.writer import TaskWriter
-from perdure.store.base import DELETE, Gone, NoStream, Put, Store, VersionMoved, Write
+from perdure.store.base import DELETE, Gone, HeadMoved, NoStream, Put, Store, VersionMoved, Write
 
 logger = logging.getLogger("perdure")
 
 
 @dataclass(frozen=True, slots=True)
 class TaskOptions:
-    """Options of a runtime's tasks: the root of their folders, and hooks of a configuration."""
+    """Options of a runtime's tasks: the root of their folders, hooks, and how commands run."""
 
     root: Path | None = None
     hooks: HookRegistry = field(default_factory=HookRegistry)
+    executions: ExecutionOptions = field(default_factory=ExecutionOptions)
 
 
 class Tasks:
-    """Tasks of a store: lifecycle, registry, layers and locks."""
+    """Tasks of a store: lifecycle, registry, layers, locks and executions."""
 
     def __init__(
-        self, store: Store, options: TaskOptions, lease_ms: int, run_beside: RunBeside
+        self,
+        store: Store,
+        options: TaskOptions,
+        lease_ms: int,
+        run_beside: RunBeside,
+        leases: StreamLeases,
     ) -> None:
         self.store = store
         self._process = LockProcess(store, lease_ms, run_beside)
@@ -57,26 +70,37 @@ class Tasks:
         self.mirror = TaskMirror(store, self.place)
         self.writer = TaskWriter(store, self.mirror)
         self.hooks = options.hooks
-        self.lifecycle = Lifecycle(store, self.writer, HookRunner(options.hooks))
+        self.sandbox = ConfiguredSandbox(options.executions, options.root)
+        self.executions = Executions(
+            store, self.writer, self.place, self.sandbox, leases, run_beside
+        )
+        hooks = HookRunner(options.hooks)
+        self.lifecycle = Lifecycle(store, self.writer, hooks, self.executions.nudge)
         self.registry = Registry(store, self.writer, self.place, self.lifecycle)
         self.layers = Layers(store, self.writer, self.mirror)
         self.locks = Locks(self._lock_table)
-        targets, limits = CheckpointTargets(store, self.writer, self.mirror), CheckpointLimits()
+        self.lock_sweep = LockSweep(self._lock_table)
+        settle = self.executions.settle_left
+        targets = CheckpointTargets(store, self.writer, self.mirror, settle)
+        limits = CheckpointLimits()
+        self.workspace_files = WorkspaceFiles(targets, options.executions.run_as)
         self.checkpoints = Checkpoints(targets, limits)
         self.restores = Restores(targets, self.checkpoints, limits)
+        self.transfer = CheckpointTransfer(targets, self.checkpoints, limits)
 
     # --- open and close -----------------------------------------------------------------------
 
     async def open(self) -> None:
         """Bring the files up to date that a process left behind when it died."""
         self._process.open()
+        self.executions.open()
         marker = await to_thread.run_sync(lambda: self.place.marker)
         if marker is None:
             return
         await to_thread.run_sync(self.mirror.empty_trash)
-        for stream in await to_thread.run_sync(self.mirror.stale_streams):
+        for stream, marks in (await to_thread.run_sync(self.mirror.stale_marks)).items():
             if await self._recover(stream):
-                await to_thread.run_sync(self.mirror.forget_marks, stream)
+                await to_thread.run_sync(self.mirror.forget_marks, marks)
         await self._refresh_written_elsewhere(marker.id)
 
     async def _recover(self, stream: str) -> bool:
@@ -99,7 +123,8 @@ class Tasks:
                     logger.debug("task %s was written again, or deleted", entry.key)
 
     async def close(self) -> None:
-        """Free the locks that this runtime holds, and forget folders that are up to date."""
+        """Stop commands, free the locks that this runtime holds, and forget current folders."""
+        await self.executions.close()
         await self._process.close()
         self.mirror.close()
 
@@ -109,9 +134,11 @@ class Tasks:
         """Create a task with its folder. Raises Refused or Conflict TASK_CREATE_FAILED."""
         check_tenant(tenant)
         try:
-            task = check_new_task(config)
+            task = replace(check_new_task(config), sandbox=self.sandbox.name)
+            if task.require or self.sandbox.options.require_sandbox:
+                await self.sandbox.ready(task.require)
             return await self.registry.create(tenant, task, has_files=True)
-        except ConfigError:
+        except (ConfigError, SandboxUnavailable):
             raise
         except PerdureError as error:
             raise create_failed(error) from error
@@ -121,22 +148,35 @@ class Tasks:
         entry = await get_task(self.store, ref)
         self.place.check_here(entry.record)
         try:
-            async with self.mirror.around_commit(entry.stream):
-                await self._erase(entry.stream, ref.tenant, guard)
+            while not await self._delete(entry, guard):
+                pass
         except (Gone, NoStream):
             raise task_not_found(ref.task_id) from None
         await self._free_locks(ref)
 
-    async def _erase(self, stream: str, tenant: str, guard: LockInfo | None) -> None:
-        await commit_guarded(self.store, [Write(stream, erase=True)], (), guard, tenant)
+    async def _delete(self, entry: TaskEntry, guard: LockInfo | None) -> bool:
+        """Stop the command of a task, then erase it; False if something was written meanwhile."""
+        head = (await self.store.read(entry.stream, limit=0)).head
+        await self.executions.stop_all(entry)
+        try:
+            async with self.mirror.around_commit(entry.stream):
+                await self._erase(entry.stream, entry.record.tenant, guard, head)
+        except HeadMoved:  # by a command that has ended or started, or a line of the log
+            return False
+        return True
+
+    async def _erase(
+        self, stream: str, tenant: str, guard: LockInfo | None, head: int | None = None
+    ) -> None:
+        write = Write(stream, head=head, erase=True)
+        await commit_guarded(self.store, [write], (), guard, tenant)
 
     async def _free_locks(self, ref: TaskRef) -> None:
-        """Free the locks on a task: those on `task:ID` and on parts of it."""
-        name = f"task:{ref.task_id}"
+        """Free the locks on a task and on parts of it."""
 
         def is_dropped(resource: str, holder: LockHolder) -> bool:
             del holder
-            return resource == name or resource.startswith((f"{name}:", f"{name}/"))
+            return is_lock_of(resource, ref.task_id)
 
         await self._lock_table.drop(ref.tenant, is_dropped)
 
@@ -188,10 +228,11 @@ def task_options(value: Mapping[str, Any] | None) -> TaskOptions:
     """Return the options that `Runtime(tasks=)` names. Raises ConfigError."""
     options = dict(value or {})
     hint = 'pass Runtime(tasks={"root": "./tasks"})'
-    if unknown := sorted(set(options) - {"root", "hooks"}):
+    if unknown := sorted(set(options) - {"root", "hooks", *KEYS}):
         raise ConfigError(f"tasks: unknown key {unknown[0]!r}", hint=hint)
     root = options.get("root")
     if root is not None and not isinstance(root, str | Path):
         raise ConfigError(f"tasks: root is {root!r}, which is not a path", hint=hint)
     hooks = options.get("hooks") or HookRegistry()
-    return TaskOptions(None if root is None else Path(root), hooks)
+    commands = execution_options({key: options[key] for key in KEYS if key in options})
+    return TaskOptions(None if root is None else Path(root), hooks, commands)

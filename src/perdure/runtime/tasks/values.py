@@ -1,10 +1,10 @@
 """Public values of tasks, and their checks: what callers pass in, and what they get."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec import Struct
@@ -25,6 +25,7 @@ from perdure.errors import (
     StoreError,
 )
 from perdure.runtime.views import instant
+from perdure.sandbox.base import Guarantee
 
 T = TypeVar("T")
 
@@ -58,6 +59,8 @@ class Task(Struct, frozen=True, kw_only=True, gc=False):
     kind: str = "sandbox"
     tenant: str = ""
     host: str = ""  # the machine that has its folder
+    sandbox: str = ""  # that its commands run in
+    execution: Mapping[str, Any] | None = None  # whether commands can run, after its creation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,7 @@ class TaskConfig:
     id: str | None = None
     owner: str | None = None
     metadata: Mapping[str, Any] | None = None
+    require: Sequence[str] = ()  # "exec", and guarantees of the sandbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,12 +153,15 @@ def parse_instant(value: Any, label: str) -> datetime:
 
 def public_task(record: TaskRecord) -> Task:
     """Return a record as the public value."""
+    created_at = updated_at = instant(record.created_at)
+    if record.updated_at != record.created_at:
+        updated_at = instant(record.updated_at)
     return Task(
         id=record.id,
         name=record.name,
-        status=str(record.status),
-        created_at=instant(record.created_at),
-        updated_at=instant(record.updated_at),
+        status=record.status.value,
+        created_at=created_at,
+        updated_at=updated_at,
         owner=record.owner,
         metadata=record.metadata,
         agents=record.agents,
@@ -162,6 +169,7 @@ def public_task(record: TaskRecord) -> Task:
         kind=record.kind,
         tenant=record.tenant,
         host=record.host,
+        sandbox=record.sandbox,
     )
 
 
@@ -180,6 +188,7 @@ def task_json(record: TaskRecord) -> dict[str, Any]:
         "result": record.result,
         "tenant": record.tenant,
         "host": record.host,
+        "sandbox": record.sandbox,
     }
 
 
@@ -268,13 +277,35 @@ def check_count(value: Any, label: str) -> int:
     return value
 
 
+def check_list(value: Any, label: str) -> list[Any]:
+    """Return the items of a list or another iterable of items. Raises Refused INVALID_REQUEST."""
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise invalid(f"{label} must be a list, not {type(value).__name__}")
+    return list(value)
+
+
+def check_require(value: Any) -> tuple[str, ...]:
+    """Return what a task requires of its sandbox. Raises Refused INVALID_REQUEST."""
+    names = ("exec", *get_args(Guarantee))
+    if value is None:
+        return ()
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise invalid(f"require must be a list of {', '.join(names)}")
+    for name in value:
+        if name not in names:
+            raise invalid(f"require: {str(name)[:40]!a} is not one of {', '.join(names)}")
+    return tuple(dict.fromkeys(value))
+
+
 def check_filters(filters: Any) -> TaskFilters:
     """Return valid filters from a value, a mapping or None. Raises Refused INVALID_REQUEST."""
     value = from_mapping({} if filters is None else filters, TaskFilters, "filters")
     if value.status is not None:
         check_status(value.status)
-    if value.owner is not None and not isinstance(value.owner, str):
-        raise invalid("the owner of a filter must be text")
+    if value.owner is not None:
+        if not isinstance(value.owner, str):
+            raise invalid("the owner of a filter must be text")
+        check_storable(value.owner, "the owner of a filter")
     if value.kind is not None:
         check_kind(value.kind)
     if value.limit is not None:
@@ -390,9 +421,13 @@ def invalid(text: str) -> Refused:
     return Refused(text, code="INVALID_REQUEST", hint="see docs/tasks.md for the fields")
 
 
-def task_not_found(task_id: str, hint: str = "perdure tasks list") -> NotFound:
-    """Return the error for a task that does not exist."""
-    return NotFound(f"Task not found: {task_id}", code="TASK_NOT_FOUND", hint=hint)
+def task_not_found(task_id: Any, hint: str = "perdure tasks list") -> NotFound:
+    """Return the error for a task that does not exist; an id that none can have is escaped."""
+    try:
+        name = check_id(task_id, "task id")
+    except Refused:
+        name = f"{str(task_id)[:60]!a}"
+    return NotFound(f"Task not found: {name}", code="TASK_NOT_FOUND", hint=hint)
 
 
 def with_code(error: PerdureError, code: str) -> PerdureError:

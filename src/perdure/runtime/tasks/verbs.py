@@ -1,16 +1,18 @@
-"""Verbs on tasks with JSON in and out, in the seed's words: what HTTP, the CLI and MCP offer."""
+"""Verbs on shared tasks with JSON in and out, in the seed's words: for HTTP, the CLI and MCP.
+
+`runtime.sessions.task_verbs` has the verbs on tasks of every kind.
+"""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
-from perdure.core.session import naming
 from perdure.core.tasks.facts import LogEntry
 from perdure.core.tasks.record import TaskRecord
-from perdure.errors import NotFound
-from perdure.runtime.records.entries import all_readable
 from perdure.runtime.tasks.checkpoints.targets import CheckpointRecord
+from perdure.runtime.tasks.entries import get_task
+from perdure.runtime.tasks.execution_verbs import ExecutionVerbs
 from perdure.runtime.tasks.service import Tasks
 from perdure.runtime.tasks.values import (
     Checkpoint,
@@ -18,7 +20,6 @@ from perdure.runtime.tasks.values import (
     check_filters,
     iso,
     task_json,
-    task_not_found,
 )
 
 Json = dict[str, Any]
@@ -30,6 +31,7 @@ class TaskVerbs:
     def __init__(self, tasks: Tasks, tenant: str | None) -> None:
         self._tasks = tasks
         self._tenant = tenant
+        self.executions = ExecutionVerbs(tasks, tenant)
 
     def _ref(self, task_id: str) -> TaskRef:
         return TaskRef(self._tenant or "", task_id)
@@ -37,10 +39,11 @@ class TaskVerbs:
     # --- tasks --------------------------------------------------------------------------------
 
     async def create(self, config: Mapping[str, Any]) -> Json:
-        """Create a task: `{success, taskId, status, createdAt, task}`."""
+        """Create a task: `{success, taskId, status, createdAt, task, execution}`."""
         fields = {"id" if key == "taskId" else key: value for key, value in config.items()}
         row = await self._tasks.create(self._tenant or "", fields)
-        return {**_changed(row), "createdAt": iso(row.created_at)}
+        execution = await self.executions.availability()
+        return {**_changed(row), "createdAt": iso(row.created_at), "execution": execution}
 
     async def list(self, filters: Mapping[str, Any]) -> Json:
         """List tasks, newest first: `{success, tasks, count}`; the count is that of all matches."""
@@ -50,27 +53,16 @@ class TaskVerbs:
         return {"success": True, "tasks": [task_json(row) for row in rows], "count": count}
 
     async def get(self, task_id: str) -> Json:
-        """Return `{success, taskId, status, task}`. Raises NotFound."""
-        row = await self._tasks.registry.find(self._ref(task_id))
-        if row is None:
-            raise await self._missing(task_id)
-        return _changed(row)
+        """Return `{success, taskId, status, task, execution}`. Raises NotFound."""
+        row = await self._tasks.registry.get(self._ref(task_id))
+        return {**_changed(row), "execution": await self.executions.availability()}
 
-    async def _missing(self, task_id: str) -> NotFound:
-        """Return the error for a task that does not exist; the id may be that of a run."""
-        if not task_id.startswith("task_"):
-            return task_not_found(task_id)
-        sessions = all_readable(self._tasks.store, "session", lambda e: naming.decode(e.data))
-        async for session in sessions:
-            is_visible = self._tenant in (None, session.tenant)
-            if session.task_id == task_id and is_visible:
-                return NotFound(
-                    f"{task_id} is a run of session {session.id}, not a task",
-                    code="TASK_NOT_FOUND",
-                    hint=f"perdure sessions show {session.id}",
-                    details={"sessionID": session.id},
-                )
-        return task_not_found(task_id)
+    async def status(self, task_id: str) -> Json:
+        """Return the same with `lastExecution`, if a command was executed. Raises NotFound."""
+        entry = await get_task(self._tasks.store, self._ref(task_id))
+        value = {**_changed(entry.record), "execution": await self.executions.availability()}
+        last = await self.executions.last(entry)
+        return value if last is None else {**value, "lastExecution": last}
 
     async def attach(self, task_id: str, agent_id: str) -> Json:
         """Attach an agent: `{success, taskId, agentId, attached, status, task}`."""
@@ -112,6 +104,11 @@ class TaskVerbs:
         entries = await self._tasks.layers.logs(self._ref(task_id), options)
         return {"taskId": task_id, "logs": [log_json(entry) for entry in entries]}
 
+    async def newest_logs(self, task_id: str, limit: int) -> Json:
+        """Return `{taskId, logs}` with the newest entries, oldest first. Raises NotFound."""
+        entries = await self._tasks.layers.newest_logs(self._ref(task_id), limit)
+        return {"taskId": task_id, "logs": [log_json(entry) for entry in entries]}
+
     async def follow_logs(self, task_id: str, after: int = 0) -> AsyncIterator[Json | None]:
         """Yield `{type, seq, lines}` of each record, also of those to come; None after a pause."""
         await self._tasks.registry.get(self._ref(task_id))
@@ -139,6 +136,26 @@ class TaskVerbs:
         await self._tasks.registry.get(self._ref(task_id))
         stored = await self._tasks.layers.append_decision(self._ref(task_id), decision)
         return {"success": True, "taskId": task_id, "decision": msgspec.to_builtins(stored)}
+
+    # --- files --------------------------------------------------------------------------------
+
+    async def read_file(self, task_id: str, path: str) -> bytes:
+        """Return the content of a file of the workspace. Raises NotFound, Refused."""
+        return await self._tasks.workspace_files.read(self._ref(task_id), path)
+
+    async def list_files(self, task_id: str, folder: str = "") -> Json:
+        """Return `{taskId, folder, files}`: the entries of a folder. Raises NotFound, Refused."""
+        entries = await self._tasks.workspace_files.list_folder(self._ref(task_id), folder)
+        files = [
+            {"name": item.name, "type": item.kind, "bytes": item.size, "path": item.path}
+            for item in entries
+        ]
+        return {"taskId": task_id, "folder": folder, "files": files}
+
+    async def write_file(self, task_id: str, path: str, content: bytes) -> Json:
+        """Create or replace a file of the workspace: `{success, taskId, path, bytes}`."""
+        size = await self._tasks.workspace_files.write(self._ref(task_id), path, content)
+        return {"success": True, "taskId": task_id, "path": path, "bytes": size}
 
     # --- checkpoints --------------------------------------------------------------------------
 
@@ -183,6 +200,25 @@ class TaskVerbs:
         """Delete a checkpoint: `{success, taskId, checkpointId}`."""
         await self._tasks.checkpoints.delete(self._ref(task_id), checkpoint_id)
         return {"success": True, "taskId": task_id, "checkpointId": checkpoint_id}
+
+    async def export(self, task_id: str, checkpoint_id: str, file: IO[bytes]) -> Json:
+        """Write a checkpoint into an open file: `{success, taskId, checkpointId}`."""
+        await self._tasks.transfer.write(self._ref(task_id), checkpoint_id, file)
+        return {"success": True, "taskId": task_id, "checkpointId": checkpoint_id}
+
+    async def open_archive(self, task_id: str, checkpoint_id: str) -> IO[bytes]:
+        """Return a checkpoint as an open file without a name. Raises NotFound, Corrupt."""
+        return await self._tasks.transfer.open_archive(self._ref(task_id), checkpoint_id)
+
+    async def import_(self, task_id: str, file: IO[bytes]) -> Json:
+        """Add an exported checkpoint: `{success, taskId, checkpointId, files, bytes, …}`."""
+        checkpoint = await self._tasks.transfer.import_file(self._ref(task_id), file)
+        return {"success": True, "taskId": task_id, **_checkpoint_fields(checkpoint)}
+
+    async def receive(self, task_id: str, pieces: AsyncIterator[bytes]) -> Json:
+        """Add an exported checkpoint that arrives in pieces; returns what `import_` does."""
+        checkpoint = await self._tasks.transfer.receive(self._ref(task_id), pieces)
+        return {"success": True, "taskId": task_id, **_checkpoint_fields(checkpoint)}
 
 
 def _changed(row: TaskRecord) -> Json:

@@ -12,7 +12,29 @@ from perdure.runtime.tasks.entries import TaskEntry, commit_guarded
 from perdure.runtime.tasks.files.mirror import CommittedChange, TaskMirror
 from perdure.runtime.tasks.locks.values import LockInfo
 from perdure.runtime.tasks.values import iso
-from perdure.store.base import DELETE, Entry, Put, Record, Store, VersionMoved, Write
+from perdure.store.base import (
+    DELETE,
+    Check,
+    Entry,
+    Heads,
+    Lease,
+    Put,
+    Record,
+    Release,
+    Store,
+    VersionMoved,
+    Write,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseStep:
+    """Part of a commit that concerns the lease on the stream: claim it, or write under it."""
+
+    claim: str | None = None  # the holder that claims it
+    fence: Lease | None = None
+    head: int | None = None
+    release: Release | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +50,8 @@ class TaskCommit:
     guard: LockInfo | None = None
     home: TaskRecord | None = None  # the row that says where the files are; None: here
     has_files: bool = True  # False: rows only, whose files the first other commit writes
+    checks: Sequence[Check] = ()
+    lease: LeaseStep | None = None
 
 
 def new_fact(
@@ -54,28 +78,33 @@ class TaskWriter:
 
         Raises the refusals of the store, and Conflict VERSION_CONFLICT for a stale guard.
         """
+        return (await self.commit_heads(commit))[commit.stream]
+
+    async def commit_heads(self, commit: TaskCommit) -> Heads:
+        """Do the same, and return the heads with the lease of a claim."""
         if not commit.has_files:
             return await self._commit(commit, ())
         if not self._mirror.is_here(commit.home):
             return await self._commit_elsewhere(commit)
         async with self._mirror.around_commit(commit.stream) as changes:
-            head = await self._commit(commit, ())
-            changes.append(_change(commit, head))
-        return head
+            heads = await self._commit(commit, ())
+            changes.append(_change(commit, heads[commit.stream]))
+        return heads
 
-    async def _commit(self, commit: TaskCommit, more: Sequence[Put]) -> int:
+    async def _commit(self, commit: TaskCommit, more: Sequence[Put]) -> Heads:
         now = self._store.now()
         records = [Record(kind, facts.encode(fact), now) for kind, fact in commit.facts]
-        write = Write(commit.stream, records, create=record.STREAM_KIND)
+        write = _write(commit, records, now)
         puts = [*commit.puts, *more]
         if commit.row is not None:
             puts += commit.row.puts
         if commit.state is not None:
             puts.append(_state_put(commit, *commit.state))
-        heads = await commit_guarded(self._store, [write], puts, commit.guard, commit.tenant)
-        return heads[commit.stream]
+        return await commit_guarded(
+            self._store, [write], puts, commit.guard, commit.tenant, commit.checks
+        )
 
-    async def _commit_elsewhere(self, commit: TaskCommit) -> int:
+    async def _commit_elsewhere(self, commit: TaskCommit) -> Heads:
         """Commit with an entry that lets the machine of the files bring them up to date."""
         home = commit.home
         key = "" if home is None else f"{home.root}/{record.task_key(home.tenant, home.id)}"
@@ -93,6 +122,15 @@ class TaskWriter:
         """Remove the entry of a task whose files were brought up to date."""
         put = Put(record.STALE, entry.key, entry.version, entry.stream, "", None, DELETE)
         await self._store.commit([Write(entry.stream)], [put])
+
+
+def _write(commit: TaskCommit, records: Sequence[Record], now: int) -> Write:
+    step = commit.lease
+    if step is None:
+        return Write(commit.stream, records, create=record.STREAM_KIND)
+    if step.claim is not None:
+        return Write(commit.stream, records, wake=now, claim=step.claim)
+    return Write(commit.stream, records, step.fence, step.head, release=step.release)
 
 
 def _state_put(commit: TaskCommit, state: TaskState, version: int) -> Put:

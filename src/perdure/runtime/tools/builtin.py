@@ -1,10 +1,11 @@
-"""Built-in tools by name: `ask_user`, `wait` and `todo_write`."""
+"""Built-in tools by name: `ask_user`, `wait`, `todo_write` and `execute_command`."""
 
 from collections.abc import Mapping
 from typing import Any, Final, get_args
 
 from perdure.core.session.todos import TodoPriority, TodoStatus, check_todos, describe_todos
 from perdure.errors import ConfigError, Refused, ToolError
+from perdure.runtime.tools.shell import EXECUTE_COMMAND
 from perdure.runtime.tools.tool import Tool, as_tool
 from perdure.runtime.values import Context
 
@@ -85,8 +86,8 @@ TODO_WRITE: Final[Tool[[Context], str]] = Tool(
     parameters=_schema(todos={"type": "array", "items": _TODO}),
     idempotent=True,
 )
-BUILTINS: Final[Mapping[str, Tool[[Context], str]]] = {
-    builtin.name: builtin for builtin in (ASK_USER, WAIT, TODO_WRITE)
+BUILTINS: Final[Mapping[str, Tool[[Context], Any]]] = {
+    builtin.name: builtin for builtin in (ASK_USER, WAIT, TODO_WRITE, EXECUTE_COMMAND)
 }
 
 

@@ -22,7 +22,7 @@ from perdure.runtime.values import Context
 
 logger = logging.getLogger("perdure")
 
-_PLACEHOLDER: Final = re.compile(r"\{(tool|input)\}")
+_PLACEHOLDER: Final = re.compile(r"\{(tool|input(?:\.[A-Za-z_]\w*)?)\}")
 _PROMPT: Final = "Run {tool} with {input}?"
 _PROMPT_BARE: Final = "Run {tool}?"
 
@@ -44,14 +44,24 @@ async def is_approval_required(tool: Tool[..., Any], ctx: Context) -> bool:
 
 
 def render_prompt(tool: Tool[..., Any], args: Mapping[str, Any]) -> str:
-    """Return the prompt with `{tool}` and `{input}` filled in; for a question, its text."""
+    """Return the prompt with `{tool}` and `{input}` filled in; for a question, its text.
+
+    `{input.NAME}` is one argument: text as it is, everything else as JSON.
+    """
     if tool.kind == "question":
         return str(args.get("question", ""))
     visible = mask_arguments(args, tool.hidden_arguments)
-    values = {"tool": tool.name, "input": json.dumps(visible, ensure_ascii=False, default=str)}
+    values = {f"input.{name}": _shown(value) for name, value in visible.items()}
+    values |= {"tool": tool.name, "input": _shown(visible)}
     template = tool.approval_prompt or (_PROMPT if args else _PROMPT_BARE)
     # One pass, so that braces in the input are not replaced.
-    return _PLACEHOLDER.sub(lambda match: values[match[1]], template)
+    return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), template)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def is_valid_result(tool: Tool[..., Any], result: PendingResult) -> bool:

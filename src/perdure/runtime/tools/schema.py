@@ -1,7 +1,7 @@
 """JSON schema of a function's arguments, and validation of JSON arguments to typed values."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, get_args, get_origin
 
@@ -20,6 +20,8 @@ from perdure.runtime.user_code import CONTAINED, error_line
 _NAMED: Final = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 _PLAIN_WORDS: Final = {"missing": "is missing", "extra_forbidden": "is not a known argument"}
 _SCALARS: Final = (str, int, float, bool, type(None))  # JSON returns these unchanged
+_PLAIN: Final = (str, int, bool)  # JSON has the same values; a float may not be finite
+_BITS: Final = 64
 _VALUES: Final = frozenset({"default", "const", "enum", "examples", "required"})
 
 
@@ -43,6 +45,8 @@ class FunctionArguments:
     model: type[BaseModel]
     fields: Mapping[str, ToolParameter]
     reserved: frozenset[str] = frozenset()  # names that `**extra` does not accept
+    # Types of the arguments, if each is a plain one: what has them already needs no validation.
+    plain_types: Mapping[str, type] | None = None
 
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema for the model provider."""
@@ -52,14 +56,16 @@ class FunctionArguments:
 
     def typed_values(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """Return typed values by parameter name. Raises Refused ARGS_INVALID."""
-        return self._values(self._validate(args))
+        return dict(args) if self._are_plain(args) else self._values(self._validate(args))
 
     def json_values(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments as JSON, as the function receives them: coerced, with defaults.
 
         A value that JSON would change is kept as the caller passed it.
         """
-        values = self.typed_values(args)
+        if self._are_plain(args):
+            return dict(args)
+        values = self._values(self._validate(args))
         if values.keys() == args.keys() and all(_is_unchanged(values[n], args[n]) for n in args):
             return dict(args)
         dumped = {name: _jsonable(value, args.get(name, ...)) for name, value in values.items()}
@@ -71,6 +77,20 @@ class FunctionArguments:
         stable = {name for name in dumped if _is_equal(values[name], reloaded.get(name))}
         result = {name: value for name, value in dumped.items() if name in stable}
         return result | {name: value for name, value in args.items() if name not in stable}
+
+    def _are_plain(self, args: Mapping[str, Any]) -> bool:
+        """Return whether the arguments are complete and of exactly their types."""
+        types = self.plain_types
+        if types is None or type(args) is not dict or args.keys() != types.keys():
+            return False
+        for name, value in args.items():
+            if type(value) is not types[name]:
+                return False
+            # Other text may not be valid Unicode, and a longer integer not be JSON.
+            plain: Any = value
+            if not (plain.isascii() if types[name] is str else plain.bit_length() < _BITS):
+                return False
+        return True
 
     def _validate(self, args: Mapping[str, Any]) -> BaseModel:
         text = json_text(args)
@@ -101,12 +121,23 @@ def build_arguments(signature: Signature, doc: Doc, name: str) -> FunctionArgume
     definitions: dict[str, Any] = {key: _field(parameter, doc) for key, parameter in fields.items()}
     try:
         model = create_model(name, __base__=_base(extra), **definitions)
-        arguments = FunctionArguments(model, fields, signature.reserved)
+        plain = None if extra is not None else _plain_types(fields.values())
+        arguments = FunctionArguments(model, fields, signature.reserved, plain)
         arguments.schema()
     except (PydanticUserError, TypeError, ValueError, NameError) as error:
         first = str(error).splitlines()[0]
         raise ConfigError(f"tool {name!r}: no JSON schema for its parameters: {first}") from error
     return arguments
+
+
+def _plain_types(parameters: Iterable[ToolParameter]) -> dict[str, type] | None:
+    """Return the types of parameters; None if one of them has more than a plain type."""
+    types: dict[str, type] = {}
+    for parameter in parameters:
+        if parameter.hint not in _PLAIN or isinstance(parameter.default, FieldInfo):
+            return None
+        types[parameter.name] = parameter.hint
+    return types
 
 
 def strip_titles(schema: Mapping[str, Any]) -> dict[str, Any]:

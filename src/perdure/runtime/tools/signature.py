@@ -147,6 +147,11 @@ class Signature:
             | {"self"}
         )
 
+    @property
+    def takes_call(self) -> bool:
+        """True if the function gets its context or its pending call."""
+        return any(item.role in ("context", "pending") for item in self.parameters)
+
     def with_role(self, role: str) -> tuple[ToolParameter, ...]:
         """Return the parameters of one role."""
         return tuple(item for item in self.parameters if item.role == role)

@@ -1,14 +1,16 @@
 """Archives of checkpoints: a tar file with the manifest and its objects, and nothing else.
 
 An archive is never unpacked by path: its members can only be the manifest and objects, and every
-object must have the content that its name says.
+object must have the content that its name says. Its headers are read one block at a time, without
+the extensions of the format, so that none of them can name a link, a path or a size of its own.
 """
 
+import gzip
 import io
 import re
 import tarfile
 import zlib
-from pathlib import Path
+from collections.abc import Callable
 from typing import IO, Final
 
 from perdure.core.tasks import manifest as manifests
@@ -16,21 +18,27 @@ from perdure.core.tasks.manifest import Manifest
 from perdure.errors import Corrupt, Refused
 from perdure.runtime.tasks.checkpoints.manifests import ManifestFolder
 from perdure.runtime.tasks.checkpoints.workspace import CheckpointLimits
+from perdure.runtime.tasks.files.place import free_bytes
 
 _MANIFEST: Final = "manifest.json"
 _OBJECT: Final = re.compile(r"objects/([0-9a-f]{64})")
 _MAX_MANIFEST: Final = 256 * 2**20
+_FILE_TYPES: Final = (tarfile.REGTYPE, tarfile.AREGTYPE)
 
 
 def write_archive(target: IO[bytes], manifest: Manifest, folder: ManifestFolder) -> None:
     """Write a checkpoint as a compressed tar file. Raises Corrupt, OSError."""
-    with tarfile.open(fileobj=target, mode="w|gz", format=tarfile.PAX_FORMAT) as archive:
+    with tarfile.open(fileobj=target, mode="w|gz", format=tarfile.GNU_FORMAT) as archive:
         content = manifests.encode(manifest)
         archive.addfile(_member(_MANIFEST, len(content)), io.BytesIO(content))
         for digest in sorted(manifest.digests()):
             path = folder.objects.path(digest)
             if (problem := folder.objects.problem(digest)) is not None:
-                raise Corrupt(problem, code="CHECKPOINT_DAMAGED")
+                raise Corrupt(
+                    problem,
+                    code="CHECKPOINT_DAMAGED",
+                    hint="export another checkpoint, and delete this one",
+                )
             with path.open("rb") as file:
                 archive.addfile(_member(f"objects/{digest}", path.stat().st_size), file)
 
@@ -41,27 +49,31 @@ def _member(name: str, size: int) -> tarfile.TarInfo:
     return member
 
 
-def read_archive(source: Path, folder: ManifestFolder, limits: CheckpointLimits) -> Manifest:
+def read_archive(source: IO[bytes], folder: ManifestFolder, limits: CheckpointLimits) -> Manifest:
     """Store the objects of an archive, and return its manifest. Raises Refused, OSError.
 
     What was stored before a refusal is not referenced, and is collected later.
     """
     manifest: Manifest | None = None
-    left, digests = limits.size, set[str]()
+    digests = set[str]()
+    # A small archive may expand to anything: it must leave some of the disk to the store.
+    left = min(limits.size, free_bytes(folder.folder) * 9 // 10)
     try:
-        with source.open("rb") as file, tarfile.open(fileobj=file, mode="r|*") as archive:
-            for member in archive:
-                if len(digests) > limits.files or member.size > left:
-                    raise _bad("it is larger than a checkpoint may be", "CHECKPOINT_TOO_LARGE")
-                left -= member.size
-                content = archive.extractfile(member) if member.isreg() else None
-                if content is None:
-                    raise _bad(f"{member.name!a} is not a plain file")
-                if member.name == _MANIFEST and manifest is None:
-                    manifest = _read_manifest(content)
-                else:
-                    digests.add(_read_object(member.name, content, folder, limits))
-    except (tarfile.TarError, EOFError, zlib.error, Corrupt) as error:
+        content = _expanded(source)
+        while (member := _next_member(content)) is not None:
+            if len(digests) > limits.files or member.size > left:
+                raise _bad("it is larger than a checkpoint may be", "CHECKPOINT_TOO_LARGE")
+            left -= member.size
+            body = MemberContent(content, member.size)
+            if member.name == _MANIFEST and manifest is None:
+                manifest = _read_manifest(body)
+            else:
+                digest = _read_object(member.name, body.read, folder, member.size)
+                if digest in digests:  # a small archive can repeat an empty object without end
+                    raise _bad(f"{member.name} is in it twice")
+                digests.add(digest)
+            body.skip_padding()
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, Corrupt) as error:
         reason = error.message if isinstance(error, Corrupt) else str(error)
         raise _bad(reason or "it is cut off") from error
     if manifest is None or (missing := manifest.digests() - digests):
@@ -71,20 +83,65 @@ def read_archive(source: Path, folder: ManifestFolder, limits: CheckpointLimits)
     return manifest
 
 
-def _read_manifest(content: IO[bytes]) -> Manifest:
-    data = content.read(_MAX_MANIFEST + 1)
-    if len(data) > _MAX_MANIFEST:
-        raise _bad("its manifest is too large", "CHECKPOINT_TOO_LARGE")
-    return manifests.decode(data)
+def _expanded(source: IO[bytes]) -> IO[bytes] | gzip.GzipFile:
+    source.seek(0)
+    is_compressed = source.read(2) == b"\x1f\x8b"
+    source.seek(0)
+    return gzip.open(source) if is_compressed else source
 
 
-def _read_object(
-    name: str, content: IO[bytes], folder: ManifestFolder, limits: CheckpointLimits
-) -> str:
+def _next_member(content: IO[bytes] | gzip.GzipFile) -> tarfile.TarInfo | None:
+    """Read the next header; None at the end. Raises Refused, TarError, EOFError."""
+    block = content.read(tarfile.BLOCKSIZE)
+    if not block.strip(b"\0"):
+        if len(block) < tarfile.BLOCKSIZE:
+            raise EOFError
+        return None
+    if len(block) < tarfile.BLOCKSIZE:
+        raise EOFError
+    member = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+    if member.type not in _FILE_TYPES or member.size < 0:
+        raise _bad(f"{member.name!a} is not a plain file")
+    return member
+
+
+class MemberContent:
+    """Content of one member, which can be read to its end and not beyond."""
+
+    def __init__(self, content: IO[bytes] | gzip.GzipFile, size: int) -> None:
+        self._content = content
+        self._left = size
+        self._padding = -size % tarfile.BLOCKSIZE
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes; none at the end. Raises EOFError if the archive ends first."""
+        piece = self._content.read(min(size, self._left))
+        if not piece and self._left:
+            raise EOFError
+        self._left -= len(piece)
+        return piece
+
+    def skip_padding(self) -> None:
+        """Go on to the next header."""
+        self._content.read(self._padding)
+
+
+def _read_manifest(content: MemberContent) -> Manifest:
+    pieces: list[bytes] = []
+    size = 0
+    while piece := content.read(2**20):
+        size += len(piece)
+        if size > _MAX_MANIFEST:
+            raise _bad("its manifest is too large", "CHECKPOINT_TOO_LARGE")
+        pieces.append(piece)
+    return manifests.decode(b"".join(pieces))
+
+
+def _read_object(name: str, read: Callable[[int], bytes], folder: ManifestFolder, size: int) -> str:
     match = _OBJECT.fullmatch(name)
     if match is None:
         raise _bad(f"{name!a} is not part of a checkpoint")
-    digest = folder.objects.put_stream(content, limits.size)
+    digest = folder.objects.put_stream(read, size)
     if digest != match[1]:
         raise _bad(f"{name} has other content than its name says")
     return digest

@@ -1,8 +1,7 @@
-"""Checkpoints of tasks: created, listed, verified, compared, deleted, exported and imported."""
+"""Checkpoints of tasks: created, listed, verified, compared and deleted."""
 
 import logging
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -13,7 +12,6 @@ from perdure.core.tasks import record
 from perdure.core.tasks.manifest import Manifest, ManifestDiff, diff
 from perdure.errors import Corrupt, NotFound, Refused
 from perdure.runtime.ids import new_id
-from perdure.runtime.tasks.checkpoints.archive import read_archive, write_archive
 from perdure.runtime.tasks.checkpoints.targets import (
     CheckpointRecord,
     CheckpointTarget,
@@ -42,7 +40,7 @@ class Checkpoints:
         """Take a checkpoint of the state, log, decisions and workspace. Raises Refused."""
         text = DESCRIPTION if description is None else _check_description(description)
         target = await self._targets.find(ref)
-        async with self._targets.exclusive(target):
+        async with self._targets.exclusive(target), self._targets.quiet(target):
             return (await self.take(target, text))[0]
 
     async def take(
@@ -62,7 +60,7 @@ class Checkpoints:
         )
         manifest, digest = await to_thread.run_sync(self._take, target, plan, content, newest)
         checkpoint = CheckpointRecord.of(manifest, digest)
-        await self._record_new(target, checkpoint)
+        await self.record_new(target, checkpoint)
         return checkpoint, manifest
 
     def _take(
@@ -75,7 +73,7 @@ class Checkpoints:
         previous = None
         if newest is not None:
             with suppress(Corrupt):
-                previous = target.manifests.read(newest.id)
+                previous = target.manifests.read(newest.id, newest.digest)
         folder = target.manifests
         try:
             folder.create()
@@ -94,7 +92,8 @@ class Checkpoints:
         except OSError as error:
             raise cannot_write(target.folder, error) from error
 
-    async def _record_new(self, target: CheckpointTarget, checkpoint: CheckpointRecord) -> None:
+    async def record_new(self, target: CheckpointTarget, checkpoint: CheckpointRecord) -> None:
+        """Commit a checkpoint whose manifest is durable: from now on it is listed."""
         data = {"checkpointId": checkpoint.id, "description": checkpoint.description}
         fact = new_fact("checkpoint_created", checkpoint.at, data=data, checkpoint=checkpoint.id)
         await self._targets.commit(target, [fact], puts=[self._put(target, checkpoint, 0)])
@@ -167,7 +166,7 @@ class Checkpoints:
             )
         return diff(before, replace(before, entries=tree.entries))
 
-    # --- delete, export, import ---------------------------------------------------------------
+    # --- delete -------------------------------------------------------------------------------
 
     async def delete(self, ref: TaskRef, checkpoint_id: str) -> None:
         """Delete a checkpoint, and the objects that no other one needs. Raises NotFound."""
@@ -182,57 +181,6 @@ class Checkpoints:
             await self._targets.commit(target, [fact], puts=[put])
             kept = {item.id for item in await self._targets.entries(target)}
             await to_thread.run_sync(target.manifests.collect, kept)
-
-    async def export(self, ref: TaskRef, checkpoint_id: str, path: Path) -> None:
-        """Write a checkpoint into a new file. Raises Refused if the file exists."""
-        target = await self._targets.find(ref)
-        manifest = await self._targets.manifest(target, checkpoint_id)
-
-        def write() -> None:
-            try:
-                with path.open("xb") as file:
-                    write_archive(file, manifest, target.manifests)
-            except FileExistsError:
-                raise Refused(
-                    f"{path} exists already", code="FILE_EXISTS", hint="name another file"
-                ) from None
-            except OSError as error:
-                raise cannot_write(path, error) from error
-
-        await to_thread.run_sync(write)
-
-    async def import_(self, ref: TaskRef, path: Path) -> CheckpointRecord:
-        """Add a checkpoint that was exported, here or elsewhere. Raises Refused."""
-        target = await self._targets.find(ref)
-        async with self._targets.exclusive(target):
-            entries = await self._targets.entries(target)
-            at = max(self._targets.store.now(), entries[0].at + 1 if entries else 0)
-
-            def read() -> tuple[Manifest, str]:
-                try:
-                    target.manifests.create()
-                    manifest = read_archive(path, target.manifests, self._limits)
-                    files = tuple(replace(item, stat=None) for item in manifest.entries)
-                    own = replace(
-                        manifest,
-                        id=new_id("cp"),
-                        task_id=target.ref.task_id,
-                        at=at,
-                        entries=files,
-                        walked_ns=0,
-                    )
-                    return own, target.manifests.write(own)
-                except OSError as error:
-                    raise Refused(
-                        f"{path} cannot be imported: {error.strerror}",
-                        code="CHECKPOINT_INVALID",
-                        hint="check the file and the space in the folder of tasks",
-                    ) from error
-
-            manifest, digest = await to_thread.run_sync(read)
-            checkpoint = CheckpointRecord.of(manifest, digest)
-            await self._record_new(target, checkpoint)
-            return checkpoint
 
 
 def _check_description(value: Any) -> str:

@@ -50,10 +50,7 @@ class ManifestFolder:
         """Return a manifest. Raises Corrupt, also if it is not the one that was recorded."""
         path = self.path(checkpoint_id)
         try:
-            content = path.read_bytes()
-            if digest is not None and manifests.digest_of(content) != digest:
-                raise Corrupt("it is not the manifest that was written")
-            return manifests.decode(content)
+            return manifests.decode(path.read_bytes(), digest)
         except (OSError, Corrupt) as error:
             reason = error.message if isinstance(error, Corrupt) else error.strerror
             raise Corrupt(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import IO, BinaryIO, Final
+from typing import BinaryIO, Final
 
 from perdure.errors import Corrupt, Refused
 from perdure.runtime.ids import secret_id
@@ -33,10 +33,10 @@ class ObjectStore:
         if digest in self._present:
             return True
         # Once per unchanged file of a workspace: a Path would take longer than the call itself.
-        if os.path.isfile(f"{self._prefix}{digest[:2]}{os.sep}{digest[2:]}"):  # noqa: PTH113
-            self._present.add(digest)
-            return True
-        return False
+        if not os.access(f"{self._prefix}{digest[:2]}/{digest[2:]}", os.R_OK):
+            return False
+        self._present.add(digest)
+        return True
 
     def put(self, data: bytes) -> str:
         """Store content, unless it is there, and return its digest."""
@@ -52,9 +52,9 @@ class ObjectStore:
         """Store what can be read from a descriptor; return digest and size. Raises Refused."""
         return self._put_pieces(lambda: os.read(source, _PIECE), limit)
 
-    def put_stream(self, source: IO[bytes], limit: int) -> str:
-        """Store what can be read from a file object; return its digest. Raises Refused."""
-        return self._put_pieces(lambda: source.read(_PIECE), limit)[0]
+    def put_stream(self, read: Callable[[int], bytes], limit: int) -> str:
+        """Store what a function reads, so many bytes at a time; return its digest."""
+        return self._put_pieces(lambda: read(_PIECE), limit)[0]
 
     def _put_pieces(self, read: Callable[[], bytes], limit: int) -> tuple[str, int]:
         first = read()

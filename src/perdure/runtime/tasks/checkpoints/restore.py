@@ -5,30 +5,39 @@ the two folders exchange their names. A process that dies before the commit has 
 after it, the next start finishes the exchange.
 """
 
+import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import anyio
 from anyio import to_thread
 from msgspec.structs import replace
 
 from perdure.core.tasks import record, state_file
 from perdure.core.tasks.facts import Restoration
-from perdure.core.tasks.manifest import Manifest, merged
+from perdure.core.tasks.manifest import Manifest, merged, path_not_found
 from perdure.core.tasks.state_file import TaskState
+from perdure.errors import Refused
 from perdure.runtime.tasks.checkpoints.catalog import Checkpoints
-from perdure.runtime.tasks.checkpoints.paths import exchange, sync_file_system
+from perdure.runtime.tasks.checkpoints.paths import (
+    FOLDER,
+    exchange,
+    open_folder_beneath,
+    sync_file_system,
+)
 from perdure.runtime.tasks.checkpoints.targets import (
     CheckpointRecord,
     CheckpointTarget,
     CheckpointTargets,
 )
 from perdure.runtime.tasks.checkpoints.workspace import CheckpointLimits, build
-from perdure.runtime.tasks.files.place import WORKSPACE, cannot_write
+from perdure.runtime.tasks.files.folder_lock import folder_lock
+from perdure.runtime.tasks.files.place import CHECKPOINTS, WORKSPACE, cannot_write
 from perdure.runtime.tasks.files.removal import remove_tree
-from perdure.runtime.tasks.values import TaskRef, iso
+from perdure.runtime.tasks.values import TaskRef, check_list, invalid, iso
 from perdure.runtime.tasks.writer import new_fact
 from perdure.store.base import VersionMoved
 
@@ -53,22 +62,33 @@ class Restores:
         The present state is taken as a checkpoint first, which is returned. With `paths`, only
         these files and folders of the workspace are put back. Raises NotFound, Refused, Corrupt.
         """
-        target = await self._targets.find(ref)
-        async with self._targets.exclusive(target), self._targets.mirror.marked(target.stream):
+        targets = self._targets
+        target = await targets.find(ref)
+        chosen = None if paths is None else check_paths(paths)
+        marked = targets.mirror.marked(target.stream)
+        async with targets.exclusive(target), targets.quiet(target), marked:
             manifest = await self._targets.manifest(target, checkpoint_id)
+            if chosen is not None:
+                await to_thread.run_sync(_check_present, target, manifest, chosen)
             safety, present = await self._checkpoints.take(
                 target, f"Before restoring {checkpoint_id}"
             )
             entries = manifest.entries
-            if paths is not None:
-                entries = merged(present, manifest, [os.fsencode(path) for path in paths])
+            if chosen is not None:
+                entries = merged(present, manifest, chosen)
             name = f"{_RESTORE}{safety.id}"
             new_tree = replace(manifest, entries=entries)
-            inode = await to_thread.run_sync(self._build, target, name, new_tree)
-            state = None if paths is not None else await self._restored_state(target, manifest)
-            await self._record_restore(target, manifest, Restoration(name, inode), state)
-            await to_thread.run_sync(_swap, target.folder, name)
+            await _finished(self._carry_out(target, name, new_tree, has_state=chosen is None))
         return safety
+
+    async def _carry_out(
+        self, target: CheckpointTarget, name: str, manifest: Manifest, *, has_state: bool
+    ) -> None:
+        """Build the new tree, decide the restore by a commit, and exchange the folders."""
+        inode = await to_thread.run_sync(self._build, target, name, manifest)
+        state = await self._restored_state(target, manifest) if has_state else None
+        await self._record_restore(target, manifest, Restoration(name, inode), state)
+        await to_thread.run_sync(_swap, target.folder, name)
 
     def _build(self, target: CheckpointTarget, name: str, manifest: Manifest) -> int:
         path = target.folder / name
@@ -95,7 +115,7 @@ class Restores:
         present = await self._targets.store.get(record.STATE, key)
         status = saved.status if target.row is None else str(target.row.status)
         state = TaskState(
-            task_id=saved.task_id,
+            task_id=target.ref.task_id,  # an imported checkpoint names another task
             status=status,
             data=saved.data,
             last_updated=iso(self._targets.store.now()),
@@ -130,21 +150,47 @@ class Restores:
             return
 
     async def recover(self, stream: str) -> None:
-        """Finish or undo the restores that a process left behind when it died."""
+        """Finish or undo the restores that a process left behind when it died.
+
+        Raises FolderLocked if a live process handles checkpoints of the task: a tree that is there
+        may be the one that it builds. Raises Refused if the files cannot be changed.
+        """
         folder = self._targets.mirror.place.folder(stream)
-        names = await to_thread.run_sync(
-            lambda: [path.name for path in folder.glob(f"{_RESTORE}*")] if folder.is_dir() else []
-        )
-        if not names:
-            return
-        content = await self._targets.mirror.content(stream)
-        decided = {
-            item.fact.restoration.folder: item.fact.restoration.inode
-            for item in content.facts
-            if item.fact.restoration is not None
-        }
-        for name in names:
-            await to_thread.run_sync(_finish, folder, name, decided.get(name))
+        try:
+            if await to_thread.run_sync(_left_trees, folder):
+                await self._recover(stream, folder)
+        except OSError as error:
+            raise cannot_write(folder, error) from error
+
+    async def _recover(self, stream: str, folder: Path) -> None:
+        with folder_lock(folder / CHECKPOINTS, 0):
+            content = await self._targets.mirror.content(stream)
+            decided = {
+                item.fact.restoration.folder: item.fact.restoration.inode
+                for item in content.facts
+                if item.fact.restoration is not None
+            }
+            for name in await to_thread.run_sync(_left_trees, folder):
+                await to_thread.run_sync(_finish, folder, name, decided.get(name))
+
+
+def _left_trees(folder: Path) -> list[str]:
+    return [path.name for path in folder.glob(f"{_RESTORE}*")] if folder.is_dir() else []
+
+
+async def _finished(work: Coroutine[Any, Any, None]) -> None:
+    """Await work to its end, also if we are cancelled: a restore that is decided must be done."""
+    task = asyncio.ensure_future(work)
+    cancellation: asyncio.CancelledError | None = None
+    with anyio.CancelScope(shield=True):
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError as error:
+                cancellation = error
+    if cancellation is not None:
+        raise cancellation from (None if task.cancelled() else task.exception())
+    task.result()
 
 
 def _swap(folder: Path, name: str) -> None:
@@ -176,3 +222,49 @@ def _finish(folder: Path, name: str, inode: int | None) -> None:
             left.rename(workspace)
         else:
             remove_tree(left)
+
+
+def check_paths(paths: Any) -> list[bytes]:
+    """Return the paths to restore. Raises Refused INVALID_REQUEST."""
+    names = check_list(paths, "paths")
+    if not names or not all(_is_name(path) for path in names):
+        raise Refused(
+            "paths must be a list of names in the workspace",
+            code="INVALID_REQUEST",
+            hint='pass paths=["src", "notes.txt"]',
+        )
+    try:
+        return [os.fsencode(path.strip("/")) for path in names]
+    except UnicodeEncodeError:
+        raise invalid("a path has a lone surrogate") from None
+
+
+def _is_name(path: Any) -> bool:
+    return isinstance(path, str) and bool(path.strip("/")) and "\0" not in path
+
+
+def _check_present(target: CheckpointTarget, manifest: Manifest, paths: Sequence[bytes]) -> None:
+    """Check, before anything is written, that something is at each path. Raises Refused."""
+    root = os.open(target.folder / WORKSPACE, FOLDER)
+    held = manifest.paths()
+    try:
+        for path in paths:
+            if path not in held and not _exists(root, path):
+                raise path_not_found(path, manifest.id)
+    finally:
+        os.close(root)
+
+
+def _exists(root: int, path: bytes) -> bool:
+    parent, _, name = path.rpartition(b"/")
+    try:
+        folder = open_folder_beneath(root, parent)
+    except OSError:
+        return False
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except (OSError, ValueError):
+        return False
+    finally:
+        os.close(folder)
+    return name not in (b"", b".", b"..")

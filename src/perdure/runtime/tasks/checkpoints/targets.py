@@ -1,7 +1,7 @@
 """Tasks whose checkpoints can be changed here: found, locked, and committed to."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,16 +10,17 @@ from anyio import to_thread
 
 from perdure.core.session.naming import check_id
 from perdure.core.tasks import record
+from perdure.core.tasks.executions import SLOT, decode_slot
 from perdure.core.tasks.facts import FactType, TaskFact
 from perdure.core.tasks.manifest import Manifest
 from perdure.core.tasks.record import TaskRecord
 from perdure.core.tasks.state_file import TaskState
-from perdure.errors import NotFound, Refused
+from perdure.errors import Conflict, NotFound, Refused
 from perdure.runtime.tasks.checkpoints.manifests import ManifestFolder
-from perdure.runtime.tasks.entries import find_task, live_stream
-from perdure.runtime.tasks.files.folder_lock import folder_lock
+from perdure.runtime.tasks.entries import find_task, live_stream, missing_task
+from perdure.runtime.tasks.files.folder_lock import FolderLocked, folder_lock
 from perdure.runtime.tasks.files.mirror import TaskMirror
-from perdure.runtime.tasks.files.place import WORKSPACE, cannot_write
+from perdure.runtime.tasks.files.place import EXECUTIONS, WORKSPACE, cannot_write
 from perdure.runtime.tasks.values import TaskRef, task_not_found
 from perdure.runtime.tasks.writer import TaskCommit, TaskWriter
 from perdure.store.base import Entry, Gone, NoStream, Put, Store
@@ -58,10 +59,17 @@ class CheckpointTarget:
 class CheckpointTargets:
     """Access to the tasks whose folders are here, for everything that handles checkpoints."""
 
-    def __init__(self, store: Store, writer: TaskWriter, mirror: TaskMirror) -> None:
+    def __init__(
+        self,
+        store: Store,
+        writer: TaskWriter,
+        mirror: TaskMirror,
+        settle: Callable[[str], Awaitable[bool]],
+    ) -> None:
         self.store = store
         self.mirror = mirror
         self._writer = writer
+        self._settle = settle  # the command of a process that has died
 
     async def find(self, ref: TaskRef) -> CheckpointTarget:
         """Return the task if its folder is here. Raises NotFound, Refused TASK_ELSEWHERE."""
@@ -71,7 +79,7 @@ class CheckpointTargets:
         except Refused:
             raise task_not_found(ref.task_id) from None
         if not exists:
-            raise task_not_found(ref.task_id)
+            raise await missing_task(self.store, ref)
         row = None if entry is None else entry.record
         if row is not None:
             self.mirror.place.check_here(row)
@@ -96,6 +104,29 @@ class CheckpointTargets:
             yield
         finally:
             lock.__exit__(None, None, None)
+
+    @asynccontextmanager
+    async def quiet(self, target: CheckpointTarget) -> AsyncIterator[None]:
+        """Keep commands out of the workspace. Raises Conflict TASK_BUSY while one runs."""
+        folder = target.folder / EXECUTIONS
+        with ExitStack() as stack:
+            try:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                stack.enter_context(folder_lock(folder, 0))
+            except FolderLocked:
+                raise command_runs(target.ref.task_id) from None
+            except OSError as error:
+                raise cannot_write(target.folder, error) from error
+            await self._check_free(target)
+            yield
+
+    async def _check_free(self, target: CheckpointTarget) -> None:
+        """Settle a command whose process has died: it would hold the lock if it were alive."""
+        entry = await self.store.get(SLOT, target.stream)
+        if entry is None or decode_slot(entry.data).is_free:
+            return
+        if not await self._settle(target.stream):
+            raise command_runs(target.ref.task_id)
 
     async def entries(self, target: CheckpointTarget) -> Sequence[CheckpointRecord]:
         entries = await self.store.entries_of(target.stream)
@@ -142,3 +173,12 @@ class CheckpointTargets:
             await self._writer.commit(commit)
         except (Gone, NoStream):
             raise task_not_found(target.ref.task_id) from None
+
+
+def command_runs(task_id: str) -> Conflict:
+    """Return the error for a workspace that a command is using."""
+    return Conflict(
+        f"task {task_id} is busy: a command runs in its workspace",
+        code="TASK_BUSY",
+        hint=f"wait for its end, or cancel it: perdure tasks executions {task_id}",
+    )

@@ -6,10 +6,18 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from perdure.core.tasks.manifest import MAX_DEPTH, FileEntry, Manifest, file_entry, shown_path
+from perdure.core.tasks.manifest import (
+    MAX_DEPTH,
+    MODE_BITS,
+    FileEntry,
+    Manifest,
+    file_entry,
+    shown_path,
+)
 from perdure.errors import Refused
 from perdure.runtime.tasks.checkpoints.objects import ObjectStore, check_size
 from perdure.runtime.tasks.checkpoints.paths import FOLDER, open_folder_beneath, open_regular
@@ -19,6 +27,7 @@ MAX_FILES: Final = 200_000
 MAX_BYTES: Final = 10 * 2**30
 # A file that changes within the tick of the file system's clock has the same instants as before.
 _TICK_NS: Final = 20_000_000
+_KIND_AND_MODE: Final = 0o170000 | MODE_BITS
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -69,7 +78,7 @@ class _Walk:
         started = time.time_ns()
         fd = os.open(root, FOLDER)
         self._device = os.fstat(fd).st_dev
-        folders: list[tuple[int, bytes, Iterator[bytes]]] = [(fd, b"", _names(fd))]
+        folders: list[tuple[int, bytes, Iterator[bytes]]] = [(fd, b"", self._names(fd))]
         try:
             while folders:
                 fd, prefix, names = folders[-1]
@@ -82,17 +91,36 @@ class _Walk:
                 if inner is not None:
                     path = prefix + name
                     self._check_depth(path, inner)
-                    folders.append((inner, path + b"/", _names(inner)))
+                    folders.append((inner, path + b"/", self._names(inner)))
         finally:
             for fd, _, _ in folders:
                 os.close(fd)
         return WalkedTree(tuple(self._entries), tuple(self._skipped), started)
+
+    def _names(self, folder: int) -> Iterator[bytes]:
+        """Yield the names in a folder, in order; one with too many is never read to its end."""
+        left = self._limits.files - len(self._entries)
+        with os.scandir(folder) as items:
+            names = [item.name for item in islice(items, left + 1)]
+        if len(names) > left:
+            raise self._too_many()
+        # A descriptor gives names as text in which surrogates stand for bytes that are not UTF-8.
+        # No name has a zero byte, so all of them are encoded at once.
+        if names:
+            yield from sorted(os.fsencode("\0".join(names)).split(b"\0"))
 
     def _visit(self, folder: int, prefix: bytes, name: bytes) -> int | None:
         """Add the entry of one name; return a descriptor of it if it is a folder."""
         path = prefix + name
         try:
             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            before = self._before.get(path)
+            if before is not None and self._is_unchanged(before, status):
+                if before.size > self._left:
+                    check_size(before.size, self._left)
+                self._left -= before.size
+                self._add(before)
+                return None
             kind = stat.S_IFMT(status.st_mode)
             if kind == stat.S_IFDIR and status.st_dev == self._device:
                 inner = os.open(name, FOLDER, dir_fd=folder)
@@ -115,11 +143,6 @@ class _Walk:
 
     def _add_file(self, folder: int, path: bytes, name: bytes, status: os.stat_result) -> bool:
         """Add a regular file; False if it is not one any more."""
-        before = self._before.get(path)
-        if before is not None and self._is_unchanged(before, status):
-            self._take(before.size)
-            self._add(before)
-            return True
         check_size(status.st_size, self._left)
         opened = open_regular(folder, name)
         if opened is None:
@@ -129,7 +152,8 @@ class _Walk:
             digest, size = self._objects.put_file(fd, self._left)
         finally:
             os.close(fd)
-        self._take(size)
+        check_size(size, self._left)
+        self._left -= size
         self._add(
             file_entry(
                 path, "file", status.st_mode, size=size, sha256=digest, stat=_instants(status)
@@ -138,27 +162,32 @@ class _Walk:
         return True
 
     def _is_unchanged(self, before: FileEntry, status: os.stat_result) -> bool:
-        instants = _instants(status)
+        instants = before.stat
+        if instants is None:
+            return False
+        inode, changed_ns, inode_changed_ns = instants
         return (
-            before.stat == instants
+            inode == status.st_ino
+            and changed_ns == status.st_mtime_ns
+            and inode_changed_ns == status.st_ctime_ns
             and before.size == status.st_size
-            and before.mode == stat.S_IMODE(status.st_mode) & 0o777
-            and max(instants[1:]) < self._trusted_ns
+            and before.mode | stat.S_IFREG == status.st_mode & _KIND_AND_MODE
+            and changed_ns < self._trusted_ns
+            and inode_changed_ns < self._trusted_ns
             and self._objects.has(before.sha256)
         )
 
-    def _take(self, size: int) -> None:
-        check_size(size, self._left)
-        self._left -= size
-
     def _add(self, entry: FileEntry) -> None:
         if len(self._entries) >= self._limits.files:
-            raise Refused(
-                f"the workspace has more than {self._limits.files:,} files",
-                code="CHECKPOINT_TOO_LARGE",
-                hint="remove files from the workspace",
-            )
+            raise self._too_many()
         self._entries.append(entry)
+
+    def _too_many(self) -> Refused:
+        return Refused(
+            f"the workspace has more than {self._limits.files:,} files",
+            code="CHECKPOINT_TOO_LARGE",
+            hint="remove files from the workspace",
+        )
 
     def _check_depth(self, path: bytes, inner: int) -> None:
         if path.count(b"/") + 1 >= self._limits.depth:
@@ -168,11 +197,6 @@ class _Walk:
                 code="CHECKPOINT_TOO_DEEP",
                 hint="remove the deepest folders from the workspace",
             )
-
-
-def _names(folder: int) -> Iterator[bytes]:
-    # A descriptor gives names as text in which surrogates stand for bytes that are not UTF-8.
-    return iter(sorted(os.fsencode(name) for name in os.listdir(folder)))
 
 
 def _instants(status: os.stat_result) -> tuple[int, int, int]:

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -282,24 +282,22 @@ class TaskMirror:
 
     # --- start and removal --------------------------------------------------------------------
 
-    def stale_streams(self) -> list[str]:
-        """Return the streams that a process wrote to and did not live to mirror."""
+    def stale_marks(self) -> dict[str, list[Path]]:
+        """Return the marks of dead processes, by the streams that they may not have mirrored."""
+        marks: dict[str, list[Path]] = {}
         if self.place.marker is None:
-            return []
-        streams: list[str] = []
+            return marks
         for mark in sorted((self._root / DIRTY).glob(f"*{_MARK}*")):
             with suppress(OSError, UnicodeDecodeError):
                 if not _is_running(mark.name.rpartition(_MARK)[2]):
-                    streams.append(mark.read_text("utf-8"))
-        return sorted(set(streams))
+                    marks.setdefault(mark.read_text("utf-8"), []).append(mark)
+        return marks
 
-    def forget_marks(self, stream: str) -> None:
-        """Remove the marks that dead processes left for a stream."""
-        for mark in (self._root / DIRTY).glob(f"*{_MARK}*"):
-            if not _is_running(mark.name.rpartition(_MARK)[2]):
-                with suppress(OSError, UnicodeDecodeError):
-                    if mark.read_text("utf-8") == stream:
-                        mark.unlink()
+    def forget_marks(self, marks: Iterable[Path]) -> None:
+        """Remove marks of dead processes whose streams are mirrored now."""
+        for mark in marks:
+            with suppress(OSError):
+                mark.unlink()
 
     def remove_folder(self, stream: str) -> None:
         """Remove the folder of a task: at once for readers, then file by file."""

@@ -6,6 +6,7 @@ import shutil
 import socket
 import tempfile
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,7 @@ DIRTY: Final = ".dirty"  # folder of the marks of writes that have begun
 TRASH: Final = ".trash"  # folder of what is being removed
 WORKSPACE: Final = "workspace"
 CHECKPOINTS: Final = "checkpoints"
+EXECUTIONS: Final = "executions"
 _LONGEST: Final = 180  # bytes of a folder's name; marks append to it
 
 
@@ -31,6 +33,7 @@ class RootMarker(msgspec.Struct, frozen=True):
     host: str
 
 
+@lru_cache(maxsize=1024)  # several times for each command
 def folder_name(stream: str) -> str:
     """Return the name of the folder of a task's stream."""
     tenant, task_id = parse_task_stream(stream) or ("", stream)

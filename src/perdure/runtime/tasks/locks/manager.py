@@ -19,7 +19,6 @@ T = TypeVar("T")
 logger = logging.getLogger("perdure")
 
 RETRIES: Final = 3
-SWEEP_S: Final = 300.0  # between two sweeps of a worker
 MAX_BATCH: Final = 1_000
 
 
@@ -53,6 +52,8 @@ class Locks:
         request = LockRequest(owner, token or secret_id("lock"), "", mode, limit)
         holders = await self._acquire_with_retry(tenant, resources, request, retries)
         for resource in resources:
+            if mode == "exclusive" and token is None:  # then no older token holds it any more
+                self._tokens.pop((tenant, resource, owner), None)
             self.adopt(tenant, resource, owner, request.token)
         return [
             _info(resource, holder, mode)
@@ -84,21 +85,33 @@ class Locks:
         Without a token it is the newest one that the owner acquired through this object. Raises
         NotAllowed LOCK_PERMISSION_DENIED if another holder has it.
         """
-        tokens = self._tokens.get((tenant, resource, owner), [])
-        chosen = token if token is not None else tokens[-1] if tokens else ""
-        if chosen in tokens:
-            tokens.reverse()
-            tokens.remove(chosen)
-            tokens.reverse()
-            if not tokens:
-                del self._tokens[tenant, resource, owner]
-        if chosen and await self.table.release(tenant, resource, chosen):
-            return True
+        locks.check_lock_names(resource, owner)
+        while chosen := self._take_token(tenant, resource, owner, token):
+            try:
+                if await self.table.release(tenant, resource, chosen):
+                    return True
+            except BaseException:  # it may still be held, and its owner tries again
+                self.adopt(tenant, resource, owner, chosen)
+                raise
+            if token is not None:
+                break
         present = await self.table.get(tenant, resource)
         if present is not None and present.holders:
             raise locks.not_owner(resource, owner, present.holders[0].owner)
         logger.warning("there is no lock on %r for %r to release", resource, owner)
         return False
+
+    def _take_token(self, tenant: str, resource: str, owner: str, token: str | None) -> str | None:
+        """Forget a token and return it: the given one, or the newest one of the owner."""
+        key = (tenant, resource, owner)
+        tokens = self._tokens.get(key, [])
+        if token is None:
+            token = tokens.pop() if tokens else None
+        elif token in tokens:
+            tokens.remove(token)  # an equal one is as good as the newest
+        if not tokens:
+            self._tokens.pop(key, None)
+        return token
 
     async def with_lock(  # noqa: PLR0913 - the parameters of a lock
         self,
@@ -112,6 +125,8 @@ class Locks:
         token: str | None = None,
     ) -> T:
         """Call a function while holding a lock; a failed release is logged, and masks nothing."""
+        if not callable(fn):
+            raise _invalid("with_lock needs a function to call", "pass it without calling it")
         (lock,) = await self.acquire(
             tenant, [resource], owner, mode=mode, retries=RETRIES, timeout=timeout, token=token
         )
@@ -144,6 +159,7 @@ class Locks:
 
     async def status(self, tenant: str, resource: str) -> LockInfo | None:
         """Return a lock, with the owners of all its holders; None if it is free."""
+        locks.check_lock_names(resource)
         state = await self.table.get(tenant, resource)
         return None if state is None or not state.holders else _status(state)
 
@@ -178,11 +194,12 @@ class Locks:
 
 def _check_retries(retries: Any) -> None:
     if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
-        raise Refused(
-            f"max_retries must be 0 or more, not {retries!a}",
-            code="INVALID_REQUEST",
-            hint="pass the number of further attempts",
-        )
+        text = f"max_retries must be 0 or more, not {ascii(retries)[:60]}"
+        raise _invalid(text, "pass the number of further attempts")
+
+
+def _invalid(text: str, hint: str) -> Refused:
+    return Refused(text, code="INVALID_REQUEST", hint=hint)
 
 
 def _info(resource: str, holder: LockHolder, mode: LockMode) -> LockInfo:

@@ -24,7 +24,7 @@ class LockProcess:
     def __init__(self, store: Store, lease_ms: int, run_beside: RunBeside) -> None:
         self._store = store
         self._lease_ms = lease_ms
-        self._run_beside = run_beside
+        self.run_beside = run_beside
         self._name = ""
         self._has_heartbeat = False
         self._joining = asyncio.Lock()
@@ -46,7 +46,7 @@ class LockProcess:
                 self._name = name
             if not self._has_heartbeat:
                 self._has_heartbeat = True
-                self._run_beside(self._heartbeat)
+                self.run_beside(self._heartbeat)
             return self._name
 
     async def _heartbeat(self) -> None:

@@ -1,18 +1,20 @@
-"""Tables of locks: in a store, shared by its processes, or in one process."""
+"""Tables of locks: their verbs, and the table in a store, which its processes share."""
 
-from collections.abc import Mapping, Sequence
-from itertools import count
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, Protocol
 
 from perdure.core.tasks import locks
 from perdure.core.tasks.locks import LockHolder, LockRequest, LockState
-from perdure.errors import Conflict
+from perdure.errors import Conflict, Corrupt, PerdureError
 from perdure.runtime.records.entries import all_entries
 from perdure.runtime.tasks.locks.process import LockProcess
-from perdure.runtime.tasks.locks.values import LockInfo
-from perdure.store.base import Clock, Entry, Put, Store, VersionMoved, Write
+from perdure.store.base import Entry, Put, Store, VersionMoved, Write
 
 _REMEMBERED: Final = 10_000  # locks whose version is remembered
+_FOREVER: Final = 2**62
+SWEEP_PAGE: Final = 200  # held locks that a step of a sweep looks at
 
 
 class LockTable(Protocol):
@@ -80,10 +82,28 @@ class StoreLocks:
                 _put(tenant, state, version)
                 for (version, _), (state, _) in zip(present, after, strict=True)
             ]
-            if await self._commit(puts):
+            if await self._commit_acquisition(tenant, resources, request.token, puts):
                 for put, (state, _) in zip(puts, after, strict=True):
                     self._remember(put, state)
                 return [holder for _, holder in after]
+
+    async def _commit_acquisition(
+        self, tenant: str, resources: Sequence[str], token: str, puts: Sequence[Put]
+    ) -> bool:
+        """Commit; a caller that is cancelled meanwhile gets no lock, so none may stay behind."""
+        commit = asyncio.ensure_future(self._commit(puts))
+        try:
+            return await asyncio.shield(commit)
+        except asyncio.CancelledError:
+
+            async def give_back() -> None:
+                with suppress(PerdureError):
+                    if await commit:
+                        for resource in resources:
+                            await self.release(tenant, resource, token)
+
+            self._process.run_beside(give_back)
+            raise
 
     def _decide(
         self, present: Sequence[tuple[int, LockState]], request: LockRequest
@@ -111,8 +131,8 @@ class StoreLocks:
         is_alive, now = await self._process.is_alive(), self.now()
         return [(version, locks.without_dead(state, now, is_alive)) for version, state in present]
 
-    async def _commit(self, puts: Sequence[Put]) -> bool:
-        writes = [Write(put.stream, create=locks.KIND) for put in puts]
+    async def _commit(self, puts: Sequence[Put], *, synced: bool = True) -> bool:
+        writes = [Write(put.stream, create=locks.KIND, synced=synced) for put in puts]
         try:
             await self._store.commit(writes, puts)
         except VersionMoved:
@@ -129,7 +149,9 @@ class StoreLocks:
                 return False
             after = locks.release(state, token)
             put = _put(tenant, after, version)
-            if await self._commit([put]):
+            # A release that a loss of power takes back frees the lock all the same: its process
+            # has ended then. The next acquisition, which is synced, makes it durable.
+            if await self._commit([put], synced=False):
                 self._remember(put, after)
                 return True
 
@@ -156,24 +178,34 @@ class StoreLocks:
 
     async def _held_entries(self, tenant: str | None) -> list[tuple[str, Entry]]:
         """Return the entries of held locks; without a tenant, those of all tenants."""
-        mark = LockState("", holders=(LockHolder("", "", "", 0, 0),))
-        state = None if tenant is None else locks.entry_state(tenant, mark)
-        return [
-            (locks.parse_tenant(entry.state), entry)
-            async for entry in all_entries(self._store, locks.KIND, state=state)
-            if entry.state.startswith("held|")
-        ]
+        state = None if tenant is None else locks.entry_state(tenant)
+        held = all_entries(self._store, locks.KIND, state=state, due_before=_FOREVER)
+        return [(locks.parse_tenant(entry.state), entry) async for entry in held]
 
     async def sweep(self) -> int:
         """Free the locks of expired and dead holders; return the number of holders."""
-        is_alive, now = await self._process.is_alive(), self.now()
-        freed = 0
-        for name, entry in await self._held_entries(None):
-            state = locks.decode(entry.data)
-            after = locks.without_dead(state, now, is_alive)
-            if after is not state and await self._commit([_put(name, after, entry.version)]):
-                freed += len(state.holders) - len(after.holders)
+        freed, after = await self.sweep_page(None)
+        while after is not None:
+            number, after = await self.sweep_page(after)
+            freed += number
         return freed
+
+    async def sweep_page(self, after: str | None) -> tuple[int, str | None]:
+        """Sweep some of the held locks; return the number of freed holders, and what is next."""
+        page = await self._store.find(
+            locks.KIND, due_before=_FOREVER, after=after, limit=SWEEP_PAGE
+        )
+        if not page.entries:
+            return 0, None
+        is_alive, freed = await self._process.is_alive(), 0
+        for entry in page.entries:
+            with suppress(Corrupt):  # which `doctor` reports
+                state = locks.decode(entry.data)
+                after_sweep = locks.without_dead(state, self.now(), is_alive)
+                put = _put(locks.parse_tenant(entry.state), after_sweep, entry.version)
+                if after_sweep is not state and await self._commit([put]):
+                    freed += len(state.holders) - len(after_sweep.holders)
+        return freed, page.next
 
     async def drop_owner(self, tenant: str, owner: str) -> int:
         """Free everything that an owner holds; return the number of holders."""
@@ -198,8 +230,8 @@ class StoreLocks:
 
 def _put(tenant: str, state: LockState, expect: int) -> Put:
     key, stream = locks.lock_key(tenant, state.resource), locks.lock_stream(tenant, state.resource)
-    entry_state = locks.entry_state(tenant, state)
-    return Put(locks.KIND, key, expect, stream, entry_state, None, locks.encode(state))
+    names = locks.entry_state(tenant), locks.entry_due(state)
+    return Put(locks.KIND, key, expect, stream, *names, locks.encode(state))
 
 
 class IsDropped(Protocol):
@@ -208,104 +240,3 @@ class IsDropped(Protocol):
     def __call__(self, resource: str, holder: LockHolder, /) -> bool:
         """Return True if a holder is to be freed."""
         ...
-
-
-class LocalLocks:
-    """Locks in one process, without a store; the same rules."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self.versions = count(1)  # of acquisitions of any resource
-        self.table: dict[str, LockState | LockInfo] = {}
-
-    def unfold(self) -> list[LockInfo]:
-        """Turn plain locks, which have one holder for ever, into states; return them."""
-        plain = [lock for lock in self.table.values() if isinstance(lock, LockInfo)]
-        for lock in plain:
-            at = round(lock.acquired * 1000)
-            holder = LockHolder(lock.key, lock.owner, "", lock.version, at)
-            name = lock.resource
-            self.table[name] = LockState(name, lock.version, "exclusive", (holder,))
-        return plain
-
-    def _state(self, resource: str) -> LockState | None:
-        state = self.table.get(resource)
-        return state if isinstance(state, LockState) else None
-
-    def now(self) -> int:
-        """Return the clock's time."""
-        return self._clock.now()
-
-    async def acquire(
-        self, tenant: str, resources: Sequence[str], request: LockRequest
-    ) -> list[LockHolder]:
-        """Acquire all resources or none. Raises Conflict LOCK_CONFLICT."""
-        del tenant
-        now = self.now()
-        changes: dict[str, LockState] = {}
-        holders: list[LockHolder] = []
-        for resource in resources:
-            present = self._state(resource) or LockState(resource)
-            live = locks.without_dead(present, now)
-            version = live.version if live.holder(request.token) else next(self.versions) - 1
-            numbered = LockState(resource, version, live.mode, live.holders)
-            changes[resource], holder = locks.acquire(numbered, request, now)
-            holders.append(holder)
-        self.table |= changes
-        return holders
-
-    async def release(self, tenant: str, resource: str, token: str) -> bool:
-        """Release what a token holds; False if it holds nothing."""
-        del tenant
-        state = self._state(resource)
-        if state is None or state.holder(token) is None:
-            return False
-        self._set(locks.release(state, token))
-        return True
-
-    def _set(self, state: LockState) -> None:
-        """Keep a lock that has holders; the version never starts over, so others are forgotten."""
-        if state.holders:
-            self.table[state.resource] = state
-        else:
-            self.table.pop(state.resource, None)
-
-    async def get(self, tenant: str, resource: str) -> LockState | None:
-        """Return a lock with its live holders; None if it is free."""
-        del tenant
-        state = self._state(resource)
-        return None if state is None else locks.without_dead(state, self.now())
-
-    async def held(self, tenant: str | None) -> list[tuple[str, LockState]]:
-        """Return the locks that have live holders."""
-        del tenant
-        live = [locks.without_dead(state, self.now()) for state in self._all]
-        return [("", state) for state in live if state.holders]
-
-    async def sweep(self) -> int:
-        """Free the locks of expired holders; return the number of holders."""
-        return self._replace({s.resource: locks.without_dead(s, self.now()) for s in self._all})
-
-    async def drop_owner(self, tenant: str, owner: str) -> int:
-        """Free everything that an owner holds; return the number of holders."""
-        del tenant
-        after = {
-            s.resource: LockState(
-                s.resource,
-                s.version,
-                s.mode,
-                tuple(item for item in s.holders if item.owner != owner),
-            )
-            for s in self._all
-        }
-        return self._replace(after)
-
-    @property
-    def _all(self) -> list[LockState]:
-        return [state for state in self.table.values() if isinstance(state, LockState)]
-
-    def _replace(self, after: Mapping[str, LockState]) -> int:
-        freed = sum(len(s.holders) - len(after[s.resource].holders) for s in self._all)
-        for state in after.values():
-            self._set(state)
-        return freed

@@ -1,0 +1,1 @@
+"""The proxy through which commands reach the hosts of their allow-list."""

@@ -1,0 +1,146 @@
+"""Requests to run a command, checked, and the results that callers get."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from perdure.core.durations import duration_ms, format_ms
+from perdure.core.tasks.executions import ExecutionFact, ExecutionRecord
+from perdure.errors import Refused
+from perdure.runtime.tasks.values import iso
+
+TIMEOUT_S: Final = 30.0  # of a command, unless the caller names another
+WAIT_S: Final = 60.0  # for the end of another command of the task
+MAX_COMMAND_BYTES: Final = 100_000  # the kernel takes arguments of 128 KiB
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRequest:
+    """A command to run with `sh -c`, and how long it and its turn may take."""
+
+    command: str
+    timeout_ms: int
+    wait_ms: int
+    by: str = ""
+
+
+def check_request(
+    command: Any, timeout: Any, longest_ms: int, *, wait: Any = WAIT_S, by: str = ""
+) -> CommandRequest:
+    """Return a valid request; durations are seconds or text. Raises Refused EXECUTION_FAILED."""
+    if not isinstance(command, str) or not command.strip():
+        raise refused_command("the command is empty", "pass a command line for sh")
+    try:
+        size = len(command.encode())
+    except UnicodeEncodeError:
+        raise refused_command(
+            "the command has a lone surrogate, which is not a character"
+        ) from None
+    if "\0" in command:
+        raise refused_command("the command has a NUL character", "write it to a file first")
+    if size > MAX_COMMAND_BYTES:
+        raise refused_command(
+            f"the command takes {size:,} bytes, and {MAX_COMMAND_BYTES:,} are allowed",
+            "write it to a file of the workspace, and run that",
+        )
+    limit = _duration(timeout, "timeout")
+    if not 0 < limit <= longest_ms:
+        raise refused_command(
+            f"the timeout is {format_ms(limit)}, and must be above 0 and at most "
+            f"{format_ms(longest_ms)}",
+            "the operator sets the longest one: tasks.limits.timeout",
+        )
+    return CommandRequest(command, limit, _duration(wait, "wait"), by)
+
+
+def _duration(value: Any, name: str) -> int:
+    try:
+        return duration_ms(value)
+    except Refused as error:
+        raise refused_command(f"{name}: {error.message}", error.hint) from error
+
+
+def refused_command(text: str, hint: str | None = None) -> Refused:
+    """Return the error for a command that is not valid."""
+    return Refused(text, code="EXECUTION_FAILED", hint=hint)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionResult:
+    """Result of a command. `success` is True only for a normal exit with code 0.
+
+    The exit code is None if the command did not start, or its end is unknown (`interrupted`).
+    `duration` is in ms. `truncated` says that `stdout` or `stderr` do not have everything.
+    """
+
+    success: bool
+    task_id: str
+    exit_code: int | None
+    stdout: str
+    stderr: str
+    duration: int
+    reason: str
+    signal: int | None
+    truncated: bool
+    sandbox: str
+    execution_id: str
+    stdout_bytes: int
+    stderr_bytes: int
+    guarantees: tuple[str, ...] = ()
+    problem: str | None = None
+
+
+def execution_result(task_id: str, fact: ExecutionFact) -> ExecutionResult:
+    """Return the result of an execution that has ended."""
+    end = fact.record
+    return ExecutionResult(
+        success=end.is_success,
+        task_id=task_id,
+        exit_code=end.exit_code,
+        stdout=fact.stdout.text,
+        stderr=fact.stderr.text,
+        duration=end.duration_ms or 0,
+        reason=end.reason or "",
+        signal=end.signal,
+        truncated=end.truncated,
+        sandbox=end.sandbox,
+        execution_id=end.id,
+        stdout_bytes=end.stdout_bytes,
+        stderr_bytes=end.stderr_bytes,
+        guarantees=end.guarantees,
+        problem=end.problem,
+    )
+
+
+def execution_json(task_id: str, execution: ExecutionRecord) -> dict[str, Any]:
+    """Return an execution as JSON, without its output."""
+    ended = None
+    if execution.duration_ms is not None:
+        ended = iso(execution.started_at + execution.duration_ms)
+    return {
+        "executionId": execution.id,
+        "taskId": task_id,
+        "command": execution.command,
+        "status": "running" if execution.is_running else "ended",
+        "by": execution.by or None,
+        "timeout": execution.timeout_ms,
+        "startedAt": iso(execution.started_at),
+        "endedAt": ended,
+        "success": None if execution.is_running else execution.is_success,
+        "exitCode": execution.exit_code,
+        "duration": execution.duration_ms,
+        "reason": execution.reason,
+        "signal": execution.signal,
+        "truncated": execution.truncated,
+        "sandbox": execution.sandbox,
+        "guarantees": list(execution.guarantees),
+        "stdoutBytes": execution.stdout_bytes,
+        "stderrBytes": execution.stderr_bytes,
+        "problem": execution.problem,
+    }
+
+
+def result_json(task_id: str, fact: ExecutionFact) -> dict[str, Any]:
+    """Return an execution that has ended as JSON, with its output."""
+    output: Mapping[str, Any] = {"stdout": fact.stdout.text, "stderr": fact.stderr.text}
+    return {**execution_json(task_id, fact.record), **output}
