@@ -17,7 +17,9 @@ def test_built_ins_are_found_by_name() -> None:
     assert resolve_tool(WAIT) is WAIT
     with pytest.raises(ConfigError, match="no built-in tool 'ask'") as caught:
         resolve_tool("ask")
-    assert caught.value.hint == "the built-in tools are ask_user, wait, todo_write"
+    assert caught.value.hint == (
+        "the built-in tools are ask_user, wait, todo_write, execute_command"
+    )
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 366 * 86_400 + 1, "5", True], ids=repr)

@@ -7,9 +7,13 @@ from enum import Enum
 from typing import Annotated, Any, Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import BaseModel, Field, SecretStr
 
 from perdure.errors import ConfigError, Refused
+from perdure.runtime.tools.binding import bind
+from perdure.runtime.tools.schema import FunctionArguments
 from perdure.runtime.tools.tool import ASYNCHRONOUS, Tool, as_tool, tool
 from perdure.runtime.values import Context, PendingCall
 
@@ -468,3 +472,32 @@ def test_a_schema_of_ones_own_is_checked_too() -> None:
         raw.validate({"path": 1, "x": 2})
     with pytest.raises(ConfigError, match="JSON schema of an object"):
         replace(raw, parameters={"type": "string"})
+
+
+PLAIN_VALUES = st.text() | st.integers() | st.booleans() | st.none() | st.floats()
+
+
+@given(st.dictionaries(st.sampled_from(["name", "count", "is_new", "other"]), PLAIN_VALUES))
+def test_plain_arguments_are_what_pydantic_would_make_of_them(args: dict[str, Any]) -> None:
+    def add(name: str, count: int, is_new: bool = False) -> None:
+        """Add."""
+
+    def outcome(arguments: FunctionArguments) -> Any:
+        try:
+            return arguments.typed_values(args), arguments.json_values(args)
+        except Refused as error:
+            return error.message
+
+    arguments = bind(add, "add").arguments
+    assert isinstance(arguments, FunctionArguments)
+    assert outcome(arguments) == outcome(replace(arguments, plain_types=None))
+
+
+def test_constrained_arguments_are_validated() -> None:
+    @tool
+    def add(name: Annotated[str, Field(min_length=3)], count: int = Field(gt=0)) -> None:
+        """Add."""
+
+    for args in ({"name": "a", "count": 1}, {"name": "abc", "count": 0}):
+        with pytest.raises(Refused):
+            add.validate(args)

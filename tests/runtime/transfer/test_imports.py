@@ -334,7 +334,7 @@ async def test_tenants_stay_apart(source: Runtime, clock: ManualClock) -> None:
         (["5"], "line 1: "),
         (['{"perdure":2,"sessionID":"s","agent":"a"}'], "line 1: format 2 is unknown"),
         (['{"perdure":1,"agent":"a"}'], "line 1: None cannot be a session id"),
-        (['{"perdure":1,"sessionID":"s"}'], "line 1: None cannot be a agent name"),
+        (['{"perdure":1,"sessionID":"s"}'], "line 1: None cannot be an agent name"),
         (['{"perdure":1,"sessionID":"s","agent":"a","more":1}'], "line 1: "),
         (['{"perdure":1,"sessionID":"s","agent":"a"}'] * 2, "line 2: session 's' is in the file"),
         (

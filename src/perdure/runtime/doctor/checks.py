@@ -2,33 +2,15 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import msgspec
 
-from perdure.core.session.queues import DEFAULT
 from perdure.errors import Corrupt
 
 Level = Literal["ok", "finding", "corrupt"]
 
 MAX_LISTED: Final = 10  # findings listed of each kind
-
-
-class Commands(Protocol):
-    """Command lines that work on the same database, complete with its options."""
-
-    @property
-    def has_code(self) -> bool:
-        """Report whether the options name agents."""
-        ...
-
-    def command(self, *words: str) -> str:
-        """Return a command."""
-        ...
-
-    def worker_command(self, agent: str, queue: str = DEFAULT) -> str:
-        """Return the command that starts a worker with this agent for this queue."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

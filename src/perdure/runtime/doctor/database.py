@@ -1,5 +1,6 @@
 """Checks of a database and everything in it, each finding with a command as its remedy."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,11 +12,11 @@ from perdure.core.session import naming as index
 from perdure.core.session.naming import SessionRecord
 from perdure.core.session.queues import DEFAULT, MANY_QUEUES, is_worker
 from perdure.errors import Corrupt, SchemaNewer, StoreError
+from perdure.runtime.diagnosis.commands import Commands
 from perdure.runtime.doctor.checks import (
     MAX_LISTED,
     CheckResult,
     Checks,
-    Commands,
     decode_or_none,
     fine,
 )
@@ -53,6 +54,13 @@ class Checkup:
     def checks(self) -> Checks:
         """Yield all checks, the most basic first; ends early if the database cannot be read."""
         integrity = IntegrityCheckup(self.inspector, self.commands, self.full)
+        yield from self._all_checks(integrity, integrity.checks())
+
+    def quick_checks(self) -> Checks:
+        """Yield the checks that read no logs."""
+        yield from self._all_checks(IntegrityCheckup(self.inspector, self.commands), ())
+
+    def _all_checks(self, integrity: IntegrityCheckup, more: Iterable[CheckResult]) -> Checks:
         try:
             yield from self._environment()
             vitals = self.inspector.vitals(self.now)
@@ -66,7 +74,7 @@ class Checkup:
             yield CheckResult("finding", error.code, error.message, error.hint or "")
             return
         yield self._schema(vitals)
-        for checks in (self._contents(vitals), integrity.checks()):
+        for checks in (self._contents(vitals), more):
             try:
                 yield from checks
             except Corrupt as error:

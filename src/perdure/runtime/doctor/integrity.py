@@ -10,11 +10,11 @@ from perdure.core.log import codec
 from perdure.core.pending import record as pending
 from perdure.core.session import naming as index
 from perdure.errors import Corrupt, PerdureError
+from perdure.runtime.diagnosis.commands import Commands
 from perdure.runtime.doctor.checks import (
     MAX_LISTED,
     CheckResult,
     Checks,
-    Commands,
     decode_or_none,
     fine,
 )

@@ -20,7 +20,9 @@ from perdure.core.session.state import State, fold
 from perdure.core.transfer.open_calls import open_records
 from perdure.core.transfer.salvage import salvage
 from perdure.errors import Conflict, Corrupt
-from perdure.runtime.doctor.checks import MAX_LISTED, CheckResult, Checks, Commands, decode_or_none
+from perdure.runtime.diagnosis.commands import Commands
+from perdure.runtime.doctor.checks import MAX_LISTED, CheckResult, Checks, decode_or_none
+from perdure.runtime.doctor.children import with_child_events
 from perdure.runtime.transfer.create import SessionNames, create_session, session_from_log
 from perdure.store.base import Gone, Store
 from perdure.store.inspect import StoredRecord, StoreInspector, StreamInspection
@@ -306,6 +308,7 @@ async def rebuild_session(
     ]
     now = store.now()
     log = salvage(checkup.log.events, issues, now)
+    log = await with_child_events(store, tenant, log, now)
     session = session_from_log(checkup.names, log, now)
     original = inspector.save_original(checkup.stream.stream)
     try:

@@ -1,4 +1,4 @@
-"""Checks of the folders of tasks: files that somebody edited, and damaged checkpoints."""
+"""Checks of tasks: files that somebody edited, damaged checkpoints, and the sandbox."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ import msgspec
 
 from perdure.core.tasks import facts, record
 from perdure.errors import Corrupt
+from perdure.runtime.diagnosis.texts import plural
 from perdure.runtime.doctor.checks import MAX_LISTED, CheckResult, Checks, fine
 from perdure.runtime.tasks.checkpoints.manifests import ManifestFolder
 from perdure.runtime.tasks.checkpoints.targets import CheckpointRecord
@@ -20,6 +21,7 @@ from perdure.runtime.tasks.files.layer_files import (
 )
 from perdure.runtime.tasks.files.mirror import stored_content
 from perdure.runtime.tasks.files.place import TaskPlace
+from perdure.sandbox.base import Probe
 from perdure.store.inspect import StoreInspector, StreamInspection
 
 
@@ -45,7 +47,7 @@ class TaskCheckup:
             text = f"{count - MAX_LISTED} more findings about files of tasks"
             yield CheckResult("finding", "TASK_FILES", text, "remove the files listed above first")
         if not count:
-            yield fine("TASK_FILES", f"files of tasks: {len(names)} tasks, as the store has them")
+            yield fine("TASK_FILES", f"files of tasks: {plural(len(names), 'task')}, as recorded")
 
     def _findings(self, names: list[str]) -> Iterator[CheckResult]:
         for name in names:
@@ -77,6 +79,17 @@ class TaskCheckup:
                 yield CheckResult(
                     "finding", "CHECKPOINT_DAMAGED", text, "delete it, and take another one"
                 )
+
+
+def sandbox_check(probe: Probe, *, is_required: bool) -> CheckResult:
+    """Return whether commands can run in tasks here; without a sandbox a finding if required."""
+    if probe.ok:
+        names = ", ".join(sorted(probe.guarantees)) or "nothing"
+        return fine("SANDBOX", f"commands in tasks: the sandbox {probe.sandbox} guarantees {names}")
+    text = f"commands in tasks cannot run: {probe.reason}"
+    if is_required:
+        return CheckResult("finding", "SANDBOX_UNAVAILABLE", text, probe.remedy)
+    return CheckResult("ok", "SANDBOX_UNAVAILABLE", text, probe.remedy)
 
 
 def _content(stream: StreamInspection) -> TaskContent:
