@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from perdure.runtime.tools.tool import Tool, tool
     from perdure.runtime.values import Context, Decision, File, PendingCall
     from perdure.runtime.views import Event, Result
-    from perdure.serve.http.app import asgi
+    from perdure.serve.assembly import asgi
 
 _HOMES = {
     "Agent": "perdure.runtime.agents.agents",
@@ -43,7 +43,7 @@ _HOMES = {
     "Task": "perdure.runtime.sessions.task",
     "Tool": "perdure.runtime.tools.tool",
     "ToolError": "perdure.errors",
-    "asgi": "perdure.serve.http.app",
+    "asgi": "perdure.serve.assembly",
     "tool": "perdure.runtime.tools.tool",
 }
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perdure.config import McpTools, ToolRef, describe, load
-from perdure.config.load import NOT_BUILT, parse
+from perdure.config import McpTools, ToolRef, describe
+from perdure.config.load import parse
 from perdure.config.settings import Config
 from perdure.errors import ConfigError
 
@@ -22,8 +22,7 @@ SECRETS = {f"TEST_{letter}": f"secret-{letter}-0451" for letter in "ABCDEFGH"}
 def whole(folder: Path, write: Write) -> Config:
     (folder / "prompts").mkdir()
     (folder / "prompts" / "research.md").write_text("Look it up.", "utf-8")
-    config, _ = parse(Path(write(WHOLE)), SECRETS)
-    return config
+    return parse(Path(write(WHOLE)), SECRETS)
 
 
 def test_every_key_is_understood(whole: Config, folder: Path) -> None:
@@ -48,6 +47,7 @@ def test_an_agent_is_understood(whole: Config) -> None:
     assert agent.task.timeout == timedelta(hours=1)
     assert (agent.task.backend, agent.task.hitl) == ("memory", "auto")
     assert agent.sub_agents == ("researcher",)
+    assert agent.background == {"queue_message": True}
     lookup, refund, github, ask = agent.tools
     assert isinstance(lookup, ToolRef)
     assert lookup.target == "shop:lookup_order"
@@ -78,54 +78,7 @@ def test_no_secret_is_ever_shown(whole: Config) -> None:
     assert "0451" not in shown
 
 
-def test_its_missing_parts_are_all_named(
-    folder: Path, write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """S4.41"""
-    for name, value in SECRETS.items():
-        monkeypatch.setenv(name, value)
-    (folder / "prompts").mkdir()
-    (folder / "prompts" / "research.md").touch()
-    with pytest.raises(ConfigError) as caught:
-        load(write(WHOLE.replace("- ask_user", "- execute_command")))
-    lines = caught.value.message.splitlines()
-    assert [line.split(": ")[0] + ": " + line.split(": ")[1] for line in lines] == [
-        "perdure.yaml:20: agents.assistant.tools[3]",
-    ]
-    assert all("is not built yet" in line for line in lines)
-    assert caught.value.code == "NOT_BUILT_YET"
-    assert "0451" not in caught.value.message
-
-
-# For each part that is not built: a configuration that is right but for it, and line and key.
-PARTS = {
-    **{
-        f"agents.*.{path}": (
-            f"agents:\n  a:\n    llm: scripted:turns.json\n    {said}",
-            f"4: agents.a.{shown}",
-        )
-        for path, said, shown in (
-            ("tools.*=execute_command", "tools: [wait, execute_command]", "tools[1]"),
-        )
-    },
-}
-
-
-def test_there_is_a_case_for_each_part() -> None:
-    assert set(PARTS) == set(NOT_BUILT)
-
-
-@pytest.mark.parametrize("pattern", NOT_BUILT)
-def test_what_is_not_built_is_refused_by_its_own_line(pattern: str, refusal: Refusal) -> None:
-    """S4.41"""
-    text, where = PARTS[pattern]
-    error = refusal(text)
-    assert error.code == "NOT_BUILT_YET"
-    assert f"perdure.yaml:{where}: " in error.message
-    assert NOT_BUILT[pattern] in error.message
-
-
-def test_a_typo_in_what_is_not_built_is_told_as_a_typo(refusal: Refusal) -> None:
+def test_a_value_of_the_wrong_kind_is_reported(refusal: Refusal) -> None:
     error = refusal("server: {port: eighty}")
     assert error.code == "CONFIG_INVALID"
     assert error.message == ("perdure.yaml:1: server.port: must be a whole number, from 0 to 65535")

@@ -58,7 +58,7 @@ def test_a_variable_can_be_a_number_or_text(write: Write) -> None:
           tokens: [{name: a, token: "${TEST_DIGITS}", on_behalf: "${TEST_FLAG}"}]
     """)
     environ = {"TEST_PORT": "8080", "TEST_DIGITS": "0451", "TEST_FLAG": "true"}
-    server = parse(Path(file), environ)[0].server
+    server = parse(Path(file), environ).server
     assert (server.port, server.webhook_secret) == (8080, "0451")
     assert (server.tokens[0].token, server.tokens[0].on_behalf) == ("0451", True)
 

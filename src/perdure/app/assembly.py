@@ -14,11 +14,12 @@ from perdure.runtime.records.cache import SessionCache
 from perdure.runtime.records.verification import LogVerifier
 from perdure.runtime.resources import Deps, Resources
 from perdure.runtime.streaming import Bus
+from perdure.runtime.tasks.session_shell import SessionShell
 from perdure.runtime.webhooks.outbox import Outbox
 from perdure.store.base import Store
 
 
-def assemble_resources(store: Store, options: RuntimeOptions) -> Resources:
+def assemble_resources(store: Store, options: RuntimeOptions, shell: SessionShell) -> Resources:
     """Return the objects that all drives of a runtime share."""
     outbox = Outbox(
         store,
@@ -46,6 +47,7 @@ def assemble_resources(store: Store, options: RuntimeOptions) -> Resources:
         Deps(options.deps),
         options.telemetry,
         options.prices,
+        shell,
         options.poison_after,
         not options.resumes_running,
         options.is_tracked,

@@ -16,6 +16,7 @@ from perdure.runtime.mcp.servers import MCPServer, MCPTools
 from perdure.runtime.models.base import Model
 from perdure.runtime.models.resolve import ModelWithSettings, named_model
 from perdure.runtime.models.scripted import ScriptedModel
+from perdure.runtime.tasks.executions.options import ExecutionOptions, execution_options
 from perdure.runtime.tasks.hooks import HookRegistry, hook_type
 from perdure.runtime.tasks.service import TaskOptions
 from perdure.runtime.telemetry import Telemetry
@@ -58,8 +59,16 @@ def options_from(config: Config) -> RuntimeOptions:
         resumes_running=config.resumes_running,
         poison_after=config.poison_after,
         keep_settled_ms=parse_duration(config.settled_calls),
-        tasks=TaskOptions(config.tasks.root, _hooks(config)),
+        tasks=TaskOptions(config.tasks.root, _hooks(config), _commands(config)),
     )
+
+
+def _commands(config: Config) -> ExecutionOptions:
+    """Return how commands run in tasks. Raises ConfigError."""
+    try:
+        return execution_options(config.tasks.commands)
+    except ConfigError as error:
+        raise located(error, config) from error
 
 
 def _hooks(config: Config) -> HookRegistry:
@@ -94,6 +103,7 @@ def _agent(settings: AgentConfig, config: Config) -> Agent[Any]:
             tools=tools,
             output_type=output,
             sub_agents=settings.sub_agents,
+            background=settings.background,
             model_settings=settings.model.settings,
             fallback=[
                 ModelWithSettings(_model(model, config, settings.name), model.settings)

@@ -35,6 +35,7 @@ from perdure.app.stores import (
     has_liveness_locks,
     indexed,
     open_store,
+    private_paths,
 )
 from perdure.core.driver.plan import POISON_AFTER
 from perdure.core.literals import Role
@@ -62,8 +63,10 @@ from perdure.runtime.sessions.decisions import decision_commands, parse_decision
 from perdure.runtime.sessions.handle import Session
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.sessions.task import Task
+from perdure.runtime.tasks.executions.options import check_ro_paths
 from perdure.runtime.tasks.locks.process import Work
 from perdure.runtime.tasks.service import Tasks, task_options
+from perdure.runtime.tasks.session_shell import SessionShell
 from perdure.runtime.telemetry import Telemetry
 from perdure.runtime.transfer.imports import read_lines
 from perdure.runtime.values import Content, PendingCall, parse_duration
@@ -136,6 +139,7 @@ class Runtime:
         tasks = options.tasks
         if tasks.root is None:
             tasks = replace(tasks, root=default_tasks_root(store))
+        check_ro_paths(tasks.executions, private_paths(store, tasks.root))
         self._assemble(
             around_store.get()(indexed(primary, index)),
             Agents(agents, ServerPool(mcp_servers)),
@@ -145,14 +149,16 @@ class Runtime:
             check_mode(agent, store)
 
     def _assemble(self, store: Store, agents: Agents, options: RuntimeOptions) -> None:
-        resources = assemble_resources(store, options)
+        shell = SessionShell(lambda: self._service.tasks)
+        resources = assemble_resources(store, options, shell)
+        drives = Drives(resources, agents, options.lease_ms)
         self._options = options
         self._resources = resources
         self._service = Service(
             resources,
             agents,
-            Drives(resources, agents, options.lease_ms),
-            Tasks(store, options.tasks, options.lease_ms, self._run_beside),
+            drives,
+            Tasks(store, options.tasks, options.lease_ms, self._run_beside, drives),
             resumes_running=options.resumes_running,
             keep_settled_ms=options.keep_settled_ms,
         )
@@ -494,7 +500,7 @@ class Runtime:
         resolved = self._service.agents.add(agent) if isinstance(agent, Agent) else None
         name = resolved.name if resolved is not None else agent
         content = await self._service.store_content(prompt)
-        record = await self._service.background.launch(
+        record, _ = await self._service.background.launch(
             self._tenant or "",
             str(name),
             content,

@@ -93,6 +93,13 @@ def default_tasks_root(store: str | Store) -> Path | None:
     return None
 
 
+def private_paths(store: str | Store, tasks_root: Path | None) -> list[Path]:
+    """Return the files and folders that a command in a task must never see."""
+    default = default_tasks_root(store)
+    beside = None if default is None else default.with_name(default.name.removesuffix(".tasks"))
+    return [path for path in (beside, tasks_root) if path is not None]
+
+
 def has_liveness_locks(store: Store) -> bool:
     """Report whether the store detects that a process has died before its lease expires."""
     return bool(getattr(store, "has_liveness_locks", True))

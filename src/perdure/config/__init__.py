@@ -6,6 +6,7 @@ from perdure.config.load import load
 from perdure.config.settings import (
     AgentConfig,
     Config,
+    McpConfig,
     McpTools,
     ModelRef,
     ServerConfig,
@@ -16,6 +17,7 @@ from perdure.config.settings import (
 __all__ = [
     "AgentConfig",
     "Config",
+    "McpConfig",
     "McpTools",
     "ModelRef",
     "ServerConfig",

@@ -135,6 +135,7 @@ def parse_agent(name: str, data: Mapping[str, Any], refs: References) -> AgentCo
         permissions=_permissions(data.get("permissions", {})),
         sub_agents=tuple(data.get("sub_agents", ())),
         aliases=tuple(data.get("aliases", ())),
+        background=MappingProxyType(data.get("background", {})),
         budget=MappingProxyType(data.get("budget", {})),
         **{word: data[word] for word in copied & data.keys()},
         **files,

@@ -15,6 +15,7 @@ from perdure.config.reader import ParsedValue
 from perdure.config.settings import (
     Config,
     HookConfig,
+    McpConfig,
     McpServerConfig,
     ModelRef,
     ServerConfig,
@@ -222,7 +223,14 @@ def _tasks(data: Mapping[str, Any], folder: ConfigFolder) -> TasksConfig:
         )
         for number, hook in enumerate(data.get("hooks", ()))
     )
-    return TasksConfig(root=folder.resolve(data["root"]) if "root" in data else None, hooks=hooks)
+    commands = {key: value for key, value in data.items() if key not in ("root", "hooks")}
+    if "ro_paths" in commands:
+        commands["ro_paths"] = [str(folder.resolve(path)) for path in commands["ro_paths"]]
+    return TasksConfig(
+        root=folder.resolve(data["root"]) if "root" in data else None,
+        hooks=hooks,
+        commands=MappingProxyType(commands),
+    )
 
 
 def _server(data: Mapping[str, Any]) -> ServerConfig:
@@ -245,4 +253,6 @@ def _server(data: Mapping[str, Any]) -> ServerConfig:
         fields["former_secrets"] = tuple(former)
     if "rate_limit" in data:
         fields["rate_limit"] = MappingProxyType({**ServerConfig().rate_limit, **data["rate_limit"]})
+    if "mcp" in data:
+        fields["mcp"] = McpConfig(**data["mcp"])
     return ServerConfig(**fields)

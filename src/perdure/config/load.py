@@ -1,8 +1,7 @@
-"""Loading of a configuration file: read YAML, build the Config, refuse unsupported parts."""
+"""Loading of a configuration file: read YAML, and build the Config."""
 
 import os
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
@@ -10,8 +9,8 @@ import yaml
 import yaml.reader
 
 from perdure.config.build import build
-from perdure.config.problems import NOT_BUILT_YET, ConfigProblem, Key, config_error
-from perdure.config.reader import ConfigReader, ParsedValue
+from perdure.config.problems import ConfigProblem, config_error
+from perdure.config.reader import ConfigReader
 from perdure.config.settings import Config
 from perdure.config.table import TABLE
 from perdure.errors import ConfigError
@@ -86,17 +85,13 @@ def _syntax_error(path: Path, line: int, text: str) -> ConfigError:
 def load(path: str | os.PathLike[str]) -> Config:
     """Return the validated configuration of a YAML file, without importing the user's code.
 
-    ConfigError names every problem with file, line and key; its code is NOT_BUILT_YET if the only
-    problems are parts that this version does not support.
+    ConfigError names every problem with file, line and key.
     """
-    config, unsupported = parse(Path(path), os.environ)
-    if unsupported:
-        raise config_error(str(path), unsupported)
-    return config
+    return parse(Path(path), os.environ)
 
 
-def parse(path: Path, environ: Mapping[str, str]) -> tuple[Config, list[ConfigProblem]]:
-    """Return the configuration and its unsupported parts. ConfigError if it is invalid."""
+def parse(path: Path, environ: Mapping[str, str]) -> Config:
+    """Return the configuration with variables from `environ`. ConfigError if it is invalid."""
     node = read_nodes(path)
     reader = ConfigReader(environ)
     data = reader.read(TABLE, node)
@@ -105,37 +100,4 @@ def parse(path: Path, environ: Mapping[str, str]) -> tuple[Config, list[ConfigPr
     config, problems = build(data, reader.entries, path)
     if config is None:
         raise config_error(str(path), problems.all)
-    return config, unsupported_parts(reader.entries)
-
-
-# A key, with * for any name or position, optionally with a value, and the reason.
-# Supporting a part means to delete its line.
-NOT_BUILT: Final[Mapping[str, str]] = {
-    "agents.*.tools.*=execute_command": "this version does not run commands",
-}
-
-
-def unsupported_parts(entries: Mapping[Key, ParsedValue]) -> list[ConfigProblem]:
-    """Return a problem for each value that this version does not support."""
-    problems = []
-    for key, entry in entries.items():
-        for pattern, reason in NOT_BUILT.items():
-            if _is_match(pattern, key, entry.value):
-                problems.append(_unsupported(pattern, reason, key, entry))
-    return problems
-
-
-def _is_match(pattern: str, key: Key, value: object) -> bool:
-    path, _, expected = pattern.partition("=")
-    parts = path.split(".")
-    if len(parts) != len(key) or (expected and not fnmatchcase(str(value), expected)):
-        return False
-    return all(part in ("*", name) for part, name in zip(parts, key, strict=True))
-
-
-def _unsupported(pattern: str, reason: str, key: Key, entry: ParsedValue) -> ConfigProblem:
-    _, _, value = pattern.partition("=")
-    subject = f"{value!r} is" if value else "is"
-    return ConfigProblem(
-        entry.line, key, f"{subject} not built yet: {reason}", "remove it", NOT_BUILT_YET
-    )
+    return config

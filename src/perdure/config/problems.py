@@ -7,7 +7,6 @@ from typing import Final
 from perdure.errors import ConfigError
 
 INVALID: Final = ConfigError.code
-NOT_BUILT_YET: Final = "NOT_BUILT_YET"
 
 Key = tuple[str | int, ...]
 

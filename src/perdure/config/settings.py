@@ -120,6 +120,7 @@ class AgentConfig:
     permissions: Mapping[str, tuple[str, ...]] = field(default_factory=_nothing)
     tools: tuple[ToolRef | McpTools, ...] = ()
     sub_agents: tuple[str, ...] = ()
+    background: Mapping[str, bool] = field(default_factory=_nothing)
     max_turns: int = 100
     queue: str = "default"
     show_thinking: bool = False
@@ -143,10 +144,11 @@ class HookConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TasksConfig:
-    """Tasks: the root of their folders, and the hooks of their lifecycles."""
+    """Tasks: the root of their folders, the hooks of their lifecycles, and how commands run."""
 
     root: Path | None = None
     hooks: tuple[HookConfig, ...] = ()
+    commands: Mapping[str, Any] = field(default_factory=_nothing, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +172,15 @@ class WebhookConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class McpConfig:
+    """The MCP server at `/mcp`. A call blocks at most for `block`, then it answers a handle."""
+
+    enabled: bool = True
+    block: timedelta = timedelta(seconds=50)
+    approve: bool = False  # clients may decide pending calls, as far as their role allows it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
     """The HTTP server. Rates are per second, `max_body` is bytes."""
 
@@ -185,6 +196,7 @@ class ServerConfig:
     webhooks: tuple[WebhookConfig, ...] = ()
     webhook_allow: tuple[str, ...] = ()  # private hosts and networks that may be called
     expiring_after: float = 0.8  # share of a call's time after which it counts as expiring
+    mcp: McpConfig = field(default_factory=McpConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -150,6 +150,7 @@ _AGENT: Final = Block(
             Either(built_in_or_object(BUILT_IN), blocks={"use": _USE, "mcp": _MCP_TOOLS})
         ),
         "sub_agents": Many(TEXT),
+        "background": Block({"resume_ended": FLAG, "queue_message": FLAG}),
         "max_turns": _COUNT,
         "queue": TEXT,
         "show_thinking": FLAG,
@@ -197,11 +198,33 @@ _SERVER: Final = Block(
         "webhooks": Many(_WEBHOOK),
         "webhook_allow": Many(HOST_OR_NETWORK),
         "expiring_after": SHARE,
+        "mcp": Block({"enabled": FLAG, "block": DURATION, "approve": FLAG}),
+    }
+)
+_EXEC_LIMITS: Final = Block(
+    {
+        "processes": _COUNT,
+        "open_files": _COUNT,
+        "file_size": SIZE,
+        "tmp_size": SIZE,
+        "disk": SIZE,
+        "memory": SIZE,
+        "cpus": POSITIVE,
+        "address_space": SIZE,
+        "timeout": DURATION,
     }
 )
 _TASKS: Final = Block(
     {
         "root": TEXT,
+        "sandbox": choice("sandbox", "bwrap", "landlock", "none"),
+        "run_as": TEXT,
+        "allow_weak": FLAG,
+        "require_sandbox": FLAG,
+        "network": Either(choice("network", "off", "host"), block=Block({"allow": Many(TEXT)})),
+        "limits": _EXEC_LIMITS,
+        "ro_paths": Many(TEXT),
+        "env": Named(TEXT, names=None),
         "hooks": Many(
             Block(
                 {
