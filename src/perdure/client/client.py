@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
 import anyio
 import httpx2
@@ -10,7 +10,7 @@ import httpx2
 from perdure.client.connection import HttpConnection, HttpRequest, page_path, url_path
 from perdure.client.events import follow
 from perdure.client.session import Json, RemoteSession, new_session_id
-from perdure.client.tasks import RemoteTasks
+from perdure.client.tasks import RemoteTask, RemoteTasks
 
 R = TypeVar("R")
 
@@ -91,9 +91,14 @@ class Client:
         parent: str | None = None,
         metadata: Mapping[str, str] | None = None,
         search: str | None = None,
+        sort: Literal["id", "updated"] | None = None,
     ) -> AsyncIterator[Json]:
-        """Iterate over sessions with their current state."""
+        """Iterate over sessions with their current state; `updated`: the last changed first.
+
+        Those are summaries: turns, usage and what each waits for, without output and todos.
+        """
         params: Json = {"state": state, "agent": agent, "parent": parent, "q": search}
+        params["sort"] = sort
         params |= {f"metadata.{name}": value for name, value in (metadata or {}).items()}
         return self._pages("/sessions", "sessions", params)
 
@@ -109,12 +114,42 @@ class Client:
         events = follow(self._connection, "/events", params, "pos", after)
         return _filter_events(events, session, types)
 
+    async def statistics(self, hours: int = 24) -> Json:
+        """Return how many calls were made, settled and expired per hour, and how fast."""
+        return await self._request("GET", "/stats", {"hours": hours})
+
+    async def doctor(self) -> Json:
+        """Return the checks of the server's store, its workers and queues. Raises NotAllowed."""
+        return await self._request("GET", "/doctor")
+
     # --- tasks --------------------------------------------------------------------------------
 
     @property
     def tasks(self) -> RemoteTasks:
-        """The tasks that agents and people share."""
+        """Tasks of every kind: `client.tasks(parent=…)` iterates over them, newest first."""
         return RemoteTasks(self._connection, self._tenant)
+
+    def task(self, id: str) -> RemoteTask:  # noqa: A002 - the word that users know
+        """Return the handle of a background agent, without a request."""
+        return RemoteTask(self.tasks, id)
+
+    async def spawn(
+        self,
+        agent: str,
+        prompt: Any,
+        *,
+        parent: str | None = None,
+        description: str | None = None,
+        key: str | None = None,
+    ) -> RemoteTask:
+        """Launch an agent in the background; the same key again returns the same task.
+
+        `parent` is the session that is notified of its end.
+        """
+        launched = await self.tasks.spawn(
+            agent, prompt, parent=parent, description=description, key=key
+        )
+        return self.task(launched["taskId"])
 
     # --- pending calls ------------------------------------------------------------------------
 
@@ -125,9 +160,10 @@ class Client:
         kind: str | None = None,
         tool: str | None = None,
         status: str | None = None,
+        sort: Literal["age", "expires", "newest"] | None = None,
     ) -> AsyncIterator[Json]:
         """Iterate over open calls; `status` may also be that of settled calls, or "all"."""
-        params = {"sessionID": session, "kind": kind, "tool": tool, "status": status}
+        params = {"sessionID": session, "kind": kind, "tool": tool, "status": status, "sort": sort}
         return self._pages("/pending", "pending", params)
 
     async def pending_call(self, pending_id: str) -> Json:

@@ -1,20 +1,23 @@
 """Connection to a server: a request is repeated only if repeating it is safe."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import IO, Any, Final, NamedTuple, Self
 from urllib.parse import quote
 
 import anyio
 import httpx2
+from anyio import to_thread
 
 from perdure.client.errors import UNAVAILABLE_STATUSES, response_error, response_lost, unreachable
 from perdure.errors import ConfigError, PerdureError, StoreError
 
 RESPONSE_S: Final = 30.0  # how long a response may take, beyond the wait that was requested
 CONNECT_S: Final = 5.0
+_PATIENT: Final = httpx2.Timeout(600.0, connect=CONNECT_S)  # for files
+_PIECE: Final = 256 * 1024
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0
 _NEVER_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
@@ -28,6 +31,7 @@ class HttpRequest:
     path: str
     params: Mapping[str, Any] | None = None
     body: Any = None
+    content: bytes | None = None  # instead of a body of JSON
     key: str | None = None
     repeatable: bool = False
     wait_s: float = 0.0
@@ -136,6 +140,7 @@ class HttpConnection:
                 request.path,
                 params=_params(request.params),
                 json=request.body,
+                content=request.content,
                 headers={} if request.key is None else {"Idempotency-Key": request.key},
                 timeout=httpx2.Timeout(RESPONSE_S + request.wait_s, connect=CONNECT_S),
             )
@@ -149,6 +154,46 @@ class HttpConnection:
         return _FailedAttempt(
             response_error(response), _may_repeat(request, response), _retry_after(response)
         )
+
+    async def download(self, path: str, params: Mapping[str, Any], file: IO[bytes]) -> None:
+        """Write the body of a response into a file. Raises the server's error, or StoreError."""
+        try:
+            async with self.client.stream(
+                "GET", path, params=_params(params), timeout=_PATIENT
+            ) as response:
+                if not response.is_success:
+                    await response.aread()
+                    raise response_error(response)
+                async for piece in response.aiter_raw():
+                    await to_thread.run_sync(file.write, piece)
+        except _NEVER_SENT as error:
+            raise unreachable(self.url, error) from error
+        except httpx2.TransportError as error:
+            raise response_lost(self.url, error, repeatable=True) from error
+
+    async def upload(self, path: str, params: Mapping[str, Any], file: IO[bytes]) -> Any:
+        """Send a whole file as the body of a request, and return the decoded response."""
+        file.seek(0)
+        try:
+            response = await self.client.post(
+                path,
+                params=_params(params),
+                content=_pieces(file),
+                headers={"Content-Type": "application/octet-stream"},
+                timeout=_PATIENT,
+            )
+        except _NEVER_SENT as error:
+            raise unreachable(self.url, error) from error
+        except httpx2.TransportError as error:
+            raise response_lost(self.url, error, repeatable=False) from error
+        if not response.is_success:
+            raise response_error(response)
+        return _json(response)
+
+
+async def _pieces(file: IO[bytes]) -> AsyncIterator[bytes]:
+    while piece := await to_thread.run_sync(file.read, _PIECE):
+        yield piece
 
 
 class RetryTimer:

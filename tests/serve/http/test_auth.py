@@ -59,6 +59,8 @@ TABLE = {
     "GET /docs": Row(EVERYBODY, public=True, foreign="same"),
     "GET /healthz": Row(EVERYBODY, public=True, foreign="same"),
     "GET /readyz": Row(EVERYBODY, public=True, foreign="same", status=503),  # it is closing
+    "GET /stats": Row(READERS, foreign="hidden"),
+    "GET /doctor": Row(NOBODY),  # the same
     "GET /metrics": Row(NOBODY),  # about all tenants: not for those who have one
     "GET /agents": Row(READERS, foreign="same"),
     "GET /deliveries": Row(READERS, foreign="hidden"),
@@ -93,6 +95,7 @@ TABLE = {
     "GET /sessions/{session_id}/messages": Row(READERS),
     "GET /sessions/{session_id}/events": Row(READERS),
     "POST /sessions/{session_id}/resume": Row(OPERATORS, status=202),
+    "POST /sessions/{session_id}/tasks/clear": Row(OPERATORS),
     "POST /sessions/{session_id}/cancel": Row(OPERATORS),
     "POST /sessions/{session_id}/fork": Row(OPERATORS, status=201),
     "POST /sessions/{session_id}/compact": Row(OPERATORS, status=409),  # calls are open

@@ -28,7 +28,7 @@ FREQUENT = {
 
 def framework_only(app: Any) -> Any:
     """Return the application as if no route were direct."""
-    return RequestFilter(app._app._app, Rules(), lambda: None)
+    return RequestFilter(app._app._routes._app, Rules(), lambda: None)
 
 
 def routes() -> list[Any]:
@@ -83,7 +83,7 @@ REQUESTS: list[tuple[str, str, dict[str, Any]]] = [
 async def test_a_refusal_is_the_same_as_through_the_framework(
     rt: Runtime, client_of: MakeClient, number: int, as_: str | None
 ) -> None:
-    app = asgi(rt, auth=TOKENS)
+    app = asgi(rt, auth=TOKENS, ui=False)
     method, path, given = REQUESTS[number]
     direct = await client_of(app, as_=as_).request(method, path, **given)
     framed = await client_of(framework_only(app), as_=as_).request(method, path, **given)
@@ -94,7 +94,7 @@ async def test_a_refusal_is_the_same_as_through_the_framework(
 async def test_a_decision_is_the_same_as_through_the_framework(
     rt: Runtime, client_of: MakeClient
 ) -> None:
-    app = asgi(rt, auth=TOKENS)
+    app = asgi(rt, auth=TOKENS, ui=False)
     ids = await parked(rt)
     first = await client_of(app, as_="admin").post(f"/pending/{ids['approval']}/approve")
     again: Client = client_of(framework_only(app), as_="admin")
@@ -112,6 +112,6 @@ async def test_a_route_that_fails_unexpectedly_reveals_nothing(
 
     monkeypatch.setattr("perdure.runtime.sessions.pending_calls.PendingCalls.settle", broken)
     body = {"pendingID": "p_x", "result": {"output": 1}}
-    answer = await client_of(asgi(rt, auth=TOKENS)).post("/async-tool/result", json=body)
+    answer = await client_of(asgi(rt, auth=TOKENS, ui=False)).post("/async-tool/result", json=body)
     assert (answer.status_code, answer.json()["code"]) == (500, "INTERNAL")
     assert "secret" not in answer.text

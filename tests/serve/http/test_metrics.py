@@ -23,7 +23,7 @@ def test_label_values_are_escaped() -> None:
 
 
 def test_what_there_is_none_of_is_told_as_nought() -> None:
-    text = render(store_metrics(Census({}, {}, 0, 0, (), 0, 0), OpenCalls({}, None), 1))
+    text = render(store_metrics(Census({}, {}, {}, 0, 0, (), 0, 0), OpenCalls({}, None), 1))
     for line in (
         'perdure_sessions{state="waiting"} 0',
         'perdure_sessions{state="stuck"} 0',
@@ -36,7 +36,7 @@ def test_what_there_is_none_of_is_told_as_nought() -> None:
 
 
 def test_large_numbers_are_told_to_their_last_digit() -> None:
-    census = Census({("session", "waiting"): 123_456_789}, {}, 0, 0, (), 0, 0)
+    census = Census({("session", "waiting"): 123_456_789}, {}, {}, 0, 0, (), 0, 0)
     text = render(store_metrics(census, OpenCalls({}, None), 1))
     assert 'perdure_sessions{state="waiting"} 123456789\n' in text
 

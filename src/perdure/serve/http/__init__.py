@@ -1,17 +1,13 @@
 """The HTTP API: the application, its middleware and the values that its routes share."""
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from perdure.serve.http.app import asgi
+from importlib import import_module
+from typing import Any
 
 __all__ = ["asgi"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `asgi` when it is first used."""
+    """Find `asgi` when it is first used: this public path is older than its module."""
     if name != "asgi":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from perdure.serve.http.app import asgi
-
-    return asgi
+    return import_module("perdure.serve.assembly").asgi

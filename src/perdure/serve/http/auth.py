@@ -56,10 +56,12 @@ def token_authenticator(tokens: Mapping[str, Principal]) -> Authenticate:
     digests = [(_digest(token.encode()), principal) for token, principal in tokens.items()]
 
     async def authenticate(request: Request) -> Principal | None:
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer":
+        headers: list[tuple[bytes, bytes]] = request.scope["headers"]
+        value = next((value for name, value in headers if name == b"authorization"), b"")
+        scheme, _, token = value.partition(b" ")
+        if scheme.lower() != b"bearer":
             return None
-        digest = _digest(token.strip().encode("latin-1"))  # as headers are decoded
+        digest = _digest(token.strip())
         match: Principal | None = None
         for expected, principal in digests:  # all of them, so that every check takes as long
             if hmac.compare_digest(expected, digest):

@@ -40,6 +40,11 @@ class FileIn(Struct, tag="file", tag_field="type", forbid_unknown_fields=True, k
 
 
 ContentIn = str | list[TextIn | FileIn]
+# The same where it must not be blank, which the service checks.
+PromptIn = (
+    Annotated[str, Meta(extra_json_schema={"pattern": r"\S"})]
+    | Annotated[list[TextIn | FileIn], Meta(extra_json_schema={"minItems": 1})]
+)
 
 
 def plain_text(content: ContentIn | None) -> str | None:
@@ -120,7 +125,7 @@ async def find_file(service: Service, entry: SessionEntry, digest: str) -> event
 
 def _parts(event: events.Event) -> list[events.Part]:
     content: Any = ""
-    if isinstance(event, events.User):
+    if isinstance(event, events.User | events.FollowUpQueued):
         content = event.content
     elif isinstance(event, events.ToolResult):
         content = event.result

@@ -25,6 +25,7 @@ from perdure.core.session.naming import MAX_ID, check_id, check_tenant
 from perdure.core.webhooks import signatures as webhooks
 from perdure.errors import NotAllowed, NotFound, PerdureError
 from perdure.runtime.sessions.service import Service
+from perdure.runtime.tasks.verbs import TaskVerbs
 from perdure.serve.http.auth import LOCAL, SIGNED, Authenticate, is_forwarded
 from perdure.serve.http.errors import not_authenticated, rate_limited, too_many_bodies
 from perdure.serve.http.middleware import BODY_SHARE, Receive
@@ -36,7 +37,6 @@ from perdure.serve.limits import BudgetShare, RateLimiter
 T = TypeVar("T")
 
 _BODY: Final = "perdure.body"  # in a scope: the body, if it was read before the caller was known
-_VIA: Final = {LOCAL: "http", SIGNED: "webhook"}  # principals without a token
 
 # An id in a path; the request filter leaves "/" and "%" in it quoted.
 _ID: Final[dict[str, Any]] = {"minLength": 1, "maxLength": MAX_ID, "pattern": ID_PATTERN}
@@ -61,6 +61,15 @@ TENANT: Final[dict[str, Any]] = {
 }
 
 
+@dataclass(slots=True)
+class FindingsCache:
+    """Last report of the checks of the store, and when it was made (monotonic)."""
+
+    turn: anyio.Lock = field(default_factory=anyio.Lock)
+    report: dict[str, Any] | None = None
+    checked_at: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class AppState:
     """Objects that all requests of a server share."""
@@ -70,6 +79,7 @@ class AppState:
     id_limiter: RateLimiter
     closing: anyio.Event  # set when the server shuts down: streams and waits end
     hub: Hub = field(default_factory=Hub)
+    findings: FindingsCache = field(default_factory=FindingsCache)
 
     @property
     def service(self) -> Service:
@@ -104,6 +114,11 @@ class RequestScope:
         return self.app_state.service
 
     @property
+    def tasks(self) -> TaskVerbs:
+        """The tasks that the request sees."""
+        return TaskVerbs(self.service.tasks, self.tenant)
+
+    @property
     def home_tenant(self) -> str:
         """The tenant in which session ids are looked up."""
         return self.tenant or ""
@@ -120,9 +135,10 @@ class RequestScope:
     @property
     def via(self) -> str:
         """The channel of this request, as decisions record it."""
-        by_token = f"http:{self.principal.name}"
         # By identity: a principal of the configuration may equal one of these two.
-        return next((via for item, via in _VIA.items() if item is self.principal), by_token)
+        if self.principal is LOCAL:
+            return "http"
+        return "webhook" if self.principal is SIGNED else f"http:{self.principal.name}"
 
     def actor(self, name: str | None = None) -> str:
         """Return the actor to record: the principal, or `name` if it may act on behalf of others.
@@ -152,18 +168,35 @@ class RequestScope:
 
     def require(self, permit: Permit) -> None:
         """Check that the principal has the permit. Raises NotAllowed."""
-        if not self.has_permit(permit):
+        if not has_permit(self.principal, permit):
             raise NotAllowed(
                 f"{self.principal.name!r} is {self.principal.role} and may not {permit}",
                 hint=f"use a token of role {' or '.join(roles_with(permit))}",
                 details={"role": self.principal.role},
             )
 
+    async def disconnected(self) -> None:
+        """Return when the caller has disconnected, or the server shuts down."""
+
+        async def end_at_shutdown(scope: anyio.CancelScope) -> None:
+            await self.app_state.closing.wait()
+            scope.cancel()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(end_at_shutdown, group.cancel_scope)
+            while (await self.request.receive())["type"] != "http.disconnect":
+                pass
+            group.cancel_scope.cancel()
+
     async def read_body(self, body_type: type[T], *, empty: T | None = None) -> T:
         """Return the decoded body, or `empty` if the request has no body. Raises Refused."""
-        raw = self.request.scope.get(_BODY)
-        raw = await _read_all(self.request.receive) if raw is None else raw
+        raw = await self.read_bytes()
         return empty if empty is not None and not raw else decode_body(raw, body_type)
+
+    async def read_bytes(self) -> bytes:
+        """Return the body as it was sent. Raises ClientDisconnect."""
+        raw: bytes | None = self.request.scope.get(_BODY)
+        return await _read_all(self.request.receive) if raw is None else raw
 
 
 async def _read_all(receive: Receive) -> bytes:
@@ -204,7 +237,7 @@ class Requires:
 
 def get_app_state(request: Request) -> AppState:
     """Return the objects that all requests of this server share."""
-    app_state: Any = request.app.state.shared
+    app_state: Any = request.scope["app"].state.shared
     assert isinstance(app_state, AppState)  # noqa: S101 - set by serve.http.app
     return app_state
 
@@ -251,7 +284,7 @@ class RequiresSignature(Requires):
     async def __call__(self, request: Request) -> RequestScope:
         """Return the scope. Raises NotAllowed, NotFound, PerdureError NOT_OPEN."""
         app_state = get_app_state(request)
-        is_signed = any(name in _SIGNATURE_HEADER_NAMES for name, _ in request.scope["headers"])
+        is_signed = not _SIGNATURE_HEADER_NAMES.isdisjoint(dict(request.scope["headers"]))
         if is_signed or (self.always and await _is_signature_required(request, app_state)):
             await _check_signature(request, app_state)
             return RequestScope(request, app_state, SIGNED, tenant_of(app_state.runtime))

@@ -11,7 +11,6 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes, urlsplit
 
-from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 
 from perdure.errors import NotAllowed, PerdureError, Refused
@@ -92,10 +91,16 @@ def request_source(peer: str, forwarded: list[str], rules: Rules) -> str:
     add, does not make another source. For IPv6 the source is the /64 network, because that is
     what one customer has.
     """
-    hops = [_without_port(part.strip()) for line in forwarded for part in line.split(",")]
     source = peer
-    while hops and rules.is_trusted_proxy(source):
-        source = hops.pop()
+    if forwarded:
+        hops = [_without_port(part.strip()) for line in forwarded for part in line.split(",")]
+        while hops and rules.is_trusted_proxy(source):
+            source = hops.pop()
+    return _counted_source(source)
+
+
+@lru_cache(4096)
+def _counted_source(source: str) -> str:
     address = _parse_address(source)
     if isinstance(address, IPv6Address):
         return str(ip_network((address, 64), strict=False))
@@ -112,17 +117,102 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 BODY_SHARE: Final = "perdure.body_share"  # in a scope: the share of the request in the budget
 ROUTE_PATH: Final = "perdure.route_path"  # in a scope: the path without that of a mount
-PAGES: Final = ("", "sessions", "pending", "tasks")  # first parts of paths with an HTML page
-_ALWAYS: Final = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
+PAGE_REQUESTED: Final = "perdure.page_requested"  # in a scope: a browser asks for a page
+SOURCE: Final = "perdure.source"  # in a scope: the address that the request is counted for
+# First parts of paths with an HTML page, if pages are served.
+PAGES: Final = (
+    *("", "sessions", "pending", "decisions", "tasks", "agents", "health", "deliveries"),
+    *("sign-in", "sign-out"),
+)
+_CACHE_CONTROL: Final = b"cache-control"
+_NO_SNIFF: Final = (b"x-content-type-options", b"nosniff")
+_NO_STORE: Final = (_CACHE_CONTROL, b"no-store")
 _VARY: Final = (b"vary", b"Accept")
+_HTML: Final = "text/html"
+_FORMS: Final = ("application/x-www-form-urlencoded", "multipart/form-data")
+
+
+class FirstHeaders:
+    """Headers of a request by name; of several with one name, the first.
+
+    Read once for all checks: Starlette walks through all headers for each question.
+    """
+
+    __slots__ = ("_raw", "_values")
+
+    def __init__(self, scope: Scope) -> None:
+        self._raw: list[tuple[bytes, bytes]] = scope["headers"]
+        self._values = dict(reversed(self._raw))
+
+    def __contains__(self, name: bytes) -> bool:
+        return name in self._values
+
+    def get(self, name: bytes) -> str:
+        """Return the value of a header; empty if it is missing."""
+        value = self._values.get(name)
+        return "" if value is None else value.decode("latin-1")
+
+    def all(self, name: bytes) -> list[str]:
+        """Return every value of a header."""
+        if name not in self._values:
+            return []
+        return [value.decode("latin-1") for other, value in self._raw if other == name]
+
+
+def is_page_requested(scope: Scope, headers: FirstHeaders | None = None) -> bool:
+    """Return whether a browser asks for a page, or submits the form of a page.
+
+    Programs accept anything, and send JSON whatever they call it; `.json` always means JSON.
+    """
+    headers = headers or FirstHeaders(scope)
+    if not _accepts_html(headers.get(b"accept")) or _path(scope).endswith(".json"):
+        return False
+    media_type = headers.get(b"content-type").partition(";")[0].strip().lower()
+    is_form = scope["method"] == "POST" and media_type in _FORMS
+    return is_form or scope["method"] in ("GET", "HEAD")
+
+
+def _accepts_html(accept: str) -> bool:
+    if _HTML not in accept.lower():
+        return False
+    for choice in accept.lower().split(","):
+        media_type, _, parameters = choice.partition(";")
+        if media_type.strip() == _HTML:
+            return parameters.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return False
+
+
+def _path(scope: Scope) -> str:
+    path: str = scope["path"]
+    return path
+
+
+def _is_visit(scope: Scope, headers: FirstHeaders) -> bool:
+    """Return whether a person follows a link to a page, wherever the link is."""
+    inside = _path(scope).removeprefix(scope.get("root_path", ""))
+    return (
+        scope["method"] in ("GET", "HEAD")
+        and headers.get(b"sec-fetch-mode") == "navigate"
+        and headers.get(b"sec-fetch-dest") == "document"
+        and inside.removeprefix("/").partition("/")[0] in PAGES
+        and is_page_requested(scope, headers)
+    )
 
 
 class RequestFilter:
     """Middleware that refuses bad requests and answers unexpected errors."""
 
-    def __init__(self, app: App, rules: Rules, public_url: Callable[[], str | None]):
+    def __init__(
+        self,
+        app: App,
+        rules: Rules,
+        public_url: Callable[[], str | None],
+        *,
+        has_pages: bool = False,
+    ) -> None:
         self._app = app
         self._rules = rules
+        self._has_pages = has_pages
         self._public_url = public_url
         self._bodies = BodyBudget(max(rules.unauthenticated_bodies, rules.max_body))
         self._sources = RateLimiter(rules.per_source)
@@ -151,34 +241,36 @@ class RequestFilter:
 
     def _admit(self, scope: Scope, sender: "_ResponseSender") -> Scope:
         """Return the scope for the routes. Raises NotAllowed, Refused."""
-        headers = Headers(scope=scope)
+        headers = FirstHeaders(scope)
         peer = (scope.get("client") or ("", 0))[0]
-        if scope["path"] != "/healthz":
-            source = request_source(peer, headers.getlist("x-forwarded-for"), self._rules)
-            if wait_ms := self._sources.take(source):
-                raise rate_limited("from this address", wait_ms)
-        self._check_host(headers, peer)
-        length = headers.get("content-length", "")
+        source = request_source(peer, headers.all(b"x-forwarded-for"), self._rules)
+        if scope["path"] != "/healthz" and (wait_ms := self._sources.take(source)):
+            raise rate_limited("from this address", wait_ms)
+        self._check_host(scope, headers, peer)
+        length = headers.get(b"content-length")
         if length.isdecimal() and int(length) > self._rules.max_body:
             raise _too_large(self._rules.max_body)
         inner, sender.varies = _route_scope(scope)
+        inner[PAGE_REQUESTED] = is_page_requested(scope, headers)
+        inner[SOURCE] = source
         return inner
 
-    def _check_host(self, headers: Headers, peer: str) -> None:
+    def _check_host(self, scope: Scope, headers: FirstHeaders, peer: str) -> None:
         """Refuse unknown host names (DNS rebinding) and pages of other sites (CSRF)."""
-        host = headers.get("host", "")
-        if "x-forwarded-host" in headers and self._rules.is_trusted_proxy(peer):
-            host = headers["x-forwarded-host"].split(",")[-1].strip()
+        host = headers.get(b"host")
+        if b"x-forwarded-host" in headers and self._rules.is_trusted_proxy(peer):
+            host = headers.get(b"x-forwarded-host").split(",")[-1].strip()
         if not self._rules.is_allowed_host(host):
             raise NotAllowed(
                 f"this server does not serve the host {host_name(host)!r}",
                 code="HOST_NOT_ALLOWED",
                 hint="set server.public_url to the URL that people and programs use",
             )
-        origin = headers.get("origin")
-        if headers.get("sec-fetch-site") == "cross-site" or (
-            origin is not None and not self._is_own(origin, host)
-        ):
+        is_foreign = headers.get(b"sec-fetch-site") == "cross-site" and not (
+            self._has_pages and _is_visit(scope, headers)
+        )
+        is_other = b"origin" in headers and not self._is_own(headers.get(b"origin"), host)
+        if is_foreign or is_other:
             raise NotAllowed(
                 "a page of another site may not send requests to this server",
                 code="ORIGIN_NOT_ALLOWED",
@@ -222,8 +314,12 @@ class _ResponseSender:
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.has_started = True
-            added = (*_ALWAYS, _VARY) if self.varies else _ALWAYS
-            message = {**message, "headers": [*message.get("headers", ()), *added]}
+            headers = [*message.get("headers", ()), _NO_SNIFF]
+            if _CACHE_CONTROL not in dict(headers):
+                headers.append(_NO_STORE)  # only files with a hash in their name are cached
+            if self.varies:
+                headers.append(_VARY)
+            message = {**message, "headers": headers}
         elif self._is_head:
             message = {**message, "body": b"", "more_body": False}
         await self._send(message)
@@ -254,7 +350,7 @@ def _route_scope(scope: Scope) -> tuple[Scope, bool]:
     """
     raw = scope.get("raw_path") or scope["path"].encode()
     root = scope.get("root_path", "")
-    path = "/".join(_decode_part(part) for part in raw.partition(b"?")[0].split(b"/"))
+    path = _decode_path(raw.partition(b"?")[0])
     inside = path.removeprefix(root)
     if inside.startswith("/async-tools/"):
         inside = "/async-tool/" + inside.removeprefix("/async-tools/")
@@ -263,7 +359,14 @@ def _route_scope(scope: Scope) -> tuple[Scope, bool]:
     is_page = method == "GET" and first.removesuffix(".json") in PAGES
     if is_page:
         inside = inside.removesuffix(".json")
-    return {**scope, "path": root + inside, ROUTE_PATH: inside, "method": method}, is_page
+    inner = {**scope, "path": root + inside, ROUTE_PATH: inside, "method": method}
+    return inner, is_page
+
+
+def _decode_path(raw: bytes) -> str:
+    if b"%" not in raw and raw.isascii():
+        return raw.decode()
+    return "/".join(map(_decode_part, raw.split(b"/")))
 
 
 def _decode_part(part: bytes) -> str:

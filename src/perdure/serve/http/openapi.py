@@ -152,7 +152,8 @@ def _parameters(parameters: list[Mapping[str, Any]]) -> str:
 def _body(operation: Mapping[str, Any]) -> str:
     if "requestBody" not in operation:
         return ""
-    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    (content,) = operation["requestBody"]["content"].values()
+    schema = content["schema"]
     return f"<details><summary>Body</summary>{_schema(schema)}</details>"
 
 

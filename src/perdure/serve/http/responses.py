@@ -49,7 +49,20 @@ def json_response(
 ) -> Response:
     """Return a response with a JSON body."""
     body = msgspec.json.encode(value, enc_hook=str)
-    return Response(body, status, headers=headers, media_type="application/json")
+    if headers:
+        return Response(body, status, headers=headers, media_type="application/json")
+    return _JsonResponse(body, status)
+
+
+class _JsonResponse(Response):
+    """Response of JSON with two headers, which the base class would assemble step by step."""
+
+    media_type = "application/json"
+
+    def __init__(self, body: bytes, status: int) -> None:  # the base class has nothing else to set
+        self.body, self.status_code, self.background = body, status, None
+        length = (b"content-length", b"%d" % len(body))
+        self.raw_headers = [length, (b"content-type", b"application/json")]
 
 
 def responses(schemas: Mapping[int, Schema], *errors: int) -> dict[int | str, dict[str, Any]]:

@@ -95,7 +95,7 @@ _SESSION: Final[dict[str, Any]] = {
 
 _CHILDREN: Final[dict[str, Any]] = {"type": "array", "items": OBJECT}
 SESSION: Final = object_schema(
-    _SESSION, **_SESSION, treeUsage=_SESSION["usage"], children=_CHILDREN
+    _SESSION, **_SESSION, treeUsage=_SESSION["usage"], children=_CHILDREN, why=OBJECT
 )
 SENT: Final = object_schema(
     (*_SESSION, "decided"),
@@ -106,7 +106,23 @@ SENT: Final = object_schema(
     pendingID=TEXT,
     duplicate=BOOLEAN,
 )
-SESSIONS: Final = page_schema("sessions", SESSION)
+_WAITING: Final = object_schema(("pendingID", "kind", "tool"), pendingID=TEXT, kind=TEXT, tool=TEXT)
+_SUMMARY: Final[dict[str, Any]] = {
+    **{name: _SESSION[name] for name in ("sessionID", "tenant", "agent", "queue", "taskID")},
+    **{name: _SESSION[name] for name in ("state", "problem", "metadata", "parent", "usage")},
+    **{name: _SESSION[name] for name in ("seq", "createdAt", "updatedAt")},
+    "title": TEXT,
+    "turns": INTEGER,
+    "waitingFor": {"type": "array", "items": _WAITING},
+}
+_COUNT: Final[dict[str, Any]] = {"count": {"type": ["integer", "null"]}}
+_SUMMARIES: Final = page_schema("sessions", object_schema(_SUMMARY, **_SUMMARY))
+SESSIONS: Final[dict[str, Any]] = {
+    "anyOf": [
+        page_schema("sessions", SESSION),
+        {**_SUMMARIES, "properties": {**_SUMMARIES["properties"], **_COUNT}},
+    ]
+}
 MESSAGES: Final = object_schema(("messages",), messages={"type": "array", "items": OBJECT})
 DELETED: Final = object_schema(
     ("sessionID", "deleted", "state"), sessionID=TEXT, deleted=BOOLEAN, state=_SESSION["state"]
@@ -121,4 +137,8 @@ EVENT: Final = object_schema(
     sessionID=TEXT,
     tenant=TEXT,
 )
-EVENTS: Final = page_schema("events", EVENT)
+_EVENTS: Final = page_schema("events", EVENT)
+EVENTS: Final[Schema] = {
+    **_EVENTS,
+    "properties": {**_EVENTS["properties"], "previous": NULLABLE_TEXT},
+}

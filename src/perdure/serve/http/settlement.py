@@ -1,7 +1,5 @@
 """Settlement of pending calls over HTTP: the same steps for results, errors and decisions."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from perdure.core.pending.commands import Command
@@ -17,19 +15,17 @@ from perdure.serve.http.schemas import Wait, wait_seconds
 async def settle_call(scope: RequestScope, pending_id: str, command: Command) -> Settlement:
     """Settle a call that the caller may see. Raises NotFound, Conflict, Refused."""
     scope.app_state.count_submission(scope.rate_key(pending_id))
-    with hide_unreadable(scope, pending_id):
-        return await scope.service.calls.settle(pending_id, command, scope.tenant)
-
-
-@contextmanager
-def hide_unreadable(scope: RequestScope, pending_id: str) -> Iterator[None]:
-    """Report a call of a kind that the caller may not read as missing. Raises NotFound."""
     try:
-        yield
+        return await scope.service.calls.settle(pending_id, command, scope.tenant)
     except Conflict as error:
-        if error.code == "WRONG_KIND" and not scope.has_permit(Permit.READ):
+        if is_hidden(scope, error):
             raise pending_not_found(pending_id) from error
         raise
+
+
+def is_hidden(scope: RequestScope, error: Conflict) -> bool:
+    """Return whether the call of a conflict is of a kind that the caller may not read."""
+    return error.code == "WRONG_KIND" and not scope.has_permit(Permit.READ)
 
 
 async def readable_call(scope: RequestScope, pending_id: str) -> PendingRecord:

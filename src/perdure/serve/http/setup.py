@@ -3,12 +3,12 @@
 import math
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
-from perdure.config import ServerConfig
+from perdure.config import McpConfig, ServerConfig
 from perdure.core.roles import Principal
 from perdure.errors import ConfigError
 from perdure.serve.http.auth import Authenticate, local_authenticator, token_authenticator
@@ -28,6 +28,7 @@ class Setup:
     principals: Mapping[str, Principal]  # by token
     rules: Rules
     public_url: str
+    mcp: McpConfig = field(default_factory=McpConfig)
 
     @property
     def authenticate(self) -> Authenticate:
@@ -75,7 +76,7 @@ def setup(config: ServerConfig, token: str | None, public_url: str | None) -> Se
             hint="set PERDURE_TOKEN, or server.tokens in the configuration",
         )
     url = public_url or _own_url(config)
-    return Setup(config.host, config.port, principals, _rules(config, url), url)
+    return Setup(config.host, config.port, principals, _rules(config, url), url, config.mcp)
 
 
 def is_loopback(host: str) -> bool:

@@ -39,11 +39,11 @@ async def rt(clock: ManualClock) -> AsyncIterator[Runtime]:
 
 @pytest.fixture
 def app(rt: Runtime) -> Any:
-    return asgi(rt, auth=TOKENS)
+    return asgi(rt, auth=TOKENS, ui=False)
 
 
 def hub_of(app: Any) -> sse.Hub:
-    found: sse.Hub = app._app._app.state.shared.hub
+    found: sse.Hub = app._app._routes._app.state.shared.hub
     return found
 
 
@@ -249,7 +249,7 @@ async def test_who_follows_stays_while_the_store_is_away(
     async with Runtime(store, agents=[GREETS]) as rt:
         session = rt.session("s", agent=GREETS)
         before = (await session.run("Hi")).seq
-        async with reading(asgi(rt, auth=TOKENS), path) as reader:
+        async with reading(asgi(rt, auth=TOKENS, ui=False), path) as reader:
             assert await seqs(reader, before) == list(range(1, before + 1))
             store.is_away = True
             for _ in range(20):  # signs of life, and not the end
@@ -338,7 +338,7 @@ async def test_two_hundred_readers_cost_one_reader_of_the_feed(
                 readers.append(reader)
                 await done.wait()
 
-        asgi_without_limit = app._app._app
+        asgi_without_limit = app._app._routes._app
         for _ in range(200):
             tasks.start_soon(follow)
         while len(readers) < 200:

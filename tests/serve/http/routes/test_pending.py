@@ -9,7 +9,6 @@ from tests.support.http_shop import TOKENS, parked
 from tests.support.shop import agent, clerk, look, paused
 
 from perdure import Agent, Runtime, asgi, tool
-from perdure.runtime.sessions import pending_pages
 from perdure.store.memory import MemoryStore
 from perdure.testing import ManualClock, ScriptedModel
 
@@ -65,21 +64,22 @@ async def test_pages_cover_everything_once_and_count_all_that_match(
     assert len(seen) == len(set(seen)) == 9
 
 
-async def test_a_list_of_several_blocks_covers_every_call_once_while_calls_come_and_go(
-    rt: Runtime, client: Client, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("sort", ["age", "expires"])
+async def test_a_list_of_several_pages_covers_every_call_once_while_calls_come_and_go(
+    rt: Runtime, client: Client, sort: str
 ) -> None:
     """S0.47"""
-    monkeypatch.setattr(pending_pages, "BLOCK", 5)
     ids = {one for n in range(8) for one in (await parked(rt, f"s{n}")).values()}
     seen: list[str] = []
-    told = await listed(client, limit=2)
+    told = await listed(client, limit=2, sort=sort)
     while True:
         seen += [one["id"] for one in told["pending"]]
         if told["next"] is None:
             break
-        await parked(rt, f"new-{len(seen)}")
-        await client.delete(f"/pending/{seen[-1]}")  # it leaves the block in which the page ended
-        told = await listed(client, limit=2, cursor=told["next"])
+        if len(seen) < 10:
+            await parked(rt, f"new-{len(seen)}")
+        await client.delete(f"/pending/{seen[-1]}")  # the call at which the page ended
+        told = await listed(client, limit=2, sort=sort, cursor=told["next"])
     assert len(seen) == len(set(seen))
     assert set(seen) >= ids
 
@@ -248,9 +248,10 @@ async def test_an_id_may_hold_a_slash_and_a_percent_sign(rt: Runtime, client: Cl
 
 
 @pytest.mark.parametrize("accept", ["*/*", "text/html", "application/json", ""])
-async def test_pages_are_json_for_now(client: Client, accept: str) -> None:
+async def test_only_a_browser_gets_a_page(client: Client, accept: str) -> None:
     answer = await client.get("/pending", headers={"Accept": accept})
-    assert answer.headers["Content-Type"] == "application/json"
+    expected = "text/html; charset=utf-8" if accept == "text/html" else "application/json"
+    assert answer.headers["Content-Type"] == expected
     assert answer.headers["Vary"] == "Accept"
 
 
@@ -304,3 +305,47 @@ async def test_a_call_whose_tool_is_missing_has_a_problem_and_cannot_be_approved
         assert pending.problem is not None
         assert pending.problem.code == "TOOL_MISSING"
         assert (await client.post(f"/pending/{call['id']}/deny")).status_code == 200
+
+
+async def test_calls_are_listed_by_age_by_deadline_and_newest_first(
+    rt: Runtime, client: Client, clock: ManualClock
+) -> None:
+    """Those without a deadline come last; settled calls are listed by their end."""
+    first = await parked(rt, "first")
+    clock.advance(1)
+    second = await parked(rt, "second")
+
+    async def order(**query: Any) -> list[str]:
+        return [call["id"] for call in (await listed(client, **query))["pending"]]
+
+    by_age = await order(sort="age")
+    assert set(by_age[: len(first)]) == set(first.values())
+    newest = await order(sort="newest", limit=len(second))
+    assert set(newest) == set(second.values())
+    deadlines = [
+        call["timeout"] for call in (await listed(client, sort="expires", limit=9))["pending"]
+    ]
+    known = [deadline for deadline in deadlines if deadline is not None]
+    assert deadlines == [*sorted(known), *[None] * (len(deadlines) - len(known))]
+    clock.advance(1)
+    await client.post(f"/pending/{second['approval']}/deny")
+    clock.advance(1)
+    await client.post(f"/pending/{first['approval']}/deny")
+    settled = await order(status="settled", sort="newest")
+    assert settled == [first["approval"], second["approval"]]
+    refusal(await client.get("/pending?sort=size"), 400, "PARAMETER_INVALID")
+
+
+async def test_calls_that_wait_for_people_are_told_apart_from_those_that_wait_for_machines(
+    rt: Runtime, client: Client
+) -> None:
+    ids = await parked(rt, "a")
+    await parked(rt, "b")
+    people = await listed(client, waitsFor="people", limit=1)
+    machines = await listed(client, waitsFor="machines", limit=1)
+    everything = await listed(client, limit=1)
+    assert people["count"] + machines["count"] == everything["count"]
+    assert {call["kind"] for call in people["pending"]} <= {"approval", "question"}
+    assert {call["kind"] for call in machines["pending"]} <= {"tool", "child", "timer"}
+    assert (await listed(client, q=ids["approval"].upper()))["count"] == 1
+    assert (await listed(client, agent="nobody"))["count"] == 0

@@ -356,11 +356,13 @@ async def test_a_session_is_shown_as_it_stands(rt: Runtime, client: Client) -> N
     """S0.26"""
     pending = await parked(rt)
     shown = (await client.get("/sessions/s")).json()
+    assert shown.pop("why")["sentence"].startswith("Session s waits for 2 decisions and 1 result.")
     assert shown == (await rt.session("s").get()).to_json()
     assert {one["id"] for one in shown["pending"]} == set(pending.values())
     assert shown["status"]["type"] == "waiting_async"
     assert shown["driver"] is None
-    assert (await client.get("/sessions/s.json")).json() == shown
+    again = (await client.get("/sessions/s.json")).json()
+    assert {**again, "why": None} == {**shown, "why": None}
 
 
 async def test_ids_may_hold_anything_but_control_characters(client: Client) -> None:
@@ -498,3 +500,115 @@ async def test_a_session_that_waits_is_not_summarised(client: Client, rt: Runtim
     await parked(rt)
     told = refusal(await client.post("/sessions/s/compact"), 409, "SESSION_WAITING")
     assert "once they are settled" in told["error"]
+
+
+async def recent(client: Client, **query: Any) -> dict[str, Any]:
+    answer = await client.get("/sessions", params={"sort": "updated", **query})
+    assert answer.status_code == 200, answer.text
+    page: dict[str, Any] = answer.json()
+    assert set(page) == {"sessions", "count", "next"}
+    return page
+
+
+async def test_sessions_are_listed_by_their_last_change(client: Client, clock: ManualClock) -> None:
+    for name in ("b", "a", "c"):
+        await made(client, name)
+        clock.advance(1)
+    await ended(client, "b")
+    seen: list[str] = []
+    page = await recent(client, limit=2)
+    while True:
+        assert page["count"] == 3
+        seen += [session["sessionID"] for session in page["sessions"]]
+        if page["next"] is None:
+            break
+        page = await recent(client, limit=2, cursor=page["next"])
+    assert seen == ["b", "c", "a"]
+    finished = await recent(client, state="completed")
+    (session,) = finished["sessions"]
+    assert (session["sessionID"], session["turns"], finished["count"]) == ("b", 1, 1)
+    assert session["usage"]["requests"] == 1
+    assert (await recent(client, agent="greets"))["count"] is None
+
+
+async def test_a_list_of_sessions_names_what_each_waits_for_without_reading_a_log(
+    rt: Runtime, client: Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A settled call is not named, also before a driver has seen it."""
+    ids = await parked(rt, "s1")
+    store = rt._resources.store
+    monkeypatch.setattr(store, "read", None)  # which any look into a log would call
+    (session,) = (await recent(client))["sessions"]
+    waits = {call["pendingID"]: call for call in session["waitingFor"]}
+    assert session["state"] == "waiting"
+    assert set(waits) == set(ids.values())
+    call = waits[ids["approval"]]
+    assert (call["kind"], call["tool"]) == ("approval", "refund")
+    assert call["since"] <= clock.now()
+
+
+async def test_events_are_read_from_the_end(client: Client) -> None:
+    await made(client, "s1")
+    await ended(client, "s1")
+    log = (await client.get("/sessions/s1/events")).json()["events"]
+    head = len(log)
+    seen: list[int] = []
+    before: str | None = "9007199254740992"
+    while before is not None:
+        page = (await client.get(f"/sessions/s1/events?before={before}&limit=2")).json()
+        assert [event["seq"] for event in page["events"]] == sorted(
+            event["seq"] for event in page["events"]
+        )
+        seen = [event["seq"] for event in page["events"]] + seen
+        before = page["previous"]
+    assert seen == list(range(1, head + 1))
+    last = (await client.get(f"/sessions/s1/events?before={head}&limit=1")).json()
+    assert (last["events"][0]["seq"], last["next"]) == (head - 1, str(head - 1))
+    refusal(await client.get("/sessions/s1/events?before=0"), 400, "PARAMETER_INVALID")
+    first = (await client.get("/sessions/s1/events?before=1")).json()
+    assert (first["events"], first["previous"]) == ([], None)
+
+
+async def test_a_session_is_shown_as_it_was_after_an_event(rt: Runtime, client: Client) -> None:
+    ids = await parked(rt, "s1")
+    log = (await client.get("/sessions/s1/events")).json()["events"]
+    states = [(await client.get(f"/sessions/s1/state?at={event['seq']}")).json() for event in log]
+    assert [state["at"] for state in states] == [event["seq"] for event in log]
+    assert states[0]["turns"] == 0
+    assert states[0]["calls"] == []
+    assert (states[-1]["state"], states[-1]["turns"]) == ("waiting", 1)
+    assert {call["pendingID"] for call in states[-1]["calls"]} == set(ids.values())
+    refusal(await client.get(f"/sessions/s1/state?at={len(log) + 1}"), 404, "EVENT_NOT_FOUND")
+    refusal(await client.get("/sessions/none/state?at=1"), 404, "SESSION_NOT_FOUND")
+
+
+async def test_a_session_says_why_it_does_not_move_and_what_to_do(
+    rt: Runtime, client: Client
+) -> None:
+    ids = await parked(rt, "s1")
+    why = (await client.get("/sessions/s1")).json()["why"]
+    assert why["sentence"] == (
+        "Session s1 waits for 2 decisions and 1 result. It is saved, and no process needs to run."
+    )
+    calls = {call["pendingID"]: call for call in why["calls"]}
+    approval = calls[ids["approval"]]
+    assert "refund(order=991, cents=4200) needs approval" in approval["text"]
+    assert approval["todo"][0] == {
+        "label": "approve",
+        "command": f"perdure approve {ids['approval']}",
+    }
+    await made(client, "done")
+    await ended(client, "done")
+    why = (await client.get("/sessions/done")).json()["why"]
+    assert (why["sentence"], why["todo"]) == ("Session done is completed.", [])
+
+
+async def test_agents_and_calls_have_the_schemas_of_their_tools(
+    rt: Runtime, client: Client
+) -> None:
+    ids = await parked(rt, "s1")
+    agents = {agent["name"]: agent for agent in (await client.get("/agents")).json()["agents"]}
+    tools = {tool["name"]: tool for tool in agents["shop"]["tools"]}
+    assert set(tools["refund"]["parameters"]["properties"]) == {"order", "cents"}
+    call = (await client.get(f"/pending/{ids['approval']}")).json()
+    assert call["schema"] == tools["refund"]["parameters"]

@@ -14,7 +14,7 @@ from perdure import Conflict, NotFound, Runtime, asgi
 from perdure.app import service_of
 from perdure.client import Client
 from perdure.runtime.tasks.verbs import TaskVerbs
-from perdure.serve.http.routes.tasks import _log_frames
+from perdure.serve.http.routes.task_logs import _log_frames
 
 pytestmark = pytest.mark.anyio
 
@@ -50,7 +50,7 @@ async def test_a_task_lives_over_http_as_the_seed_documents(client: HttpClient) 
     detached = (await client.post(f"{path}/detach", json={"agentId": "x"})).json()
     assert (detached["success"], detached["detached"]) == (True, False)
     got = (await client.get(path)).json()
-    assert set(got) == {"success", "taskId", "status", "task"}
+    assert set(got) == {"success", "taskId", "status", "task", "execution"}
     assert got["task"]["metadata"] == {"priority": "high"}
     cancelled = (await client.post(f"{path}/cancel")).json()
     assert cancelled["status"] == cancelled["task"]["status"] == "cancelled"
@@ -71,6 +71,9 @@ async def test_lists_have_filters_and_the_number_of_all_matches(client: HttpClie
     assert page["count"] == 3
     assert len(page["tasks"]) == 2
     assert (await client.get("/tasks", params={"limit": 0})).json()["tasks"] == []
+    endless = "9" * 5_000  # Python converts fewer digits
+    assert len((await client.get("/tasks", params={"limit": endless})).json()["tasks"]) == 5
+    assert (await client.get("/tasks", params={"offset": endless})).json()["tasks"] == []
     bad: list[dict[str, Any]] = [{"status": "lost"}, {"limit": -1}, {"offset": -1}, {"offset": "x"}]
     for params in bad:
         refused = await client.get("/tasks", params=params)
@@ -174,6 +177,9 @@ async def test_the_client_has_every_verb(tasks: Any, tmp_path: Path) -> None:
     assert (await tasks.verify("t", taken["checkpointId"]))["ok"]
     listed = (await tasks.checkpoints("t"))["checkpoints"]
     assert listed[-1]["description"] == "good"
+    with (tmp_path / "c.tar.gz").open("w+b") as archive:
+        await tasks.export("t", taken["checkpointId"], archive)
+        assert (await tasks.import_("t", archive))["description"] == "good"
     await tasks.delete_checkpoint("t", taken["checkpointId"])
     assert (await tasks.complete("t", {"success": True, "data": [1]}))["status"] == "completed"
     assert (await tasks.list({"status": "completed"}))["count"] == 1
@@ -208,13 +214,18 @@ async def test_logs_are_followed_record_by_record(rt: Runtime) -> None:
     assert b"the last" in await anext(later)
 
 
-async def test_the_id_of_a_run_says_that_it_is_a_run(client_of: MakeClient, tmp_path: Path) -> None:
+async def test_the_id_of_a_run_says_that_it_is_a_run(
+    client_of: MakeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tests.support.http_shop import agent
 
     async with Runtime("memory:", agents=[agent()], tasks={"root": tmp_path}) as rt:
         result = await rt.session("s", agent=agent().name).run("deploy")
         async with client_of(asgi(rt, auth=TOKENS)) as client:
             answer = await client.get(f"/tasks/{result.task_id}")
-    assert answer.status_code == 404
+            monkeypatch.setattr("perdure.runtime.sessions.task_verbs.LATELY", 0)
+            later = await client.get(f"/tasks/{result.task_id}")  # no session is read any more
+    assert answer.status_code == later.status_code == 404
     assert answer.json()["error"] == f"{result.task_id} is a run of session s, not a task"
     assert "sessions" in answer.json()["hint"]
+    assert later.json()["error"] == f"Task not found: {result.task_id}"

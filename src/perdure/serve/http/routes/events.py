@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Header, Query, Response
 from perdure.core.roles import Permit
 from perdure.core.session.naming import check_id, parse_session_stream
 from perdure.errors import Corrupt
+from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.views import public_event
 from perdure.serve.http.dependencies import Id, Reads, ReadsToolCalls, RequestScope
 from perdure.serve.http.event_streams import (
@@ -34,6 +35,10 @@ MAX_PAGES: Final = 20  # of the feed per request: with a tenant, most records ma
 After = Annotated[
     int | None,
     Query(ge=0, le=MAX_POSITION, description="Only events after this seq or pos."),
+]
+Before = Annotated[
+    int | None,
+    Query(ge=1, le=MAX_POSITION, description="Only the last events before this seq."),
 ]
 Last = Annotated[
     str | None,
@@ -89,15 +94,37 @@ async def get_session_events(
     session_id: Id,
     query: Range,
     deltas: Annotated[bool, Query(description="Also stream deltas of model responses.")] = False,
+    before: Before = None,
 ) -> Response:
-    """Return the log of a session, oldest first, or stream it; positions are `seq`."""
+    """Return the log of a session, oldest first, or stream it; positions are `seq`.
+
+    With `before` the last events before that seq, and `previous`, the `before` of the page in front
+    of them. A number beyond the end is the end.
+    """
     entry = await find_entry(scope, session_id)
     if query.is_stream:
         frames = session_frames(scope, entry, query.start, deltas=deltas)
         return EventStreamResponse(frames, scope.app_state.closing)
+    if before is not None:
+        return await _earlier_events(scope, entry, before, query.limit)
     events, head = await scope.service.feed.events(entry, query.start, query.limit)
     next_cursor = str(events[-1].seq) if events and events[-1].seq < head else None
     return json_response({"events": [event.to_json() for event in events], "next": next_cursor})
+
+
+async def _earlier_events(
+    scope: RequestScope, entry: SessionEntry, before: int, limit: int
+) -> Response:
+    events, head = await scope.service.feed.events_before(entry, before, limit)
+    is_first = not events or events[0].seq == 1
+    has_more = bool(events) and events[-1].seq < head
+    return json_response(
+        {
+            "events": [event.to_json() for event in events],
+            "previous": None if is_first else str(events[0].seq),
+            "next": str(events[-1].seq) if has_more else None,
+        }
+    )
 
 
 @router.get("/events", responses=_page_or_stream())

@@ -38,7 +38,7 @@ async def healthz() -> Response:
 @router.get("/readyz", responses=responses({200: _STATUS}))
 async def readyz(request: Request) -> Response:
     """Report whether the store can be read and written and the worker here runs; 503 if not."""
-    checks = await _check(request, get_app_state(request))
+    checks = await check_readiness(request, get_app_state(request))
     failures = "; ".join(f"{name}: {status}" for name, status in checks.items() if status != "ok")
     if not failures:
         return json_response({"status": "ready", **checks})
@@ -48,7 +48,8 @@ async def readyz(request: Request) -> Response:
     return json_response(error.to_json(), 503, {"Retry-After": "1"})
 
 
-async def _check(request: Request, app_state: AppState) -> dict[str, str]:
+async def check_readiness(request: Request, app_state: AppState) -> dict[str, str]:
+    """Return what was checked and "ok" for each, or what is wrong with it."""
     if app_state.closing.is_set():
         return {"server": "is shutting down"}
     try:

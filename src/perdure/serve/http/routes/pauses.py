@@ -15,6 +15,7 @@ from perdure.serve.http.schemas import INTEGER, NULLABLE_TEXT, OBJECT, PENDING, 
 
 router = APIRouter(tags=["sessions"])
 
+At = Annotated[int | None, Query(ge=1, le=2**53, description="The seq of an event.")]
 Number = Annotated[int, Path(ge=0, le=2**53, description="The number of a permission in the list.")]
 
 _STATE: Final = object_schema(
@@ -24,6 +25,18 @@ _STATE: Final = object_schema(
     pending={"type": "array", "items": PENDING},
     pending_executions=OBJECT,
     age=INTEGER,
+)
+_PAST: Final = object_schema(
+    ("sessionID", "at", "timestamp", "state", "turns", "usage", "todos", "metadata", "calls"),
+    sessionID=TEXT,
+    at=INTEGER,
+    timestamp=INTEGER,
+    state=TEXT,
+    turns=INTEGER,
+    usage=OBJECT,
+    todos={"type": "array"},
+    metadata=OBJECT,
+    calls={"type": "array", "items": OBJECT},
 )
 _PERMISSION: Final = object_schema(
     ("number", "tool", "rule", "args", "by", "at"),
@@ -41,9 +54,17 @@ _PERMISSIONS: Final = object_schema(
 )
 
 
-@router.get("/sessions/{session_id}/state", responses=responses({200: _STATE}, 404))
-async def get_state(scope: Reads, session_id: Id) -> Response:
-    """Return the execution states of the session's paused runs by task id, without secrets."""
+@router.get(
+    "/sessions/{session_id}/state", responses=responses({200: {"anyOf": [_STATE, _PAST]}}, 404)
+)
+async def get_state(scope: Reads, session_id: Id, at: At = None) -> Response:
+    """Return the execution states of the session's paused runs by task id, without secrets.
+
+    With `at` the session as it was after that event: state, turns, usage, todos, metadata, calls.
+    """
+    if at is not None:
+        entry = await find_entry(scope, session_id)
+        return json_response(await scope.service.state_at(entry, at))
     return json_response(await pause_json(scope.service, await find_entry(scope, session_id)))
 
 

@@ -11,13 +11,14 @@ from msgspec import Meta, Struct, field
 from perdure.core.literals import CallKind, DecisionKind, PendingStatus
 from perdure.core.pending.commands import Approve, CancelCall, Command, Deny, Respond
 from perdure.core.roles import Permit
+from perdure.runtime.records.listings import Audience
 from perdure.runtime.sessions.decisions import (
     FIELDS,
     MOST,
     PendingDecisionItem,
     decision_commands,
 )
-from perdure.runtime.sessions.pending_pages import Age, PagePosition, PendingFilter
+from perdure.runtime.sessions.pending_pages import PendingFilter, PendingSort
 from perdure.serve.http.cursors import bad_cursor, decode_cursor, encode_cursor, query_cursor
 from perdure.serve.http.dependencies import Decides, Id, Operates, ReadsToolCalls, RequestScope
 from perdure.serve.http.responses import (
@@ -40,13 +41,12 @@ from perdure.serve.http.settlement import (
 
 router = APIRouter(tags=["pending calls"])
 
-Status = Literal[PendingStatus, "all"]
+Status = Literal[PendingStatus, "settled", "all"]
 Name = Annotated[str, Query(max_length=200)]
 
-# The number of all calls; the keys of the block; instant, part and id of the last call.
-_TEXT: Final = r"(?:(?!0a)[0-9a-f]{2}){0,1200}"  # hexadecimal, without a line break
-_LAST: Final = rf"(?:2d)?(?:3[0-9]){{1,15}}0a{_TEXT}0a{_TEXT}"
-_CURSOR: Final = rf"^[0-9]{{1,15}}\.{_TEXT}0a{_TEXT}\.{_LAST}$"
+# The number of all calls; the key of the last one; its deadline and instant.
+_DIGITS: Final = r"(?:2d)?(?:3[0-9]){1,19}"  # hexadecimal
+_CURSOR: Final = rf"^[0-9]{{1,15}}\.(?:[0-9a-f]{{2}}){{0,2500}}\.{_DIGITS}3a{_DIGITS}$"
 PendingCursor = Annotated[str | None, query_cursor(_CURSOR)]
 _LIST_RESPONSES: Final = responses({200: page_schema("pending", PENDING, "count")}, 404)
 _GET_RESPONSES: Final = responses({200: PENDING}, 404)
@@ -121,12 +121,18 @@ def _decisions_schema() -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class PendingQuery:
-    """Filter of a list of calls; without a status it lists the open ones."""
+    """Filter of a list of calls; without a status it lists the open ones, and its order."""
 
     status: Status | None = None
     kind: CallKind | None = None
     tool: Name | None = None
     sessionID: Name | None = None  # noqa: N815 - as on the wire
+    waitsFor: Audience | None = None  # noqa: N815
+    agent: Name | None = None
+    q: Annotated[
+        str | None, Query(max_length=200, description="Text to find in prompts and arguments.")
+    ] = None
+    sort: PendingSort = "age"
 
 
 @router.get("/async-tool/pending", responses=_LIST_RESPONSES, name="list async-tool calls")
@@ -137,9 +143,10 @@ async def list_pending(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: PendingCursor = None,
 ) -> Response:
-    """List pending calls, oldest first; `count` is the number of all calls that matched at first.
+    """List pending calls; `count` is the number of all calls that matched at first.
 
-    More than 1,000 calls are listed in blocks, and each block oldest first.
+    `sort` is `age` (oldest first), `expires` (those without a deadline last) or `newest`; settled
+    calls are ordered by their end. `waitsFor` is `people` (approvals, questions) or `machines`.
     """
     pending_filter = PendingFilter(
         query.status,
@@ -148,10 +155,13 @@ async def list_pending(
         query.tool,
         query.sessionID,
         None if scope.has_permit(Permit.READ) else partial(may_read, scope),
+        query.waitsFor,
+        query.agent,
+        query.q,
     )
-    count, position = decode_position(cursor)
+    count, after = decode_position(cursor)
     calls = scope.service.calls
-    records, following = await calls.page(pending_filter, position, limit)
+    records, following = await calls.page(pending_filter, after, limit, query.sort)
     if count is None:  # a list of one page is counted without calls that cannot be read
         count = len(records) if following is None else await calls.count(pending_filter)
     next_cursor = None if following is None else encode_position(count, following)
@@ -159,24 +169,21 @@ async def list_pending(
     return json_response({"pending": page, "count": count, "next": next_cursor})
 
 
-def encode_position(count: int, position: PagePosition) -> str:
+def encode_position(count: int, after: str) -> str:
     """Return the cursor of the next page, which also has the number of all calls."""
-    created, part_id, pending_id = position.age
-    block = (position.after or "", position.up_to or "")
-    return encode_cursor((count, "\n".join(block), f"{created}\n{part_id}\n{pending_id}"))
+    due, at, key = after.split(":", 2)
+    return encode_cursor((count, key, f"{due}:{at}"))
 
 
-def decode_position(cursor: str | None) -> tuple[int | None, PagePosition]:
-    """Return the number of all calls, None if they are not counted yet, and the position."""
+def decode_position(cursor: str | None) -> tuple[int | None, str | None]:
+    """Return the number of all calls, None if they are not counted yet, and the store's cursor."""
     if cursor is not None and re.fullmatch(_CURSOR, cursor) is None:
         raise bad_cursor()
     decoded = decode_cursor(cursor)
     if decoded is None:
-        return None, PagePosition()
-    count, block, age = decoded
-    keys, parts = block.split("\n"), age.split("\n")
-    last = Age(int(parts[0]), parts[1], parts[2])
-    return count, PagePosition(keys[0] or None, keys[1] or None, last)
+        return None, None
+    count, key, instants = decoded
+    return count, f"{instants}:{key}"
 
 
 @router.get(

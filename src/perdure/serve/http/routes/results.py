@@ -9,11 +9,12 @@ from perdure.core.pending.commands import Command, SubmitError, SubmitResult
 from perdure.core.pending.progress import ProgressReport
 from perdure.core.pending.record import Verb
 from perdure.core.pending.settlement import check_verb
-from perdure.errors import Refused
+from perdure.errors import Conflict, Refused
+from perdure.runtime.records.entries import pending_not_found
 from perdure.serve.http.dependencies import CallsBack, Id, RequestScope, Submits
 from perdure.serve.http.responses import json_response, json_schema, request_body, responses
 from perdure.serve.http.schemas import ACCEPTED, By, IdText, Wait
-from perdure.serve.http.settlement import hide_unreadable, settle_call, wait_for_session
+from perdure.serve.http.settlement import is_hidden, settle_call, wait_for_session
 
 router = APIRouter(tags=["async tools"])
 
@@ -187,8 +188,12 @@ async def _report_progress(scope: RequestScope, pending_id: str, body: CallbackB
     """Record progress unless it is outdated or repeated. Raises Conflict for a settled call."""
     scope.app_state.count_submission(scope.rate_key(pending_id))
     record = await scope.service.calls.get(pending_id, scope.tenant)
-    with hide_unreadable(scope, pending_id):
+    try:
         check_verb(record, Verb.RESULT)
+    except Conflict as error:
+        if is_hidden(scope, error):
+            raise pending_not_found(pending_id) from error
+        raise
     report = ProgressReport(
         percent=body.percent, message=body.message, id=body.id, sequence=body.sequence
     )

@@ -1,9 +1,10 @@
 """Routes of sessions: create, list, show, resume, cancel, fork, compact, change, delete."""
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Path, Query, Response
@@ -15,11 +16,19 @@ from perdure.core.session.naming import check_id
 from perdure.core.session.queues import check_queue
 from perdure.core.webhooks.deliveries import Hook
 from perdure.errors import Refused
+from perdure.runtime.diagnosis.commands import PlainCommands
+from perdure.runtime.diagnosis.sessions import Diagnosis, SessionSnapshot, diagnose
 from perdure.runtime.ids import new_id
 from perdure.runtime.inbox.sessions import NewMessage
 from perdure.runtime.records.entries import SessionEntry, SessionRef, session_not_found
-from perdure.runtime.sessions.listing import SessionFilter, session_page
+from perdure.runtime.sessions.listing import (
+    SessionFilter,
+    count_sessions,
+    recent_sessions,
+    session_page,
+)
 from perdure.runtime.sessions.summary import request_summary
+from perdure.runtime.views import Result
 from perdure.serve.http.content import (
     ContentIn,
     content_type,
@@ -27,7 +36,12 @@ from perdure.serve.http.content import (
     find_file,
     store_content,
 )
-from perdure.serve.http.cursors import Cursor, decode_cursor, encode_cursor
+from perdure.serve.http.cursors import (
+    Cursor,
+    PagePosition,
+    decode_cursor,
+    encode_cursor,
+)
 from perdure.serve.http.dependencies import Administers, Id, Key, Operates, Reads, RequestScope
 from perdure.serve.http.responses import json_response, request_body, responses
 from perdure.serve.http.schemas import DELETED, SESSION, SESSIONS, By, IdText, Wait, wait_seconds
@@ -38,6 +52,7 @@ Name = Annotated[str, Query(max_length=200)]
 Digest = Annotated[str, Path(pattern="^sha256:[0-9a-f]{64}$")]
 
 _METADATA: Final = "metadata."
+_COUNT: Final = re.compile(r"[0-9]{1,15}")  # of all sessions, in the cursor of a list
 _GET_RESPONSES: Final = responses({200: SESSION}, 404)
 _CHANGE_RESPONSES: Final = responses({200: SESSION}, 404, 409)
 DRIVEN_RESPONSES: Final = responses({200: SESSION, 202: SESSION}, 404, 409)
@@ -170,6 +185,7 @@ class SessionQuery:
     q: Annotated[
         str | None, Query(max_length=200, description="Text to find in ids and messages.")
     ] = None
+    sort: Literal["id", "updated"] = "id"
 
 
 @router.get("/sessions", responses=responses({200: SESSIONS}))
@@ -181,7 +197,9 @@ async def list_sessions(
 ) -> Response:
     """List sessions by id, each with its current state; `metadata.KEY=value` filters by metadata.
 
-    Several such parameters must all match.
+    Several such parameters must all match. With `sort=updated` the last changed come first, each as
+    its index entry has it (turns, usage, `waitingFor`), and no log is read; `count` is the number
+    of all sessions, null where a filter would have to read them.
     """
     metadata = {
         name.removeprefix(_METADATA): value
@@ -192,6 +210,8 @@ async def list_sessions(
         scope.tenant, query.state, query.agent, query.parent, metadata, query.q
     )
     position = decode_cursor(cursor)
+    if query.sort == "updated":
+        return await _recent_response(scope, session_filter, position, limit)
     after = None if position is None else position[1]
     results, last = await session_page(scope.service, session_filter, after, limit)
     next_cursor = None if last is None else encode_cursor((0, last, ""))
@@ -200,13 +220,36 @@ async def list_sessions(
     )
 
 
+async def _recent_response(
+    scope: RequestScope, session_filter: SessionFilter, position: PagePosition | None, limit: int
+) -> Response:
+    after: str | None = None
+    if position is None:
+        count = await count_sessions(scope.service, session_filter)
+    else:
+        at, key, counted = position
+        after, count = f"0:{at}:{key}", int(counted) if _COUNT.fullmatch(counted) else None
+    summaries, last = await recent_sessions(scope.service, session_filter, after, limit)
+    next_cursor = None
+    if last is not None:
+        _, at_text, key = last.split(":", 2)
+        counted = "" if count is None else str(count)
+        next_cursor = encode_cursor((max(int(at_text), 0), key, counted))
+    sessions = [summary.to_json() for summary in summaries]
+    return json_response({"sessions": sessions, "count": count, "next": next_cursor})
+
+
 # --- one session ----------------------------------------------------------------------------------
 
 
 @router.get("/sessions/{session_id}", responses=_GET_RESPONSES)
 async def get_session(scope: Reads, session_id: Id) -> Response:
-    """Return a session: state, problem, pending calls, todos, usage, driver."""
-    return json_response(await _session_json(scope, await find_entry(scope, session_id)))
+    """Return a session: state, problem, pending calls, todos, usage, driver.
+
+    `why` says in a sentence where it stands or why it does not move, and what to do about it.
+    """
+    result = await scope.service.listed_result(await find_entry(scope, session_id))
+    return json_response({**result.to_json(), "why": explain(scope, result).to_json()})
 
 
 @router.post(
@@ -332,6 +375,14 @@ def new_message(
 
 async def _session_json(scope: RequestScope, entry: SessionEntry) -> dict[str, Any]:
     return (await scope.service.listed_result(entry)).to_json()
+
+
+def explain(scope: RequestScope, result: Result[Any]) -> Diagnosis:
+    """Return where a session stands, why it does not move, and what to do about it."""
+    snapshot = SessionSnapshot(
+        result.to_json(), scope.service.now(), has_queued_message=result.has_queued_message
+    )
+    return diagnose(snapshot, PlainCommands())
 
 
 async def driven_response(

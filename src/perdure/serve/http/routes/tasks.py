@@ -1,33 +1,47 @@
-"""Routes of tasks: created, moved and listed; their logs, decisions and checkpoints."""
+"""Routes of tasks of every kind: launched, listed, cancelled, deleted; moves of shared ones."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, get_args
 
+import msgspec
 from fastapi import APIRouter, Depends, Header, Query, Response
-from msgspec import Meta, Struct, field, to_builtins
+from msgspec import Meta, Raw, Struct, field, to_builtins
 
+from perdure.core.session.children import TASK_STATUSES
 from perdure.core.session.naming import MAX_ID
-from perdure.core.tasks.facts import LogLevel
 from perdure.core.tasks.record import KINDS
 from perdure.errors import Refused
-from perdure.runtime.tasks.layers import MAX_LINES
+from perdure.runtime.sessions.task_lists import MAX_PAGE, STATUSES
+from perdure.runtime.sessions.task_verbs import AnyTaskVerbs
 from perdure.runtime.tasks.values import MAX_NAME, StatusName
-from perdure.runtime.tasks.verbs import TaskVerbs
-from perdure.serve.http.dependencies import Administers, Id, Operates, Reads, RequestScope
+from perdure.sandbox.base import Guarantee
+from perdure.serve.http.content import PromptIn, store_content
+from perdure.serve.http.dependencies import Administers, Id, Key, Operates, Reads, RequestScope
 from perdure.serve.http.responses import (
     Schema,
+    body_extra,
+    decode_body,
     json_response,
+    json_schema,
     object_schema,
     request_body,
     responses,
 )
-from perdure.serve.http.schemas import BOOLEAN, INTEGER, NULLABLE_OBJECT, OBJECT, TEXT, IdText
+from perdure.serve.http.schemas import (
+    BOOLEAN,
+    INTEGER,
+    NULLABLE_OBJECT,
+    NULLABLE_TEXT,
+    OBJECT,
+    TEXT,
+    IdText,
+)
 from perdure.serve.http.sse import (
-    MEDIA_TYPE,
     OPENING,
     EventStreamResponse,
     event_frame,
+    is_stream_requested,
     keep_alive_frame,
 )
 
@@ -39,77 +53,139 @@ TASK_ID_PATTERN: Final = rf"^(?!\.\.?$)[^{_CONTROLS}/\\]*$"
 OWNER_PATTERN: Final = rf"^(?=.*\S)[^{_CONTROLS}]*$"
 
 _STATUS: Final[Schema] = {"enum": list(get_args(StatusName))}
-_COUNT: Final[dict[str, Any]] = {"type": "integer", "minimum": 0}
-_INSTANT: Final[dict[str, Any]] = {"type": "string", "format": "date-time"}
-_LEVELS: Final = get_args(LogLevel)
-_TEXTS: Final[Schema] = {"type": "array", "items": TEXT}
-_OBJECTS: Final[Schema] = {"type": "array", "items": OBJECT}
-_TASK_FIELDS: Final[dict[str, Schema]] = {
+_CHILD_STATUS: Final[Schema] = {"enum": list(TASK_STATUSES)}
+_DIGITS: Final = 18  # of numbers in a query; a longer one counts as 10**18
+COUNT: Final[dict[str, Any]] = {"type": "integer", "minimum": 0}
+TEXTS: Final[Schema] = {"type": "array", "items": TEXT}
+OBJECTS: Final[Schema] = {"type": "array", "items": OBJECT}
+_ROW: Final[dict[str, Schema]] = {
     "id": TEXT,
-    "kind": TEXT,
     "name": TEXT,
-    "status": _STATUS,
     "createdAt": TEXT,
     "updatedAt": TEXT,
+    "agents": TEXTS,
+    "tenant": TEXT,
+}
+_SHARED: Final[dict[str, Schema]] = {
+    **_ROW,
+    "kind": {"enum": ["sandbox"]},
+    "status": _STATUS,
     "owner": TEXT,
     "metadata": OBJECT,
-    "agents": _TEXTS,
     "result": NULLABLE_OBJECT,
-    "tenant": TEXT,
     "host": TEXT,
+    "sandbox": TEXT,
 }
-TASK: Final = object_schema(_TASK_FIELDS, **_TASK_FIELDS)
+_BACKGROUND: Final[dict[str, Schema]] = {
+    **_ROW,
+    "kind": {"enum": ["background"]},
+    "status": _CHILD_STATUS,
+    "agent": TEXT,
+    "description": TEXT,
+    "sessionID": TEXT,
+    "parent": NULLABLE_TEXT,
+    "ancestry": TEXTS,
+    "resumeCount": INTEGER,
+}
+# Of one background agent; a list reads no sessions.
+_DETAILS: Final[dict[str, Schema]] = {
+    "state": NULLABLE_TEXT,
+    "output": {},
+    "error": NULLABLE_OBJECT,
+    "problem": NULLABLE_OBJECT,
+    "pending": OBJECTS,
+}
+SHARED_TASK: Final = object_schema(_SHARED, **_SHARED)
+BACKGROUND_TASK: Final = object_schema(_BACKGROUND, **_BACKGROUND, **_DETAILS)
 CHANGED: Final = object_schema(
     ("success", "taskId", "status", "task"),
     success=BOOLEAN,
     taskId=TEXT,
     status=_STATUS,
-    task=TASK,
+    task=SHARED_TASK,
     createdAt=TEXT,
     agentId=TEXT,
     attached=BOOLEAN,
     detached=BOOLEAN,
+    execution=object_schema(
+        ("available", "sandbox"),
+        available=BOOLEAN,
+        sandbox=TEXT,
+        reason=TEXT,
+        remedy=TEXT,
+        guarantees=TEXTS,
+    ),
+)
+_BACKGROUND_CHANGED: Final = object_schema(
+    ("success", "taskId", "status", "resumeCount", "task"),
+    success=BOOLEAN,
+    taskId=TEXT,
+    status=_CHILD_STATUS,
+    resumeCount=INTEGER,
+    task=BACKGROUND_TASK,
+)
+ANY_CHANGED: Final[Schema] = {"anyOf": [CHANGED, _BACKGROUND_CHANGED]}
+OUTCOME: Final = object_schema(
+    ("success", "taskId", "status", "resumeCount"),
+    success=BOOLEAN,
+    taskId=TEXT,
+    status=_CHILD_STATUS,
+    resumeCount=INTEGER,
+    output=TEXT,
+    error=TEXT,
+    message=TEXT,
 )
 _LIST: Final = object_schema(
     ("success", "tasks", "count"),
     success=BOOLEAN,
-    tasks={"type": "array", "items": TASK},
+    tasks={"type": "array", "items": {"anyOf": [SHARED_TASK, BACKGROUND_TASK]}},
     count=INTEGER,
 )
+DONE: Final = object_schema(("success", "taskId"), success=BOOLEAN, taskId=TEXT)
 _DELETED: Final = object_schema(
     ("success", "taskId", "message"), success=BOOLEAN, taskId=TEXT, message=TEXT
-)
-_LOGS: Final = object_schema(("taskId", "logs"), taskId=TEXT, logs=_OBJECTS)
-_DECISIONS: Final = object_schema(("taskId", "decisions"), taskId=TEXT, decisions=_OBJECTS)
-_CHECKPOINTS: Final = object_schema(("taskId", "checkpoints"), taskId=TEXT, checkpoints=_OBJECTS)
-_DONE: Final = object_schema(("success", "taskId"), success=BOOLEAN, taskId=TEXT)
-_DIFF: Final = object_schema(
-    ("taskId", "checkpointId", "added", "removed", "changed"),
-    taskId=TEXT,
-    checkpointId=TEXT,
-    added=_TEXTS,
-    removed=_TEXTS,
-    changed=_TEXTS,
 )
 
 
 # The ids, names and owners that `runtime.tasks.values` accepts.
 _TaskId = Annotated[str, Meta(min_length=1, max_length=MAX_ID, pattern=TASK_ID_PATTERN)]
 _Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, pattern=NOT_BLANK)]
+_Requirement = Literal["exec"] | Guarantee
 _Owner = Annotated[str, Meta(min_length=1, max_length=MAX_ID, pattern=OWNER_PATTERN)]
 
 
 class NewTaskBody(Struct, forbid_unknown_fields=True):
-    """Body that creates a task."""
+    """Body that creates a shared task."""
 
     name: _Name
     kind: Literal["sandbox"] = "sandbox"
     task_id: _TaskId | None = field(default=None, name="taskId")
     owner: _Owner | None = None
     metadata: dict[str, Any] | None = None
+    require: list[_Requirement] | None = None
 
 
-_Instant = Annotated[str, Meta(min_length=1, extra_json_schema={"format": "date-time"})]
+class LaunchBody(Struct, forbid_unknown_fields=True):
+    """Body that launches a background agent; `parent` is the session that is notified."""
+
+    agent: IdText
+    prompt: PromptIn
+    kind: Literal["background"] = "background"
+    parent: IdText | None = None
+    description: str | None = None
+    key: IdText | None = None
+
+
+class _BodyKeys(Struct):
+    """Keys of a body that only launches have."""
+
+    agent: Any = None
+    prompt: Any = None
+    kind: Any = None
+
+    @property
+    def is_launch(self) -> bool:
+        return self.agent is not None or self.prompt is not None or self.kind == "background"
 
 
 class AgentBody(Struct, forbid_unknown_fields=True):
@@ -140,103 +216,148 @@ class TaskErrorBody(Struct, forbid_unknown_fields=True):
     error: str
 
 
-class LogLine(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A log entry; without a timestamp it gets the present one."""
-
-    message: str
-    level: LogLevel = "info"
-    timestamp: _Instant | None = None
-    data: dict[str, Any] | None = None
+def any_verbs(scope: RequestScope) -> AnyTaskVerbs:
+    """Return the verbs on tasks of every kind."""
+    return AnyTaskVerbs(scope.service, scope.tenant, scope.actor(), scope.via)
 
 
-class LogsBody(Struct, forbid_unknown_fields=True):
-    """Body that appends log entries."""
-
-    entries: Annotated[list[LogLine], Meta(max_length=MAX_LINES)]
-
-
-class DecisionBody(Struct, forbid_unknown_fields=True):
-    """Body that appends a decision."""
-
-    agent_id: IdText = field(name="agentId")
-    decision: str
-    reasoning: str = ""
-    timestamp: _Instant | None = None
-    metadata: dict[str, Any] | None = None
-
-
-class CheckpointBody(Struct, forbid_unknown_fields=True):
-    """Body that takes a checkpoint."""
-
-    description: str | None = None
-
-
-class RestoreBody(Struct, forbid_unknown_fields=True):
-    """Body that restores a checkpoint, or only these paths of it."""
-
-    paths: list[str] | None = None
-
-
-def _verbs(scope: RequestScope) -> TaskVerbs:
-    return TaskVerbs(scope.service.tasks, scope.tenant)
-
-
-# --- tasks ----------------------------------------------------------------------------------------
+# --- tasks of every kind --------------------------------------------------------------------------
 
 
 @router.post(
     "/tasks",
-    responses=responses({201: CHANGED}, 409),
-    openapi_extra=request_body(NewTaskBody),
+    responses=responses({200: _BACKGROUND_CHANGED, 201: ANY_CHANGED}, 404, 409),
+    openapi_extra=body_extra({"anyOf": [json_schema(NewTaskBody), json_schema(LaunchBody)]}),
 )
-async def create_task(scope: Operates) -> Response:
-    """Create a task, pending; its folder is on the machine of this server."""
-    body = await scope.read_body(NewTaskBody)
+async def create_task(scope: Operates, key: Key = None) -> Response:
+    """Create a shared task, pending, or launch a background agent.
+
+    The folder of a shared task is on the machine of this server. The same key again returns the
+    background agent that it launched (200).
+    """
+    raw = await scope.read_body(Raw)
+    if _is_launch(raw):
+        return await _launch(scope, decode_body(bytes(raw), LaunchBody), key)
+    body = decode_body(bytes(raw), NewTaskBody)
     config = {"id": body.task_id, "name": body.name, "owner": body.owner, "kind": body.kind}
-    return json_response(await _verbs(scope).create({**config, "metadata": body.metadata}), 201)
+    more = {"metadata": body.metadata, "require": body.require}
+    created = await scope.tasks.create({**config, **more})
+    return json_response(created, 201)
+
+
+def _is_launch(raw: Raw) -> bool:
+    try:
+        return msgspec.json.decode(raw, type=_BodyKeys).is_launch
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return False  # the decoder of the other body says what is wrong
+
+
+async def _launch(scope: RequestScope, body: LaunchBody, key: str | None) -> Response:
+    scope.service.agents.get(body.agent)  # before the bytes of files are stored
+    launched, is_new = await any_verbs(scope).spawn(
+        body.agent,
+        await store_content(scope.service, None, body.prompt),
+        parent=body.parent,
+        description=body.description,
+        key=body.key or key or None,  # a header may be empty
+    )
+    return json_response(launched, 201 if is_new else 200)
 
 
 @dataclass(frozen=True, slots=True)
-class TaskQuery:
+class ListQuery:
     """Filters of a list of tasks; the service checks them."""
 
-    status: Annotated[str | None, Query(json_schema_extra=dict(_STATUS))] = None
+    status: Annotated[str | None, Query(json_schema_extra={"enum": list(STATUSES)})] = None
     owner: Annotated[str | None, Query()] = None
     kind: Annotated[str | None, Query(json_schema_extra={"enum": list(KINDS)})] = None
-    limit: Annotated[str, Query(json_schema_extra=_COUNT)] = "100"
-    offset: Annotated[str, Query(json_schema_extra=_COUNT)] = "0"
+    parent: Annotated[str | None, Query(description="Session of the background agents.")] = None
+    limit: Annotated[str, Query(json_schema_extra=COUNT)] = "100"
+    offset: Annotated[str, Query(json_schema_extra=COUNT)] = "0"
+    accept: Annotated[str | None, Header(include_in_schema=False)] = None
+
+    @property
+    def filters(self) -> dict[str, Any]:
+        """The filters as the service takes them. Raises Refused."""
+        return {
+            "status": self.status,
+            "owner": self.owner,
+            "kind": self.kind,
+            "parent": self.parent,
+            "limit": min(whole_number(self.limit, "limit"), MAX_PAGE),
+            "offset": whole_number(self.offset, "offset"),
+        }
 
 
-@router.get("/tasks", responses=responses({200: _LIST}))
-async def list_tasks(scope: Reads, query: Annotated[TaskQuery, Depends()]) -> Response:
-    """List tasks, newest first; `count` is the number of all that match."""
-    filters = {"status": query.status, "owner": query.owner, "kind": query.kind}
-    limit, offset = _number(query.limit, "limit"), _number(query.offset, "offset")
-    return json_response(
-        await _verbs(scope).list({**filters, "limit": min(limit, 1000), "offset": offset})
-    )
+@router.get("/tasks", responses=responses({200: _LIST}, 404))
+async def list_tasks(scope: Reads, query: Annotated[ListQuery, Depends()]) -> Response:
+    """List tasks of every kind, newest first; `count` is the number of all that match.
+
+    As `text/event-stream`, follow the page: `task` for each task that it has and each that
+    changes, `removed` for each that leaves it.
+    """
+    verbs = any_verbs(scope)
+    page = await verbs.list(query.filters)
+    if is_stream_requested(query.accept):
+        return _stream(scope, verbs.follow(query.filters))
+    return json_response(page)
 
 
-def _number(text: str, name: str) -> int:
+def whole_number(text: str, name: str) -> int:
+    """Return a number of a query. Raises Refused."""
     if not text.isdecimal():
         raise Refused(
-            f"{name} must be 0 or more, not {text!a}",
+            f"{name} must be 0 or more, not {text[:40]!a}",
             code="INVALID_REQUEST",
             hint=f"pass ?{name}=10",
         )
-    return int(text)
+    return int(text) if len(text) < _DIGITS else 10**_DIGITS  # int() takes time, or raises
 
 
-@router.get("/tasks/{task_id}", responses=responses({200: CHANGED}, 404))
-async def get_task(scope: Reads, task_id: Id) -> Response:
-    """Return a task."""
-    return json_response(await _verbs(scope).get(task_id))
+def _stream(scope: RequestScope, items: AsyncIterator[dict[str, Any] | None]) -> Response:
+    return EventStreamResponse(task_frames(items), scope.app_state.closing)
 
 
-@router.delete("/tasks/{task_id}", responses=responses({200: _DELETED}, 404))
+async def task_frames(
+    items: AsyncIterator[dict[str, Any] | None],
+) -> AsyncGenerator[bytes, None]:
+    """Yield tasks that changed as frames; they have no id, since a new stream sends all again."""
+    yield OPENING
+    async for item in items:
+        yield keep_alive_frame() if item is None else event_frame(item["type"], item)
+
+
+@router.get("/tasks/{task_id}", responses=responses({200: ANY_CHANGED}, 404))
+async def get_task(
+    scope: Reads,
+    task_id: Id,
+    accept: Annotated[str | None, Header(include_in_schema=False)] = None,
+) -> Response:
+    """Return a task of any kind; as `text/event-stream`, follow it."""
+    verbs = any_verbs(scope)
+    task = await verbs.get(task_id)
+    if is_stream_requested(accept):
+        return _stream(scope, verbs.follow_task(task_id))
+    return json_response(task)
+
+
+@router.post("/tasks/{task_id}/cancel", responses=responses({200: ANY_CHANGED}, 404, 409))
+async def cancel_task(scope: Operates, task_id: Id) -> Response:
+    """Cancel a task that has not ended."""
+    return json_response(await any_verbs(scope).cancel(task_id))
+
+
+@router.delete("/tasks/{task_id}", responses=responses({200: _DELETED}, 404, 409))
 async def delete_task(scope: Administers, task_id: Id) -> Response:
-    """Delete a task with its log, decisions, checkpoints, locks and files."""
-    return json_response(await _verbs(scope).delete(task_id))
+    """Delete a task with everything it has.
+
+    That is the log, decisions, checkpoints, locks and files of a shared task; the session of a
+    background agent and all that it launched.
+    """
+    return json_response(await any_verbs(scope).delete(task_id))
+
+
+# --- moves of shared tasks ------------------------------------------------------------------------
 
 
 @router.post(
@@ -247,7 +368,7 @@ async def delete_task(scope: Administers, task_id: Id) -> Response:
 async def attach_agent(scope: Operates, task_id: Id) -> Response:
     """Attach an agent; the first one starts the task."""
     body = await scope.read_body(AgentBody)
-    return json_response(await _verbs(scope).attach(task_id, body.agent_id))
+    return json_response(await scope.tasks.attach(task_id, body.agent_id))
 
 
 @router.post(
@@ -258,7 +379,7 @@ async def attach_agent(scope: Operates, task_id: Id) -> Response:
 async def detach_agent(scope: Operates, task_id: Id) -> Response:
     """Detach an agent; `detached` is false if it was not attached."""
     body = await scope.read_body(AgentBody)
-    return json_response(await _verbs(scope).detach(task_id, body.agent_id))
+    return json_response(await scope.tasks.detach(task_id, body.agent_id))
 
 
 @router.post(
@@ -269,7 +390,7 @@ async def detach_agent(scope: Operates, task_id: Id) -> Response:
 async def start_task(scope: Operates, task_id: Id) -> Response:
     """Start a pending task."""
     body = await scope.read_body(AgentBody)
-    return json_response(await _verbs(scope).start(task_id, body.agent_id))
+    return json_response(await scope.tasks.start(task_id, body.agent_id))
 
 
 @router.post(
@@ -280,7 +401,7 @@ async def start_task(scope: Operates, task_id: Id) -> Response:
 async def complete_task(scope: Operates, task_id: Id) -> Response:
     """Complete a running task with its result."""
     body = await scope.read_body(TaskResultBody)
-    return json_response(await _verbs(scope).complete(task_id, to_builtins(body.result)))
+    return json_response(await scope.tasks.complete(task_id, to_builtins(body.result)))
 
 
 @router.post(
@@ -291,154 +412,4 @@ async def complete_task(scope: Operates, task_id: Id) -> Response:
 async def fail_task(scope: Operates, task_id: Id) -> Response:
     """Fail a running task with its error."""
     body = await scope.read_body(TaskErrorBody)
-    return json_response(await _verbs(scope).fail(task_id, body.error))
-
-
-@router.post("/tasks/{task_id}/cancel", responses=responses({200: CHANGED}, 404, 409))
-async def cancel_task(scope: Operates, task_id: Id) -> Response:
-    """Cancel a pending or running task."""
-    return json_response(await _verbs(scope).cancel(task_id))
-
-
-# --- log and decisions ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class LogQuery:
-    """Filters of a log; a stream has only the position after which it begins."""
-
-    level: Annotated[str | None, Query(json_schema_extra={"enum": list(_LEVELS)})] = None
-    startDate: Annotated[str | None, Query(json_schema_extra=_INSTANT)] = None  # noqa: N815
-    endDate: Annotated[str | None, Query(json_schema_extra=_INSTANT)] = None  # noqa: N815
-    limit: Annotated[str, Query(json_schema_extra=_COUNT)] = "1000"
-    offset: Annotated[str, Query(json_schema_extra=_COUNT)] = "0"
-    after: Annotated[int, Query(ge=0, description="The seq to follow after, in a stream.")] = 0
-    accept: Annotated[str | None, Header(include_in_schema=False)] = None
-    last: Annotated[str | None, Header(alias="last-event-id", pattern="^[0-9]{1,15}$")] = None
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The options of a page."""
-        dates = {"start_date": self.startDate, "end_date": self.endDate}
-        return {
-            "level": self.level,
-            "limit": _number(self.limit, "limit"),
-            "offset": _number(self.offset, "offset"),
-            **dates,
-        }
-
-
-@router.get("/tasks/{task_id}/logs", responses=responses({200: _LOGS}, 404))
-async def get_task_logs(
-    scope: Reads, task_id: Id, query: Annotated[LogQuery, Depends()]
-) -> Response:
-    """Return the log of a task, oldest first; as `text/event-stream`, follow it.
-
-    Each event of a stream has the lines of one record.
-    """
-    if MEDIA_TYPE in (query.accept or ""):
-        await _verbs(scope).get(task_id)
-        after = int(query.last) if query.last else query.after
-        return EventStreamResponse(
-            _log_frames(_verbs(scope), task_id, after), scope.app_state.closing
-        )
-    return json_response(await _verbs(scope).logs(task_id, query.options))
-
-
-async def _log_frames(verbs: TaskVerbs, task_id: str, after: int) -> AsyncGenerator[bytes, None]:
-    yield OPENING
-    async for item in verbs.follow_logs(task_id, after):
-        if item is None:
-            yield keep_alive_frame()
-        else:
-            yield event_frame("log", item, str(item["seq"]))
-
-
-@router.post(
-    "/tasks/{task_id}/logs",
-    responses=responses({200: _DONE}, 404),
-    openapi_extra=request_body(LogsBody),
-)
-async def append_task_logs(scope: Operates, task_id: Id) -> Response:
-    """Append log entries, all or none."""
-    body = await scope.read_body(LogsBody)
-    return json_response(await _verbs(scope).append_logs(task_id, to_builtins(body.entries)))
-
-
-@router.get("/tasks/{task_id}/decisions", responses=responses({200: _DECISIONS}, 404))
-async def get_task_decisions(scope: Reads, task_id: Id) -> Response:
-    """Return the decisions of the agents, oldest first."""
-    return json_response(await _verbs(scope).decisions(task_id))
-
-
-@router.post(
-    "/tasks/{task_id}/decisions",
-    responses=responses({200: _DONE}, 404),
-    openapi_extra=request_body(DecisionBody),
-)
-async def append_task_decision(scope: Operates, task_id: Id) -> Response:
-    """Append a decision of an agent."""
-    body = await scope.read_body(DecisionBody)
-    fields = {"agentId": body.agent_id, "decision": body.decision, "reasoning": body.reasoning}
-    decision = {**fields, "timestamp": body.timestamp, "metadata": body.metadata}
-    return json_response(await _verbs(scope).append_decision(task_id, decision))
-
-
-# --- checkpoints ----------------------------------------------------------------------------------
-
-
-@router.get("/tasks/{task_id}/checkpoints", responses=responses({200: _CHECKPOINTS}, 404))
-async def list_task_checkpoints(scope: Reads, task_id: Id) -> Response:
-    """List the checkpoints of a task, newest first."""
-    return json_response(await _verbs(scope).checkpoints(task_id))
-
-
-@router.post(
-    "/tasks/{task_id}/checkpoints",
-    responses=responses({201: _DONE}, 404),
-    openapi_extra=request_body(CheckpointBody, optional=True),
-)
-async def take_task_checkpoint(scope: Operates, task_id: Id) -> Response:
-    """Take a checkpoint of the state, log, decisions and workspace."""
-    body = await scope.read_body(CheckpointBody, empty=CheckpointBody())
-    return json_response(await _verbs(scope).checkpoint(task_id, body.description), 201)
-
-
-@router.post(
-    "/tasks/{task_id}/checkpoints/{checkpoint_id}/restore",
-    responses=responses({200: _DONE}, 404),
-    openapi_extra=request_body(RestoreBody, optional=True),
-)
-async def restore_task_checkpoint(scope: Operates, task_id: Id, checkpoint_id: Id) -> Response:
-    """Put the state and workspace of a checkpoint back; the present ones are saved first."""
-    body = await scope.read_body(RestoreBody, empty=RestoreBody())
-    return json_response(await _verbs(scope).restore(task_id, checkpoint_id, body.paths))
-
-
-@router.get(
-    "/tasks/{task_id}/checkpoints/{checkpoint_id}/diff", responses=responses({200: _DIFF}, 404)
-)
-async def diff_task_checkpoint(
-    scope: Reads,
-    task_id: Id,
-    checkpoint_id: Id,
-    other: Annotated[str | None, Query(max_length=200)] = None,
-) -> Response:
-    """Compare a checkpoint with another one, or with the workspace as it is now."""
-    return json_response(await _verbs(scope).diff(task_id, checkpoint_id, other))
-
-
-@router.get(
-    "/tasks/{task_id}/checkpoints/{checkpoint_id}/verify", responses=responses({200: OBJECT}, 404)
-)
-async def verify_task_checkpoint(scope: Reads, task_id: Id, checkpoint_id: Id) -> Response:
-    """Verify every object of a checkpoint."""
-    return json_response(await _verbs(scope).verify(task_id, checkpoint_id))
-
-
-@router.delete(
-    "/tasks/{task_id}/checkpoints/{checkpoint_id}", responses=responses({200: _DONE}, 404)
-)
-async def delete_task_checkpoint(scope: Administers, task_id: Id, checkpoint_id: Id) -> Response:
-    """Delete a checkpoint, and the objects that no other one needs."""
-    return json_response(await _verbs(scope).delete_checkpoint(task_id, checkpoint_id))
+    return json_response(await scope.tasks.fail(task_id, body.error))
