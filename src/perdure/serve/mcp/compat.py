@@ -1,0 +1,129 @@
+"""The raw form of the published API: answers directly under `result`, codes as text.
+
+It is not MCP, whose results have a form of their own and whose codes are numbers; programs that
+were written after the published samples use it. A response has the layout of those samples.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import anyio
+import msgspec
+from fastapi import Request, Response
+
+from perdure.errors import PerdureError, Refused
+from perdure.runtime.sessions.service import Service
+from perdure.serve.http.errors import http_status
+from perdure.serve.mcp.access import Caller
+from perdure.serve.mcp.toolbox import (
+    Json,
+    LongAnswer,
+    McpOptions,
+    ToolAnswer,
+    Toolbox,
+    error_fields,
+)
+from perdure.serve.mcp.tools.catalog import toolbox_of
+from perdure.serve.mcp.work import WaitLimits, Works, wait_in_steps
+
+_STATUS: Final = {"TOOL_NOT_FOUND": 404, "INVALID_REQUEST": 400, "EXECUTION_FAILED": 500}
+_STEP_S: Final = 5.0
+_NO_ID: Final = object()
+
+
+class CompatForm:
+    """Calls in the raw form."""
+
+    def __init__(self, service: Service, options: McpOptions, closing: anyio.Event) -> None:
+        self.service = service
+        self._toolbox: Toolbox = toolbox_of(service.agents.all(), options)
+        self._works = Works(service)
+        self._options = options
+        self._closing = closing
+
+    async def respond(self, caller: Caller, request: Request) -> Response:
+        """Return the response to one request; a notification gets none."""
+        request_id: Any = None
+        try:
+            body = _decode(await request.body())
+            request_id = body.get("id", _NO_ID)
+            result = await self._call(caller, body)
+        except Exception as error:  # noqa: BLE001 - the edge of a call: everything is answered
+            fields = error_fields(error)
+            return _response(request_id, {"error": fields}, _status(error, fields["code"]))
+        return _response(request_id, {"result": result}, 200)
+
+    async def _call(self, caller: Caller, body: Mapping[str, Any]) -> Json:
+        if body.get("jsonrpc") != "2.0":
+            raise _invalid('jsonrpc must be "2.0"')
+        if isinstance(body.get("id"), bool | list | dict):
+            raise _invalid("id must be text, a number or null")
+        method, params = body.get("method"), body.get("params", {})
+        if method == "tools/list":
+            return {"tools": self._toolbox.descriptions}
+        if method != "tools/call":
+            raise _invalid(f"{str(method)[:60]!a} is not a method: use tools/call or tools/list")
+        if not isinstance(params, Mapping) or not isinstance(params.get("name"), str):
+            raise _invalid("params must have the name of a tool, and its arguments")
+        answer = await self._toolbox.call(
+            self.service, caller, params["name"], params.get("arguments")
+        )
+        if isinstance(answer, LongAnswer):
+            answer = await self._wait(caller, answer)
+        return {name: value for name, value in answer.fields.items() if name != "execution"}
+
+    async def _wait(self, caller: Caller, long: LongAnswer) -> ToolAnswer:
+        seconds = self._options.block_s
+        if long.wait_ms is not None:
+            seconds = min(seconds, long.wait_ms / 1_000)
+        limits = WaitLimits(seconds, _STEP_S, self._closing)
+        async for _ in wait_in_steps(self._works, caller.home_tenant, long.work, limits):
+            pass
+        state = await self._works.state(caller.home_tenant, long.work)
+        return state.answer if state.has_ended else long.started
+
+
+def _decode(raw: bytes) -> Mapping[str, Any]:
+    try:
+        body = msgspec.json.decode(raw)  # unlike json, it refuses NaN and lone surrogates
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise _invalid("the body is not JSON") from None
+    if not isinstance(body, dict):
+        raise _invalid("the body must be one JSON-RPC request; batches are not supported")
+    return body
+
+
+def _invalid(text: str) -> Refused:
+    return Refused(text, code="INVALID_REQUEST", hint="send {jsonrpc, id, method, params}")
+
+
+def _status(error: Exception, code: str) -> int:
+    if code in _STATUS:
+        return _STATUS[code]
+    return http_status(error) if isinstance(error, PerdureError) else 500
+
+
+def _response(request_id: Any, outcome: Json, status: int) -> Response:
+    if request_id is _NO_ID:
+        return Response(status_code=204)
+    text = rendered({"jsonrpc": "2.0", "id": request_id, **outcome})
+    return Response(text, status, media_type="application/json")
+
+
+def rendered(value: Any, indent: str = "") -> str:
+    """Return JSON in the layout of the published samples: lists of plain values on one line."""
+    inner = indent + "  "
+    if isinstance(value, Mapping) and value:
+        lines = [f"{inner}{_text(str(key))}: {rendered(v, inner)}" for key, v in value.items()]
+        return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+    if isinstance(value, list) and any(isinstance(item, Mapping | list) for item in value):
+        lines = [f"{inner}{rendered(item, inner)}" for item in value]
+        return "[\n" + ",\n".join(lines) + f"\n{indent}]"
+    if isinstance(value, list):
+        return "[" + ", ".join(_text(item) for item in value) + "]"
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,178 @@
+"""Methods of the MCP server that need the runtime: tool calls, resources, subscriptions, tasks."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import anyio
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from perdure.core.roles import Permit
+from perdure.errors import NotFound, Refused
+from perdure.runtime.sessions.service import Service
+from perdure.serve.mcp.access import Caller, caller_of
+from perdure.serve.mcp.resources import TEMPLATES, TaskResources
+from perdure.serve.mcp.results import COMPLETE, SERVER_ERROR, call_result, protocol_error
+from perdure.serve.mcp.subscriptions import Subscriptions
+from perdure.serve.mcp.task_methods import TaskMethods
+from perdure.serve.mcp.tasks_extension import Context, TaskParams, UpdateParams, is_declared
+from perdure.serve.mcp.toolbox import Json, LongAnswer, McpOptions, ToolAnswer, Toolbox, failure
+from perdure.serve.mcp.work import WaitLimits, Works, wait_in_steps
+
+R = TypeVar("R")
+
+RESOURCE_NOT_FOUND: Final = -32002  # of the era of sessions
+PROGRESS_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Parts of a server: the service, its options, and the caller on stdio."""
+
+    service: Service
+    options: McpOptions
+    closing: anyio.Event
+    local: Caller | None = None
+
+
+class Methods:
+    """Methods of one MCP server."""
+
+    def __init__(self, parts: Parts, toolbox: Toolbox) -> None:
+        self.parts = parts
+        self.service = parts.service
+        self.toolbox = toolbox
+        self.works = Works(parts.service)
+        self.tasks = TaskMethods(parts.service, toolbox, parts.options)
+        self.resources = TaskResources(parts.service)
+        self.subscriptions = Subscriptions(parts.service)
+
+    def caller(self, ctx: Context) -> Caller:
+        """Return the caller of a request."""
+        return caller_of(ctx.request, self.parts.local)
+
+    # --- tools --------------------------------------------------------------------------------
+
+    async def call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Json:
+        """Call a tool; a failure of ours is a result, an unknown tool is the protocol's error."""
+        caller = self.caller(ctx)
+        try:
+            self.toolbox.find(params.name)
+        except NotFound as error:
+            raise protocol_error(types.INVALID_PARAMS, error) from error
+        try:
+            answer = await self.toolbox.call(self.service, caller, params.name, params.arguments)
+            if isinstance(answer, LongAnswer):
+                return await self.long_result(ctx, caller, params.name, answer)
+        except MCPError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the edge of a call: nothing may end the server
+            answer = failure(error)
+        return call_result(answer)
+
+    async def long_result(self, ctx: Context, caller: Caller, name: str, long: LongAnswer) -> Json:
+        """Return a task if the client knows tasks; else wait for a while, then give a handle."""
+        tool = self.toolbox.find(name)
+        if is_declared(ctx):
+            return await self.tasks.create(caller, tool.name, long.work)
+        limit = self.parts.options.block_s
+        if long.wait_ms is not None:
+            limit = min(limit, long.wait_ms / 1_000)
+        tenant = caller.home_tenant
+        limits = WaitLimits(limit, PROGRESS_S, self.parts.closing)
+        async for seconds in wait_in_steps(self.works, tenant, long.work, limits):
+            await ctx.session.report_progress(seconds, message=f"{name}: {seconds:.0f} s")
+        state = await self.works.state(tenant, long.work)
+        answer: ToolAnswer = tool.outcome(state.answer) if state.has_ended else long.started
+        return call_result(answer)
+
+    # --- resources ----------------------------------------------------------------------------
+
+    async def list_resources(self, ctx: Context, params: types.PaginatedRequestParams) -> Json:
+        """List the tasks as resources."""
+        page = await self._method(ctx, self.resources.page, params.cursor)
+        return {"resultType": COMPLETE, **page}
+
+    async def list_templates(self, _: Context, __: types.PaginatedRequestParams) -> Json:
+        """List the forms of URIs."""
+        return {"resultType": COMPLETE, "resourceTemplates": TEMPLATES}
+
+    async def read_resource(self, ctx: Context, params: types.ReadResourceRequestParams) -> Json:
+        """Read a resource."""
+        contents = await self._method(ctx, self.resources.read, str(params.uri))
+        return {"resultType": COMPLETE, "contents": contents}
+
+    async def subscribe(
+        self, ctx: Context, params: types.SubscribeRequestParams
+    ) -> types.EmptyResult:
+        """Subscribe a session to a resource."""
+
+        async def subscribe(caller: Caller) -> None:
+            await self.subscriptions.subscribe(ctx, caller, str(params.uri))
+
+        await self._method(ctx, subscribe)
+        return types.EmptyResult()
+
+    async def unsubscribe(
+        self, ctx: Context, params: types.UnsubscribeRequestParams
+    ) -> types.EmptyResult:
+        """End the subscription of a session."""
+        self.subscriptions.unsubscribe(ctx, self.caller(ctx), str(params.uri))
+        return types.EmptyResult()
+
+    async def listen(self, ctx: Context, params: types.SubscriptionsListenRequestParams) -> Any:
+        """Serve one stream of updates."""
+
+        async def listen(caller: Caller) -> Any:
+            return await self.subscriptions.listen(ctx, caller, params)
+
+        return await self._method(ctx, listen)
+
+    # --- tasks --------------------------------------------------------------------------------
+
+    async def get_task(self, ctx: Context, params: TaskParams) -> Json:
+        """Return a task of the extension."""
+
+        async def get(caller: Caller) -> Json:
+            caller.require(Permit.READ)
+            return await self.tasks.get(ctx, caller, params.task_id)
+
+        return await self._task_method(ctx, get)
+
+    async def cancel_task(self, ctx: Context, params: TaskParams) -> Json:
+        """Cancel a task of the extension."""
+
+        async def cancel(caller: Caller) -> Json:
+            caller.require(Permit.OPERATE)
+            return await self.tasks.cancel(ctx, caller, params.task_id)
+
+        return await self._task_method(ctx, cancel)
+
+    async def update_task(self, ctx: Context, params: UpdateParams) -> Json:
+        """Answer the inputs for which a task of the extension waits."""
+
+        async def update(caller: Caller) -> Json:
+            caller.require(Permit.OPERATE)
+            return await self.tasks.update(ctx, caller, params.task_id, params.input_responses)
+
+        return await self._task_method(ctx, update)
+
+    async def _task_method(self, ctx: Context, run: Callable[[Caller], Awaitable[Json]]) -> Json:
+        return {"resultType": COMPLETE, **await self._method(ctx, run)}
+
+    async def _method(self, ctx: Context, run: Callable[..., Awaitable[R]], *arguments: Any) -> R:
+        """Run a method that is not a tool call: a failure of ours is the protocol's error."""
+        try:
+            return await run(self.caller(ctx), *arguments)
+        except NotFound as error:
+            is_old = ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS
+            code = RESOURCE_NOT_FOUND if is_old else types.INVALID_PARAMS
+            raise protocol_error(code, error) from error
+        except Refused as error:
+            raise protocol_error(types.INVALID_PARAMS, error) from error
+        except MCPError:
+            raise
+        except Exception as error:
+            raise protocol_error(SERVER_ERROR, error) from error

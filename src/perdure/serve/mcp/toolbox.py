@@ -1,0 +1,233 @@
+"""Tools as MCP clients see them: their descriptions, their calls and their answers."""
+
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from perdure.core.roles import Permit
+from perdure.errors import NotFound, PerdureError
+from perdure.serve.mcp.access import Caller
+from perdure.serve.mcp.arguments import check_arguments
+
+if TYPE_CHECKING:  # a server on stdio lists its tools before it imports the runtime
+    from perdure.runtime.sessions.service import Service
+    from perdure.runtime.tasks.handles import WorkRef
+
+logger = logging.getLogger("perdure")
+
+Json = dict[str, Any]
+
+LIST_LIMIT: Final = 100  # rows of a list without a limit: a model reads all of them
+INTERNAL_TEXT: Final = "The server failed unexpectedly; its log has the details."
+ERROR_SCHEMA: Final[Json] = {
+    "type": "object",
+    "description": "What failed, if success is false.",
+    "properties": {
+        "code": {"type": "string"},
+        "message": {"type": "string"},
+        "details": {"type": "object"},
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class McpOptions:
+    """Options of the MCP server: how long a call may block, and whether it offers decisions."""
+
+    block_s: float = 50.0
+    approve: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Link to a resource, beside an answer."""
+
+    uri: str
+    name: str
+    media_type: str = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAnswer:
+    """Answer of a tool: its fields, links to resources, and whether it is a failure."""
+
+    fields: Json
+    links: tuple[Link, ...] = ()
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LongAnswer:
+    """Work that a tool has started: `started` is the answer for a caller that does not wait."""
+
+    work: "WorkRef"
+    started: ToolAnswer
+    wait_ms: int | None = None  # the caller's own limit; 0: it does not want to wait
+
+
+@dataclass(frozen=True, slots=True)
+class McpCall:
+    """A call of a tool by a caller, with checked arguments."""
+
+    service: "Service"
+    caller: Caller
+    args: Json
+    options: McpOptions = field(default_factory=McpOptions)
+
+
+Run = Callable[[McpCall], Awaitable[ToolAnswer | LongAnswer]]
+Outcome = Callable[[ToolAnswer], ToolAnswer]
+
+
+def _same(answer: ToolAnswer) -> ToolAnswer:
+    return answer
+
+
+@dataclass(frozen=True, slots=True)
+class McpTool:
+    """A tool: what `tools/list` says of it, who may call it, and what it does."""
+
+    name: str
+    title: str
+    description: str
+    permit: Permit
+    run: Run
+    properties: Mapping[str, Any] = field(default_factory=dict)
+    required: Sequence[str] = ()
+    output: Mapping[str, Any] | None = None
+    output_required: Sequence[str] = ("success",)
+    annotations: Mapping[str, bool] = field(default_factory=dict)
+    unchecked: frozenset[str] = frozenset()  # arguments that the service checks itself
+    is_quick: bool = False  # it never waits for work, and reports no progress
+    outcome: Outcome = _same  # of its work, when it has ended; may raise a protocol's error
+
+    @property
+    def input_schema(self) -> Json:
+        """The schema of its arguments."""
+        required = {"required": list(self.required)} if self.required else {}
+        return {
+            "type": "object",
+            "properties": dict(self.properties),
+            **required,
+            "additionalProperties": False,
+        }
+
+    @property
+    def output_schema(self) -> Json | None:
+        """The schema of its answer; a failure has `success: false` and `error`."""
+        if self.output is None:
+            return None
+        properties = {
+            "success": {"type": "boolean"},
+            **self.output,
+            "error": self.output.get("error", ERROR_SCHEMA),
+        }
+        return {
+            "type": "object",
+            "properties": properties,
+            "required": list(self.output_required),
+        }
+
+    @property
+    def description_json(self) -> Json:
+        """The tool as `tools/list` describes it."""
+        output = self.output_schema
+        return {
+            "name": self.name,
+            "title": self.title,
+            "description": self.description,
+            "inputSchema": self.input_schema,
+            **({} if output is None else {"outputSchema": output}),
+            "annotations": {"title": self.title, **self.annotations},
+        }
+
+
+class Toolbox:
+    """The tools of a server, in the order of their list; aliases are callable and not listed."""
+
+    def __init__(
+        self, tools: Sequence[McpTool], aliases: Mapping[str, str], options: McpOptions
+    ) -> None:
+        self._tools: dict[str, McpTool] = {}
+        self._aliases = aliases
+        self._schemas: dict[str, Json] = {}
+        self.options = options
+        self.descriptions: list[Json] = []
+        for tool in tools:
+            self.add(tool)
+
+    def add(self, tool: McpTool) -> None:
+        """Add a tool at the end of the list."""
+        self._tools[tool.name] = tool
+        self._schemas[tool.name] = _checked_schema(tool)
+        self.descriptions.append(tool.description_json)
+
+    @property
+    def names(self) -> list[str]:
+        """The names in the list."""
+        return list(self._tools)
+
+    def is_quick(self, name: str) -> bool:
+        """Return whether a tool never waits; False for an unknown one."""
+        tool = self._tools.get(self._aliases.get(name, name))
+        return tool is not None and tool.is_quick
+
+    def find(self, name: str) -> McpTool:
+        """Return a tool. Raises NotFound TOOL_NOT_FOUND."""
+        tool = self._tools.get(self._aliases.get(name, name))
+        if tool is None:
+            raise NotFound(
+                f"Tool '{name}' not found",
+                code="TOOL_NOT_FOUND",
+                hint="tools/list has the tools",
+                details={"requested": name, "available": self.names},
+            )
+        return tool
+
+    async def call(
+        self, service: "Service", caller: Caller, name: str, arguments: Any
+    ) -> ToolAnswer | LongAnswer:
+        """Call a tool. Raises PerdureError, which TOOL_NOT_FOUND is too."""
+        tool = self.find(name)
+        caller.require(tool.permit)
+        args = check_arguments(name, self._schemas[tool.name], arguments)
+        return await tool.run(McpCall(service, caller, args, self.options))
+
+
+def _checked_schema(tool: McpTool) -> Json:
+    """Return the schema that arguments are checked against: without what the service checks."""
+    schema = tool.input_schema
+    properties = schema["properties"]
+    free: dict[str, Json] = {name: {} for name in tool.unchecked if name in properties}
+    return {**schema, "properties": {**properties, **free}}
+
+
+# Hints name commands; an MCP client needs the tool instead.
+_TOOLS: Final = (
+    (re.compile(r"perdure tasks list"), "list_tasks"),
+    (re.compile(r"perdure tasks show (\S+)"), r"get_task_status with taskId \1"),
+    (re.compile(r"perdure pending (list|show \S+)"), "list_pending"),
+)
+_DISCLOSED: Final = frozenset({"EXECUTION_FAILED", "SANDBOX_UNAVAILABLE"})
+
+
+def failure(error: Exception) -> ToolAnswer:
+    """Return the answer for a failure; an unexpected one is logged and not disclosed."""
+    return ToolAnswer({"success": False, "error": error_fields(error)}, is_error=True)
+
+
+def error_fields(error: Exception) -> Json:
+    """Return `{code, message, details}` of an error, in the seed's form."""
+    is_internal = not isinstance(error, PerdureError) or error.http_status == 500
+    if not isinstance(error, PerdureError) or (is_internal and error.code not in _DISCLOSED):
+        logger.error("an MCP call failed", exc_info=error)
+        return {"code": "EXECUTION_FAILED", "message": INTERNAL_TEXT, "details": {}}
+    details = dict(error.details)
+    if error.hint and error.code != "TOOL_NOT_FOUND":  # its published form has no hint
+        hint = error.hint
+        for command, tool in _TOOLS:
+            hint = command.sub(tool, hint)
+        details["hint"] = hint
+    return {"code": error.code, "message": error.message, "details": details}

@@ -1,0 +1,228 @@
+"""The six tools for background agents, for MCP clients; agents have tools of the same names."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from perdure.core.roles import Permit
+from perdure.core.session.child_tasks import ChildTask, task_answer
+from perdure.core.session.children import TASK_STATUSES
+from perdure.runtime.agents.agents import ReadyAgent
+from perdure.runtime.agents.delegation import (
+    DEFAULT_TIMEOUT_MS,
+    MAX_TIMEOUT_MS,
+    SENT,
+    parse_timeout,
+)
+from perdure.runtime.records.entries import SessionRef
+from perdure.serve.mcp.toolbox import Json, LongAnswer, McpCall, McpTool, ToolAnswer
+from perdure.serve.mcp.tools.authors import authors_of
+from perdure.serve.mcp.work import BackgroundWork, running_answer
+
+_TASK_ID: Final[Json] = {"type": "string", "minLength": 1, "description": "Id of the agent's task."}
+_WAITABLE: Final[Json] = {
+    "task_id": _TASK_ID,
+    "block": {"type": "boolean", "default": False, "description": "Wait for the result."},
+    "timeout": {
+        "type": "number",
+        "default": DEFAULT_TIMEOUT_MS,
+        "description": f"Milliseconds to wait with block=true, at most {MAX_TIMEOUT_MS}.",
+    },
+}
+_TEXT: Final[Json] = {"type": "string"}
+_ROW: Final[Json] = {
+    "task_id": _TEXT,
+    "status": {"type": "string", "enum": list(TASK_STATUSES)},
+    "resumeCount": {"type": "integer"},
+    "queued": {"type": "boolean"},
+    "agent": _TEXT,
+    "description": _TEXT,
+}
+_OUTCOME: Final[Json] = {
+    **_ROW,
+    "message": _TEXT,
+    "output": _TEXT,
+    "error": {"description": "Why it failed: a sentence, or an object with a code."},
+}
+_READ: Final = {"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False}
+_START: Final = {
+    "readOnlyHint": False,
+    "destructiveHint": False,
+    "idempotentHint": False,
+    "openWorldHint": True,
+}
+_END: Final = {
+    "readOnlyHint": False,
+    "destructiveHint": True,
+    "idempotentHint": True,
+    "openWorldHint": False,
+}
+
+
+def background_tools(agents: Sequence[ReadyAgent]) -> list[McpTool]:
+    """Return the tools that launch these agents and follow them."""
+    return [_launch_tool(agents), OUTPUT, RESUME, LIST, CANCEL, CLEAR]
+
+
+def _launch_tool(agents: Sequence[ReadyAgent]) -> McpTool:
+    lines = [f"{item.name}: {item.agent.description or 'no description'}" for item in agents]
+    return McpTool(
+        name="background_task",
+        title="Launch background agent",
+        description=(
+            "Launch an agent that works in the background, and continue. Its task_id is valid "
+            "for days, also after a restart; read the result with background_output."
+        ),
+        permit=Permit.OPERATE,
+        run=_launch,
+        is_quick=True,  # it does not wait
+        properties={
+            "agent": {
+                "type": "string",
+                "enum": [item.name for item in agents],
+                "description": "\n".join(lines),
+            },
+            "prompt": {"type": "string", "minLength": 1},
+            "description": {"type": "string", "description": "A few words for lists."},
+        },
+        required=("agent", "prompt"),
+        output=_OUTCOME,
+        annotations=_START,
+    )
+
+
+def _answer(task: ChildTask, **more: Any) -> ToolAnswer:
+    return ToolAnswer({"success": True, **task_answer(task, agent=task.agent, **more)})
+
+
+async def _launch(call: McpCall) -> LongAnswer:
+    args = call.args
+    task, _ = await call.service.background.launch(
+        call.caller.home_tenant,
+        args["agent"],
+        args["prompt"],
+        description=args.get("description"),
+        by=call.caller.name,
+    )
+    return LongAnswer(BackgroundWork.ref(task), running_answer(task), wait_ms=0)
+
+
+async def _find(call: McpCall) -> ChildTask:
+    return await call.service.background.get(call.caller.home_tenant, call.args["task_id"])
+
+
+async def _output(call: McpCall) -> ToolAnswer | LongAnswer:
+    task = await _find(call)
+    work = BackgroundWork(call.service)
+    if not call.args.get("block") or not task.is_active:
+        return (await work.state(call.caller.home_tenant, work.ref(task))).answer
+    wait_ms = parse_timeout(call.args.get("timeout", DEFAULT_TIMEOUT_MS))
+    return LongAnswer(work.ref(task), running_answer(task), wait_ms)
+
+
+async def _resume(call: McpCall) -> ToolAnswer | LongAnswer:
+    args = call.args
+    wait_ms = parse_timeout(args.get("timeout", DEFAULT_TIMEOUT_MS)) if args.get("block") else None
+    background = call.service.background
+    task = await background.resume(
+        await _find(call), args["message"], by=call.caller.name, via=call.caller.via
+    )
+    if wait_ms is None or task.is_queued:  # the run that answers a queued message has no id yet
+        return _answer(task, message=SENT)
+    return LongAnswer(BackgroundWork.ref(task), running_answer(task), wait_ms)
+
+
+async def _list(call: McpCall) -> ToolAnswer:
+    status = call.args.get("status")
+    tasks = [
+        task
+        async for task in call.service.background.tasks(call.caller.home_tenant, status=status)
+        if task.parent is None
+    ]
+    tasks.sort(key=lambda task: (task.created_at, task.id), reverse=True)
+    rows = [task_answer(task, agent=task.agent, description=task.description) for task in tasks]
+    return ToolAnswer({"success": True, "tasks": rows, "count": len(rows)})
+
+
+async def _cancel(call: McpCall) -> ToolAnswer:
+    caller = call.caller
+    task = await call.service.background.cancel(await _find(call), caller.name, None, caller.via)
+    return _answer(task, description=task.description)
+
+
+async def _clear(call: McpCall) -> ToolAnswer:
+    """Clear the tasks that this principal launched; those of others stay."""
+    background, caller = call.service.background, call.caller
+    cleared: list[ChildTask] = []
+    async for task in background.tasks(caller.home_tenant):
+        ref = SessionRef(task.tenant, task.session_id)
+        if task.parent is None and caller.name in await authors_of(call.service, ref):
+            inbox = background.resources.child_inbox
+            cleared += await inbox.clear(task.stream, caller.name)
+    rows = [task_answer(task) for task in cleared]
+    return ToolAnswer({"success": True, "cleared": len(rows), "tasks": rows})
+
+
+OUTPUT: Final = McpTool(
+    name="background_output",
+    title="Read background agent",
+    description=(
+        "Read the result of a background agent. With block=true the call waits until it "
+        "has finished, or for timeout milliseconds."
+    ),
+    permit=Permit.READ,
+    run=_output,
+    properties=_WAITABLE,
+    required=("task_id",),
+    output=_OUTCOME,
+    annotations=_READ,
+)
+RESUME: Final = McpTool(
+    name="background_resume",
+    title="Resume background agent",
+    description=(
+        "Send a follow-up message to a completed background agent, which still knows the "
+        "whole conversation. With block=true the call waits for the answer."
+    ),
+    permit=Permit.OPERATE,
+    run=_resume,
+    properties={**_WAITABLE, "message": {"type": "string", "minLength": 1}},
+    required=("task_id", "message"),
+    output=_OUTCOME,
+    annotations=_START,
+)
+LIST: Final = McpTool(
+    name="background_list",
+    title="List background agents",
+    description="List the background agents that were launched here, newest first.",
+    permit=Permit.READ,
+    run=_list,
+    properties={"status": {"type": "string", "enum": list(TASK_STATUSES)}},
+    output={
+        "tasks": {"type": "array", "items": {"type": "object", "properties": _ROW}},
+        "count": {"type": "integer"},
+    },
+    annotations=_READ,
+    is_quick=True,
+)
+CANCEL: Final = McpTool(
+    name="background_cancel",
+    title="Cancel background agent",
+    description="Cancel a running background agent, with everything that it launched.",
+    permit=Permit.OPERATE,
+    run=_cancel,
+    properties={"task_id": _TASK_ID},
+    required=("task_id",),
+    output=_ROW,
+    annotations=_END,
+    is_quick=True,
+)
+CLEAR: Final = McpTool(
+    name="background_clear",
+    title="Clear background agents",
+    description="Cancel your running background agents, and remove yours from the list.",
+    permit=Permit.OPERATE,
+    run=_clear,
+    output={"cleared": {"type": "integer"}, "tasks": {"type": "array"}},
+    annotations=_END,
+    is_quick=True,
+)

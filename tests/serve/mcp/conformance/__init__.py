@@ -1,0 +1,1 @@
+"""Profile of the MCP conformance suite: its fixtures, added to the product's `/mcp`."""

@@ -1,0 +1,151 @@
+"""`perdure mcp` as a process: stdout, the end of stdin, signals, and a start before the store."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.server import CLI, around
+
+WAIT_S = 60
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": "first",
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "t", "version": "1"},
+    },
+}
+INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+
+
+class StdioProcess:
+    """A server in its own process, and lines to and from it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.process = subprocess.Popen(
+            [*CLI, "mcp"],
+            cwd=folder,
+            env={**around(), "XDG_DATA_HOME": str(folder / "data")},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._stdin, self._stdout = self.process.stdin, self.process.stdout
+
+    def send(self, *messages: Any) -> None:
+        """Send messages; bytes are sent as they are."""
+        for message in messages:
+            is_raw = isinstance(message, bytes)
+            self._stdin.write(message if is_raw else json.dumps(message).encode() + b"\n")
+        self._stdin.flush()
+
+    def reply(self) -> dict[str, Any]:
+        """Return the next line of the server."""
+        value: dict[str, Any] = json.loads(self._stdout.readline())
+        return value
+
+    def log_line(self) -> str:
+        """Return the next line of the log."""
+        assert self.process.stderr is not None
+        return self.process.stderr.readline().decode()
+
+    def call(self, request_id: int, tool: str, **arguments: Any) -> dict[str, Any]:
+        """Call a tool and return its fields."""
+        self.send(call(request_id, tool, **arguments))
+        reply = self.reply()
+        assert reply["id"] == request_id
+        value: dict[str, Any] = reply["result"]["structuredContent"]
+        return value
+
+    def finish(self) -> list[dict[str, Any]]:
+        """Close stdin; return the rest of the lines of a process that ends well."""
+        self._stdin.close()
+        lines = [json.loads(line) for line in self._stdout]
+        assert self.process.wait(WAIT_S) == 0
+        return lines
+
+
+def call(request_id: int, tool: str, **arguments: Any) -> dict[str, Any]:
+    """Return the message of a tool call."""
+    params = {"name": tool, "arguments": arguments}
+    return {"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": params}
+
+
+@contextmanager
+def started(folder: Path) -> Iterator[StdioProcess]:
+    """Yield a server; kill it if the test fails."""
+    server = StdioProcess(folder)
+    try:
+        yield server
+    finally:
+        server.process.kill()
+        server.process.__exit__(None, None, None)  # closes the pipes
+
+
+def test_stdout_carries_only_the_protocol_and_requests_before_the_end_of_stdin_are_answered(
+    tmp_path: Path,
+) -> None:
+    with started(tmp_path) as server:
+        server.send(INITIALIZE, INITIALIZED, {"jsonrpc": "2.0", "id": 0, "method": "no/such"})
+        server.send({"jsonrpc": "2.0", "id": 2, "method": "tools/list"})
+        server.send(b"this is not JSON\n[]\n", call(3, "create_task_sandbox", name="x", taskId="t"))
+        replies = server.finish()
+    ids = sorted(str(reply.get("id")) for reply in replies)
+    assert ids == ["0", "2", "3", "None", "None", "first"]
+    codes = {reply["error"]["code"] for reply in replies if "error" in reply}
+    assert codes == {-32700, -32600, -32601}
+    (created,) = [reply for reply in replies if reply.get("id") == 3]
+    assert created["result"]["structuredContent"]["taskId"] == "t"
+
+
+def test_tools_are_listed_while_the_store_cannot_be_opened_and_calls_try_again(
+    tmp_path: Path,
+) -> None:
+    database = tmp_path / "data" / "perdure" / "perdure.db"
+    database.parent.mkdir(parents=True)
+    database.write_text("not a database, but long enough to be read as the head of one" * 20)
+    with started(tmp_path) as server:
+        server.send(INITIALIZE, INITIALIZED, {"jsonrpc": "2.0", "id": 2, "method": "tools/list"})
+        server.reply()
+        assert len(server.reply()["result"]["tools"]) == 8
+        # It tries without a call: a worker must continue what an earlier process has left.
+        assert "perdure.db" in server.log_line()
+        refused = server.call(3, "list_tasks")
+        assert (refused["success"], refused["error"]["code"]) == (False, "STORE_CORRUPT")
+        database.unlink()
+        assert server.call(4, "list_tasks") == {"success": True, "tasks": [], "count": 0}
+        assert server.finish() == []
+
+
+def test_the_list_of_tools_needs_nothing_of_the_runtime() -> None:
+    program = (
+        "import sys, perdure.cli.actions.mcp.serve as serve, perdure.serve.mcp.stdio\n"
+        "serve.toolbox_of((), serve.McpOptions())\n"
+        "print(*[name for name in sys.modules if name.startswith(('perdure.runtime.tasks', "
+        "'perdure.runtime.engine', 'perdure.store', 'perdure.app', 'perdure.sandbox'))])"
+    )
+    command = [sys.executable, "-c", program]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_server_whose_client_still_listens(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with started(tmp_path) as server:
+        server.send({"jsonrpc": "2.0", "id": 1, "method": "ping"})
+        server.reply()
+        os.kill(server.process.pid, number)
+        assert server.process.wait(WAIT_S) == (0 if number == signal.SIGTERM else 130)
