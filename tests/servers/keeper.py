@@ -6,6 +6,7 @@ JSON: the address of the server, or an error.
 """
 
 import json
+import os
 import shutil
 import signal
 import socket
@@ -43,7 +44,8 @@ class Server:
     process: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix=f"perdure-{self.told['name']}-"))
+        root = os.environ.get("PYTEST_DEBUG_TEMPROOT")
+        self.folder = Path(tempfile.mkdtemp(prefix=f"perdure-{self.told['name']}-", dir=root))
         self._own(self.folder)
 
     def start(self) -> None:

@@ -1,0 +1,1 @@
+"""The web UI: pages at the addresses of the HTTP API, rendered on the server."""

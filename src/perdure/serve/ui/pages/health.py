@@ -1,0 +1,128 @@
+"""Pages for operators: health with statistics, and webhook deliveries."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from perdure.app.health import statistics_of
+from perdure.core.roles import Permit
+from perdure.core.webhooks.deliveries import DeliveryStatus
+from perdure.errors import StoreError
+from perdure.serve.http.routes.health import check_readiness
+from perdure.serve.http.routes.statistics import findings_json, may_see_findings
+from perdure.serve.ui.view import View
+
+HOURS: Final = (24, 24 * 7)
+RECENT: Final = 100  # deliveries on a page
+WIDTH: Final = 720  # of a plot
+HEIGHT: Final = 110
+_GAP: Final = 0.2  # of a bar's share of the width
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One number at an instant, and its place."""
+
+    at: int
+    value: int
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+def bars(values: Sequence[tuple[int, int]]) -> list[Bar]:
+    """Return the bars of numbers, the highest of which has the full height."""
+    if not values:
+        return []
+    most = max((value for _, value in values), default=0) or 1
+    share = WIDTH / len(values)
+    drawn = []
+    for number, (at, value) in enumerate(values):
+        height = round(HEIGHT * value / most, 1)
+        x = round(number * share + share * _GAP / 2, 1)
+        width = round(share * (1 - _GAP), 1)
+        drawn.append(Bar(at, value, x, round(HEIGHT - height, 1), width, height))
+    return drawn
+
+
+async def show_health(view: View) -> Response:
+    """Show readiness, workers, queues that nobody serves, findings, and calls per hour."""
+    app_state = view.scope.app_state
+    hours = HOURS[1] if view.query("hours") == str(HOURS[1]) else HOURS[0]
+    stats = await statistics_of(app_state.runtime, hours, view.scope.tenant)
+    report: dict[str, Any] | None = None
+    if may_see_findings(view.scope):
+        try:
+            report = await findings_json(app_state)
+        except StoreError as error:
+            report = {"checks": [], "workers": [], "queues": [], "problem": error.message}
+    return view.page(
+        "health.html",
+        checks=await check_readiness(view.request, app_state),
+        report=report,
+        stats=stats,
+        plots=_plots(stats),
+        hours=hours,
+        choices=HOURS,
+        now=view.scope.service.now(),
+        section="health",
+    )
+
+
+def _plots(stats: dict[str, Any]) -> list[tuple[str, str, list[Bar]]]:
+    """Return the plots: name, unit, and bars."""
+    hours = stats["hours"]
+    return [
+        ("Calls made", "calls", bars([(hour["at"], hour["made"]) for hour in hours])),
+        (
+            "Calls settled",
+            "calls",
+            bars([(hour["at"], hour["settled"] + hour["expired"]) for hour in hours]),
+        ),
+        (
+            "Time to a decision, median",
+            "s",
+            bars([(hour["at"], (hour["p50"] or 0) // 1000) for hour in hours]),
+        ),
+    ]
+
+
+async def show_deliveries(view: View) -> Response:
+    """Show the last webhook deliveries."""
+    status = view.query("status")
+    deliveries = view.scope.service.deliveries
+    matches = [item async for item in deliveries.all(view.scope.tenant, status=status or None)]
+    matches.sort(key=lambda item: (item.created_at, item.id), reverse=True)
+    return view.page(
+        "deliveries.html",
+        deliveries=[await deliveries.to_json(item) for item in matches[:RECENT]],
+        total=len(matches),
+        status=status,
+        statuses=tuple(DeliveryStatus),
+        may_redeliver=view.may(Permit.ADMIN),
+        now=view.scope.service.now(),
+        section="health",
+    )
+
+
+async def show_delivery(view: View, delivery_id: str) -> Response:
+    """Show one delivery with its body and the log of its attempts."""
+    delivery = await view.scope.service.deliveries.details(delivery_id, view.scope.tenant)
+    return view.page(
+        "delivery.html",
+        delivery=delivery,
+        session_url=view.session_url(delivery["sessionID"], delivery["tenant"]),
+        may_redeliver=view.may(Permit.ADMIN),
+        now=view.scope.service.now(),
+        section="health",
+    )
+
+
+async def redeliver(view: View, delivery_id: str) -> Response:
+    """Deliver again, under the same id."""
+    deliveries = view.scope.service.deliveries
+    await deliveries.redeliver(delivery_id, by=view.person, tenant=view.scope.tenant)
+    return view.redirect(view.url("deliveries", delivery_id))

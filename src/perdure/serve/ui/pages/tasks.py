@@ -1,0 +1,77 @@
+"""Page of all tasks: background agents and shared tasks, newest first."""
+
+from datetime import datetime
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from perdure.core.roles import Permit
+from perdure.errors import Refused
+from perdure.runtime.sessions.task_lists import STATUSES
+from perdure.runtime.sessions.task_verbs import AnyTaskVerbs
+from perdure.serve.ui.view import VIA, View
+
+PAGE: Final = 50
+
+# States of sessions whose signs the statuses of tasks share.
+SIGNS: Final = {"error": "failed", "in_progress": "running", "resumed": "running"}
+
+
+def task_verbs(view: View) -> AnyTaskVerbs:
+    """Return the verbs on tasks, as this person."""
+    return AnyTaskVerbs(view.scope.service, view.scope.tenant, view.person, VIA)
+
+
+def task_row(view: View, task: dict[str, Any]) -> dict[str, Any]:
+    """Return a task with its address, its sign and its instants in ms."""
+    return {
+        "resumeCount": 0,
+        **task,
+        "url": task_url(view, task["id"], task["tenant"]),
+        "sign": SIGNS.get(task["status"], task["status"]),
+        "created": instant_ms(task["createdAt"]),
+        "updated": instant_ms(task["updatedAt"]),
+    }
+
+
+def task_url(view: View, task_id: str, tenant: str, *more: str, **query: str | int | None) -> str:
+    """Return the address of a task; it names the tenant if this person sees several."""
+    is_needed = bool(tenant) and not view.scope.is_scoped
+    return view.url("tasks", task_id, *more, tenant=tenant if is_needed else None, **query)
+
+
+def instant_ms(text: str | None) -> int | None:
+    """Return an instant of a task in ms since 1970."""
+    return None if text is None else round(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+async def show_tasks(view: View) -> Response:
+    """Show tasks that match the filters of the address."""
+    filters = {name: view.query(name) for name in ("kind", "status", "parent")}
+    offset = _offset(view.query("offset"))
+    chosen = {name: value or None for name, value in filters.items()}
+    page = await task_verbs(view).list({**chosen, "limit": PAGE, "offset": offset})
+    following = offset + PAGE
+    kept = {name: value for name, value in filters.items() if value}
+    has_more = following < page["count"]
+    agents = view.scope.service.agents.all()
+    return view.page(
+        "tasks.html",
+        tasks=[task_row(view, task) for task in page["tasks"]],
+        total=page["count"],
+        filters=filters,
+        kinds=("background", "sandbox"),
+        statuses=STATUSES,
+        agents=sorted(agent.name for agent in agents),
+        next_url=view.url("tasks", **kept, offset=following) if has_more else None,
+        is_first=offset == 0,
+        may_operate=view.may(Permit.OPERATE),
+        now=view.scope.service.now(),
+        section="tasks",
+    )
+
+
+def _offset(text: str) -> int:
+    if text and not (text.isdecimal() and len(text) <= 9):
+        raise Refused("the address of this page is not valid", hint="open /tasks")
+    return int(text or 0)
