@@ -1,7 +1,6 @@
 """Opening the runtime or server that the options of a command name."""
 
 import logging
-import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -13,10 +12,9 @@ from perdure.app import Runtime
 from perdure.cli.backend.base import Backend
 from perdure.cli.backend.find import find_session
 from perdure.cli.backend.local import LocalBackend, session_entry
+from perdure.cli.logs import log_to_stderr
 from perdure.cli.process import run_async
-from perdure.cli.settings import Settings
-from perdure.cli.status import STATUS
-from perdure.cli.terminal.terminal import clean
+from perdure.cli.settings import CONFIG, Settings, config_file
 from perdure.config.load_object import load_object
 from perdure.errors import ConfigError
 from perdure.runtime.records.entries import SessionEntry
@@ -25,7 +23,6 @@ from perdure.store.base import Unavailable
 R = TypeVar("R")
 Need = Literal["any", "existing"]
 
-CONFIG: Final = "perdure.yaml"
 DATABASE: Final = "perdure.db"
 _FIRST_RETRY_S: Final = 1.0
 _LAST_RETRY_S: Final = 8.0
@@ -122,13 +119,6 @@ def load_runtime(settings: Settings, need: Need) -> Runtime:
     return Runtime(url)
 
 
-def config_file(settings: Settings) -> str | None:
-    """Return the configuration that the options name, or else perdure.yaml if it exists."""
-    if settings.config is not None or settings.store is not None or settings.app is not None:
-        return settings.config
-    return CONFIG if Path(CONFIG).exists() else None
-
-
 def _load_app(settings: Settings, target: str) -> Runtime:
     if settings.config is not None or settings.store is not None:
         raise ConfigError(
@@ -164,32 +154,3 @@ def check_exists(url: str | None, need: Need) -> None:
             code="STORE_NOT_FOUND",
             hint="check --store; perdure run, serve and worker create the database",
         )
-
-
-class _OneLine(logging.Formatter):
-    """Formatter of lines such as `12:00:01 info  text`, without terminal control characters."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        STATUS.erase()
-        head = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname.lower():<7} "
-        text = clean(record.getMessage())
-        if record.exc_info:
-            text = f"{text}\n{clean(self.formatException(record.exc_info))}"
-        return head + text
-
-
-def _is_not_retry(record: logging.LogRecord) -> bool:
-    return getattr(record, "perdure_event", None) != "retry"
-
-
-def log_to_stderr(settings: Settings, level: int, *, with_retries: bool = True) -> None:
-    """Write all logs of a command to stderr, one line per record."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_OneLine())
-    if not with_retries:
-        handler.addFilter(_is_not_retry)
-    root = logging.getLogger()
-    root.handlers = [handler]
-    root.setLevel(logging.WARNING)
-    chosen = logging.ERROR if settings.quiet else level
-    logging.getLogger("perdure").setLevel(logging.DEBUG if settings.verbose else chosen)

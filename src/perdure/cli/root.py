@@ -20,6 +20,7 @@ from perdure.cli.commands.db import db
 from perdure.cli.commands.demo import demo
 from perdure.cli.commands.doctor import doctor
 from perdure.cli.commands.init import init
+from perdure.cli.commands.mcp import mcp
 from perdure.cli.commands.pending import approve, deny, pending
 from perdure.cli.commands.run import run
 from perdure.cli.commands.serve import serve
@@ -150,6 +151,7 @@ for _command in (
     run,
     chat,
     serve,
+    mcp,
     worker,
     sessions,
     pending,

@@ -4,11 +4,14 @@ import getpass
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import click
 
 from perdure.core.session.queues import DEFAULT
+
+CONFIG: Final = "perdure.yaml"
 
 
 def actor_name(by: str | None, server: str | None) -> str | None:
@@ -118,3 +121,10 @@ def shared_options(command: F) -> F:
 
 
 with_settings = click.make_pass_decorator(Settings, ensure=True)
+
+
+def config_file(settings: Settings) -> str | None:
+    """Return the configuration that the options name, or else perdure.yaml if it exists."""
+    if settings.config is not None or settings.store is not None or settings.app is not None:
+        return settings.config
+    return CONFIG if Path(CONFIG).exists() else None

@@ -100,7 +100,7 @@ def test_later_leaves_one_call_and_the_others_are_asked_about(shop: Shop) -> Non
     calls = shop.json("pending", "list", "--status", "all")["pending"]
     decided = {call["tool"]: call["decision"] and call["decision"]["kind"] for call in calls}
     assert decided == {"refund": None, "spend": "deny"}
-    paused = played.partition("Session c waits for 1 call.")[2]
+    paused = played.partition("Session c waits for 1 decision.")[2]
     assert "refund(" in paused
     assert "spend(" not in paused
 
@@ -108,7 +108,7 @@ def test_later_leaves_one_call_and_the_others_are_asked_about(shop: Shop) -> Non
 def test_what_was_approved_runs_although_another_call_is_left_for_later(shop: Shop) -> None:
     played = shop.run("chat", "mixed", "-s", "c", stdin="go\nyes\nlater\n").output
     assert shop.effects() == ["refund 4200"]
-    assert "Session c waits for 1 call." in played
+    assert "Session c waits for 1 decision." in played
     assert played.count("⏸ Run spend") == 1  # it is not asked about again
 
 

@@ -113,7 +113,7 @@ def test_an_entry_that_nobody_waits_for_is_dropped(waits: Shop) -> None:
     """S0.67"""
     edit(
         "INSERT INTO entry SELECT kind, 'p_orphan', sid, 1, state, due, "
-        "CAST(replace(CAST(data AS TEXT), key, 'p_orphan') AS BLOB), NULL FROM entry "
+        "CAST(replace(CAST(data AS TEXT), key, 'p_orphan') AS BLOB), NULL, listing, at FROM entry "
         "WHERE kind = 'pending'"
     )
     assert "p_orphan" in look(waits, "s1")[1]["ORPHANED_ENTRY"]["text"]

@@ -35,6 +35,21 @@ def test_the_list_shows_how_calls_were_decided(shop: Shop) -> None:
     assert decided == {"a": "approved", "b": "denied", "c": "answered"}
 
 
+def test_statistics_count_calls_and_say_how_fast_people_decided(shop: Shop) -> None:
+    empty = shop.run("pending", "stats").stdout.splitlines()
+    assert [row.split()[:2] for row in empty[:2]] == [["Made", "0"], ["Settled", "0"]]
+    assert "median none" in empty[3]
+    for session in ("a", "b"):
+        shop.run("run", "support", "go", "-s", session)
+    assert shop.run("deny", shop.pending("refund"), "--no-run").exit_code == 0
+    rows = {row.split()[0]: row for row in shop.run("pending", "stats").stdout.splitlines()}
+    assert rows["Made"].split()[1] == "2"
+    assert rows["Decided"].split()[1] == "1;"
+    report = shop.json("pending", "stats", "--hours", "3")
+    assert (len(report["hours"]), report["total"]["made"]) == (3, 2)
+    assert shop.run("pending", "stats", "--hours", "0").exit_code == 2
+
+
 @pytest.mark.parametrize(
     "options, stdin",
     [
@@ -300,7 +315,7 @@ def test_a_damaged_session_refuses_decisions_until_doctor_has_repaired_it(waitin
         assert "failed to load execution state: event" in refused.stderr
         assert "perdure doctor s1 --fix" in refused.stderr
     shown = waiting.run("sessions", "show", "s1")
-    assert shown.stdout.startswith("Session s1 failed: event")
+    assert shown.stdout.startswith("Session s1 has a damaged log: event")
     assert "perdure doctor s1 --fix" in shown.stdout
     assert "approve" not in shown.stdout
     assert waiting.json("sessions", "show", "s1")["error"]["code"] == "STORE_CORRUPT"

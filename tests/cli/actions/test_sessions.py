@@ -57,7 +57,7 @@ def test_a_session_is_shown_with_why_it_does_not_move(three: Shop) -> None:
     completed = three.run("sessions", "show", "order-1").stdout.splitlines()
     assert completed[0] == "Session order-1 is completed."
     waits = three.run("sessions", "show", "order-2").stdout
-    assert waits.startswith("Session order-2 waits for 1 call.")
+    assert waits.startswith("Session order-2 waits for 1 decision.")
     assert "perdure approve p_" in waits.splitlines()[2]
     assert "assistant  I would refund it." in waits
     failed = three.run("sessions", "show", "other").stdout.splitlines()

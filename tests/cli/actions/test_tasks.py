@@ -34,7 +34,7 @@ class Project:
     def run(self, *words: str, code: int = 0) -> Any:
         result = CliRunner().invoke(cli, ["tasks", *words, *self.options, "--json"])
         assert result.exit_code == code, result.output
-        return json.loads(result.stdout if code == 0 else result.stderr)
+        return json.loads(result.stdout or result.stderr)
 
     def text(self, *words: str) -> str:
         result = CliRunner().invoke(cli, ["tasks", *words, *self.options])
@@ -90,6 +90,54 @@ def test_a_task_lives_on_the_command_line(project: Project) -> None:
     assert project.run("delete", "fix", code=2)["code"] == "NOT_CONFIRMED"
     assert project.run("delete", "fix", "--yes")["success"] is True
     assert project.run("show", "fix", code=3)["code"] == "TASK_NOT_FOUND"
+
+
+def test_a_checkpoint_is_verified_exported_imported_and_deleted(project: Project) -> None:
+    """S3.50: with any task, on any machine."""
+    for name in ("a", "b"):
+        project.run("create", "n", "--id", name)
+    (project.folder / "work/a/workspace/file").write_bytes(b"content\x00")
+    taken = project.run("checkpoint", "a", "-m", "good")["checkpointId"]
+    assert project.run("verify", "a", taken)["ok"] is True
+    exported = project.run("export", "a", taken, "a.tar.gz")
+    assert exported["bytes"] == Path("a.tar.gz").stat().st_size > 0
+    assert project.run("export", "a", taken, "a.tar.gz", code=2)["code"] == "FILE_EXISTS"
+    imported = project.run("import", "b", "a.tar.gz")
+    assert (imported["description"], imported["files"]) == ("good", 3)
+    project.run("restore", "b", imported["checkpointId"])
+    assert (project.folder / "work/b/workspace/file").read_bytes() == b"content\x00"
+    assert project.run("delete-checkpoint", "a", taken, code=2)["code"] == "NOT_CONFIRMED"
+    assert project.run("delete-checkpoint", "a", taken, "--yes")["success"] is True
+    assert project.run("checkpoints", "a")["checkpoints"] == []
+    assert not list((project.folder / "work/a/checkpoints/objects").glob("*/*"))
+
+
+def test_a_bad_file_is_not_imported_and_a_failed_export_leaves_no_file(project: Project) -> None:
+    project.run("create", "n", "--id", "t")
+    taken = project.run("checkpoint", "t")["checkpointId"]
+    Path("bad").write_bytes(b"not an archive")
+    assert project.run("import", "t", "bad", code=2)["code"] == "CHECKPOINT_INVALID"
+    assert project.run("import", "t", "missing", code=2)["code"] == "FILE_UNREADABLE"
+    for command in (["export", "t", "cp_x", "out"], ["verify", "t", "cp_x"]):
+        assert project.run(*command, code=3)["code"] == "CHECKPOINT_NOT_FOUND"
+    assert not Path("out").exists()
+    next((project.folder / "work/t/checkpoints/objects").glob("*/*")).unlink()
+    assert project.run("verify", "t", taken, code=1)["ok"] is False
+    damaged = 1 if project.options else 7
+    assert project.run("export", "t", taken, "out", code=damaged)["code"] == "CHECKPOINT_DAMAGED"
+    assert not Path("out").exists()
+    assert len(project.run("checkpoints", "t")["checkpoints"]) == 1
+
+
+def test_a_task_is_created_in_the_database_of_the_folder(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = CliRunner().invoke(cli, ["tasks", "create", "n"])
+    assert refused.exit_code == 2
+    assert "perdure init" in refused.output
+    named = ["tasks", "create", "n", "--id", "a", "--store", "sqlite:///perdure.db"]
+    assert CliRunner().invoke(cli, named).exit_code == 0
+    assert CliRunner().invoke(cli, ["tasks", "create", "n", "--id", "b"]).exit_code == 0
+    assert (tmp_path / "perdure.db.tasks/b/workspace").is_dir()
 
 
 def test_texts_for_people(project: Project) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from perdure.cli.settings import Settings
-from perdure.cli.terminal.diagnosis import SessionSnapshot, diagnose
+from perdure.runtime.diagnosis.sessions import SessionSnapshot, diagnose
 
 NOW = 1_767_225_600_000
 
@@ -22,7 +22,7 @@ def lines(state: str, due_in_ms: int | None, updated_in_ms: int = 0) -> list[str
         "updatedAt": NOW + updated_in_ms,
         "nextAt": None if due_in_ms is None else NOW + due_in_ms,
     }
-    return diagnose(SessionSnapshot(session, NOW), Settings())
+    return diagnose(SessionSnapshot(session, NOW), Settings()).lines()
 
 
 def test_a_message_recorded_while_the_clock_was_ahead_is_explained() -> None:

@@ -10,11 +10,11 @@ from perdure.cli.open import with_backend
 from perdure.cli.process import INTERRUPTED
 from perdure.cli.recent import remember_session
 from perdure.cli.settings import Settings
-from perdure.cli.terminal.diagnosis import SessionSnapshot, diagnose
 from perdure.cli.terminal.live import LivePrinter
 from perdure.cli.terminal.prompt import DecisionPrompt, StdinLines
 from perdure.cli.terminal.terminal import Terminal, line, value_text
 from perdure.errors import NotFound, PerdureError
+from perdure.runtime.diagnosis.sessions import SessionSnapshot, diagnose
 from perdure.runtime.ids import new_id
 
 _LEAVE = ("/quit", "/exit", "/q", "quit", "exit")
@@ -121,5 +121,5 @@ class Chat:
             session = await self.handle.get()  # with approvals that did not decide a call alone
         if session["state"] in ("waiting", "failed", "pending") or session["stop"] is not None:
             snapshot = SessionSnapshot(session, self.backend.now())
-            for text in diagnose(snapshot, self.terminal.settings):
+            for text in diagnose(snapshot, self.terminal.settings).lines():
                 self.terminal.print(text)

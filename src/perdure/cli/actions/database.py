@@ -11,7 +11,8 @@ import anyio
 from perdure.app import Runtime, store_of
 from perdure.app.layouts import SessionFiles
 from perdure.app.stores import is_in_memory, open_store, without_index
-from perdure.cli.open import check_exists, load_runtime, log_to_stderr, with_runtime
+from perdure.cli.logs import log_to_stderr
+from perdure.cli.open import check_exists, load_runtime, with_runtime
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, age, line, plural
 from perdure.core.session.queues import DEFAULT

@@ -6,6 +6,7 @@ from perdure.app import Runtime, service_of, store_of
 from perdure.cli.actions.database import inspection
 from perdure.cli.backend.local import reap_dead_workers
 from perdure.cli.open import load_runtime, with_runtime
+from perdure.cli.process import run_async
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, line, plural
 from perdure.core.session.naming import parse_session_stream
@@ -18,7 +19,7 @@ from perdure.runtime.doctor.session import (
     find_stream,
     rebuild_session,
 )
-from perdure.runtime.doctor.tasks import TaskCheckup
+from perdure.runtime.doctor.tasks import TaskCheckup, sandbox_check
 from perdure.runtime.records.entries import session_not_found
 from perdure.store.files.inspect import FilesInspector
 from perdure.store.inspect import StoreInspector, StreamInspection
@@ -36,9 +37,13 @@ def doctor_store(settings: Settings, *, full: bool, fix: bool) -> int:
             terminal.print(_rebuilt_text(session))
     inspector, now = inspection(settings)
     checks = list(Checkup(inspector, now, settings, full=full).checks())
-    place = service_of(load_runtime(settings, "existing")).tasks.place
+    tasks = service_of(load_runtime(settings, "existing")).tasks
     if not any(check.level == "corrupt" for check in checks):
-        checks += TaskCheckup(inspector, place, full=full).checks()
+        checks += TaskCheckup(inspector, tasks.place, full=full).checks()
+    if tasks.place.marker is not None or tasks.sandbox.options.require_sandbox:
+        probe = run_async(tasks.sandbox.probe)
+        is_required = tasks.sandbox.options.require_sandbox
+        checks.append(sandbox_check(probe, is_required=is_required))
     report = _checks_json(checks)
     terminal.print_either(report, lambda: _print_checks(terminal, checks))
     return exit_code(checks)

@@ -14,13 +14,13 @@ from perdure.cli.backend.find import find_pending, find_session
 from perdure.cli.open import with_backend
 from perdure.cli.recent import recent_session, remember_session
 from perdure.cli.settings import Settings
-from perdure.cli.terminal.diagnosis import SessionSnapshot, diagnose, pending_commands
-from perdure.cli.terminal.live import pending_line
 from perdure.cli.terminal.prompt import choose_call
 from perdure.cli.terminal.terminal import Terminal, age, call_text, line, plural, value_text
 from perdure.core.pending.answers import parse_answer
 from perdure.core.pending.record import Verb, winner_text
 from perdure.errors import Refused
+from perdure.runtime.diagnosis.calls import pending_line, pending_steps, step_lines
+from perdure.runtime.diagnosis.sessions import SessionSnapshot, diagnose
 
 _LONGEST: Final = 160
 _LONGEST_CALL: Final = 60
@@ -75,6 +75,32 @@ def _age_or_status(call: Json, now: int) -> str:
     return _DECIDED.get(kind, str(call["status"]))
 
 
+def show_statistics(settings: Settings, hours: int) -> int:
+    """Print the statistics of the calls of the last hours."""
+    terminal = Terminal(settings)
+    report = with_backend(settings, lambda backend: backend.statistics(hours))
+    numbers = report["total"]
+
+    def wait(name: str) -> str:
+        return "none" if numbers[name] is None else age(numbers[name])
+
+    def show() -> None:
+        for name, value in (
+            ("Made", f"{numbers['made']:,}"),
+            ("Settled", f"{numbers['settled']:,}"),
+            ("Expired", f"{numbers['expired']:,}"),
+            ("Decided", f"{numbers['decided']:,}; median {wait('p50')}, 90 % within {wait('p90')}"),
+        ):
+            terminal.print_result(f"{name:<9} {value}")
+        if not report["complete"]:
+            terminal.print(
+                "There are more calls than can be counted at once: the oldest are left out."
+            )
+
+    terminal.print_either(report, show)
+    return 0
+
+
 def show_pending(settings: Settings, typed_id: str) -> int:
     """Show one pending call, with the commands that settle it."""
 
@@ -90,7 +116,7 @@ def show_pending(settings: Settings, typed_id: str) -> int:
 def _print_pending(terminal: Terminal, call: Json, now: int) -> None:
     if call["status"] not in _SETTLED:
         terminal.print(pending_line(call, call["timeout"], now), bold=True)
-        for text in pending_commands(call, terminal.settings):
+        for text in step_lines(pending_steps(call, terminal.settings)):
             terminal.print(text)
     else:
         text = call_text(call["tool"], call["input"])
@@ -151,9 +177,9 @@ def decide(settings: Settings, verb: str, typed_id: str, options: Options) -> in
         if _needs_approvals(call):
             return 0  # nothing can continue yet
         if options["no_run"]:
-            terminal.print(_worker_hint(settings, call))
+            terminal.print(worker_hint(settings, call))
             return 0
-        return await _continue_session(backend, call, terminal, wait=options["wait"])
+        return await continue_session(backend, call, terminal, wait=options["wait"])
 
     return run_interruptibly(settings, names, lambda: with_backend(settings, main))
 
@@ -197,9 +223,9 @@ def decide_all(settings: Settings, verb: str, typed_ids: Sequence[str], options:
         decided = [call for call in calls if not _needs_approvals(call)]
         for call in {(call["tenant"], call["sessionID"]): call for call in decided}.values():
             if options["no_run"]:
-                terminal.print(_worker_hint(settings, call))
+                terminal.print(worker_hint(settings, call))
             else:
-                await _continue_session(backend, call, terminal, wait=False)
+                await continue_session(backend, call, terminal, wait=False)
         return 0
 
     return run_interruptibly(settings, names, lambda: with_backend(settings, main))
@@ -231,7 +257,8 @@ def _print_recorded(terminal: Terminal, verb: str, before: Json, call: Json) -> 
     terminal.print(f"✓ {done} {shown}{author}{with_edits}{more}")
 
 
-def _worker_hint(settings: Settings, call: Json) -> str:
+def worker_hint(settings: Settings, call: Json) -> str:
+    """Return how a session that was woken continues, if this command does not drive it."""
     resume = settings.command("sessions", "resume", call["sessionID"])
     here = f", or continue it here: {resume}" if settings.has_code else ""
     return (
@@ -240,7 +267,8 @@ def _worker_hint(settings: Settings, call: Json) -> str:
     )
 
 
-async def _continue_session(backend: Backend, call: Json, terminal: Terminal, *, wait: bool) -> int:
+async def continue_session(backend: Backend, call: Json, terminal: Terminal, *, wait: bool) -> int:
+    """Leave a session that was woken to a worker, or drive it here; `call` names the session."""
     settings, agent = terminal.settings, call["agent"]
     handle = backend.session(call["sessionID"], tenant=call["tenant"])
     name = line(handle.id)
@@ -256,7 +284,7 @@ async def _continue_session(backend: Backend, call: Json, terminal: Terminal, *,
     elif not backend.is_driven_here(agent):
         terminal.print(
             f"Session {name} is due, but its agent {line(agent)!r} is not defined here. "
-            + _worker_hint(settings, call)
+            + worker_hint(settings, call)
         )
     elif session["state"] != "failed":
         terminal.print(f"No worker has claimed session {name}. It continues here.", dim=True)
@@ -268,7 +296,7 @@ def _print_finished(session: Json, now: int, terminal: Terminal) -> None:
     """Print what a worker that was quicker than this command has left: the end, or a pause."""
     if session["state"] == "completed" and session["output"] is not None:
         terminal.print(value_text(session["output"]))
-    terminal.print_lines(diagnose(SessionSnapshot(session, now), terminal.settings))
+    terminal.print_lines(diagnose(SessionSnapshot(session, now), terminal.settings).lines())
 
 
 async def _wait_for_worker(backend: Backend, handle: Handle) -> tuple[str | None, Json]:

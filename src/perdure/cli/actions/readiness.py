@@ -7,8 +7,8 @@ from typing import Final
 import anyio
 
 from perdure.cli.actions.run import TIMED_OUT
-from perdure.cli.open import config_file, log_to_stderr
-from perdure.cli.settings import Settings
+from perdure.cli.logs import log_to_stderr
+from perdure.cli.settings import Settings, config_file
 from perdure.cli.terminal.terminal import Terminal
 from perdure.client.connection import HttpConnection, HttpRequest
 from perdure.config import ServerConfig, load

@@ -16,12 +16,13 @@ from perdure.cli.process import INTERRUPTED
 from perdure.cli.recent import remember_session
 from perdure.cli.settings import Settings, actor_name
 from perdure.cli.status import STATUS
-from perdure.cli.terminal.diagnosis import SessionSnapshot, diagnose, pending_commands
 from perdure.cli.terminal.live import LivePrinter
 from perdure.cli.terminal.prompt import DecisionPrompt, StdinLines
 from perdure.cli.terminal.terminal import Terminal, age, line, value_text
 from perdure.core.durations import duration_ms
 from perdure.errors import NotFound, Refused
+from perdure.runtime.diagnosis.calls import pending_steps, step_lines
+from perdure.runtime.diagnosis.sessions import SessionSnapshot, diagnose
 from perdure.runtime.ids import new_id
 from perdure.runtime.values import Content, File
 
@@ -211,7 +212,7 @@ class CommandPrinter:
     async def ask_pending(self, pending_id: str) -> None:
         """Print what can be typed elsewhere about a call that this process waits for."""
         call = await self.backend.pending_call(pending_id)
-        for text in pending_commands(call, self.terminal.settings):
+        for text in step_lines(pending_steps(call, self.terminal.settings)):
             self.terminal.print(f"  {text}")
 
 
@@ -238,7 +239,7 @@ def _print_outcome(snapshot: SessionSnapshot, printer: LivePrinter, terminal: Te
             terminal.print_result(value_text(output))
         elif terminal.settings.quiet:
             terminal.print_result(printer.last_text)
-    lines = diagnose(snapshot, terminal.settings)
+    lines = diagnose(snapshot, terminal.settings).lines()
     if session["state"] == "waiting" and session["problem"] is None:
         name = line(session["sessionID"])
         lines[0] = f"Session {name} is paused and saved. No process needs to run."

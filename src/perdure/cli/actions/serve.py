@@ -17,14 +17,15 @@ import uvicorn
 
 from perdure.app import Runtime, open_without_worker, service_of, serving_at
 from perdure.cli.actions.readiness import server_url
-from perdure.cli.open import config_file, load_runtime, log_to_stderr, retry_unavailable
+from perdure.cli.logs import log_to_stderr
+from perdure.cli.open import load_runtime, retry_unavailable
 from perdure.cli.process import INTERRUPTED, freeze_loaded_objects
-from perdure.cli.settings import Settings
+from perdure.cli.settings import Settings, config_file
 from perdure.cli.terminal.terminal import Terminal
 from perdure.config import ServerConfig, blocking_warnings, load, token_warnings
 from perdure.errors import ConfigError
+from perdure.serve.assembly import server_application
 from perdure.serve.connections import ACCEPT_AT_ONCE, Capacity, protocol_factory
-from perdure.serve.http.app import application
 from perdure.serve.http.setup import Setup, setup
 
 logger = logging.getLogger("perdure")
@@ -115,8 +116,7 @@ class _ServerProcess:
             self._worker_scope.cancel()
 
     def _server(self) -> "_Server":
-        authenticate, rules = self._setup.authenticate, self._setup.rules
-        app = application(self._runtime, authenticate, rules, self._closing)
+        app = server_application(self._runtime, self._setup, self._closing)
         return _Server(
             uvicorn.Config(
                 app,

@@ -10,7 +10,6 @@ from perdure.cli.backend.base import Backend, Json, Options, session_handle
 from perdure.cli.backend.find import find_session
 from perdure.cli.open import with_backend
 from perdure.cli.settings import Settings
-from perdure.cli.terminal.diagnosis import SessionSnapshot, diagnose, is_damaged
 from perdure.cli.terminal.terminal import (
     Terminal,
     age,
@@ -26,6 +25,8 @@ from perdure.core.session.queues import DEFAULT
 from perdure.errors import NotFound
 from perdure.hitl import ExecutionState
 from perdure.hitl.metadata import parse_stored_state
+from perdure.runtime.diagnosis.commands import PlainCommands
+from perdure.runtime.diagnosis.sessions import SessionSnapshot, diagnose, is_damaged
 from perdure.runtime.views import instant
 
 _MOST_LINES: Final = 30
@@ -89,12 +90,12 @@ def show_session(settings: Settings, typed_id: str) -> int:
         handle = session_handle(backend, await find_session(backend, typed_id))
         session = await handle.get()
         terminal = Terminal(settings)
-        if settings.as_json:
-            terminal.print_json(session)
-            return
         events = [] if is_damaged(session) else await handle.events()
         snapshot = SessionSnapshot.from_events(session, events, backend.now())
-        terminal.print_lines(diagnose(snapshot, settings))
+        if settings.as_json:
+            terminal.print_json({**session, "why": diagnose(snapshot, PlainCommands()).to_json()})
+            return
+        terminal.print_lines(diagnose(snapshot, settings).lines())
         _print_conversation(terminal, events)
         await _print_children(backend, terminal, session)
         _print_facts(terminal, session)
@@ -278,7 +279,7 @@ def state(settings: Settings, typed_id: str) -> int:
 def _print_state(
     terminal: Terminal, snapshot: SessionSnapshot, executions: list[ExecutionState]
 ) -> None:
-    terminal.print_lines(diagnose(snapshot, terminal.settings))
+    terminal.print_lines(diagnose(snapshot, terminal.settings).lines())
     for execution in executions:
         terminal.print()
         for text in _execution_lines(execution, snapshot):

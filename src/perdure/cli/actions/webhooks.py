@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from perdure.app import Runtime, service_of, tenant_of
-from perdure.cli.open import CONFIG, load_runtime, with_runtime
-from perdure.cli.settings import Settings
+from perdure.cli.open import load_runtime, with_runtime
+from perdure.cli.settings import CONFIG, Settings
 from perdure.cli.terminal.terminal import Terminal, age, line
 from perdure.core.session.naming import check_id
 from perdure.core.webhooks import signatures as webhooks

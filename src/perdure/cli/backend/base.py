@@ -3,8 +3,8 @@
 The JSON shapes are those of the HTTP API, so that a command is written once and prints the same.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from typing import IO, Any, Protocol
 
 from perdure.runtime.values import Content
 
@@ -73,12 +73,32 @@ class Handle(Protocol):
         ...
 
 
-class TaskBackend(Protocol):
-    """Tasks of one tenant, or of all."""
+class ExecutionBackend(Protocol):
+    """Commands in the tasks of one tenant. Durations are ms."""
 
-    async def create(self, config: Options) -> Json:
-        """Create a task."""
+    async def start(self, task_id: str, command: str, options: Options) -> Json:
+        """Start a command."""
         ...
+
+    async def list(self, task_id: str, limit: int = 50, after: str | None = None) -> Json:
+        """List the commands of a task, newest first."""
+        ...
+
+    async def get(self, task_id: str, execution_id: str) -> Json:
+        """Return a command, with its output once it has ended. Raises NotFound."""
+        ...
+
+    async def cancel(self, task_id: str, execution_id: str) -> Json:
+        """Stop a command."""
+        ...
+
+    def follow(self, task_id: str, execution_id: str) -> AsyncGenerator[Json | None, None]:
+        """Iterate over the output of a command, and last its end; None after a pause."""
+        ...
+
+
+class AnyTaskBackend(Protocol):
+    """Tasks of every kind, of one tenant or of all."""
 
     async def list(self, filters: Options) -> Json:
         """List tasks, newest first, with the number of all that match."""
@@ -86,6 +106,65 @@ class TaskBackend(Protocol):
 
     async def get(self, task_id: str) -> Json:
         """Return a task. Raises NotFound."""
+        ...
+
+    async def cancel(self, task_id: str) -> Json:
+        """Cancel a task that has not ended."""
+        ...
+
+    async def delete(self, task_id: str) -> Json:
+        """Delete a task."""
+        ...
+
+    async def output(
+        self,
+        task_id: str,
+        *,
+        block: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - limits the waiting, not the run
+    ) -> Json:
+        """Return the outcome of a background agent; with `block`, after at most `timeout` ms."""
+        ...
+
+    async def resume(
+        self,
+        task_id: str,
+        message: str,
+        *,
+        block: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - limits the waiting, not the run
+        key: str | None = None,
+    ) -> Json:
+        """Send a follow-up to a completed background agent."""
+        ...
+
+    async def clear(self, parent: str) -> Json:
+        """Cancel the running background agents of a session and remove all from lists."""
+        ...
+
+
+class TaskBackend(Protocol):
+    """Shared tasks of one tenant, or of all."""
+
+    @property
+    def executions(self) -> ExecutionBackend:
+        """The commands in the tasks."""
+        ...
+
+    async def read_file(self, task_id: str, path: str) -> bytes:
+        """Return a file of a workspace."""
+        ...
+
+    async def list_files(self, task_id: str, folder: str = "") -> Json:
+        """Return the entries of a folder of a workspace."""
+        ...
+
+    async def write_file(self, task_id: str, path: str, content: bytes) -> Json:
+        """Create or replace a file of a workspace."""
+        ...
+
+    async def create(self, config: Options) -> Json:
+        """Create a task."""
         ...
 
     async def attach(self, task_id: str, agent_id: str) -> Json:
@@ -106,14 +185,6 @@ class TaskBackend(Protocol):
 
     async def fail(self, task_id: str, error: str) -> Json:
         """Fail a running task."""
-        ...
-
-    async def cancel(self, task_id: str) -> Json:
-        """Cancel a pending or running task."""
-        ...
-
-    async def delete(self, task_id: str) -> Json:
-        """Delete a task."""
         ...
 
     async def logs(self, task_id: str, options: Options) -> Json:
@@ -146,6 +217,22 @@ class TaskBackend(Protocol):
         """Compare a checkpoint with another one, or with the workspace."""
         ...
 
+    async def verify(self, task_id: str, checkpoint_id: str) -> Json:
+        """Verify every object of a checkpoint."""
+        ...
+
+    async def delete_checkpoint(self, task_id: str, checkpoint_id: str) -> Json:
+        """Delete a checkpoint."""
+        ...
+
+    async def export(self, task_id: str, checkpoint_id: str, file: IO[bytes]) -> Json:
+        """Write a checkpoint into an open file."""
+        ...
+
+    async def import_(self, task_id: str, file: IO[bytes]) -> Json:
+        """Add the exported checkpoint in an open file to a task."""
+        ...
+
 
 class Backend(Protocol):
     """Sessions and pending calls of one tenant, or of all."""
@@ -153,6 +240,11 @@ class Backend(Protocol):
     @property
     def tasks(self) -> TaskBackend:
         """The tasks that agents and people share."""
+        ...
+
+    @property
+    def any_tasks(self) -> AnyTaskBackend:
+        """Tasks of every kind."""
         ...
 
     def now(self) -> int:
@@ -189,6 +281,10 @@ class Backend(Protocol):
 
     async def pending_call(self, pending_id: str) -> Json:
         """Return one pending call, open or settled. Raises NotFound."""
+        ...
+
+    async def statistics(self, hours: int) -> Json:
+        """Return how many calls were made, settled and expired per hour, and how fast."""
         ...
 
     async def settle(self, verb: str, call: Json, options: Options) -> Json:

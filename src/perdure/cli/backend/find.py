@@ -1,6 +1,6 @@
 """Sessions and pending calls by typed id: a complete id, a unique prefix, or @last."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -51,6 +51,41 @@ async def find_session(backend: Backend, typed_id: str) -> Json:
 def _name(session: Json) -> str:
     name: str = session["sessionID"]
     return f"{name} (--tenant {session['tenant']})" if session["tenant"] else name
+
+
+async def find_task(backend: Backend, typed_id: str) -> Json:
+    """Return the task of a typed id, of any kind. Raises NotFound, or Refused with AMBIGUOUS_ID."""
+    check_id(typed_id, "task id")
+    error: NotFound | None = None
+    if typed_id != LAST:
+        try:  # a complete id needs no list of all tasks
+            return dict((await backend.any_tasks.get(typed_id))["task"])
+        except NotFound as missing:
+            error = missing
+    if typed_id == LAST:
+        matches = list((await backend.any_tasks.list({"limit": 1}))["tasks"])
+    else:
+        matches = [t async for t in _tasks(backend) if t["id"].startswith(typed_id)]
+    if len(matches) == 1:
+        return dict(matches[0])
+    if matches:
+        raise _ambiguous(typed_id, "task", sorted(_task_name(task) for task in matches))
+    raise error or NotFound(
+        "there is no task yet", code="TASK_NOT_FOUND", hint="perdure tasks list"
+    )
+
+
+def _task_name(task: Json) -> str:
+    return f"{task['id']} (--tenant {task['tenant']})" if task["tenant"] else str(task["id"])
+
+
+async def _tasks(backend: Backend, page: int = 500) -> AsyncIterator[Json]:
+    """Yield the tasks of every kind, newest first."""
+    offset = 0
+    while tasks := (await backend.any_tasks.list({"limit": page, "offset": offset}))["tasks"]:
+        for task in tasks:
+            yield task
+        offset += len(tasks)
 
 
 async def find_pending(

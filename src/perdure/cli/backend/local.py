@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from perdure.app import Runtime, service_of, tenant_of
-from perdure.cli.backend.base import Handle, Json, Options, TaskBackend
+from perdure.app.health import statistics_of
+from perdure.cli.backend.base import AnyTaskBackend, Handle, Json, Options, TaskBackend
 from perdure.cli.settings import login_name
 from perdure.core.literals import Role
 from perdure.core.pending.commands import (
@@ -23,6 +24,7 @@ from perdure.hitl.metadata import pause_json
 from perdure.runtime.models.base import Delta
 from perdure.runtime.records.entries import SessionEntry, SessionRef
 from perdure.runtime.sessions.handle import Session
+from perdure.runtime.sessions.task_verbs import AnyTaskVerbs
 from perdure.runtime.tasks.verbs import TaskVerbs
 from perdure.runtime.values import Content
 from perdure.runtime.views import (
@@ -68,6 +70,12 @@ class LocalBackend:
     def tasks(self) -> TaskBackend:
         """The tasks of the runtime."""
         return TaskVerbs(service_of(self.runtime).tasks, tenant_of(self.runtime))
+
+    @property
+    def any_tasks(self) -> AnyTaskBackend:
+        """Tasks of every kind of the runtime; those that a command waits for are driven here."""
+        service, tenant = service_of(self.runtime), tenant_of(self.runtime)
+        return AnyTaskVerbs(service, tenant, login_name(), VIA, drive=True)
 
     def now(self) -> int:
         """Return the time of the store's clock."""
@@ -129,6 +137,10 @@ class LocalBackend:
         """Return one pending call. Raises NotFound."""
         calls = service_of(self.runtime).calls
         return self._to_json(await calls.get(pending_id, tenant_of(self.runtime)))
+
+    async def statistics(self, hours: int) -> Json:
+        """Return how many calls were made, settled and expired per hour, and how fast."""
+        return await statistics_of(self.runtime, hours, tenant_of(self.runtime))
 
     async def settle(self, verb: str, call: Json, options: Options) -> Json:
         """Settle a call, and return it with `duplicate`."""

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from perdure.cli.backend.base import Backend, Handle, Json, Options, TaskBackend
+from perdure.cli.backend.base import (
+    AnyTaskBackend,
+    Backend,
+    Handle,
+    Json,
+    Options,
+    TaskBackend,
+)
 from perdure.cli.process import run_async
 from perdure.cli.settings import Settings, login_name
 from perdure.client import Client, RemoteSession
@@ -95,6 +102,11 @@ class RemoteBackend:
         """The tasks of the server."""
         return self.client.tasks
 
+    @property
+    def any_tasks(self) -> AnyTaskBackend:
+        """Tasks of every kind of the server."""
+        return self.client.tasks
+
     def now(self) -> int:
         """Return the time of this machine."""
         return time.time_ns() // 1_000_000
@@ -138,6 +150,10 @@ class RemoteBackend:
     async def pending_call(self, pending_id: str) -> Json:
         """Return one pending call. Raises NotFound."""
         return await self.client.pending_call(pending_id)
+
+    async def statistics(self, hours: int) -> Json:
+        """Return how many calls were made, settled and expired per hour, and how fast."""
+        return await self.client.statistics(hours)
 
     async def settle(self, verb: str, call: Json, options: Options) -> Json:
         """Settle a call, and return it with `duplicate`."""

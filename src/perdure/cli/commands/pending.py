@@ -57,6 +57,26 @@ def show(settings: Settings, pending_id: str) -> int:
     return actions.show_pending(settings, pending_id)
 
 
+@pending.command()
+@click.option(
+    "--hours",
+    type=click.IntRange(1, 24 * 31),
+    default=24,
+    show_default=True,
+    help="Count the calls of the last hours.",
+)
+@shared_options
+@with_settings
+def stats(settings: Settings, hours: int) -> int:
+    """Print how many calls were made, settled and expired, and how fast people decided.
+
+    With --json, also per hour. Settled calls count as long as retention keeps them.
+    """
+    from perdure.cli.actions import pending as actions
+
+    return actions.show_statistics(settings, hours)
+
+
 def _settle_options(
     command: Callable[..., int], argument: Callable[[Any], Any] | None = None
 ) -> Callable[..., int]:

@@ -1,6 +1,5 @@
 """Live output of a run: streamed text, and a line for each call and event."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -11,12 +10,12 @@ from perdure.cli.terminal.activity import Activity
 from perdure.cli.terminal.terminal import (
     Terminal,
     age,
-    arguments_text,
     call_text,
     line,
     plural,
 )
 from perdure.core.log.events import RAISED
+from perdure.runtime.diagnosis.calls import pending_line
 
 Json = Mapping[str, Any]
 
@@ -227,54 +226,3 @@ class LivePrinter:
         self._print_line(
             f"! the limit {data['limit']} of the agent was reached ({data['value']:g})"
         )
-
-
-def pending_line(pending: Mapping[str, Any], expires_at: int | None, now: int) -> str:
-    """Return a line such as `⏸ refund(order_id=991) needs approval, expires in 24h`."""
-    call = call_text(pending["tool"], pending.get("input") or {})
-    expires = f", expires in {age(expires_at - now)}" if expires_at else ""
-    match pending["kind"]:
-        case "approval":
-            again = " again, because it was interrupted"
-            reason = again if pending.get("reason") == "interrupted" else ""
-            return f"⏸ {call} needs {_approvals(pending)}{reason}{expires}"
-        case "question":
-            prompt = line(pending.get("prompt") or call, 300)
-            return f"⏸ asks: {prompt}{_answers(pending)}{expires}"
-        case "timer":
-            remaining = f" for another {age(expires_at - now)}" if expires_at else ""
-            return f"⏲ {call} waits{remaining}"
-        case "child":
-            return f"⏳ {call} waits for its child session{expires}"
-        case _:
-            ref = pending.get("externalRef")
-            external = f" (external ref {line(ref, 80)})" if ref else ""
-            return f"⏳ {call} waits for its result{external}{expires}"
-
-
-def _answers(pending: Mapping[str, Any]) -> str:
-    """Return which answers a question accepts: ` (red or blue)`, or the schema of the answer."""
-    if choices := pending.get("choices"):
-        texts = [item if isinstance(item, str) else json.dumps(item) for item in choices]
-        return f" ({line(' or '.join(texts), 300)})"
-    schema = pending.get("schema")
-    return f" (JSON of the schema {line(json.dumps(schema), 300)})" if schema else ""
-
-
-def _approvals(pending: Mapping[str, Any]) -> str:
-    """Return which approvals a call needs: `approval`, or `2 more approvals (approved by ana)`."""
-    missing, votes = pending.get("missingApprovals") or 1, pending.get("votes") or ()
-    prompt, tool = pending.get("prompt") or "", pending["tool"]
-    is_default = prompt.startswith(f"Run {tool} with ") or prompt in ("", f"Run {tool}?")
-    question = "" if is_default else f": {line(prompt, 300)}"
-    if missing == 1 and not votes:
-        return f"approval{question}"
-    names = f" ({approvers_text(pending)})" if votes else ""
-    return f"{plural(missing, 'more approval')}{names}{question}"
-
-
-def approvers_text(pending: Mapping[str, Any]) -> str:
-    """Return who has approved what: `approved by ana and ben with cents=4000`."""
-    names = " and ".join(line(vote["by"]) for vote in pending["votes"])
-    changes = arguments_text(pending["votes"][0].get("args"))
-    return f"approved by {names}{f' with {changes}' if changes else ''}"

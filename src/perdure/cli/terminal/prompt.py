@@ -11,8 +11,6 @@ import anyio
 import click
 
 from perdure.cli.backend.base import Backend, Json
-from perdure.cli.terminal.diagnosis import pending_commands
-from perdure.cli.terminal.live import approvers_text
 from perdure.cli.terminal.replies import (
     PromptReply,
     help_text,
@@ -26,6 +24,7 @@ from perdure.core.pending.commands import parse_decision
 from perdure.core.pending.record import APPROVER_KINDS
 from perdure.core.session.permissions import parse_rule
 from perdure.errors import PerdureError
+from perdure.runtime.diagnosis.calls import approvers_text, pending_steps, step_lines
 
 _CHUNK: Final = 65_536
 
@@ -115,7 +114,7 @@ class DecisionPrompt:
             with suppress(EOFError):
                 is_decided = await self.ask(call)
             if not is_decided:
-                for text in pending_commands(call, self.terminal.settings):
+                for text in step_lines(pending_steps(call, self.terminal.settings)):
                     self.terminal.print(f"  {text}")
 
     async def ask(self, call: Json) -> bool:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -11,64 +10,28 @@ import click
 
 from perdure.cli.settings import Settings
 from perdure.cli.status import ERASE, STATUS
-from perdure.core.durations import format_ms
 from perdure.core.session.usage import UNPRICED
-
-# Control characters and changes of writing direction, which foreign text may contain.
-_HARMFUL: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+from perdure.runtime.diagnosis.texts import (
+    age,
+    arguments_text,
+    call_text,
+    clean,
+    line,
+    plural,
+    value_text,
 )
-_LONGEST_VALUE: Final = 60
-_LONGEST_ARGS: Final = 120
 
-
-def clean(text: str) -> str:
-    """Return the text with control characters escaped; line breaks and tabs stay."""
-    return _HARMFUL.sub(lambda match: ascii(match.group())[1:-1], text)
-
-
-def line(text: str, longest: int = 0) -> str:
-    """Return the text in one line, cut if it is longer."""
-    flat = " ".join(clean(text).split())
-    return flat if not longest or len(flat) <= longest else f"{flat[: longest - 1]}…"
-
-
-def call_text(tool: str, args: Mapping[str, Any]) -> str:
-    """Return a call in the form `refund(order_id=991, cents=4200)`."""
-    return f"{line(tool)}({arguments_text(args)})"
-
-
-def arguments_text(args: Mapping[str, Any] | None) -> str:
-    """Return arguments in the form `order_id=991, cents=4200`."""
-    shown = [
-        f"{line(str(k))}={line(value_text(v), _LONGEST_VALUE)}" for k, v in (args or {}).items()
-    ]
-    return line(", ".join(shown), _LONGEST_ARGS)
-
-
-def value_text(value: Any) -> str:
-    """Return a JSON value as text; a string without quotes."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-
-
-def age(ms: int) -> str:
-    """Return a duration in its one or two largest units, rounded: `0.8s`, `24h`, `3d4h`."""
-    if ms < 9_950:
-        return f"{max(ms, 0) / 1000:.1f}s"
-    for unit in (3_600_000, 60_000, 1_000):
-        if ms >= 10 * unit or unit == 1_000:
-            ms = (ms + unit // 2) // unit * unit
-            break
-    return "24h" if ms == 86_400_000 else format_ms(ms)
-
-
-def plural(count: int, noun: str, verb: str = "") -> str:
-    """Return `1 call` or `2 calls`; with the verb `wait`, `1 call waits` or `2 calls wait`."""
-    if count != 1:
-        noun = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
-    elif verb:
-        verb = f"{verb}s"
-    return f"{count:,} {noun} {verb}".rstrip()
+__all__ = [
+    "Terminal",
+    "age",
+    "arguments_text",
+    "call_text",
+    "clean",
+    "line",
+    "plural",
+    "usage_text",
+    "value_text",
+]
 
 
 class Terminal:

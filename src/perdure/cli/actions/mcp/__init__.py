@@ -1,0 +1,1 @@
+"""Actions of `perdure mcp`: serve on stdio, and set up MCP clients."""
