@@ -1,7 +1,10 @@
 """Fixtures and hooks of all tests."""
 
+import os
+import shutil
 import signal
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,6 +39,13 @@ __all__ = [
 # A shell starts background jobs with SIGINT ignored, and processes that tests start inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Files of tests are in memory where there is enough of it: a test proves nothing by waiting for a
+# disk, since no test can switch the power off. pytest and the servers of the tests look here.
+MEMORY, ENOUGH = Path("/dev/shm"), 4 * 2**30  # noqa: S108
+if os.access(MEMORY, os.W_OK | os.X_OK) and shutil.disk_usage(MEMORY).free > ENOUGH:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 @pytest.fixture(scope="session")

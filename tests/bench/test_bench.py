@@ -12,6 +12,7 @@ from bench import (
     bench_cycles,
     bench_hitl,
     bench_resume,
+    bench_tasks,
     envs,
     machine,
     model_loops,
@@ -180,3 +181,20 @@ def test_parked_sessions_are_made_by_the_server_and_change_no_plan(postgres_url:
 
 def test_the_gap_after_a_killed_worker_is_measured(postgres_url: str) -> None:
     assert 0 < postgres_take_over.gap_s(postgres_url) < postgres_take_over.LIMIT_S
+
+
+def test_tasks_are_measured_beside_the_figures_of_the_documented_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3.73, S3.74, S3.75, S3.76, S3.77, C30"""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(bench_tasks, "ROUNDS", 1)
+    (table,) = [part for part in bench_tasks.measure(quick=True).parts if hasattr(part, "rows")]
+    figures = {row[0].split(":")[0].split(",")[0]: row[-1] for row in table.rows}
+    assert {row[0].split(":")[0] for row in table.rows} >= {"lock, in process", "lock, durable"}
+    assert figures["registry"] == "< 20 ms"
+    assert figures["state save"] == "< 10 ms"
+    assert figures["log append"] == "< 1 ms"
+    assert [row[-1] for row in table.rows if "second" in row[0]] == ["about 50 ms"]
+    assert table.rows[0][-1] == "742K ops/s"
+    assert all("times" in row[3] or "of its rate" in row[3] for row in table.rows)

@@ -75,6 +75,7 @@ SCRIPTS: dict[str, tuple[dict[str, Any], ...]] = {
         {"calls": [call("background_resume", task_id="@1", message="And moons?", block=True)]},
         {"text": "Read both."},
     ),
+    "queued": (launch("Tides?"), {"text": "Asked."}, {"text": "Read."}, {"text": "Again."}),
     "followed up": (launch("Tides?"), {"text": "Asked."}, {"text": "Read."}, {"text": "Again."}),
     "ended": (launch("Tides?", "Moons?"), {"calls": [call("ask_user", question="Which?")]}),
     "deep": (launch("Tides?", agent="middle"), {"text": "Asked."}, {"text": "Read."}),
@@ -95,6 +96,7 @@ def agents(story: str) -> dict[str, Agent[Any]]:
             model=LeadModel(SCRIPTS[story]),
             tools=["ask_user"],
             sub_agents=["researcher", "middle"],
+            background={"queue_message": True, "resume_ended": True},
         ),
         "middle": Agent("middle", model=LeadModel(MIDDLE), sub_agents=["researcher"]),
         "researcher": Agent("researcher", model=ScriptedModel(RESEARCH), tools=tools),
@@ -168,6 +170,12 @@ async def play_ask(rt: Runtime, place: Place) -> None:
     await task.resume("And moons?", block=True, timeout=60)
 
 
+async def play_queue(rt: Runtime, place: Place) -> None:
+    """Send a message to a task that runs, unless it was sent."""
+    task = await anext(rt.tasks())
+    await rt._service.background.resume(await task.record(), "And moons?", key="more")
+
+
 async def finish(rt: Runtime, place: Place) -> None:
     """Play the story to its end, from wherever it was, and report."""
     await play_lead(rt, place)
@@ -211,7 +219,7 @@ async def report(rt: Runtime, place: Place) -> None:
         for item in page.entries:
             task = decode_task(item.data)
             child = children[task.id]
-            names = ("status", "run", "number", "resume_count", "is_cleared")
+            names = ("status", "run", "number", "resume_count", "is_cleared", "is_queued")
             tasks.append(
                 {
                     "id": task.id,
@@ -237,6 +245,7 @@ JOBS: dict[str, Any] = {
     "cancel": ("", play_cancel),
     "delete": ("", play_delete),
     "ask": ("researcher", play_ask),
+    "queue": ("lead", play_queue),
     "finish": ("all", finish),
     "finish_later": ("all", finish_later),
     "finish_cancelled": ("all", finish_cancelled),

@@ -1,12 +1,16 @@
 """Process that works on a task beside others: finishes it, appends to it, or holds its lock.
 
 Usage: task_worker URL FOLDER TASK VERB NUMBER. It prints a line when it is ready, and begins when
-it gets one.
+it gets one. With the verb `crowd:VERB` it is so many processes, forks that begin at the same
+moment, and prints a list of their results.
 """
 
 import asyncio
+import json
+import os
 import sys
 from collections.abc import Callable
+from functools import partial
 
 from perdure import Conflict, Runtime
 from perdure.tasks import LockManager, MultiLayerPersistence, TaskLifecycle
@@ -63,12 +67,49 @@ def begin(text: str) -> None:
     sys.stdin.readline()
 
 
-async def main() -> None:
-    url, root, task_id, verb, number = sys.argv[1:6]
+async def work(verb: str, number: int, begin: Begin) -> str:
+    """Do the work of one process."""
+    url, root, task_id = sys.argv[1:4]
     async with Runtime(url, tasks={"root": root}) as rt:
-        result = await VERBS[verb](rt, task_id, int(number), begin)
-    sys.stdout.write(f"{result}\n")
+        return await VERBS[verb](rt, task_id, number, begin)
+
+
+def begin_with_others(ready: int, start: int, text: str) -> None:
+    os.write(ready, text[:1].encode())
+    os.read(start, 1)
+
+
+def crowd(verb: str, count: int) -> list[str]:
+    """Return the results of forks that are all open before one of them begins."""
+    ready, start = os.pipe(), os.pipe()
+    results: list[tuple[int, int]] = []
+    for number in range(count):
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            wait = partial(begin_with_others, ready[1], start[0])
+            os.write(write, asyncio.run(work(verb, number, wait)).encode())
+            os._exit(0)
+        os.close(write)
+        results.append((child, read))
+    for _ in range(count):
+        os.read(ready[0], 1)
+    os.write(start[1], b"x" * count)
+    texts = []
+    for child, read in results:
+        with os.fdopen(read) as pipe:
+            texts.append(pipe.read())
+        os.waitpid(child, 0)
+    return texts
+
+
+def main() -> None:
+    verb, number = sys.argv[4:6]
+    if verb.startswith("crowd:"):
+        sys.stdout.write(json.dumps(crowd(verb.removeprefix("crowd:"), int(number))))
+    else:
+        sys.stdout.write(f"{asyncio.run(work(verb, int(number), begin))}\n")
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

@@ -1,13 +1,15 @@
 """Background agents, killed after every durable write, finished by another process.
 
 The parent, its child, the approver, and the callers that cancel or delete are processes of their
-own, and none of them knows the agents of the others. After the kill one process finishes the story.
+own, and none of them knows the agents of the others. One play of a story kills one process of each
+kind, at one point each, and starts it again; after the last one, a process finishes the story.
 """
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
@@ -48,12 +50,14 @@ class Story(NamedTuple):
 
 ANSWERED = ("start", "researcher", "settle", "researcher", "lead", "researcher", "lead")
 DEEP = ("start", "middle", "researcher", "settle", "researcher", "middle", "lead")
+QUEUED = ("start", "researcher", "queue", "settle", "researcher", "lead")
 FOLLOWED_UP = ("start", "researcher", "settle", "researcher", "lead", "ask")
 ENDED = ("start", "researcher")
 STORIES = {
     "answered": Story("answered", ANSWERED, tuple(range(len(ANSWERED)))),
     "three levels": Story("deep", DEEP, tuple(range(len(DEEP)))),
     "followed up": Story("followed up", FOLLOWED_UP, (5,), "finish_later"),
+    "queued": Story("queued", QUEUED, (2, 4, 5)),
     "cancelled": Story("ended", (*ENDED, "cancel", "lead"), (2, 3), "finish_cancelled"),
     "deleted": Story("ended", (*ENDED, "delete"), (2,), "finish_deleted"),
 }
@@ -95,14 +99,32 @@ class Matrix:
         is_sqlite = self.whole.url.startswith("sqlite:")
         return " commit " in point or (is_sqlite and point.endswith(" claim"))
 
-    def play(self, kill: Kill) -> Place:
-        """Play the story up to a kill and, in another process, to its end; return where."""
-        point = kill.point.partition(" ")[0]
-        place = self._places(f"{kill.job}-{point}".replace(":", "-"))
-        before, job = self.story.jobs[: kill.job], self.story.jobs[kill.job]
-        forker = self._crew.get()
+    def chains(self) -> list[list[Kill]]:
+        """Return the kills of each play: at most one per job, in the order of the jobs.
+
+        The jobs that are killed at most decide how many plays there are.
+        """
+        by_job: dict[int, list[Kill]] = {}
+        for kill in self.kills:
+            by_job.setdefault(kill.job, []).append(kill)
+        return [
+            [kill for kill in kills if kill is not None]
+            for kills in zip_longest(*(by_job[job] for job in sorted(by_job)))
+        ]
+
+    def play(self, chain: Sequence[Kill]) -> Place:
+        """Play the story with these kills and, in another process, to its end; return where."""
+        points = {kill.job: kill.point.partition(" ")[0] for kill in chain}
+        place = self._places("-".join(f"{job}.{p}".replace(":", "") for job, p in points.items()))
+        forker, before = self._crew.get(), list[str]()
         try:
-            forker.kill(place.folder, job, self.story.name, at=point, before=before)
+            for number, job in enumerate(self.story.jobs[: chain[-1].job + 1]):
+                if number in points:
+                    at = points[number]
+                    forker.kill(place.folder, job, self.story.name, at=at, before=before)
+                    before = []
+                if number != chain[-1].job:
+                    before.append(job)  # also after a kill: another process continues its work
             self._run(forker, place.folder, self.story.finish)
         finally:
             self._crew.put(forker)
@@ -111,16 +133,16 @@ class Matrix:
     def check(self, check: Callable[[Place, Place], None]) -> list[str]:
         """Play all kills; return what was wrong."""
 
-        def one(kill: Kill) -> str | None:
+        def one(chain: Sequence[Kill]) -> str | None:
             try:
-                check(self.play(kill), self.whole)
+                check(self.play(chain), self.whole)
             except Exception as error:  # noqa: BLE001 - told with all others
-                job = self.story.jobs[kill.job]
-                return f"{kill.job} {job} {kill.point}: {type(error).__name__}: {error}"
+                kills = [f"{k.job} {self.story.jobs[k.job]} {k.point}" for k in chain]
+                return f"{', '.join(kills)}: {type(error).__name__}: {error}"
             return None
 
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            return [told for told in pool.map(one, self.kills) if told is not None]
+            return [told for told in pool.map(one, self.chains()) if told is not None]
 
 
 def check_story(place: Place, whole: Place) -> None:
@@ -188,6 +210,23 @@ def check_effects(place: Place, end: dict[str, Any]) -> None:
                 assert done[effects[call]] == 1 or result.get("interrupted"), call
 
 
+def check_queued(place: Place, whole: Place) -> None:
+    """The message is in the history once, after the first answer; both answers were delivered."""
+    end = ended(place.folder)
+    check_entries(end)
+    check_deliveries(end)
+    check_effects(place, end)
+    (task,) = end["tasks"]
+    child = end["sessions"][task["session"]]
+    assert [event["content"] for event in of(child, "user")] == ["Tides?", "And moons?"]
+    assert task["entry"][2:4] == [2, 1]  # runs, resumes
+    assert task["state"] == child["state"] == "completed"
+    delivered = [mail for e in of(end["sessions"]["parent"], "user") for mail in e.get("mail", ())]
+    assert delivered == [f"{task['id']}.1", f"{task['id']}.2"]
+    asked = requests_by_turn(place)
+    assert {turns for (session, _), turns in asked.items() if session != "parent"} == {1}
+
+
 def check_taken_or_told(place: Place, _: Place) -> None:
     """Either the caller took the answer to its follow-up, or the parent was notified of it."""
     end = ended(place.folder)
@@ -253,7 +292,7 @@ def test_a_delegation_killed_anywhere_ends_as_if_it_had_not_been(
 def test_three_levels_killed_between_all_steps_end_as_if_they_had_not_been(
     tmp_path: Path, crew: SimpleQueue[Forker], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """S1.34, S1.42: an approval at the bottom; each level is a process of its own."""
+    """S1.34, S1.42, S4.36: an approval at the bottom; each level is a process of its own."""
     matrix = Matrix(STORIES["three levels"], lambda name: Place(tmp_path / name), crew)
     play_all(matrix, check_story, capsys)
 
@@ -264,6 +303,13 @@ def test_the_answer_for_a_caller_that_was_killed_reaches_the_parent_once(
     """S1.20: killed at every write while it waits, before and after it took the answer."""
     matrix = Matrix(STORIES["followed up"], lambda name: Place(tmp_path / name), crew)
     play_all(matrix, check_taken_or_told, capsys)
+
+
+def test_a_queued_message_killed_anywhere_starts_one_run_and_is_answered_once(
+    places: MakePlace, crew: SimpleQueue[Forker], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """S1.44, S1.23: the caller, the child between its two runs, and the parent are killed."""
+    play_all(Matrix(STORIES["queued"], places, crew), check_queued, capsys)
 
 
 def test_a_cancelled_parent_killed_anywhere_leaves_no_child_running(

@@ -9,7 +9,8 @@ from tests.support.paths import DOCS, ROOT
 from tests.support.server import around
 
 from perdure.config import load
-from perdure.serve.http.routes import tasks
+from perdure.runtime.tasks.executions.options import execution_options
+from perdure.serve.http.routes import checkpoints, executions, tasks
 
 PAGE = (DOCS / "tasks.md").read_text()
 
@@ -35,15 +36,20 @@ def test_the_program_runs_and_goes_back_to_the_checkpoint(tmp_path: Path) -> Non
 
 
 def test_the_configuration_is_right(tmp_path: Path) -> None:
-    (code,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    (tmp_path / "perdure.yaml").write_text(code)
+    commands, hooks = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "perdure.yaml").write_text(commands)
+    options = execution_options(load(tmp_path / "perdure.yaml").tasks.commands)
+    assert (options.sandbox, options.network.mode) == ("bwrap", "allow")
+    assert options.require_sandbox
+    (tmp_path / "perdure.yaml").write_text(hooks)
     config = load(tmp_path / "perdure.yaml")
     assert config.tasks.root == tmp_path / "tasks"
     assert [hook.use for hook in config.tasks.hooks] == ["policy:check"]
 
 
 def test_every_route_is_on_the_page() -> None:
-    for route in tasks.router.routes:
+    for route in (*tasks.router.routes, *checkpoints.router.routes, *executions.router.routes):
         name = str(getattr(route, "path", "")).replace("{task_id}", "{id}")
+        name = name.replace("{execution_id}", "{execution}")
         name = name.replace("{checkpoint_id}", "{checkpoint}")
         assert name in PAGE or f"/{name.rsplit('/', 1)[1]}`" in PAGE, name

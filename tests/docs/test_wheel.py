@@ -57,3 +57,15 @@ def test_the_program_of_the_readme_runs_from_the_wheel(fresh: Path, tmp_path: Pa
 def test_a_project_starts_from_the_wheel(fresh: Path, tmp_path: Path) -> None:
     run(tmp_path, fresh / "perdure", "init")
     assert "valid" in run(tmp_path, fresh / "perdure", "config", "validate")
+
+
+def test_the_wheel_has_the_templates_and_files_of_the_pages(fresh: Path, tmp_path: Path) -> None:
+    program = (
+        "from perdure.serve.ui.static_files import static_files\n"
+        "from perdure.serve.ui.templates import PageContext, render\n"
+        "print(len(static_files()), len(render('error.html', PageContext('', '', {}),"
+        " status=404, error={'error': 'x', 'code': 'y', 'hint': '', 'details': {}})))"
+    )
+    files, size = run(tmp_path, fresh / "python", "-c", program).split()
+    assert files == "3"
+    assert int(size) > 1_000
