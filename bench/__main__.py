@@ -25,6 +25,10 @@ ORDER = (
     "postgres",
     "repair",
     "tasks",
+    "sandbox",
+    "mcp",
+    "background",
+    "ui",
     "import",
 )
 

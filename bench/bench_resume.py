@@ -72,8 +72,10 @@ async def _resume(folder: Path) -> float:
 def _read(folder: Path) -> None:
     db = sqlite3.connect(folder / "perdure.db")
     rows = db.execute("select seq, type, at, data from record order by sid, seq").fetchall()
+    before: bytes | None = None
     for _, kind, _, data in rows:
-        codec.decode(kind, unpack(data) or b"")
+        before = unpack(data, before=before) or b""
+        codec.decode(kind, before)
     db.close()
 
 

@@ -90,7 +90,9 @@ def bare_reads(path: Path, reads: int) -> Cost:
     """Get one entry repeatedly, without a store."""
     connection = apply_settings(python_connect(str(path)))
     migrate(connection, path)
-    connection.execute("INSERT INTO entry VALUES ('k', 'a', 1, 1, 'open', 1, ?, NULL)", (DATA,))
+    connection.execute(
+        "INSERT INTO entry VALUES ('k', 'a', 1, 1, 'open', 1, ?, NULL, NULL, NULL)", (DATA,)
+    )
     watch = Stopwatch()
     with watch.measure(reads):
         for _ in range(reads):

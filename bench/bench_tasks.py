@@ -64,10 +64,10 @@ async def seconds(work: Work, times: int) -> float:
     return (time.perf_counter() - start) / times
 
 
-async def alternate(works: Sequence[Work], times: int, rounds: int = ROUNDS) -> list[float]:
+async def alternate(works: Sequence[Work], times: int) -> list[float]:
     """Return the medians of several works that take turns."""
     results: list[list[float]] = [[] for _ in works]
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         for result, work in zip(results, works, strict=True):
             result.append(await seconds(work, times))
     return [statistics.median(result) for result in results]

@@ -32,9 +32,9 @@ COPIES = (
     WHERE r.sid = $1 AND $5::bigint > 0 ORDER BY n, r.seq
     """,
     """
-    INSERT INTO entry (kind, key, sid, version, state, due, data)
+    INSERT INTO entry (kind, key, sid, version, state, due, data, listing, at)
     SELECT e.kind, e.key || '-' || n, $2::bigint + n, e.version, e.state,
-           CASE WHEN n % 2 = 0 THEN $5::bigint END, e.data
+           CASE WHEN n % 2 = 0 THEN $5::bigint END, e.data, e.listing, e.at + n
     FROM generate_series($3::bigint, $4::bigint) n, entry e WHERE e.sid = $1
     """,
 )

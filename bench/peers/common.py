@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 MESSAGE = "Please deploy the preview of branch feature/login and tell me when it is up. " * 3
 ARGS = {"branch": "feature/login", "region": "eu-west-1", "size": "small", "ttl": "24h"}
@@ -104,6 +104,17 @@ class Peer(Protocol):
         ...
 
 
+class Delegator(Peer, Protocol):
+    """Contender whose sessions can launch others."""
+
+    async def delegate(self, session: str, more: Callable[[], bool]) -> int:
+        """Let a session launch one child after the other, while `more()`; return their number.
+
+        Each is launched when the model of the session has read the answer of the one before.
+        """
+        ...
+
+
 Opener = Callable[[Path, Story, str], AbstractAsyncContextManager[Peer]]
 
 
@@ -112,7 +123,12 @@ def main(opener: Opener) -> None:
     job = Job(**json.loads(sys.argv[1]))
     folder = Path(job.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    run_job = {"cycles": _measure_cycles, "growth": _measure_growth, "crash": _run_trials}[job.job]
+    run_job = {
+        "cycles": _measure_cycles,
+        "delegations": _measure_cycles,
+        "growth": _measure_growth,
+        "crash": _run_trials,
+    }[job.job]
     print(json.dumps(run_job(opener, job, folder)), flush=True)
     os._exit(0)  # does not wait for threads of the contender
 
@@ -195,7 +211,25 @@ class Run:
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*workers), limit)
 
+    def _has_more(self) -> bool:
+        if self.remaining <= 0 and time.perf_counter() >= self.until:
+            return False
+        self.remaining -= 1
+        return True
+
+    async def _delegate(self) -> None:
+        self.started += 1
+        session = f"session-{os.getpid()}-{self.started}"
+        try:
+            number = await cast("Delegator", self.peer).delegate(session, self._has_more)
+            self.completed += [session] * number
+        except Exception as error:  # noqa: BLE001 - a failed cycle is a result
+            self.errors.append(repr(error)[:200])
+
     async def _work(self) -> None:
+        if self.job.job == "delegations":
+            await self._delegate()
+            return
         while self.remaining > 0 or time.perf_counter() < self.until:
             self.remaining -= 1
             self.started += 1

@@ -7,7 +7,7 @@ benchmark does not measure the polling interval.
 import asyncio
 import sqlite3
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ class WorkflowContext:
     """Globals of the workflow's functions, which must be registered before DBOS is launched."""
 
     story = Story(())
+    more: Callable[[], bool] = staticmethod(lambda: False)
     parked: dict[str, asyncio.Event] = {}  # noqa: RUF012 - one per process, like DBOS
 
 
@@ -69,6 +70,33 @@ async def agent(message: str) -> str:
         messages.append({"role": "tool", "content": output})
 
 
+@DBOS.step()  # type: ignore[untyped-decorator]
+async def answer_at_once(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """Run one model turn that answers."""
+    return {"role": "assistant", "content": f"{common.ANSWER} {len(messages)}"}
+
+
+@DBOS.workflow()  # type: ignore[untyped-decorator]
+async def research(message: str) -> str:
+    """Run an agent of one turn."""
+    answer = await answer_at_once([{"role": "user", "content": message}])
+    return str(answer["content"])
+
+
+@DBOS.workflow()  # type: ignore[untyped-decorator]
+async def lead(message: str) -> int:
+    """Start child workflows, one after the other, and let a model read the result of each."""
+    number, messages = 0, [{"role": "user", "content": message}]
+    messages.append(await answer_at_once(messages))
+    while WorkflowContext.more():
+        handle = await DBOS.start_workflow_async(research, message)
+        found = await handle.get_result(polling_interval_sec=POLL_S)
+        messages.append({"role": "user", "content": found})
+        messages.append(await answer_at_once(messages))
+        number += 1
+    return number
+
+
 def _parked_event(session: str | None) -> asyncio.Event:
     return WorkflowContext.parked.setdefault(str(session), asyncio.Event())
 
@@ -103,6 +131,13 @@ class Dbos:
         handle = await DBOS.retrieve_workflow_async(session)
         answer = await handle.get_result(polling_interval_sec=POLL_S)
         assert answer == common.ANSWER, answer
+
+    async def delegate(self, session: str, more: Callable[[], bool]) -> int:
+        """Run a workflow that starts child workflows and waits for each of them."""
+        WorkflowContext.more = staticmethod(more)
+        with SetWorkflowID(session):
+            handle = await DBOS.start_workflow_async(lead, common.MESSAGE)
+        return int(await handle.get_result(polling_interval_sec=POLL_S))
 
     async def recover(self, session: str) -> str:
         """Wait for the workflow, which DBOS recovers when it is launched."""

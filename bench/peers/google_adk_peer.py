@@ -34,7 +34,7 @@ class FakeAdkModel(BaseLlm):  # type: ignore[misc]
         """Play the story's move for this turn."""
         parts = [part for content in request.contents for part in content.parts or ()]
         turn = sum(part.function_response is not None for part in parts)
-        move = self.story.asked(turn)
+        move = self.story.next_move(turn)
         if move in ("deploy", "charge"):
             call = types.FunctionCall(id=uuid.uuid4().hex, name=move, args=common.ARGS)
             part = types.Part(function_call=call)

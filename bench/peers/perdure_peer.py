@@ -58,6 +58,19 @@ class Perdure:
         result = await self._rt.session(session, agent="bench").run()
         assert result.state == "completed", result
 
+    async def delegate(self, session: str, more: Callable[[], bool]) -> int:
+        """Launch children for a session; it runs until its model has read the answer of each."""
+        parent = self._rt.session(session, agent="lead")
+        result = await parent.run(common.MESSAGE)
+        number = 0
+        while more():
+            await self._rt.spawn("research", common.MESSAGE, parent=session)
+            result = await parent.run()
+            assert result.state == "completed", result
+            number += 1
+        assert result.usage["requests"] == number + 1, result.usage
+        return number
+
     async def recover(self, session: str) -> str:
         """Run the session again, as a restarted program does."""
         handle = self._rt.session(session, agent="bench")
@@ -108,7 +121,10 @@ async def open_peer(folder: Path, story: Story, variant: str) -> AsyncIterator[P
         finally:
             connection.close()
 
-    async with Runtime(f"sqlite:///{path}", agents=[create_agent(story)]) as rt:
+    talking = Story(("say",))
+    research = Agent("research", model=FakeModel(talking))
+    lead = Agent("lead", model=FakeModel(talking), sub_agents=[research])
+    async with Runtime(f"sqlite:///{path}", agents=[create_agent(story), lead]) as rt:
         yield Perdure(rt, story, durability)
 
 
