@@ -10,7 +10,7 @@ TESTS_AT_ONCE ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 # The tests start Python hundreds of times, so compiled modules are kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint docs bench soak venv clean
+.PHONY: demo test lint docs bench conformance clients soak venv clean
 .DEFAULT_GOAL := test
 
 demo: $(INSTALLED)   # plays the demo without waiting for Enter
@@ -30,6 +30,12 @@ docs: $(READY)       # writes docs/reference/ and docs/promises.md
 
 bench: $(READY)      # measures perdure and others in turns, in separate environments; writes docs/benchmarks.md
 	$(BIN)/python -m bench
+
+conformance: $(READY) # the MCP conformance suite, which npm installs at the first run; part of make test
+	$(BIN)/pytest -q tests/serve/mcp/test_conformance.py
+
+clients: $(READY)    # Claude Code, opencode and Codex against our MCP server; npm installs them (1 GB) at the first run
+	$(BIN)/pytest -q -m clients tests/serve/mcp/test_clients.py
 
 soak: $(READY)       # tests that run for minutes; SOAK_MINUTES=60 for an hour, SOAK_SEED=… to repeat a run
 	$(BIN)/pytest -m soak -s
