@@ -14,7 +14,7 @@ from tests.servers.fixtures import StartPostgres
 from perdure import Agent, Context, PendingCall, Runtime, tool
 from perdure.errors import Corrupt, StoreError
 from perdure.runtime.engine import writer as ledger
-from perdure.store.base import Check, Heads, Put, Store, Unavailable, Write
+from perdure.store.base import Check, Heads, Put, Slice, Store, Unavailable, Unknown, Write
 from perdure.store.memory import MemoryStore
 from perdure.testing import Crashed, ManualClock, ScriptedModel, crash_after
 
@@ -127,6 +127,47 @@ async def test_what_a_tool_did_is_kept_over_an_outage_shorter_than_the_lease(
     assert told["result"] == "acted"
 
 
+async def test_what_a_tool_did_is_kept_if_neither_its_commit_nor_a_read_is_answered(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G2"""
+    monkeypatch.setattr(ledger, "MAX_PAUSE_S", 0.001)
+    store = Moody(clock)
+    commit, read, lost, unread = store.commit, store.read, list[str](), list[str]()
+
+    async def unanswered(
+        writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
+    ) -> dict[str, int]:
+        types = [record.type for write in writes for record in write.records]
+        if "tool_result" in types and not lost:
+            lost.extend(types)
+            raise Unknown("the connection broke")
+        return await commit(writes, puts, checks)
+
+    async def away(stream: str, after: int = 0, limit: int | None = None) -> Slice:
+        if lost and len(unread) < 5 * ledger.ATTEMPTS:
+            unread.append(stream)
+            raise Unavailable("away")
+        return await read(stream, after, limit)
+
+    monkeypatch.setattr(store, "commit", unanswered)
+    monkeypatch.setattr(store, "read", away)
+    ran: list[str] = []
+
+    @tool
+    def act() -> str:
+        ran.append("act")
+        return "acted"
+
+    one = agent(calls("act"), {"text": "Done."}, tools=[act])
+    async with Runtime(store, agents=[one]) as rt:
+        with anyio.fail_after(10):
+            result = await rt.session("s", agent=one).run("Go")
+        (told,) = await tool_results(rt)
+    assert (result.output, told["result"], ran) == ("Done.", "acted", ["act"])
+    assert len(unread) == 5 * ledger.ATTEMPTS
+
+
 async def test_what_a_tool_did_while_postgres_was_restarted_is_kept(
     start_postgres: StartPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,21 +195,31 @@ async def test_what_a_tool_did_while_postgres_was_restarted_is_kept(
 
 
 def _refusals_of(store: Store, count: int) -> anyio.Event:
-    """Set when so many commits were refused."""
-    commit, enough, refused = store.commit, anyio.Event(), list[Unavailable]()
+    """Set when so many commits, or reads after a commit without a reply, were refused."""
+    commit, read, enough, refused = store.commit, store.read, anyio.Event(), list[Unavailable]()
 
-    async def counted(
+    def refuse(error: Unavailable) -> Unavailable:
+        refused.append(error)
+        if len(refused) >= count:
+            enough.set()
+        return error
+
+    async def counted_commit(
         writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
     ) -> Heads:
         try:
             return await commit(writes, puts, checks)
         except Unavailable as error:
-            refused.append(error)
-            if len(refused) >= count:
-                enough.set()
-            raise
+            raise refuse(error) from None
 
-    store.commit = counted  # type: ignore[method-assign]
+    async def counted_read(stream: str, after: int = 0, limit: int | None = None) -> Slice:
+        try:
+            return await read(stream, after, limit)
+        except Unavailable as error:
+            raise refuse(error) from None
+
+    store.commit = counted_commit  # type: ignore[method-assign]
+    store.read = counted_read  # type: ignore[method-assign]
     return enough
 
 

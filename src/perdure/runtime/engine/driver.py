@@ -178,7 +178,7 @@ class Driver(LeasedWriter):
         if self._is_stale:
             self._is_stale = False
             self._planned = None
-            await self.catch_up()
+            await self._read_news()
         if self.in_flight.failure is not None:
             raise self.in_flight.failure
         try:
@@ -188,17 +188,21 @@ class Driver(LeasedWriter):
                 parked = await self._perform(self._possible(self._next_effect()))
         except VersionMoved as error:
             self.refresh_entry(error)
-            await self.catch_up()
+            await self._read_news()
             return False
         except (HeadMoved, Unknown) as error:
             if isinstance(error, Unknown):
                 await self.wait_after_unknown(error)
-            await self.catch_up()
+            await self._read_news()
             self._launch()  # an intent whose commit got no reply may be in the log
             return False
         if not parked:
             self._launch()
         return parked
+
+    async def _read_news(self) -> None:
+        """Read new records; what is still to be recorded cannot be obtained again."""
+        await self.catch_up(patient=bool(self.in_flight.outcomes))
 
     def _next_effect(self) -> Effect:
         planned, self._planned = self._planned, None

@@ -2,9 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
@@ -37,6 +38,8 @@ from perdure.store.base import (
     VersionMoved,
     Write,
 )
+
+T = TypeVar("T")
 
 ATTEMPTS: Final = 6  # to commit, if the store is unavailable
 MAX_PAUSE_S: Final = 0.64  # between two attempts
@@ -117,9 +120,19 @@ class LeasedWriter:
         if limits or record.parent is not None:
             self.spending = Spending(store, self.lease.stream, record, limits)
 
-    async def catch_up(self) -> None:
-        """Read new records; a message may have added a receiver to the entry. Raises Fenced."""
-        new = await self.log.catch_up()
+    async def catch_up(self, *, patient: bool = False) -> None:
+        """Read new records; a message may have added a receiver to the entry. Raises Fenced.
+
+        `patient`: an unavailable store is waited for.
+        """
+        count_before = len(self.log.events)
+        try:
+            await self.log.catch_up()
+        except Unavailable as error:
+            if not patient:
+                raise
+            await self._retry(self.log.catch_up, error, patient)
+        new = self.log.events[count_before:]
         messages = events.User | events.FollowUpQueued
         if any(isinstance(e, messages) and seq > self.lease.head for seq, _, e in new):
             entry = await self.resources.store.get("session", self.entry.index_entry.key)
@@ -262,23 +275,33 @@ class LeasedWriter:
 
         A budget of a session that was erased bounds nobody: the caller plans again without it.
         """
-        until: float | None = None
-        for attempt in count(1):
+        commits = self.resources.commits
+        try:
             try:
-                return await self.resources.commits.commit(writes, puts)
-            except (Gone, NoStream) as error:
-                if error.stream == self.lease.stream or self.spending is None:
-                    raise
-                if not self.spending.drop(error.stream):
-                    raise
-                raise VersionMoved(f"the budget in {error.stream} is gone") from error
+                return await commits.commit(writes, puts)
             except Unavailable as error:
-                now = time.monotonic()
-                until = until or now + (FACT_PATIENCE_S if patient else 0.0)
-                may_wait = now < until and self.is_valid(self.lease)
-                if attempt >= ATTEMPTS and not may_wait:
-                    raise unsaved(error) from error
-                await asyncio.sleep(_pause_s(attempt))
+                return await self._retry(partial(commits.commit, writes, puts), error, patient)
+        except (Gone, NoStream) as error:
+            if error.stream == self.lease.stream or self.spending is None:
+                raise
+            if not self.spending.drop(error.stream):
+                raise
+            raise VersionMoved(f"the budget in {error.stream} is gone") from error
+
+    async def _retry(
+        self, use_store: Callable[[], Awaitable[T]], error: Unavailable, patient: bool
+    ) -> T:
+        """Use the store again after it was unavailable. Raises StoreError if it stays so."""
+        until = time.monotonic() + (FACT_PATIENCE_S if patient else 0.0)
+        for attempt in count(1):
+            may_wait = time.monotonic() < until and self.is_valid(self.lease)
+            if attempt >= ATTEMPTS and not may_wait:
+                raise unsaved(error) from error
+            await asyncio.sleep(_pause_s(attempt))
+            try:
+                return await use_store()
+            except Unavailable as again:
+                error = again
         raise AssertionError("unreachable")
 
     async def wait_after_unknown(self, error: Unknown) -> None:
