@@ -65,8 +65,15 @@ class Server:
         raise last
 
     def kill(self) -> None:
-        """Kill it with SIGKILL."""
+        """Kill it and its child processes, which could serve clients for a while without it."""
+        processes = [] if self.process is None else _children(self.process.pid)
         self._end(signal.SIGKILL)
+        for pid in processes:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        until = time.monotonic() + STOP_S
+        while any(map(_is_running, processes)) and time.monotonic() < until:
+            time.sleep(POLL_S)
 
     def stop(self) -> None:
         """Stop it; after some seconds, kill it."""
@@ -159,6 +166,19 @@ class Server:
         popen = self.told["popen"]
         if popen:
             shutil.chown(path, popen["user"], popen["group"])
+
+
+def _children(pid: int) -> list[int]:
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in path.read_text().split()] if path.exists() else []
+
+
+def _is_running(pid: int) -> bool:
+    """Return whether a process has not ended; one that nobody has waited for yet has."""
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
 
 
 def _free_port() -> int:

@@ -53,6 +53,18 @@ async def test_every_test_gets_an_empty_database(
         await connection.close()
 
 
+async def test_a_killed_server_serves_nobody_any_more(start_postgres: StartPostgres) -> None:
+    server = start_postgres()
+    connections = [await asyncpg.connect(server.url()) for _ in range(8)]
+    processes = [connection.get_server_pid() for connection in connections]
+    for pid in processes:
+        os.kill(pid, signal.SIGSTOP)  # as on a loaded machine: it does not notice the kill itself
+    server.kill()
+    assert not any(map(is_alive, processes))
+    for connection in connections:
+        connection.terminate()
+
+
 async def test_a_server_lets_nobody_in_without_its_password(postgres: PostgresServer) -> None:
     wrong = postgres.url().replace(postgres.password, "guessed")
     with pytest.raises(asyncpg.InvalidPasswordError):

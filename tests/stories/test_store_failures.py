@@ -186,10 +186,12 @@ async def test_what_a_tool_did_while_postgres_was_restarted_is_kept(
         server.start()
 
     one = agent(calls("act"), {"text": "Done."}, tools=[act])
-    async with Runtime(server.url(), agents=[one]) as rt, anyio.create_task_group() as tasks:
-        tasks.start_soon(come_back, _refusals_of(rt._resources.store, ledger.ATTEMPTS + 1))
+    async with Runtime(server.url(), agents=[one]) as rt:
+        refused = _refusals_of(rt._resources.store, ledger.ATTEMPTS + 1)
         with anyio.fail_after(60):
-            result = await rt.session("s", agent=one).run("Go")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(come_back, refused)
+                result = await rt.session("s", agent=one).run("Go")
         (told,) = await tool_results(rt)
     assert (result.output, told["result"]) == ("Done.", "acted")
 
