@@ -33,7 +33,7 @@ def open_connections(rt: Runtime) -> int:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while not holds():  # noqa: ASYNC110 - other processes set no event
             await anyio.sleep(0.005)
 
