@@ -1,8 +1,11 @@
 """What a process remembers of sessions that rest: going on reads nothing, and is never wrong."""
 
+import asyncio
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -235,6 +238,44 @@ def test_only_so_much_of_their_content_is_kept() -> None:
     there = [n for n in range(10) if kept.get(f"s//{n}")]
     assert there == list(range(2, 10))
     assert kept.get("s//huge") is None
+
+
+async def test_only_so_much_of_the_logs_before_commands_is_kept() -> None:
+    """G8"""
+    decoded, large = near.DecodedLogs(), near.MAX_LOG_BYTES // 4
+    for n in range(6):
+        decoded.add(rested(str(n), large).log)
+    decoded.add(rested("short", near.MIN_LOG_BYTES - 1).log)
+    decoded.add(rested("huge", near.MAX_LOG_BYTES + 1).log)
+    there = [
+        name for name in ("0", "1", "2", "3", "4", "5", "short", "huge") if is_taken(decoded, name)
+    ]
+    assert there == ["2", "3", "4", "5"]
+    assert not is_taken(decoded, "5")  # a log has one owner
+
+
+async def test_a_log_before_a_command_is_dropped_after_a_few_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """G8"""
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(near, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    decoded = near.DecodedLogs()
+    decoded.add(rested("old", near.MIN_LOG_BYTES).log)
+    clock.now += near.LOG_S
+    assert not is_taken(decoded, "old")
+    monkeypatch.setattr(near, "LOG_S", 0.0)
+    log = rested("dropped", near.MIN_LOG_BYTES).log
+    decoded.add(log)
+    kept = weakref.ref(log)
+    del log
+    for _ in range(3):  # rounds of the event loop, whose timer drops it
+        await asyncio.sleep(0)
+    assert kept() is None
+
+
+def is_taken(decoded: near.DecodedLogs, name: str) -> bool:
+    return decoded.take(f"s//{name}") is not None
 
 
 def test_facts_of_others_are_folded_once_when_the_session_is_needed() -> None:

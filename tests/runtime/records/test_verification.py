@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from perdure.core.log import events
+from perdure.errors import Corrupt
 from perdure.runtime.records import verification
-from perdure.runtime.records.cache import SessionCache
-from perdure.runtime.records.log import as_record
+from perdure.runtime.records.cache import MIN_LOG_BYTES, SessionCache
+from perdure.runtime.records.log import PAGE, as_record
 from perdure.runtime.records.verification import FRESH_S, LogVerifier
-from perdure.store.base import Slice, Write
+from perdure.store.base import Record, Slice, Write
 from perdure.store.memory import MemoryStore
 
 STREAM = "s//s1"
@@ -76,3 +77,34 @@ async def test_a_commit_after_events_of_others_does_not_count_as_a_read(
     verifier.extend(STREAM, 1, await store.append(), took_s=5 * FRESH_S)
     await verifier.verify(STREAM)
     assert store.reads == 2
+
+
+async def test_a_long_log_is_kept_for_the_drive_after_the_command(
+    store: CountingStore, clock: Any
+) -> None:
+    cache = SessionCache()
+    verifier = LogVerifier(store, cache, store.commit)
+    large = as_record(events.User(role="user", content="x" * MIN_LOG_BYTES), 1)
+    head = (await store.commit([Write(STREAM, [large] * PAGE)]))[STREAM]
+    await verifier.verify(STREAM)
+    reads = store.reads
+    log = cache.decoded.take(STREAM)
+    assert log is not None
+    assert (len(log.events), log.state.head) == (head, 0)  # decoded, and not folded yet
+    await log.catch_up()
+    assert (log.state.head, log.state.input_head) == (head, head)
+    assert store.reads == reads + 1  # only for what is new
+
+
+async def test_a_damaged_log_is_not_kept(store: CountingStore) -> None:
+    cache = SessionCache()
+    verifier = LogVerifier(store, cache, store.commit)
+    large = as_record(events.User(role="user", content="x" * MIN_LOG_BYTES), 1)
+    await store.commit([Write(STREAM, [large])])
+    await verifier.verify(STREAM)
+    await verifier.fail_session(STREAM, Corrupt("torn"))
+    assert cache.decoded.take(STREAM) is None
+    await store.commit([Write(STREAM, [Record("user", b"{", 1)])])
+    with pytest.raises(Corrupt):
+        await verifier.verify(STREAM)
+    assert cache.decoded.take(STREAM) is None

@@ -114,7 +114,9 @@ class LeasedWriter:
         store = self.resources.store
         if not self.log.events:
             self.entry = await leased_session(store, self.lease)
-            self.log = Log(store, self.lease.stream, self.entry.record.head)
+            # A command that was verified a moment ago has left the log that it read.
+            self.log = self.resources.cache.decoded.take(self.lease.stream) or self.log
+            self.log.require(self.entry.record.head)
             await self.catch_up()
         limits, record = self.agent.budget, self.entry.record
         if limits or record.parent is not None:
@@ -125,16 +127,16 @@ class LeasedWriter:
 
         `patient`: an unavailable store is waited for.
         """
-        count_before = len(self.log.events)
+        read_before = max(self.log.state.head, self.lease.head)
         try:
             await self.log.catch_up()
         except Unavailable as error:
             if not patient:
                 raise
             await self._retry(self.log.catch_up, error, patient)
-        new = self.log.events[count_before:]
+        new = self.log.events[read_before:]
         messages = events.User | events.FollowUpQueued
-        if any(isinstance(e, messages) and seq > self.lease.head for seq, _, e in new):
+        if any(isinstance(event, messages) for _, _, event in new):
             entry = await self.resources.store.get("session", self.entry.index_entry.key)
             if entry is not None and entry.stream == self.lease.stream:
                 self.entry = SessionEntry.decode(entry)

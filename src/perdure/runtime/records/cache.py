@@ -4,9 +4,14 @@ A session that parked here stays in memory for a while, with its folded log. Con
 reads nothing if its head is still the same, since records never change. Otherwise a cached value
 is a guess: good for a conditional commit, which the store refuses if the guess is wrong, and never
 good enough to be shown to a caller.
+
+A long log that was read before a command stays for a moment too: the drive that follows the command
+uses it and reads only what is new.
 """
 
+import asyncio
 import sys
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -22,6 +27,9 @@ from perdure.store.base import Entry, Record, Write
 
 MAX_SESSIONS: Final = 256  # sessions cached
 MAX_BYTES: Final = 8 * 1024 * 1024  # of their records
+MAX_LOG_BYTES: Final = 64 * 1024 * 1024  # of logs that were read before a command
+MIN_LOG_BYTES: Final = 64 * 1024  # a shorter one is read again in less than a millisecond
+LOG_S: Final = 10.0  # how long such a log is kept
 MAX_TASKS: Final = 1_024  # entries of background tasks cached
 
 HeadListener = Callable[[int], None]
@@ -64,10 +72,52 @@ class _Subscription(Struct):
             del self.listeners[self.stream]
 
 
+class DecodedLogs:
+    """Long logs that were read before a command, each for the drive that will follow it."""
+
+    def __init__(self) -> None:
+        self._logs: OrderedDict[str, tuple[Log, float]] = OrderedDict()  # oldest first
+        self._bytes = 0
+
+    def add(self, log: Log) -> None:
+        """Keep a log for a few seconds, unless it is short."""
+        self.take(log.stream)
+        if not MIN_LOG_BYTES <= log.size <= MAX_LOG_BYTES:
+            return
+        if not self._logs:
+            self._drop_later()
+        self._logs[log.stream] = (log, time.monotonic() + LOG_S)
+        self._bytes += log.size
+        while self._bytes > MAX_LOG_BYTES:
+            self.take(next(iter(self._logs)))
+
+    def take(self, stream: str) -> Log | None:
+        """Return a log that was read a moment ago and forget it: it has one owner."""
+        log, until = self._logs.pop(stream, (None, 0.0))
+        self._bytes -= 0 if log is None else log.size
+        return log if time.monotonic() < until else None
+
+    def clear(self) -> None:
+        """Drop all logs."""
+        self._logs.clear()
+        self._bytes = 0
+
+    def _drop_later(self) -> None:
+        asyncio.get_running_loop().call_later(LOG_S, self._drop_old)
+
+    def _drop_old(self) -> None:
+        now = time.monotonic()
+        for stream in [name for name, (_, until) in self._logs.items() if until <= now]:
+            self.take(stream)
+        if self._logs:
+            self._drop_later()
+
+
 class SessionCache:
     """Recently parked sessions and listeners, by stream."""
 
     def __init__(self) -> None:
+        self.decoded = DecodedLogs()
         self._listeners: dict[str, list[HeadListener]] = {}
         self._sessions: OrderedDict[str, CachedSession] = OrderedDict()  # oldest first
         self._bytes = 0
@@ -122,6 +172,7 @@ class SessionCache:
         self._sessions.clear()
         self._streams.clear()
         self._tasks.clear()
+        self.decoded.clear()
         self._bytes = 0
 
     def get(self, stream: str) -> CachedSession | None:

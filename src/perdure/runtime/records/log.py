@@ -51,31 +51,45 @@ class Log:
         self._message_events = 0  # how many events the conversation has
         self._hashes = array("q")  # of the records, to notice that the stored ones have changed
 
-    async def catch_up(self) -> list[StampedEvent]:
+    def require(self, least: int) -> None:
+        """Let the log have at least this many events."""
+        self._least = max(self._least, least)
+
+    async def catch_up(self) -> None:
         """Read the new records, and the holder and due time of the stream.
 
         A long log is read in pages: while one is decoded, nothing else in this process runs.
         """
-        new = await self.read_page()
+        while len(self.events) > self.state.head:
+            self._fold_page()
+            await asyncio.sleep(0)
+        await self.read_page()
         while self.has_more:
             await asyncio.sleep(0)
-            new += await self.read_page()
-        return new
+            await self.read_page()
 
-    async def read_page(self) -> list[StampedEvent]:
-        """Read the next page of new records."""
-        self.slice = await self._store.read(self.stream, after=self.state.head, limit=PAGE)
-        check_end(self.slice, self.stream, max(self.state.head, self._least))
+    async def read_page(self) -> None:
+        """Read and fold the next page of new records."""
+        await self.decode_page()
+        self._fold_page()
+
+    async def decode_page(self) -> None:
+        """Read the next page of new records without folding them: `catch_up` does that."""
+        self.slice = await self._store.read(self.stream, after=len(self.events), limit=PAGE)
+        check_end(self.slice, self.stream, max(len(self.events), self._least))
         new = [decode_record(record) for record in self.slice.records]
         self._count(self.slice.records)
         self.events += new
-        self.state = fold(new, self.state)
-        return new
+
+    def _fold_page(self) -> None:
+        """Fold the next page of decoded events."""
+        head = self.state.head
+        self.state = fold(self.events[head : head + PAGE], self.state)
 
     @property
     def has_more(self) -> bool:
         """True if the page that was read last was not the last one."""
-        return bool(self.slice.records) and self.slice.head > self.state.head
+        return bool(self.slice.records) and self.slice.head > len(self.events)
 
     def messages(self) -> list[Message]:
         """Return the repaired conversation so far; only new events are processed."""

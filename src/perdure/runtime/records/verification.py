@@ -12,7 +12,7 @@ from perdure.core.session import naming as index
 from perdure.errors import Corrupt, StoreError
 from perdure.runtime.records.cache import SessionCache
 from perdure.runtime.records.entries import SessionEntry
-from perdure.runtime.records.log import as_record, check_end, decode_record
+from perdure.runtime.records.log import Log, as_record, check_end, decode_record
 from perdure.store.base import Gone, NoStream, Put, Record, Slice, Store, StoreRefusal, Write
 
 TRUST_S: Final = 10.0  # how long a log that was read completely is not read again
@@ -79,8 +79,8 @@ class LogVerifier:
             reading = self._reading[stream] = asyncio.get_running_loop().create_future()
             try:
                 now = time.monotonic()
-                head = await self._read_from(stream, 0, least=await self._least(stream))
-                self._keep(stream, _VerifiedLog(head or 0, now + TRUST_S, now + FRESH_S))
+                head = await self._read_all(stream)
+                self._keep(stream, _VerifiedLog(head, now + TRUST_S, now + FRESH_S))
             finally:
                 del self._reading[stream]
                 reading.set_result(None)
@@ -106,6 +106,19 @@ class LogVerifier:
         self._verified[stream] = verified if previous is None else max(previous, verified)
         while len(self._verified) > MAX_STREAMS:
             self._verified.popitem(last=False)
+
+    async def _read_all(self, stream: str) -> int:
+        """Decode the whole log, or compare it with the cached one; return the head."""
+        least = await self._least(stream)
+        if self._cache.get(stream) is not None:
+            return await self._read_from(stream, 0, least=least) or 0
+        log = Log(self._store, stream, least)
+        await log.decode_page()
+        while log.has_more:
+            await asyncio.sleep(0)
+            await log.decode_page()
+        self._cache.decoded.add(log)
+        return log.slice.head
 
     async def _least(self, stream: str) -> int:
         """Return how many events the log must have, by the entry of its session."""
@@ -146,6 +159,7 @@ class LogVerifier:
         The report that this appends moves the head: no process continues from its cache.
         """
         self._cache.remove(stream)
+        self._cache.decoded.take(stream)
         self._verified.pop(stream, None)
         tenant, session_id = index.parse_session_stream(stream) or ("", "")
         with suppress(StoreRefusal, StoreError):  # the entry may be damaged too
