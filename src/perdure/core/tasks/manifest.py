@@ -97,11 +97,19 @@ class Manifest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def files(self) -> list[str]:
         """Names of what it holds, as people see them."""
-        layers = {"state.json": self.state, "logs.jsonl": self.logs, "decisions.md": self.decisions}
-        names = [name for name, objects in layers.items() if objects]
-        return names + [
+        return self._layers + [
             f"workspace/{item.shown_name}" for item in self.entries if item.type != "dir"
         ]
+
+    @property
+    def file_count(self) -> int:
+        """The number of these names."""
+        return len(self._layers) + sum(item.type != "dir" for item in self.entries)
+
+    @property
+    def _layers(self) -> list[str]:
+        layers = {"state.json": self.state, "logs.jsonl": self.logs, "decisions.md": self.decisions}
+        return [name for name, objects in layers.items() if objects]
 
     def digests(self) -> set[str]:
         """Return the objects that it refers to."""

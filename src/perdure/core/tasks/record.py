@@ -17,6 +17,7 @@ from perdure.errors import Corrupt
 
 TaskKind = Literal["sandbox", "background"]
 KINDS: Final[tuple[TaskKind, ...]] = ("sandbox", "background")
+LISTED: Final[TaskKind] = "sandbox"  # the kind of every row; background agents have other entries
 
 STREAM_KIND: Final = "task"  # of the streams; no session worker claims it
 ROW: Final = "task"  # kind of the entry by tenant and id

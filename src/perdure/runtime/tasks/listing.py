@@ -91,13 +91,15 @@ class TaskLists:
         statuses = [filters.status] if filters.status else [str(status) for status in Status]
         return [
             ListState(kind, name, status, filters.owner).text
-            for name, kind in await self._groups()
-            if tenant in (None, name) and filters.kind in (None, kind)
+            for name, kind in await self._groups(tenant)
+            if filters.kind in (None, kind)
             for status in statuses
         ]
 
-    async def _groups(self) -> list[tuple[str, str]]:
-        """Return the tenants that have tasks, with the kinds of these."""
+    async def _groups(self, tenant: str | None) -> list[tuple[str, str]]:
+        """Return a tenant, or all that have tasks, with the kinds of these."""
+        if tenant is not None:
+            return [(tenant, record.LISTED)]
         entries = all_entries(self._store, record.GROUP)
         return [record.parse_group_key(entry.key) async for entry in entries]
 

@@ -40,7 +40,7 @@ class CheckpointRecord(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, manifest: Manifest, digest: str) -> "CheckpointRecord":
         """Return the record of a checkpoint with this manifest."""
-        count, size = len(manifest.files), manifest.total_bytes
+        count, size = manifest.file_count, manifest.total_bytes
         texts = manifest.timestamp, manifest.description
         return cls(manifest.id, *texts, digest, count, size, manifest.at)
 

@@ -71,8 +71,7 @@ class _Walk:
         self._entries: list[FileEntry] = []
         self._skipped: list[str] = []
         self._device = 0
-        self._before = {} if previous is None else {e.path: e for e in previous.entries}
-        self._trusted_ns = 0 if previous is None else previous.walked_ns - _TICK_NS
+        self._before = {} if previous is None else _trusted(previous)
 
     def run(self, root: Path) -> WalkedTree:
         started = time.time_ns()
@@ -81,17 +80,13 @@ class _Walk:
         folders: list[tuple[int, bytes, Iterator[bytes]]] = [(fd, b"", self._names(fd))]
         try:
             while folders:
-                fd, prefix, names = folders[-1]
-                name = next(names, None)
-                if name is None:
-                    folders.pop()
-                    os.close(fd)
+                folder = self._next_folder(*folders[-1])
+                if folder is None:
+                    os.close(folders.pop()[0])
                     continue
-                inner = self._visit(fd, prefix, name)
-                if inner is not None:
-                    path = prefix + name
-                    self._check_depth(path, inner)
-                    folders.append((inner, path + b"/", self._names(inner)))
+                inner, path = folder
+                self._check_depth(path, inner)
+                folders.append((inner, path + b"/", self._names(inner)))
         finally:
             for fd, _, _ in folders:
                 os.close(fd)
@@ -109,36 +104,39 @@ class _Walk:
         if names:
             yield from sorted(os.fsencode("\0".join(names)).split(b"\0"))
 
-    def _visit(self, folder: int, prefix: bytes, name: bytes) -> int | None:
-        """Add the entry of one name; return a descriptor of it if it is a folder."""
-        path = prefix + name
-        try:
-            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            before = self._before.get(path)
-            if before is not None and self._is_unchanged(before, status):
-                if before.size > self._left:
-                    check_size(before.size, self._left)
-                self._left -= before.size
-                self._add(before)
-                return None
-            kind = stat.S_IFMT(status.st_mode)
-            if kind == stat.S_IFDIR and status.st_dev == self._device:
-                inner = os.open(name, FOLDER, dir_fd=folder)
-                self._add(file_entry(path, "dir", status.st_mode))
-                return inner
-            if kind == stat.S_IFLNK:
-                target = os.readlink(name, dir_fd=folder)
-                self._add(file_entry(path, "link", target=target))
-            elif kind != stat.S_IFREG or not self._add_file(folder, path, name, status):
-                self._skipped.append(shown_path(path))
-        except FileNotFoundError:
-            pass  # a program removed it while we looked
-        except PermissionError as error:
-            raise Refused(
-                f"{shown_path(path)!a} in the workspace cannot be read",
-                code="CHECKPOINT_FAILED",
-                hint="make it readable for this user, or remove it",
-            ) from error
+    def _next_folder(
+        self, folder: int, prefix: bytes, names: Iterator[bytes]
+    ) -> tuple[int, bytes] | None:
+        """Add the entries up to the next folder; return a descriptor of it with its path."""
+        for name in names:
+            path = prefix + name
+            try:
+                status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                before = self._before.get(path)
+                if before is not None and self._is_unchanged(before, status):
+                    self._add(before)
+                    continue
+                inner = self._visit(folder, path, name, status)
+            except FileNotFoundError:
+                continue  # a program removed it while we looked
+            except PermissionError as error:
+                raise _unreadable(path) from error
+            if inner is not None:
+                return inner, path
+        return None
+
+    def _visit(self, folder: int, path: bytes, name: bytes, status: os.stat_result) -> int | None:
+        """Add the entry of a name that is new or changed; return a descriptor of a folder."""
+        kind = stat.S_IFMT(status.st_mode)
+        if kind == stat.S_IFDIR and status.st_dev == self._device:
+            inner = os.open(name, FOLDER, dir_fd=folder)
+            self._add(file_entry(path, "dir", status.st_mode))
+            return inner
+        if kind == stat.S_IFLNK:
+            target = os.readlink(name, dir_fd=folder)
+            self._add(file_entry(path, "link", target=target))
+        elif kind != stat.S_IFREG or not self._add_file(folder, path, name, status):
+            self._skipped.append(shown_path(path))
         return None
 
     def _add_file(self, folder: int, path: bytes, name: bytes, status: os.stat_result) -> bool:
@@ -152,8 +150,6 @@ class _Walk:
             digest, size = self._objects.put_file(fd, self._left)
         finally:
             os.close(fd)
-        check_size(size, self._left)
-        self._left -= size
         self._add(
             file_entry(
                 path, "file", status.st_mode, size=size, sha256=digest, stat=_instants(status)
@@ -162,24 +158,19 @@ class _Walk:
         return True
 
     def _is_unchanged(self, before: FileEntry, status: os.stat_result) -> bool:
-        instants = before.stat
-        if instants is None:
-            return False
-        inode, changed_ns, inode_changed_ns = instants
         return (
-            inode == status.st_ino
-            and changed_ns == status.st_mtime_ns
-            and inode_changed_ns == status.st_ctime_ns
+            before.stat == (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
             and before.size == status.st_size
             and before.mode | stat.S_IFREG == status.st_mode & _KIND_AND_MODE
-            and changed_ns < self._trusted_ns
-            and inode_changed_ns < self._trusted_ns
             and self._objects.has(before.sha256)
         )
 
     def _add(self, entry: FileEntry) -> None:
         if len(self._entries) >= self._limits.files:
             raise self._too_many()
+        if entry.size > self._left:
+            check_size(entry.size, self._left)
+        self._left -= entry.size
         self._entries.append(entry)
 
     def _too_many(self) -> Refused:
@@ -197,6 +188,24 @@ class _Walk:
                 code="CHECKPOINT_TOO_DEEP",
                 hint="remove the deepest folders from the workspace",
             )
+
+
+def _trusted(previous: Manifest) -> dict[bytes, FileEntry]:
+    """Return the files by path that cannot have changed since without other instants."""
+    until = previous.walked_ns - _TICK_NS
+    return {
+        entry.path: entry
+        for entry in previous.entries
+        if entry.stat is not None and entry.stat[1] < until and entry.stat[2] < until
+    }
+
+
+def _unreadable(path: bytes) -> Refused:
+    return Refused(
+        f"{shown_path(path)!a} in the workspace cannot be read",
+        code="CHECKPOINT_FAILED",
+        hint="make it readable for this user, or remove it",
+    )
 
 
 def _instants(status: os.stat_result) -> tuple[int, int, int]:
