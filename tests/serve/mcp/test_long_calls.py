@@ -190,6 +190,27 @@ async def test_a_background_agent_is_launched_read_and_resumed(rt: Runtime, era:
         assert fields(await client.call_tool("background_list", {}))["tasks"] == []
 
 
+async def test_a_list_of_background_agents_is_bounded_and_counts_all_of_them(rt: Runtime) -> None:
+    async with connected(rt) as client:
+        for _ in range(3):
+            await client.call_tool("background_task", {"agent": "slow", "prompt": "Do it"})
+        listed = fields(await client.call_tool("background_list", {}))["tasks"]
+        newest_first = [row["task_id"] for row in listed]
+        for window, part in (
+            ({"limit": 2}, newest_first[:2]),
+            ({"limit": 2.0, "offset": 2}, newest_first[2:]),
+            ({"limit": 0}, []),
+        ):
+            page = fields(await client.call_tool("background_list", window))
+            assert [row["task_id"] for row in page["tasks"]] == part
+            assert page["count"] == 3
+        bad: list[dict[str, Any]] = [{"limit": -1}, {"offset": "2"}]
+        for arguments in bad:
+            refused = fields(await client.call_tool("background_list", arguments))
+            assert refused["error"]["code"] == "INVALID_REQUEST"
+        await client.call_tool("background_clear", {})
+
+
 async def test_a_background_agent_is_cancelled_once(rt: Runtime) -> None:
     async with connected(rt) as client:
         args = {"agent": "slow", "prompt": "Do it"}

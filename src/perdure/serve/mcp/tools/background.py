@@ -14,7 +14,7 @@ from perdure.runtime.agents.delegation import (
     parse_timeout,
 )
 from perdure.runtime.records.entries import SessionRef
-from perdure.serve.mcp.toolbox import Json, LongAnswer, McpCall, McpTool, ToolAnswer
+from perdure.serve.mcp.toolbox import LIST_LIMIT, Json, LongAnswer, McpCall, McpTool, ToolAnswer
 from perdure.serve.mcp.tools.authors import authors_of
 from perdure.serve.mcp.work import BackgroundWork, running_answer
 
@@ -29,6 +29,7 @@ _WAITABLE: Final[Json] = {
     },
 }
 _TEXT: Final[Json] = {"type": "string"}
+_COUNT: Final[Json] = {"type": "integer", "minimum": 0}
 _ROW: Final[Json] = {
     "task_id": _TEXT,
     "status": {"type": "string", "enum": list(TASK_STATUSES)},
@@ -139,8 +140,12 @@ async def _list(call: McpCall) -> ToolAnswer:
         if task.parent is None
     ]
     tasks.sort(key=lambda task: (task.created_at, task.id), reverse=True)
-    rows = [task_answer(task, agent=task.agent, description=task.description) for task in tasks]
-    return ToolAnswer({"success": True, "tasks": rows, "count": len(rows)})
+    start, limit = int(call.args.get("offset", 0)), int(call.args.get("limit", LIST_LIMIT))
+    rows = [
+        task_answer(task, agent=task.agent, description=task.description)
+        for task in tasks[start : start + limit]
+    ]
+    return ToolAnswer({"success": True, "tasks": rows, "count": len(tasks)})
 
 
 async def _cancel(call: McpCall) -> ToolAnswer:
@@ -193,10 +198,17 @@ RESUME: Final = McpTool(
 LIST: Final = McpTool(
     name="background_list",
     title="List background agents",
-    description="List the background agents that were launched here, newest first.",
+    description=(
+        "List the background agents that were launched here, newest first. count is the number of "
+        "all matches, before limit and offset."
+    ),
     permit=Permit.READ,
     run=_list,
-    properties={"status": {"type": "string", "enum": list(TASK_STATUSES)}},
+    properties={
+        "status": {"type": "string", "enum": list(TASK_STATUSES)},
+        "limit": {**_COUNT, "default": LIST_LIMIT, "description": "Maximum results to return."},
+        "offset": {**_COUNT, "default": 0, "description": "Pagination offset."},
+    },
     output={
         "tasks": {"type": "array", "items": {"type": "object", "properties": _ROW}},
         "count": {"type": "integer"},
