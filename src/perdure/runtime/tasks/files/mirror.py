@@ -238,13 +238,17 @@ class TaskMirror:
             decision_end = self._append(
                 folder, DECISION_FILE, content.decision_units, decision_floor
             )
-            document = content.state_bytes
-            if document is not None:
-                try:
-                    write_state(folder, document, content.stamp)
-                except EditedFile:
-                    self._report(folder / STATE)
+            if cached is None or cached.stamp != content.stamp or not (folder / STATE).exists():
+                self._write_state(folder, content)
         return log_end, decision_end
+
+    def _write_state(self, folder: Path, content: TaskContent) -> None:
+        document = content.state_bytes
+        if document is not None:
+            try:
+                write_state(folder, document, content.stamp)
+            except EditedFile:
+                self._report(folder / STATE)
 
     def _append(
         self, folder: Path, file: AppendedFile, units: Sequence[Unit], floor: Position | None
