@@ -28,6 +28,7 @@ from perdure.runtime.resources import Resources
 from perdure.store.base import Lease, Slice
 
 FOLLOW_S: Final = 0.25  # how often a session that another process drives is read
+RECHECK_S: Final = 2.0  # how often a caller that waits looks without a hint, as after a deletion
 
 
 class SentMessage(NamedTuple):
@@ -202,7 +203,8 @@ class Runs:
     ) -> None:
         """Wait until a condition holds, which is asked again whenever the session has changed.
 
-        With `drive`, the session is driven here whenever it is free.
+        With `drive`, the session is driven here whenever it is free. The condition raises NotFound
+        if the session was deleted: that is not reported as a change, because nothing has grown.
         """
         self._drives.background.start()
         changed = asyncio.Event()
@@ -217,7 +219,9 @@ class Runs:
                     await self.follow(entry)
                 if await is_over():
                     return
-                await changed.wait()
+                while not await _wait_briefly(changed, RECHECK_S):
+                    if await is_over():
+                        return
 
     async def wait_until_parked(
         self, entry: SessionEntry, seconds: float, is_closing: Callable[[], bool]
@@ -461,7 +465,9 @@ class SessionTree:
         return agent is None or any(self._may_launch(item.name) for item in agent.sub_agents)
 
 
-async def _wait_briefly(changed: asyncio.Event) -> None:
+async def _wait_briefly(changed: asyncio.Event, seconds: float = FOLLOW_S) -> bool:
+    """Wait for a hint, at most this long; return whether it came."""
     with suppress(TimeoutError):
-        async with asyncio.timeout(FOLLOW_S):
+        async with asyncio.timeout(seconds):
             await changed.wait()
+    return changed.is_set()
