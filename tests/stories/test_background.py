@@ -505,6 +505,24 @@ async def test_a_launch_under_a_key_is_one_launch(runtime: MakeRuntime) -> None:
         assert caught.value.code == "KEY_REUSED"
 
 
+@pytest.mark.parametrize("has_parent", [True, False])
+async def test_the_key_of_a_deleted_task_is_not_used_again(
+    runtime: MakeRuntime, has_parent: bool
+) -> None:
+    """S1.36, S1.39: no other task appears under it, and both errors say what happened."""
+    one = lead({"text": "Started."})
+    async with runtime(one) as rt:
+        parent = (await rt.session("s", agent=one).run("Go")).session_id if has_parent else None
+        task = await rt.spawn("researcher", "Tides?", parent=parent, key="tides")
+        await task.delete()
+        with pytest.raises(NotFound, match=f"^Task not found: {task.id}") as missing:
+            await task.record()
+        assert missing.value.details == {"reason": "deleted"}
+        with pytest.raises(Conflict, match="launched under the key 'tides' was deleted") as refused:
+            await rt.spawn("researcher", "Tides?", parent=parent, key="tides")
+        assert refused.value.code == "KEY_REUSED"
+
+
 async def test_deleting_a_parent_erases_its_whole_tree(runtime: MakeRuntime) -> None:
     """S1.29"""
     one = lead(launch("A", "B"), {"text": "Asked."})

@@ -627,29 +627,36 @@ async def test_the_time_that_a_child_takes_does_not_count_for_its_parent(
 
 @pytest.mark.parametrize("verb", ["the task", "its session", "its parent"])
 async def test_a_caller_that_waits_learns_that_the_task_was_deleted_elsewhere(
-    verb: str, tmp_path: Path
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S1.36: an erased session grows no more, so nothing reports to the caller that it changed."""
     url, one = f"sqlite:///{tmp_path}/h.db", lead({"text": "Started."}, child=slow_researcher())
     async with Runtime(url, agents=[one]) as rt, Runtime(url) as other:
         task = await rt.spawn("researcher", "Tides?", parent=await begun(rt, one))
-        errors: list[str] = []
+        await rt.session(task.session_id).run()
+        background, ends, is_waiting = rt._service.background, list[str](), anyio.Event()
+        get, reads = background.get, list[str]()
+
+        async def counted(tenant: str | None, task_id: str) -> ChildTask:
+            reads.append(task_id)
+            if len(reads) == 2:  # the first one found the task; it has not ended
+                is_waiting.set()
+            return await get(tenant, task_id)
 
         async def wait() -> None:
             try:
-                await task.output(block=True, timeout=60)
+                ends.append((await task.output(block=True, timeout=60)).state)
             except NotFound as error:
-                errors.append(error.code)
+                ends.append(error.code)
 
+        monkeypatch.setattr(background, "get", counted)
         with anyio.fail_after(20):
             async with anyio.create_task_group() as group:
                 group.start_soon(wait)
-                calls = other.pending(session=task.session_id)
-                while not [item async for item in calls]:
-                    await anyio.sleep(0.01)
-                    calls = other.pending(session=task.session_id)
+                await is_waiting.wait()
                 if verb == "the task":
                     await other.task(task.id).delete()
                 else:
                     await other.session("s" if verb == "its parent" else task.session_id).delete()
-        assert errors[0] in ("SESSION_NOT_FOUND", "TASK_NOT_FOUND")  # the session goes first
+        # The run is cancelled first, then the session erased, and the task last.
+        assert ends[0] in ("cancelled", "SESSION_NOT_FOUND", "TASK_NOT_FOUND")

@@ -259,7 +259,8 @@ def _mail(task: ChildTask, facts: list[events.Event], error: str | None) -> Chil
     )
 
 
-UNKNOWN: Final = "unknown"  # reason why a task was not found: nothing is known of it
+UNKNOWN: Final = "unknown"  # reasons why a task was not found: nothing is known of it,
+DELETED: Final = "deleted"  # or its session was deleted; or it is CLEARED
 
 
 def task_not_found(task_id: str, reason: str = UNKNOWN) -> NotFound:
@@ -282,6 +283,16 @@ def reserved(task: ChildTask, until: int | None) -> ChildTask:
 def task_key(tenant: str, task_id: str) -> str:
     """Return the key of a task's entry."""
     return session_key(tenant, task_id)
+
+
+def session_of(task_id: str) -> str:
+    """Return the id of the session that a launch makes for a task."""
+    return "s_" + task_id.removeprefix("bg_")
+
+
+def task_stream(tenant: str, task_id: str) -> str:
+    """Return the stream that a launch makes for the session of a task."""
+    return session_stream(tenant, session_of(task_id))
 
 
 def mail_key(tenant: str, mail: str) -> str:

@@ -5,7 +5,7 @@ from typing import Final
 from msgspec import Struct
 
 from perdure.core.log import events
-from perdure.core.session.child_tasks import ChildTask, task_not_found
+from perdure.core.session.child_tasks import CLEARED, DELETED, ChildTask, task_not_found
 from perdure.errors import Conflict
 
 ENDED: Final = ("error", "cancelled")  # statuses that are resumed only where it is allowed
@@ -24,7 +24,7 @@ NO_RULES: Final = FollowUpRules()
 def check_follow_up(task: ChildTask, rules: FollowUpRules = NO_RULES) -> None:
     """Raise NotFound or Conflict unless a follow-up may be sent to a task, or queued for it."""
     if task.is_cleared:
-        raise task_not_found(task.id, "deleted" if task.is_deleted else "cleared")
+        raise task_not_found(task.id, DELETED if task.is_deleted else CLEARED)
     if rules.queue_message and (task.is_active or task.is_queued):
         _check_queue(task)
         return

@@ -15,8 +15,10 @@ from perdure.core.session import naming as index
 from perdure.core.session.budgets import Budget
 from perdure.core.session.child_tasks import (
     CLEARED,
+    DELETED,
     MAIL,
     TASK,
+    UNKNOWN,
     ChildMail,
     ChildMove,
     ChildTask,
@@ -26,14 +28,19 @@ from perdure.core.session.children import BACKGROUND_AUTHOR, mail_id
 from perdure.core.session.follow_ups import NO_RULES, FollowUpRules, check_follow_up
 from perdure.core.session.naming import SessionRecord
 from perdure.core.tasks.record import BACKGROUND, ListState
-from perdure.errors import Conflict, NotFound, Refused
+from perdure.errors import Conflict, NotFound, PerdureError, Refused
 from perdure.runtime.ids import hashed_id, new_id, secret_id
 from perdure.runtime.inbox.budgets import count_child
 from perdure.runtime.inbox.commits import Commits, entry_after, task_puts
 from perdure.runtime.inbox.message_keys import entry_key
 from perdure.runtime.inbox.sessions import NewMessage, SessionInbox, message_title
 from perdure.runtime.records.cache import CachedSession, SessionCache
-from perdure.runtime.records.entries import SessionEntry, SessionRef, all_readable
+from perdure.runtime.records.entries import (
+    SessionEntry,
+    SessionRef,
+    all_readable,
+    session_not_found,
+)
 from perdure.runtime.records.log import Log, as_record
 from perdure.store.base import (
     Check,
@@ -99,13 +106,22 @@ class ChildInbox:
         index.check_id(task_id, "task id")
         entry = await self._store.get(TASK, child_tasks.task_key(tenant, task_id))
         if entry is None:
-            raise task_not_found(task_id)
+            raise task_not_found(task_id, await self._missing_reason(tenant, task_id))
         child = ChildEntry.decode(entry)
         if parent is not None and child.task.parent != parent:
             raise task_not_found(task_id)
         if child.task.is_cleared:
-            raise task_not_found(task_id, "deleted" if child.task.is_deleted else "cleared")
+            raise task_not_found(task_id, DELETED if child.task.is_deleted else CLEARED)
         return child
+
+    async def _missing_reason(self, tenant: str, task_id: str) -> str:
+        """Return why a task has no entry: its session was erased, or nothing is known of it."""
+        with suppress(NoStream):
+            try:
+                await self._store.read(child_tasks.task_stream(tenant, task_id), limit=0)
+            except Gone:
+                return DELETED
+        return UNKNOWN
 
     async def find_by_prefix(self, tenant: str, prefix: str, parent: str) -> ChildEntry:
         """Return a task of a session by its id or by an unambiguous beginning of it."""
@@ -163,8 +179,7 @@ class ChildInbox:
                 if isinstance(error, HeadMoved) or error.entry is None:
                     raise
             except (Gone, NoStream) as error:
-                name = "" if parent is None else parent.record.id
-                raise task_not_found(task.id, f"session {name!r} was deleted") from error
+                raise _erased_error(task, parent, request, error.stream) from error
 
     async def _refuse(
         self, task: ChildTask, request: Launch, budget: Budget, puts: Sequence[Put]
@@ -449,12 +464,12 @@ def _new_task(tenant: str, parent: SessionEntry | None, request: Launch, now: in
     scope = tenant if parent is None else parent.stream
     seed = None if request.key is None else f"{scope}|{request.key}"
     task_id = secret_id("bg") if seed is None else hashed_id("bg", seed)
-    session_id = task_id.replace("bg_", "s_", 1)
+    session_id = child_tasks.session_of(task_id)
     above = () if parent is None else (*parent.record.ancestry, parent.record.id)
     return ChildTask(
         id=task_id,
         session_id=session_id,
-        stream=index.session_stream(tenant, session_id),
+        stream=child_tasks.task_stream(tenant, task_id),
         tenant=tenant,
         agent=request.agent,
         description=request.description or message_title(request.content),
@@ -480,6 +495,19 @@ def _checked_same(existing: ChildTask, task: ChildTask, request: Launch) -> Chil
             hint="use a new key for a new task",
         )
     return existing
+
+
+def _erased_error(
+    task: ChildTask, parent: SessionEntry | None, request: Launch, stream: str
+) -> PerdureError:
+    """Return the error of a launch into a stream that was erased: the parent's, or its own."""
+    if parent is not None and stream != task.stream:
+        return session_not_found(parent.record.id)
+    return Conflict(
+        f"the task that was launched under the key {request.key!r} was deleted",
+        code="KEY_REUSED",
+        hint="use a new key for a new task",
+    )
 
 
 def _delegation(task: ChildTask) -> events.Delegation:

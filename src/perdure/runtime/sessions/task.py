@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from perdure.core.session.child_tasks import ChildTask
+from perdure.core.session.child_tasks import ChildTask, session_of
 from perdure.core.session.naming import check_id
 from perdure.runtime.agents.delegation import parse_timeout
 from perdure.runtime.sessions.service import Service
@@ -32,7 +32,7 @@ class Task:
     @property
     def session_id(self) -> str:
         """The id of its session: it is derived from the task's own id."""
-        return self._session_id or self.id.replace("bg_", "s_", 1)
+        return self._session_id or session_of(self.id)
 
     async def record(self) -> ChildTask:
         """Return the task: its status, its resume count, its parent. Raises NotFound."""
