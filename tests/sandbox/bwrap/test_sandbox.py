@@ -10,6 +10,8 @@ from tests.support.sandboxes import RUN_AS, require_bwrap, run
 from perdure.errors import SandboxUnavailable
 from perdure.sandbox.base import ExecLimits, RunAs
 from perdure.sandbox.bwrap import BwrapSandbox
+from perdure.sandbox.bwrap import run as bwrap_run
+from perdure.sandbox.bwrap.status import StatusSocket
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can drop to another user")
 
@@ -85,3 +87,32 @@ async def test_bwrap_never_runs_as_root(workspace: Path, run_as: RunAs | None) -
         await run(BwrapSandbox(run_as), workspace, "touch ran")
     assert caught.value.hint
     assert not (workspace / "ran").exists()
+
+
+async def test_a_command_cannot_write_the_report_of_its_own_end(
+    sandbox: BwrapSandbox, workspace: Path
+) -> None:
+    """A pipe of process 1 could be opened again through /proc, if perdure is an ordinary user."""
+    command = "readlink /proc/1/fd/1 /proc/1/fd/2; echo; readlink /proc/1/fd/*"
+    own, _, first = (await run(sandbox, workspace, command)).stdout.partition("\n\n")
+    pipes = {line for line in first.splitlines() if line.startswith("pipe:")}
+    assert len(pipes) == 2
+    assert pipes == set(own.splitlines())
+
+
+async def test_a_command_without_a_report_of_its_end_counts_as_started(
+    sandbox: BwrapSandbox, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await sandbox.probe()
+
+    class Silent(StatusSocket):
+        def read(self) -> bool:
+            more = super().read()
+            self.exit_code = None
+            return more
+
+    monkeypatch.setattr(bwrap_run, "StatusSocket", Silent)
+    with pytest.raises(SandboxUnavailable) as raised:
+        await run(sandbox, workspace, "echo done > file")
+    assert (workspace / "file").read_text() == "done\n"
+    assert raised.value.details["started"]

@@ -5,7 +5,7 @@ import os
 import signal
 from contextlib import suppress
 
-from perdure.sandbox.bwrap.status import StatusPipe
+from perdure.sandbox.bwrap.status import StatusSocket
 from perdure.sandbox.members import in_pid_namespace, signal_members
 from perdure.sandbox.process import ChildProcess
 
@@ -13,7 +13,7 @@ from perdure.sandbox.process import ChildProcess
 class PidNamespace:
     """The processes of one sandbox, by the first of them, which bwrap reports."""
 
-    def __init__(self, bwrap: ChildProcess, status: StatusPipe) -> None:
+    def __init__(self, bwrap: ChildProcess, status: StatusSocket) -> None:
         self._bwrap = bwrap
         self._status = status
         self._pidfd: int | None = None

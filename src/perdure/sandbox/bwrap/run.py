@@ -26,7 +26,7 @@ from perdure.sandbox.bwrap.diagnosis import INSTALL, bwrap_program, explain
 from perdure.sandbox.bwrap.listener import NetworkListeners
 from perdure.sandbox.bwrap.namespace import PidNamespace
 from perdure.sandbox.bwrap.start import START_S, WAIT_WORDS, StartSignal
-from perdure.sandbox.bwrap.status import StatusPipe
+from perdure.sandbox.bwrap.status import StatusSocket
 from perdure.sandbox.cgroup import CommandGroup, DelegatedGroups
 from perdure.sandbox.process import ChildProcess, Inheritance, ProcessSpec
 from perdure.sandbox.ro_paths import ReadOnlyPath
@@ -55,7 +55,7 @@ class _Started:
     """A started bwrap and what belongs to it."""
 
     bwrap: ChildProcess
-    status: StatusPipe
+    status: StatusSocket
     signal: StartSignal
     namespace: PidNamespace
     gate: int | None  # a byte into it lets the command start
@@ -104,7 +104,7 @@ def _start(
         raise SandboxUnavailable(
             "bwrap is no longer installed", hint=INSTALL, details={"started": False}
         )
-    status, signal, inheritance = StatusPipe(), StartSignal(), Inheritance()
+    status, signal, inheritance = StatusSocket(), StartSignal(), Inheritance()
     stack.callback(status.close)
     stack.callback(signal.close)
     stack.callback(inheritance.close)
@@ -224,7 +224,7 @@ def _exit_code(started: _Started, reason: Reason, run_as: RunAs | None) -> int:
             "sandbox": "bwrap",
             "reason": cause,
             "remedy": remedy,
-            "started": started.bwrap.exited.result() < 0,  # bwrap itself was killed
+            "started": started.signal.was_sent,
         },
     )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from perdure.errors import SandboxUnavailable
-from perdure.sandbox.bwrap.status import StatusPipe
+from perdure.sandbox.bwrap.status import StatusSocket
 
 WAIT_WORDS: Final = ("/bin/sh", "-c", 'echo >&0 && read -r _ && exec "$@" </dev/null', "sh")
 START_S: Final = 30.0
@@ -26,6 +26,7 @@ class StartSignal:
     def __init__(self) -> None:
         self._ours, self._theirs = socket.socketpair()
         self._ours.setblocking(False)
+        self.was_sent = False  # then the command may have started
 
     @property
     def stdin(self) -> int:
@@ -41,7 +42,7 @@ class StartSignal:
         self._theirs.close()
         self._ours.close()
 
-    async def send(self, status: StatusPipe) -> None:
+    async def send(self, status: StatusSocket) -> None:
         """Let the command start; nothing happens if bwrap has failed, which its end says.
 
         Raises SandboxUnavailable if the sandbox does not get ready.
@@ -54,6 +55,7 @@ class StartSignal:
                 status.read()
                 while not _dies_with_bwrap(status.first_pid):  # noqa: ASYNC110 - of the kernel
                     await asyncio.sleep(POLL_S)
+            self.was_sent = True
             self._ours.send(b"\n")
         except TimeoutError:
             raise SandboxUnavailable(

@@ -1,24 +1,27 @@
-"""Status reports of bwrap: JSON that it writes in pieces into a pipe."""
+"""Status reports of bwrap: JSON that it writes in pieces into a socket."""
 
 import asyncio
 import json
 import os
+import socket
 from contextlib import suppress
 from typing import Any, Final
 
 MAX_BYTES: Final = 64 * 1024
 
 
-class StatusPipe:
+class StatusSocket:
     """The reports of one bwrap: the first process of the sandbox, and at the end the exit code.
 
     Without an exit code the sandbox has failed, not the command. bwrap itself exits with 1 in both
-    cases. The pipe is read when its content is needed, because each of its many pieces would wake
-    the event loop.
+    cases. The socket is read when its content is needed, because each of its many pieces would
+    wake the event loop. It is not a pipe: a command of our own user could open a pipe of the first
+    process again, through /proc, and write reports of its own.
     """
 
     def __init__(self) -> None:
-        self._reader, self.writer = os.pipe()
+        ours, theirs = socket.socketpair()
+        self._reader, self.writer = ours.detach(), theirs.detach()
         os.set_blocking(self._reader, False)
         self._text = ""
         self._size = 0
@@ -50,7 +53,7 @@ class StatusPipe:
         self.writer = -1
 
     def close(self) -> None:
-        """Release the pipe."""
+        """Release the socket."""
         self.close_writer()
         if self._reader >= 0:
             os.close(self._reader)
