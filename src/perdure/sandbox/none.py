@@ -68,7 +68,7 @@ class NoSandbox:
                 details={"started": False},
             )
         await give_workspace(workspace, self.run_as)
-        argv = [*limit_arguments(spec.limits, processes=False), *spec.argv]
+        argv = [*limit_arguments(spec.limits, processes=False, required=False), *spec.argv]
         process_spec = ProcessSpec(argv, _environment(workspace, spec), workspace, self.run_as)
         return await run_child(workspace, process_spec, spec, on_output, cancel)
 

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Sequence
 from typing import Final
 
+from perdure.errors import SandboxUnavailable
 from perdure.sandbox.base import ExecLimits
 
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"  # of the commands, and of the programs around them
@@ -14,13 +15,19 @@ def prlimit_program() -> str | None:
     return shutil.which("prlimit", path=PATH)
 
 
-def limit_arguments(limits: ExecLimits, *, processes: bool) -> Sequence[str]:
+def limit_arguments(limits: ExecLimits, *, processes: bool, required: bool = True) -> Sequence[str]:
     """Return the words before the command that set its limits.
 
     The limit of processes counts all processes of the user in its user namespace, and is left out
-    where commands share one.
+    where commands share one. Raises SandboxUnavailable if limits are required and cannot be set.
     """
     program = prlimit_program()
+    if program is None and required:
+        raise SandboxUnavailable(
+            "the program prlimit is no longer installed",
+            hint="install util-linux",
+            details={"started": False},
+        )
     if program is None:
         return ()
     settings = {

@@ -10,10 +10,11 @@ import pytest
 from tests.support.sandboxes import RUN_AS, UID, require_bwrap, run
 
 from perdure.errors import SandboxUnavailable
-from perdure.sandbox import users
-from perdure.sandbox.base import RunAs
+from perdure.sandbox import rlimits, users
+from perdure.sandbox.base import RunAs, Sandbox
 from perdure.sandbox.bwrap import BwrapSandbox, diagnosis
 from perdure.sandbox.bwrap.diagnosis import explain, find_obstacle
+from perdure.sandbox.landlock import LandlockSandbox
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can drop to another user")
 
@@ -77,6 +78,18 @@ async def test_bwrap_that_is_removed_while_perdure_runs_is_reported(
         await run(sandbox, workspace, "touch ran")
     monkeypatch.undo()
     assert (await run(sandbox, workspace, "true")).result.exit_code == 0
+
+
+@pytest.mark.parametrize("sandbox", [BwrapSandbox(RUN_AS), LandlockSandbox(RUN_AS)])
+async def test_without_the_program_that_sets_limits_nothing_starts(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, sandbox: Sandbox
+) -> None:
+    """A guarantee of an earlier probe would not hold."""
+    assert (await sandbox.probe()).ok
+    monkeypatch.setattr(rlimits, "prlimit_program", lambda: None)
+    with pytest.raises(SandboxUnavailable, match="prlimit"):
+        await run(sandbox, workspace, "touch ran")
+    assert not (workspace / "ran").exists()
 
 
 def test_with_all_user_namespaces_in_use_nothing_starts(workspace: Path) -> None:

@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from perdure.core.tasks.executions import ExecutionRecord
 from perdure.runtime.tasks.executions.options import ExecutionOptions
-from perdure.sandbox.base import Probe, Sandbox
+from perdure.sandbox.base import Guarantee, Probe, Sandbox
 
 EXEC: Final = "exec"  # required by a task that is useless without commands
 FAILURE_S: Final = 10.0  # how long answers about tasks repeat why commands cannot run
@@ -33,9 +34,21 @@ class ConfiguredSandbox:
             self._created = _create(self.options, self._root)
         return self._created
 
+    @property
+    def _unused(self) -> set[Guarantee]:
+        """Guarantees that the host could give, and the settings do not make use of."""
+        network, limits = self.options.network, self.options.limits
+        unused: dict[Guarantee, bool] = {
+            "net": network.mode == "host",
+            "mem_total": limits.memory_bytes is None,
+            "cpu_total": limits.cpus is None,
+        }
+        return {guarantee for guarantee, is_unused in unused.items() if is_unused}
+
     async def probe(self) -> Probe:
-        """Return whether commands can run here, and why not."""
+        """Return whether commands can run here and what they are guaranteed, or why not."""
         probe = await self._sandbox.probe()
+        probe = replace(probe, guarantees=probe.guarantees - self._unused)
         self._failure = None if probe.ok else (probe, time.monotonic() + FAILURE_S)
         return probe
 
