@@ -1,10 +1,13 @@
 """A message to a long session that this process does not have in memory."""
 
+import asyncio
+
 import pytest
 
 from perdure import Agent, Runtime
+from perdure.core.conversation.messages import Conversation
 from perdure.core.log import codec
-from perdure.core.log.events import Assistant, Event, User
+from perdure.core.log.events import Assistant, Event, StampedEvent, User
 from perdure.core.session.naming import session_stream
 from perdure.errors import Corrupt
 from perdure.runtime.records.log import PAGE, as_record
@@ -68,6 +71,33 @@ async def test_a_command_and_its_drive_read_and_decode_each_event_once(
         assert (result.state, result.error) == ("completed", None)
         assert head <= decoded <= head + 10
         assert head <= store.count <= head + 10
+
+
+async def test_other_work_runs_between_the_pages_of_a_long_conversation(
+    store: CountingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added = longest = 0
+    add = Conversation.add
+
+    def counted(self: Conversation, stamped: StampedEvent) -> None:
+        nonlocal added, longest
+        added += 1
+        longest = max(longest, added)
+        add(self, stamped)
+
+    async def tick() -> None:
+        nonlocal added
+        while True:
+            added = 0
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(Conversation, "add", counted)
+    async with Runtime(store, agents=[clerk()]) as rt:
+        ticking = asyncio.create_task(tick())
+        result = await rt.session("s", agent="clerk").run("Go on.")
+        ticking.cancel()
+    assert (result.state, result.error) == ("completed", None)
+    assert 0 < longest <= PAGE
 
 
 async def test_damage_is_found_by_the_command_before_anything_is_consumed(

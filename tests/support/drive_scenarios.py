@@ -12,12 +12,13 @@ import random
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any, Final
 from unittest import mock
 
+from msgspec import to_builtins
 from tests.support.paths import DATA
 
 from perdure import (
@@ -79,7 +80,10 @@ def _plain_request(model: str, request: Request) -> dict[str, Any]:
         "turn": request.turn,
         "purpose": request.purpose,
         "instructions": request.instructions,
-        "messages": [[type(item).__name__, asdict(item)] for item in request.messages],
+        "messages": [
+            [type(item).__name__, to_builtins(item, builtin_types=(bytes,))]
+            for item in request.messages
+        ],
         "tools": [spec.name for spec in request.tools],
         "schema": request.output_schema is not None,
     }

@@ -159,16 +159,17 @@ class TokenBound(Struct):
     _tokens: float = 0  # of all events
     _usage: float = 0  # the highest that a response reported
 
-    def update(self, log: Sequence[StampedEvent]) -> float:
-        """Count the new events of the log and return the bound."""
-        for _, _, event in log[self._events :] if self._events else log:
+    def update(self, log: Sequence[StampedEvent], end: int | None = None) -> float:
+        """Count the new events of the log, or those up to the `end`, and return the bound."""
+        new = log[self._events : end]
+        for _, _, event in new:
             if isinstance(event, events.Assistant) and event.usage:
                 self._usage = max(self._usage, total_tokens(event.usage))
             if isinstance(event, events.Compacted):
                 self._tokens += len(event.summary) / _CHARACTERS_PER_TOKEN
             elif isinstance(event, _WITH_TOKENS):
                 self._tokens += _estimate(event)
-        self._events = len(log)
+        self._events += len(new)
         return self._tokens + self._usage
 
 

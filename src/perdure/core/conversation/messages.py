@@ -1,11 +1,15 @@
-"""Messages of a conversation, in the provider-neutral form that model requests are made from."""
+"""Messages of a conversation, in the provider-neutral form that model requests are made from.
+
+A long session has tens of thousands of them. They hold JSON and never themselves, so the garbage
+collector does not look at them.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from perdure.core.conversation.approvals import approval_text, preceded_by
 from perdure.core.log import events
@@ -13,15 +17,13 @@ from perdure.core.log.events import Content, StampedEvent
 from perdure.core.log.stop_reasons import is_cut, is_paused
 
 
-@dataclass(frozen=True, slots=True)
-class UserMessage:
+class UserMessage(Struct, frozen=True, gc=False):
     """A message of the user."""
 
     content: Content
 
 
-@dataclass(frozen=True, slots=True)
-class RequestedCall:
+class RequestedCall(Struct, frozen=True, gc=False):
     """A tool call in a model response."""
 
     id: str
@@ -29,8 +31,7 @@ class RequestedCall:
     params: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class AssistantMessage:
+class AssistantMessage(Struct, frozen=True, gc=False):
     """One model response; `native` goes back only to the same provider and model."""
 
     text: str
@@ -43,8 +44,7 @@ class AssistantMessage:
     paused: bool = False  # the provider continues it when it gets it back
 
 
-@dataclass(frozen=True, slots=True)
-class ToolMessage:
+class ToolMessage(Struct, frozen=True, gc=False):
     """The result of one call."""
 
     call_id: str
@@ -160,6 +160,11 @@ class Conversation:
         if self._turn is not None and self._turn.seq <= up_to:
             return self._messages + _turn_messages(self._turn)
         return self._messages[: self._message_count(up_to)]
+
+    @property
+    def closed(self) -> list[Message]:
+        """Messages of the closed turns, which more events do not change; not a copy."""
+        return self._messages
 
     def messages(self) -> list[Message]:
         """Return all messages; results are in call order, inputs after responses without them."""

@@ -427,6 +427,9 @@ class Driver(LeasedWriter):
         if self.resources.records_starts and run is not None and not run.is_driven:
             await self.write(self.plan_start(), None)
             return False
+        if not self.log.is_prepared:
+            await self.log.prepare_messages()
+            return False  # others may have written meanwhile
         cut = requested_cut(self) if is_manual else next_cut(self, self._summary_problems)
         if cut is None and is_manual:
             now = self.resources.store.now()

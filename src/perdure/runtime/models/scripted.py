@@ -14,7 +14,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -190,7 +189,8 @@ def _log(request: Request, played: int) -> None:
     path = os.environ.get(SCRIPT_LOG)
     if not path:
         return
-    messages = json.dumps([asdict(m) for m in request.messages], sort_keys=True, default=str)
+    plain = [msgspec.to_builtins(item, builtin_types=(bytes,)) for item in request.messages]
+    messages = json.dumps(plain, sort_keys=True, default=str)
     line = {
         "session": request.session_id,
         "turn": played,

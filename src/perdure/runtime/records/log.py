@@ -91,6 +91,24 @@ class Log:
         """True if the page that was read last was not the last one."""
         return bool(self.slice.records) and self.slice.head > len(self.events)
 
+    @property
+    def is_prepared(self) -> bool:
+        """True if so few events are new to the conversation that `messages` takes no time."""
+        return len(self.events) - self._message_events <= PAGE
+
+    async def prepare_messages(self) -> None:
+        """Process the new events of a long log in pages, for `messages` and the token bound."""
+        invalid: IncrementalRepair | None = None
+        while not self.is_prepared:
+            end = self._message_events + PAGE
+            self._extend_conversation(end)
+            self.token_bound.update(self.events, end)
+            # What is wrong with a closed turn stays wrong: `messages` repairs the whole then.
+            history = self._history
+            if history is not invalid and not history.is_valid(self._conversation.closed):
+                invalid = history
+            await asyncio.sleep(0)
+
     def messages(self) -> list[Message]:
         """Return the repaired conversation so far; only new events are processed."""
         self._extend_conversation()
@@ -99,14 +117,19 @@ class Log:
     def covered_messages(self, up_to: int) -> list[Message]:
         """Return the repaired messages that a summary up to an event would replace."""
         self._extend_conversation()
-        return IncrementalRepair().repair(self._conversation.messages_up_to(up_to))
+        covered = self._conversation.messages_up_to(up_to)
+        if self._history.is_valid(self._conversation.messages()):
+            return covered  # its turns were checked
+        return IncrementalRepair().repair(covered)
 
-    def _extend_conversation(self) -> None:
-        for stamped in self.events[self._message_events :]:
+    def _extend_conversation(self, end: int | None = None) -> None:
+        """Add the new events to the conversation, or those up to the `end`."""
+        new = self.events[self._message_events : end]
+        for stamped in new:
             self._conversation.add(stamped)
             if isinstance(stamped.event, Compacted):
                 self._history = IncrementalRepair()  # the conversation has a new beginning
-        self._message_events = len(self.events)
+        self._message_events += len(new)
 
     def extension(self, facts: Iterable[Event], at: int) -> "LogExtension":
         """Return what the log would be if these facts were appended at its head."""

@@ -1,9 +1,9 @@
 """Messages of perdure, read as turns and written again."""
 
-from dataclasses import replace
 from typing import Any, Final, TypeGuard
 
 import msgspec
+from msgspec.structs import replace
 
 from perdure.core.conversation.messages import (
     AssistantMessage,
