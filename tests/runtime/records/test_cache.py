@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perdure import Agent, Conflict, Event, NotFound, Runtime, tool
-from perdure.core.log import events
+from perdure.core.log import codec, events
 from perdure.core.session.naming import SessionRecord
 from perdure.runtime.records import cache as near
 from perdure.runtime.records.cache import CachedSession, SessionCache
@@ -234,10 +234,43 @@ def test_only_so_much_of_their_content_is_kept() -> None:
     kept, large = SessionCache(), near.MAX_BYTES // 8
     for n in range(10):
         kept.add(rested(str(n), large))
-    kept.add(rested("huge", large + 1))
+    kept.add(rested("huge", near.MAX_BYTES + 1))
     there = [n for n in range(10) if kept.get(f"s//{n}")]
     assert there == list(range(2, 10))
     assert kept.get("s//huge") is None
+    kept.add(rested("long", near.MAX_BYTES - large))
+    there = [n for n in range(10) if kept.get(f"s//{n}")]
+    assert there == [9]
+    assert kept.get("s//long") is not None
+
+
+async def test_a_long_session_that_parked_here_is_not_decoded_for_an_approval(
+    in_memory: MakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @tool(requires_approval=True)
+    def pay() -> str:
+        return "paid"
+
+    clerk = Agent(
+        "clerk",
+        model=ScriptedModel([{"calls": [{"tool": "pay"}]}] * 2 + [{"text": "Done."}]),
+        tools=[pay],
+    )
+    decoded = 0
+    decode = codec.decode
+
+    def counted(kind: str, data: bytes) -> events.Event:
+        nonlocal decoded
+        decoded += 1
+        return decode(kind, data)
+
+    async with in_memory(clerk) as rt:
+        result = await rt.session("s", agent=clerk).run("x" * (near.MAX_BYTES // 4))
+        monkeypatch.setattr(codec, "decode", counted)
+        for _ in range(2):
+            await rt.approve(result.pending[0].id, by="ana")
+            result = await rt.session("s").run()
+    assert (result.output, decoded) == ("Done.", 0)
 
 
 async def test_only_so_much_of_the_logs_before_commands_is_kept() -> None:

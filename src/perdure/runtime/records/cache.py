@@ -26,7 +26,7 @@ from perdure.runtime.records.log import Log
 from perdure.store.base import Entry, Record, Write
 
 MAX_SESSIONS: Final = 256  # sessions cached
-MAX_BYTES: Final = 8 * 1024 * 1024  # of their records
+MAX_BYTES: Final = 16 * 1024 * 1024  # of their records, all together
 MAX_LOG_BYTES: Final = 64 * 1024 * 1024  # of logs that were read before a command
 MIN_LOG_BYTES: Final = 64 * 1024  # a shorter one is read again in less than a millisecond
 LOG_S: Final = 10.0  # how long such a log is kept
@@ -146,7 +146,7 @@ class SessionCache:
         """Cache a session, and drop the oldest ones beyond the limits."""
         stream, size = session.log.stream, session.log.size
         self.remove(stream)
-        if size > MAX_BYTES // 8:
+        if size > MAX_BYTES:  # it would drop all others, and itself
             return
         self._sessions[stream] = session
         self._bytes += size
