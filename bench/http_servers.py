@@ -1,7 +1,8 @@
 """Servers of the HTTP benchmark: `python -m bench.http_servers SERVER FOLDER FD`.
 
-`perdure` accepts results for pending calls. `reference` is a minimal implementation: a FastAPI
-endpoint that inserts a row into SQLite, with one durable commit for all requests that are waiting.
+`perdure` accepts results for pending calls, with the connections of `perdure serve`. `reference`
+is a minimal implementation: a FastAPI endpoint that inserts a row into SQLite, with one durable
+commit for all requests that are waiting.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from perdure import Agent, PendingCall, Principal, Runtime, tool
+from perdure.serve.connections import Capacity, protocol_factory
 from perdure.serve.http.app import application
 from perdure.serve.http.auth import token_authenticator
 from perdure.serve.http.middleware import Rules
@@ -137,7 +139,18 @@ APPS: Final = {"perdure": perdure_app, "reference": reference_app}
 def main() -> None:
     """Serve on the socket with the given file descriptor until the process is killed."""
     server, folder, descriptor = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    uvicorn.run(APPS[server](folder), fd=descriptor, log_level="error", access_log=False, ws="none")
+    options: dict[str, Any] = {}
+    if server == "perdure":  # as `perdure serve` does
+        http = protocol_factory(Capacity())
+        options = {"http": http, "proxy_headers": False, "server_header": False}
+    uvicorn.run(
+        APPS[server](folder),
+        fd=descriptor,
+        log_level="error",
+        access_log=False,
+        ws="none",
+        **options,
+    )
 
 
 if __name__ == "__main__":

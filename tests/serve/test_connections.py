@@ -427,3 +427,62 @@ async def test_a_server_out_of_connections_stays_quiet_and_recovers(tmp_path: Pa
         assert "Traceback" not in server.log()
         assert server.log().count("ulimit -n") <= 2
         assert "no file descriptor left" not in server.log()
+
+
+class RecordingTransport:
+    """Transport that keeps what was written, piece by piece."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        assert not self.closed, "written after it was closed"
+        self.pieces.append(data)
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def recording() -> tuple[RecordingTransport, transports.BoundedTransport]:
+    recorded = RecordingTransport()
+    loop = asyncio.get_running_loop()
+    transport = cast(asyncio.Transport, recorded)
+    return recorded, transports.BoundedTransport(transport, loop, lambda: False)
+
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
+
+
+async def test_the_head_and_the_body_of_a_response_are_sent_at_once() -> None:
+    recorded, transport = recording()
+    for piece in (HEAD, b"ok", b"", HEAD, b"ok", b""):
+        transport.write(piece)
+    assert recorded.pieces == [HEAD + b"ok", HEAD + b"ok"]
+    await asyncio.sleep(0)
+    assert recorded.pieces == [HEAD + b"ok", HEAD + b"ok"]
+
+
+async def test_a_head_is_sent_when_its_body_has_not_begun_by_the_next_round_of_the_loop() -> None:
+    recorded, transport = recording()
+    transport.write(HEAD)
+    assert recorded.pieces == []
+    await asyncio.sleep(0)
+    assert recorded.pieces == [HEAD]
+    transport.write(b"ok")
+    assert recorded.pieces == [HEAD, b"ok"]
+
+
+@pytest.mark.parametrize("close", ["close", "close_at_once"])
+async def test_a_head_without_a_body_is_sent_before_its_connection_closes(close: str) -> None:
+    recorded, transport = recording()
+    transport.write(HEAD)
+    getattr(transport, close)()
+    await asyncio.sleep(0)
+    assert (recorded.pieces, recorded.closed) == ([HEAD], True)

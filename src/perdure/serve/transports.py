@@ -1,4 +1,4 @@
-"""Transport of a connection: how long its client may take to receive, and how it closes."""
+"""Transport of a connection: when it sends, how long its client may take, and how it closes."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,10 +7,15 @@ from typing import Any, Final
 SEND_S: Final = 60.0  # for a client that receives nothing of what was written
 LINGER_S: Final = 10.0  # for a client that still sends when its response is complete
 LINGER_BYTES: Final = 64 * 2**20
+_HEAD: Final = b"HTTP/1.1 "  # how the head of a response begins
 
 
 class BoundedTransport:
     """Transport that ends a client which receives nothing, and closes in two steps.
+
+    The head of a response waits for the first part of its body, and both are sent at once: each
+    piece by itself is a call of the system, and wakes the client. A body that is not there by the
+    end of the present round of the event loop, as that of a stream, comes by itself.
 
     Before it closes, it reads what its client still sends, within limits. To close a socket with
     unread data resets the connection, and the client would lose the response: a refusal of a body
@@ -26,6 +31,7 @@ class BoundedTransport:
         self._transport = transport
         self._loop = loop
         self._has_unread = has_unread
+        self._head = b""  # of a response, which waits for its body
         self._written = 0
         self._sent = 0  # of what was written, when the timer of sending began
         self._send_timer: asyncio.TimerHandle | None = None
@@ -42,8 +48,22 @@ class BoundedTransport:
 
     def write(self, data: bytes) -> None:
         """Send data, or drop it if the connection is closing: asyncio would log every write."""
-        if self.is_closing():
+        if not data or self.is_closing():
             return
+        if not self._head and data.startswith(_HEAD):
+            self._head = data
+            self._loop.call_soon(self._send_head)
+            return
+        data, self._head = self._head + data, b""
+        self._send(data)
+
+    def _send_head(self) -> None:
+        """Send a head whose body has not begun."""
+        head, self._head = self._head, b""
+        if head and not self.is_closing():
+            self._send(head)
+
+    def _send(self, data: bytes) -> None:
         self._transport.write(data)
         self._written += len(data)
         if self._send_timer is None and self._transport.get_write_buffer_size():
@@ -64,6 +84,7 @@ class BoundedTransport:
 
     def close(self) -> None:
         """Close after what was written; if the client still sends, say so and wait for it."""
+        self._send_head()
         if self.is_lingering or self._transport.is_closing() or not self._has_unread():
             if not self.is_lingering:
                 self._transport.close()
@@ -79,6 +100,7 @@ class BoundedTransport:
 
     def close_at_once(self) -> None:
         """Close after what was written."""
+        self._send_head()
         self.is_lingering = False
         self._transport.close()
 
