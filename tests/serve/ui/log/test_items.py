@@ -5,12 +5,15 @@ from typing import Any
 from markupsafe import Markup
 
 from perdure.runtime.views import Event
-from perdure.serve.ui.log.items import EventLinks, bar_html, event_html
+from perdure.serve.ui.log.items import EventLinks, bars_html, events_html
 from perdure.serve.ui.log.rows import event_rows
 from perdure.serve.ui.log.timeline import draw_timeline
 
 HOSTILE = "\"'><script>alert(1)</script>"
-ICON = Markup("<svg></svg>")
+
+
+def icon(name: str) -> Markup:
+    return Markup("<svg></svg>")
 
 
 def event(seq: int, at: int, type_: str, **data: Any) -> Event:
@@ -35,17 +38,20 @@ def test_hostile_text_of_every_part_is_escaped() -> None:
         event(5, 4, HOSTILE, text=HOSTILE),
     ]
     for row in event_rows(log):
-        html = event_html(row, ICON, links())
+        html = events_html([row], icon, links())
         assert "<script" not in html
         assert html.count('"') == html.count('="') * 2, "no text ends an attribute"
     drawn = draw_timeline(log, 10, is_over=False)
     assert drawn.bars
-    assert all("<script" not in bar_html(bar) for bar in drawn.bars)
+    html = bars_html(drawn.bars)
+    assert "<script" not in html
+    assert html.count("<title>") == len(drawn.bars)
+    assert html.count('"') == html.count('="') * 2, "no text ends an attribute"
 
 
 def test_an_event_can_be_forked_only_where_its_visitor_may() -> None:
     (row,) = event_rows([event(7, 0, "assistant", content="Hello.")])
-    html = event_html(row, ICON, links())
+    html = events_html([row], icon, links())
     assert 'name="at" value="7"' in html
     assert "at=7&amp;with=6" in html
-    assert "Fork" not in event_html(row, ICON, links(may_fork=False))
+    assert "Fork" not in events_html([row], icon, links(may_fork=False))

@@ -1,10 +1,10 @@
 """Events of a session as rows of a list: an icon, a name, and one line of text."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from perdure.runtime.diagnosis.calls import own_prompt
 from perdure.runtime.views import Event
@@ -19,8 +19,7 @@ MAX_DATA: Final = 1_000  # characters
 _PEOPLE: Final = ("approval", "question")
 
 
-@dataclass(frozen=True, slots=True)
-class EventRow:
+class EventRow(Struct, frozen=True):
     """One event in a list; `idle` is the time since the previous one if that is long."""
 
     event: Event
@@ -45,8 +44,7 @@ class EventRow:
         return self.event.type in ("user", "tool_result", "agent_complete", "assistant")
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
+class _Look(Struct, frozen=True):
     icon: str
     name: str
     text: str = ""

@@ -8,6 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from perdure.runtime.views import Event
 from perdure.serve.ui.spans import span
 
@@ -30,8 +33,7 @@ _WAIT_WORDS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TimelineBar:
+class TimelineBar(Struct, frozen=True):
     """Something that ran or waited, in the lane of its name; `end` is None while it is open."""
 
     lane: str
@@ -47,8 +49,7 @@ class TimelineBar:
         return self.kind in ("person", "machine")
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(Struct, frozen=True):
     """Row of a timeline; a lane of a child is nested and links to its session."""
 
     name: str
@@ -56,8 +57,7 @@ class Lane:
     session_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnBar:
+class DrawnBar(Struct, frozen=True):
     """Bar with its place in the drawing."""
 
     bar: TimelineBar
@@ -72,8 +72,7 @@ class DrawnBar:
         return self.bar.label if self.width >= 9 * len(self.bar.label) * 0.72 + 8 else ""
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnMark:
+class DrawnMark(Struct, frozen=True):
     """Labeled place on the axis: a long span, or the moment at which a worker took over."""
 
     x: float
@@ -269,9 +268,7 @@ def draw_timeline(events: Sequence[Event], now: int, *, is_over: bool) -> Timeli
 
 
 def _closed(bar: TimelineBar, end: int) -> TimelineBar:
-    return TimelineBar(
-        bar.lane, bar.kind, bar.start, end if bar.end is None else bar.end, bar.label, bar.seq
-    )
+    return bar if bar.end is not None else replace(bar, end=end)
 
 
 def _drawn(bar: TimelineBar, axis: "_Axis", y: int, *, is_open: bool) -> DrawnBar:

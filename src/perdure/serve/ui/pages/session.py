@@ -23,7 +23,7 @@ from perdure.runtime.views import Event, Snapshot, session_json
 from perdure.serve.http.routes.sessions import find_entry
 from perdure.serve.ui.calls import CallView, view_call
 from perdure.serve.ui.headlines import PAUSED, SessionHeadline, session_headline
-from perdure.serve.ui.log.items import EventLinks, bar_html, event_html
+from perdure.serve.ui.log.items import EventLinks, bars_html, events_html
 from perdure.serve.ui.log.rows import event_rows
 from perdure.serve.ui.log.timeline import draw_timeline
 from perdure.serve.ui.view import View
@@ -141,8 +141,8 @@ async def _tab_values(
                 "timeline": drawn,
                 "rows": event_rows(window.events),
                 "links": _links(view, entry),
-                "event_html": event_html,
-                "bar_html": bar_html,
+                "events_html": events_html,
+                "bars_html": bars_html,
             }
         case _:
             return {"rows": event_rows(window.events)}
