@@ -383,6 +383,44 @@ async def test_a_task_whose_end_its_parent_has_lost_can_be_ended(
                 assert [item async for item in rt.tasks()] == []
 
 
+@pytest.mark.parametrize("verb", ["cancel", "clear"])
+async def test_a_task_whose_parent_is_repaired_while_it_is_ended_is_ended(
+    runtime: MakeRuntime, verb: str
+) -> None:
+    """S1.29, S1.34: the repair replaces the stream that the caller has read."""
+    async with runtime(lead(researcher({"text": "First."}))) as rt:
+        task, inbox = await waiting_task(rt), rt._resources.child_inbox
+        before = await inbox.find("", task.id)
+        await rebuild(rt, "s", until="delegation_complete")
+        with anyio.fail_after(10):
+            if verb == "cancel":
+                await inbox.end_child(before.task, before.entry.stream, "ana", None)
+                assert (await task.record()).status == "cancelled"
+            else:
+                assert await inbox.clear_task(before.task, "ana") is not None
+                assert [item async for item in rt.tasks()] == []
+
+
+@pytest.mark.parametrize("deleted", ["parent", "child"])
+async def test_a_clear_goes_on_if_a_session_is_deleted_meanwhile(
+    deleted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S1.29: the clear of a task with a queued message writes to its parent and to its child."""
+    async with between_runs() as (rt, task):
+        store, inbox, names = rt._resources.store, rt._resources.session_inbox, {"parent": "s"}
+        commit, ref = store.commit, SessionRef("", names.get(deleted, task.session_id))
+
+        async def erase_first(*args: Any, **options: Any) -> Any:
+            monkeypatch.undo()
+            await inbox.erase(ref)
+            return await commit(*args, **options)
+
+        monkeypatch.setattr(store, "commit", erase_first)
+        cleared = await BackgroundManager(rt, "s").background_clear()
+        assert cleared["cleared"] == (1 if deleted == "child" else 0)
+        assert [item async for item in rt.tasks()] == []
+
+
 async def test_a_message_that_was_queued_for_a_repaired_child_is_dropped_by_a_clear() -> None:
     """S1.44, S1.29: the task still names the stream that the repair has replaced"""
     async with between_runs() as (rt, task):

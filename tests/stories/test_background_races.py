@@ -169,14 +169,14 @@ async def test_a_task_that_is_resumed_while_it_is_cleared_is_cancelled(
         task = await rt.spawn("researcher", "Tides?", parent=await begun(rt, one))
         await task.output(block=True)
         inbox = rt._resources.child_inbox
-        clear = inbox._clear
+        clear = inbox.clear_task
 
         async def resumed_first(*args: Any, **options: Any) -> Any:
-            monkeypatch.setattr(inbox, "_clear", clear)
+            monkeypatch.setattr(inbox, "clear_task", clear)
             await task.resume("More?")
             return await clear(*args, **options)
 
-        monkeypatch.setattr(inbox, "_clear", resumed_first)
+        monkeypatch.setattr(inbox, "clear_task", resumed_first)
         (cleared,) = await inbox.clear(session_stream("", "s"))
         assert cleared.status == "cancelled"
         assert (await rt.session(task.session_id).get()).state == "cancelled"

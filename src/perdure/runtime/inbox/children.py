@@ -365,6 +365,7 @@ class ChildInbox:
             now, entry = self._store.now(), await self._store.get(TASK, task.key)
             puts: list[Put] = []
             if entry is not None:
+                stream = entry.stream  # a repair may have replaced the one that the caller read
                 before = ChildEntry.decode(entry).task
                 after = before.moved(ChildMove.CANCEL, updated_at=now)
                 if not before.is_active:  # the session is gone, and its queued message with it
@@ -376,7 +377,9 @@ class ChildInbox:
                 self._notify(await self._store.commit([write], puts))
             except VersionMoved:
                 continue
-            except (Gone, NoStream):  # its parent was erased too, or it has none
+            except (Gone, NoStream):
+                if entry is not None:
+                    continue  # its parent was erased, and the entry with it, or repaired
                 return
             return
 
@@ -386,24 +389,23 @@ class ChildInbox:
         async for item in self.tasks_of(stream):
             if item.task.is_cleared:
                 continue
-            if (task := await self._clear(item.task, stream, by)) is not None:
+            if (task := await self.clear_task(item.task, by)) is not None:
                 cleared.append(task)
         return cleared
 
     async def purge(self, task: ChildTask, by: str | None = None) -> None:
         """Remove a task whose session was erased; its id still says that it was deleted."""
-        entry = await self._store.get(TASK, task.key)
-        if entry is not None:
-            await self._clear(task, entry.stream, by, is_deleted=True)
+        await self.clear_task(task, by, is_deleted=True)
 
-    async def _clear(
-        self, task: ChildTask, stream: str, by: str | None, *, is_deleted: bool = False
+    async def clear_task(
+        self, task: ChildTask, by: str | None, *, is_deleted: bool = False
     ) -> ChildTask | None:
+        """Cancel a task and remove it from lists; return None if it was removed before."""
         while True:
             entry = await self._store.get(TASK, task.key)
             if entry is None or (entry.state == CLEARED and not is_deleted):
                 return None
-            current = ChildEntry.decode(entry).task
+            current, stream = ChildEntry.decode(entry).task, entry.stream
             if current.is_active:
                 await self.end_child(current, stream, BACKGROUND_AUTHOR, CANCELLED_REASON)
                 continue
@@ -417,8 +419,8 @@ class ChildInbox:
                 writes = await self._with_dropped(writes[0], current, by)
             try:
                 self._notify(await self._store.commit(writes, puts))
-            except VersionMoved:
-                continue
+            except (VersionMoved, Gone, NoStream):
+                continue  # an erased parent has no entries, and an erased child no message
             return after
 
     async def _with_dropped(self, write: Write, task: ChildTask, by: str | None) -> list[Write]:
