@@ -37,7 +37,7 @@ def assemble_resources(store: Store, options: RuntimeOptions, shell: SessionShel
         store,
         session_inbox,
         PendingInbox(store, commits, cache, verifier),
-        ChildInbox(store, commits, session_inbox, cache),
+        ChildInbox(store, session_inbox, cache),
         commits,
         Bus(store),
         outbox,

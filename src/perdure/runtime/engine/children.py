@@ -29,7 +29,8 @@ from perdure.runtime.agents.agents import ReadyAgent
 from perdure.runtime.agents.delegation import BACKGROUND_TOOLS, ChildAnswer, ChildWait
 from perdure.runtime.engine.writer import LeasedWriter
 from perdure.runtime.ids import new_id
-from perdure.runtime.inbox.children import CANCELLED_REASON, Launch
+from perdure.runtime.inbox.children import CANCELLED_REASON
+from perdure.runtime.inbox.launches import Launch
 from perdure.runtime.inbox.sessions import NewMessage
 from perdure.runtime.records.entries import SessionRef
 from perdure.runtime.records.log import read_log

@@ -1,18 +1,15 @@
-"""Commits that launch, resume, cancel and clear background agents, by callers without a lease."""
+"""Background agents, for callers without a lease: found, resumed, read, cancelled and cleared."""
 
-import hashlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.core.log import events
 from perdure.core.session import child_tasks
 from perdure.core.session import naming as index
-from perdure.core.session.budgets import Budget
 from perdure.core.session.child_tasks import (
     CLEARED,
     DELETED,
@@ -26,73 +23,26 @@ from perdure.core.session.child_tasks import (
 )
 from perdure.core.session.children import BACKGROUND_AUTHOR, mail_id
 from perdure.core.session.follow_ups import NO_RULES, FollowUpRules, check_follow_up
-from perdure.core.session.naming import SessionRecord
 from perdure.core.tasks.record import BACKGROUND, ListState
-from perdure.errors import Conflict, NotFound, PerdureError, Refused
-from perdure.runtime.ids import hashed_id, new_id, secret_id
-from perdure.runtime.inbox.budgets import count_child
-from perdure.runtime.inbox.commits import Commits, entry_after, task_puts
+from perdure.errors import Conflict, NotFound, Refused
+from perdure.runtime.inbox.commits import ChildEntry, task_puts
+from perdure.runtime.inbox.launches import Launch, Launches
 from perdure.runtime.inbox.message_keys import entry_key
-from perdure.runtime.inbox.sessions import NewMessage, SessionInbox, message_title
-from perdure.runtime.records.cache import CachedSession, SessionCache
-from perdure.runtime.records.entries import (
-    SessionEntry,
-    SessionRef,
-    all_readable,
-    session_not_found,
-)
-from perdure.runtime.records.log import Log, as_record
-from perdure.store.base import (
-    Check,
-    Entry,
-    Gone,
-    HeadMoved,
-    NoStream,
-    Put,
-    Store,
-    VersionMoved,
-    Write,
-)
+from perdure.runtime.inbox.sessions import NewMessage, SessionInbox
+from perdure.runtime.records.cache import SessionCache
+from perdure.runtime.records.entries import SessionEntry, SessionRef, all_readable
+from perdure.runtime.records.log import as_record
+from perdure.store.base import Entry, Gone, NoStream, Put, Store, VersionMoved, Write
 
 CANCELLED_REASON: Final = "its parent ended it"
-
-
-class Launch(Struct, frozen=True, kw_only=True):
-    """A request to launch a background agent."""
-
-    agent: str
-    queue: str
-    content: events.Content
-    tools: tuple[str, ...] | None = None  # that it may use
-    max_depth: int = 3  # of the tree; counts for a task without a parent
-    description: str = ""
-    key: str | None = None  # what makes a launch the same launch, within its parent
-    run: str | None = None  # of the parent, if a call of it launches: refused after its end
-    bounds: tuple[events.Bound, ...] = ()  # budgets that bound its first run
-    by: str | None = None
-    metadata: Mapping[str, Any] | None = None
-
-
-class ChildEntry(Struct, frozen=True):
-    """Index entry of a background task, decoded."""
-
-    entry: Entry
-    task: ChildTask
-
-    @classmethod
-    def decode(cls, entry: Entry) -> "ChildEntry":
-        """Decode an index entry. Raises Corrupt."""
-        return cls(entry, child_tasks.decode_task(entry.data))
 
 
 class ChildInbox:
     """Commits of callers to background agents and their parents."""
 
-    def __init__(
-        self, store: Store, commits: Commits, sessions: SessionInbox, cache: SessionCache
-    ) -> None:
+    def __init__(self, store: Store, sessions: SessionInbox, cache: SessionCache) -> None:
         self._store = store
-        self._commits = commits
+        self._launches = Launches(store, sessions, cache)
         self._sessions = sessions
         self._cache = cache
 
@@ -161,93 +111,9 @@ class ChildInbox:
     ) -> tuple[ChildTask, bool]:
         """Launch a background agent in one commit; return its task, and whether it is new.
 
-        The same key again returns the task that exists. Raises Conflict, NotFound.
+        The same key again returns the task that exists. Raises Conflict, NotFound, Refused.
         """
-        task = _new_task(tenant, parent, request, self._store.now())
-        while True:
-            if parent is not None and request.run is not None:
-                parent = await self._current_parent(parent, request.run)
-            puts, budget = await count_child(self._store, request.bounds, request.run)
-            try:
-                if budget is not None:
-                    return await self._refuse(task, request, budget, puts), False
-                return await self._launch(task, parent, request, puts), True
-            except (VersionMoved, HeadMoved) as error:
-                entry = await self._store.get(TASK, task.key)
-                if entry is not None:
-                    return _checked_same(ChildEntry.decode(entry).task, task, request), False
-                if isinstance(error, HeadMoved) or error.entry is None:
-                    raise
-            except (Gone, NoStream) as error:
-                raise _erased_error(task, parent, request, error.stream) from error
-
-    async def _refuse(
-        self, task: ChildTask, request: Launch, budget: Budget, puts: Sequence[Put]
-    ) -> ChildTask:
-        """Record that the budget allows no launch; return the task if it was launched before.
-
-        Raises Refused.
-        """
-        entry = await self._store.get(TASK, task.key)
-        if entry is not None:
-            return _checked_same(ChildEntry.decode(entry).task, task, request)
-        if puts:
-            await self._store.commit([Write(put.stream) for put in puts], puts)
-        raise Refused(
-            f"not launched: the budget of the run allows {budget.limits['children']:g} background "
-            "agents, and as many were launched",
-            code="BUDGET_REACHED",
-            hint="launch it again if it is still needed",
-        )
-
-    async def _current_parent(self, parent: SessionEntry, run: str) -> SessionEntry:
-        """Return the parent's entry as it is now. Raises Conflict if the run has ended."""
-        names = SessionRef(parent.record.tenant, parent.record.id)
-        current = await self._sessions.session_entry(names)
-        if current.record.is_over or current.record.task_id != run:
-            raise Conflict(
-                "the run that launches the task has ended",
-                code="RUN_ENDED",
-                hint="send the session a message first",
-            )
-        return current
-
-    async def _launch(
-        self,
-        task: ChildTask,
-        parent: SessionEntry | None,
-        request: Launch,
-        budget_puts: Sequence[Put],
-    ) -> ChildTask:
-        now, stream = self._store.now(), task.stream if parent is None else parent.stream
-        record = _child_record(task, parent, request, now)
-        facts = _opening_events(task, record, request)
-        kind = index.stream_kind(record.agent, record.queue)
-        records = [as_record(fact, now) for fact in facts]
-        writes = [Write(task.stream, records, create=kind, head=0, wake=now)]
-        fact, checks = _delegation(task), list[Check]()
-        if parent is not None:
-            writes.append(Write(stream, [as_record(fact, now)]))
-            if request.run is not None:
-                key, version = parent.index_entry.key, parent.index_entry.version
-                checks.append(Check("session", key, version, stream))
-        others = {put.stream for put in budget_puts} - {stream, task.stream}
-        session, entry_puts = SessionEntry.new(record, task.stream), task_puts(task, None, stream)
-        heads = await self._store.commit(
-            [*writes, *map(Write, others)], [session.as_put, *entry_puts, *budget_puts], checks
-        )
-        log = Log(self._store, task.stream)
-        log.append(facts, records)
-        self._cache.add(CachedSession(log, session))
-        self._cache.add_task(entry_after(entry_puts[0]))
-        for write in writes[1:]:
-            self._cache.extend(write, [fact], heads)
-        self._cache.notify(task.stream, heads[task.stream])
-        return task
-
-    def _notify(self, heads: Mapping[str, int]) -> None:
-        for stream, head in heads.items():
-            self._cache.notify(stream, head)
+        return await self._launches.launch(tenant, parent, request)
 
     # --- resuming -----------------------------------------------------------------------------
 
@@ -441,6 +307,10 @@ class ChildInbox:
         items = [await self.mail(task.tenant, mail) for mail in ids]
         return [taken_put(item[0]) for item in items if item is not None]
 
+    def _notify(self, heads: Mapping[str, int]) -> None:
+        for stream, head in heads.items():
+            self._cache.notify(stream, head)
+
 
 _GONE: Final = frozenset({"SESSION_NOT_FOUND", "AGENT_NEEDED"})
 
@@ -460,107 +330,3 @@ def session_expired() -> NotFound:
         code="SESSION_EXPIRED",
         hint="start a new background_task",
     )
-
-
-def _new_task(tenant: str, parent: SessionEntry | None, request: Launch, now: int) -> ChildTask:
-    scope = tenant if parent is None else parent.stream
-    seed = None if request.key is None else f"{scope}|{request.key}"
-    task_id = secret_id("bg") if seed is None else hashed_id("bg", seed)
-    session_id = child_tasks.session_of(task_id)
-    above = () if parent is None else (*parent.record.ancestry, parent.record.id)
-    return ChildTask(
-        id=task_id,
-        session_id=session_id,
-        stream=child_tasks.task_stream(tenant, task_id),
-        tenant=tenant,
-        agent=request.agent,
-        description=request.description or message_title(request.content),
-        parent=None if parent is None else parent.record.id,
-        ancestry=above,
-        run=new_id("task"),
-        created_at=now,
-        updated_at=now,
-        digest="" if request.key is None else _digest(request),
-    )
-
-
-def _digest(request: Launch) -> str:
-    data = msgspec.json.encode([request.agent, request.content], order="deterministic")
-    return hashlib.sha256(data).hexdigest()[:32]
-
-
-def _checked_same(existing: ChildTask, task: ChildTask, request: Launch) -> ChildTask:
-    if existing.digest != task.digest:
-        raise Conflict(
-            f"another task was launched under the key {request.key!r}",
-            code="KEY_REUSED",
-            hint="use a new key for a new task",
-        )
-    return existing
-
-
-def _erased_error(
-    task: ChildTask, parent: SessionEntry | None, request: Launch, stream: str
-) -> PerdureError:
-    """Return the error of a launch into a stream that was erased: the parent's, or its own."""
-    if parent is not None and stream != task.stream:
-        return session_not_found(parent.record.id)
-    return Conflict(
-        f"the task that was launched under the key {request.key!r} was deleted",
-        code="KEY_REUSED",
-        hint="use a new key for a new task",
-    )
-
-
-def _delegation(task: ChildTask) -> events.Delegation:
-    return events.Delegation(
-        task_id=task.id,
-        session_id=task.session_id,
-        agent=task.agent,
-        run=task.run,
-        description=task.description,
-    )
-
-
-def _child_record(
-    task: ChildTask, parent: SessionEntry | None, request: Launch, now: int
-) -> SessionRecord:
-    inherited = {} if parent is None else parent.record.metadata
-    return SessionRecord(
-        id=task.session_id,
-        tenant=task.tenant,
-        agent=request.agent,
-        queue=request.queue,
-        task_id=task.run,
-        created_at=now,
-        updated_at=now,
-        metadata={**inherited, **(request.metadata or {})},
-        title=message_title(request.content),
-        parent=task.parent,
-        background=task.id,
-        ancestry=task.ancestry,
-    )
-
-
-def _opening_events(
-    task: ChildTask, record: SessionRecord, request: Launch
-) -> Sequence[events.Event]:
-    launched = events.Launched(
-        task_id=task.id,
-        run=task.run,
-        parent=task.parent,
-        ancestry=task.ancestry,
-        tools=request.tools,
-        max_depth=request.max_depth,
-        description=task.description,
-    )
-    metadata = [events.Metadata(changes=record.metadata)] if record.metadata else []
-    message = events.User(
-        role="user",
-        content=request.content,
-        task_id=task.run,
-        key=request.key,
-        by=request.by,
-        bounds=request.bounds,
-    )
-    return [launched, *metadata, message]

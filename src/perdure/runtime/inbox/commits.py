@@ -51,6 +51,18 @@ class _ParentPart(Struct):
         )
 
 
+class ChildEntry(Struct, frozen=True):
+    """Index entry of a background task, decoded."""
+
+    entry: Entry
+    task: ChildTask
+
+    @classmethod
+    def decode(cls, entry: Entry) -> "ChildEntry":
+        """Decode an index entry. Raises Corrupt."""
+        return cls(entry, child_tasks.decode_task(entry.data))
+
+
 class FollowUp(Struct):
     """A message to a background task, which must allow it when it is committed."""
 

@@ -27,7 +27,8 @@ from perdure.runtime.engine.children import (
     max_tree_depth,
     read_answer,
 )
-from perdure.runtime.inbox.children import ChildEntry, Launch
+from perdure.runtime.inbox.commits import ChildEntry
+from perdure.runtime.inbox.launches import Launch
 from perdure.runtime.inbox.sessions import NewMessage
 from perdure.runtime.records.content import check_text
 from perdure.runtime.records.entries import SessionEntry, SessionRef

@@ -14,7 +14,7 @@ from perdure.errors import Corrupt, NotFound, PerdureError
 from perdure.runtime.agents.agents import Agents, ReadyAgent
 from perdure.runtime.engine.driver import Driver
 from perdure.runtime.engine.drives import Drives
-from perdure.runtime.inbox.children import ChildEntry
+from perdure.runtime.inbox.commits import ChildEntry
 from perdure.runtime.inbox.sessions import NewMessage, Receipt
 from perdure.runtime.records.entries import (
     SessionEntry,

@@ -11,7 +11,7 @@ from perdure.core.tasks import record
 from perdure.core.tasks.record import ListState, TaskRecord
 from perdure.core.tasks.status import Status
 from perdure.errors import Corrupt
-from perdure.runtime.inbox.children import ChildEntry
+from perdure.runtime.inbox.commits import ChildEntry
 from perdure.runtime.inbox.sessions import SessionInbox
 from perdure.runtime.records.entries import SessionRef, all_entries
 from perdure.runtime.tasks.registry import Registry
