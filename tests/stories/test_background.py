@@ -226,9 +226,10 @@ async def test_refusals_of_a_follow_up_have_their_texts_in_their_order(
             "Cannot resume task: status is 'running'. Only completed tasks can be resumed."
         )
         await manager.background_output(task_id, block=True)
-        for message in ("", "  "):
-            with pytest.raises(Refused, match="message parameter is required"):
+        for message in ("", "  ", [], ["", " "]):
+            with pytest.raises(Refused, match="message parameter is required") as refused:
                 await manager.background_resume(task_id, message)
+            assert refused.value.hint == "message must have text"
         assert (await manager.background_resume(task_id, "More?"))["resumeCount"] == 1
         with pytest.raises(Conflict) as caught:
             await manager.background_resume(task_id, "And more?")
@@ -360,6 +361,8 @@ async def test_a_list_marks_resumed_tasks(runtime: MakeRuntime) -> None:
         (listed,) = (await results(rt))[-1]["tasks"]
         assert listed["description"] == "tides (resumed)"
         assert listed["resumeCount"] == 1
+        (listed,) = (await BackgroundManager(rt, session="s").background_list())["tasks"]
+        assert (listed["description"], listed["resumeCount"]) == ("tides (resumed)", 1)
 
 
 async def test_a_child_has_the_background_tools_only_down_to_the_depth_of_the_root(

@@ -1,9 +1,9 @@
-"""Manager of the background agents of a session, or of those that no session launched."""
+"""Manager of the background agents of a session, or of all sessions."""
 
 from typing import Any
 
 from perdure.app import Runtime, service_of, tenant_of
-from perdure.core.session.child_tasks import ChildTask, task_answer
+from perdure.core.session.child_tasks import ChildTask, marked_description, task_answer
 from perdure.core.session.children import TASK_STATUSES
 from perdure.errors import Refused
 from perdure.runtime.agents.delegation import DEFAULT_TIMEOUT_MS, parse_timeout
@@ -14,7 +14,8 @@ from perdure.runtime.values import Content
 class BackgroundManager:
     """The six background tools, for a program. Reading never takes mail from a parent.
 
-    `session` is the parent of what is launched here; without it, tasks have no parent.
+    `session` is the parent of what is launched here, and the list has its tasks. Without it, what
+    is launched has no parent, and the list has the tasks of all sessions. An id names any task.
     """
 
     def __init__(self, rt: Runtime, session: str | None = None) -> None:
@@ -60,7 +61,7 @@ class BackgroundManager:
         return await tasks.wait_and_take(task, wait_ms)
 
     async def background_list(self, status: str | None = None) -> dict[str, Any]:
-        """List the tasks that were not cleared, newest first."""
+        """List the tasks that were not cleared, newest first; resumed ones are marked."""
         if status is not None and status not in TASK_STATUSES:
             raise Refused(
                 f"{status!r} is not a status of a task",
@@ -72,10 +73,7 @@ class BackgroundManager:
         listed = background.tasks(tenant, parent=self._parent, status=status)
         tasks = [task async for task in listed]
         tasks.sort(key=lambda task: (task.created_at, task.id), reverse=True)
-        return {
-            "tasks": [{"task_id": task.id, **task_json(task)} for task in tasks],
-            "count": len(tasks),
-        }
+        return {"tasks": [_listed(task) for task in tasks], "count": len(tasks)}
 
     async def background_cancel(self, task_id: str) -> dict[str, Any]:
         """Cancel a running task."""
@@ -98,3 +96,7 @@ class BackgroundManager:
         if not isinstance(task_id, str) or not task_id.strip():
             raise parameter_missing("task_id")
         return await service_of(self._rt).background.get(tenant_of(self._rt) or "", task_id)
+
+
+def _listed(task: ChildTask) -> dict[str, Any]:
+    return {"task_id": task.id, **task_json(task), "description": marked_description(task)}

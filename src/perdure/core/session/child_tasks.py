@@ -336,6 +336,11 @@ def _notice(mail: ChildMail) -> str:
     return f"[Background task {name} {words.get(mail.status, mail.status)}]\n{mail.text}"
 
 
+def marked_description(task: ChildTask) -> str:
+    """Return what a list calls a task: one that got follow-ups is marked."""
+    return f"{task.description} (resumed)" if task.resume_count else task.description
+
+
 def task_answer(task: ChildTask | ChildMail, **values: Any) -> dict[str, Any]:
     """Return the answer of a background tool: every one has these values."""
     task_id = task.id if isinstance(task, ChildTask) else task.task_id

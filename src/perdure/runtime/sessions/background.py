@@ -313,14 +313,15 @@ class BackgroundTasks:
 
 def _check_content(name: str, content: events.Content) -> None:
     """Raise Refused if a prompt or a follow-up is blank."""
-    if not content or (isinstance(content, str) and not content.strip()):
+    parts = [{"text": content}] if isinstance(content, str) else content
+    if all("text" in part and not str(part["text"]).strip() for part in parts):
         raise parameter_missing(name)
 
 
 def parameter_missing(name: str) -> Refused:
     """Return the error for a parameter of a background tool that is missing or blank."""
     return Refused(
-        f"{name} parameter is required", code="ARGS_INVALID", hint=f"pass a {name} with text"
+        f"{name} parameter is required", code="ARGS_INVALID", hint=f"{name.lower()} must have text"
     )
 
 
