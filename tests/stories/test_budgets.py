@@ -118,6 +118,7 @@ async def test_cancelling_the_run_closes_the_question(runtime: MakeRuntime) -> N
         ({"turns": 1}, "turns must be greater than 2"),
         ({"tokens": 10**9}, "turns is missing"),
         ({"turns": 3.5}, "turns must be integer"),
+        ({"turns": 9, "tokens": 1}, r"tokens must be greater than \d+\n"),
         ({"turns": 9, "rounds": 3}, "rounds is not a known argument"),
         ({"turns": 9, "tokens": 1}, "tokens must be greater than"),
         ({"turns": True}, "turns must be integer"),

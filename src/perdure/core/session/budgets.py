@@ -132,7 +132,12 @@ def limit_prompt(reached: ReachedLimit) -> str:
 
 
 def _example(value: float) -> float:
-    return int(value) * 2 if float(value).is_integer() else value * 2
+    return _plain(value) * 2
+
+
+def _plain(value: float) -> float:
+    """Return a number as people write it: 436, not 436.0."""
+    return int(value) if float(value).is_integer() else value
 
 
 def limit_schema(reached: ReachedLimit) -> dict[str, Any]:
@@ -140,7 +145,7 @@ def limit_schema(reached: ReachedLimit) -> dict[str, Any]:
     properties = {
         name: {
             "type": "integer" if name in _COUNTS else "number",
-            "exclusiveMinimum": reached.spent.get(name, 0),
+            "exclusiveMinimum": _plain(reached.spent.get(name, 0)),
         }
         for name in LIMITS
     }

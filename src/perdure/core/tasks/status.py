@@ -69,7 +69,7 @@ def moved(status: Status, move: TaskMove) -> Status:
         raise Conflict(
             f"Cannot {move} task with status: {status}",
             code="TASK_STATUS_CONFLICT",
-            hint=f"only a task that is {' or '.join(starts)} can be moved so",
+            hint=f"this needs a task that is {' or '.join(starts)}",
             details={"status": str(status), "move": str(move)},
         )
     return after

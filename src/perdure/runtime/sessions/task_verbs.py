@@ -132,7 +132,7 @@ class AnyTaskVerbs:
         if isinstance(task, ChildTask):
             return task
         raise Conflict(
-            f"task {task_id} is a shared task, and only background agents can be {verb} so",
+            f"task {task_id} is a shared task, and only background agents can be {verb} this way",
             code="WRONG_KIND",
             hint=f"perdure tasks show {task_id}",
             details={"taskId": task_id, "kind": task.kind},
