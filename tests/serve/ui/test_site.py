@@ -1,8 +1,10 @@
 """Pages beside JSON: which of the two a request gets, sign-in, forms and static files."""
 
+import asyncio
 import re
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -169,6 +171,54 @@ async def test_a_form_without_its_token_or_of_another_site_is_refused(
     assert answer.status_code == 403
     call = await visitor.get(f"/pending/{ids['approval']}.json")
     assert call.json()["status"] == "waiting"
+
+
+_PART = b'--x\r\nContent-Disposition: form-data; name="a"%s\r\n\r\n%s\r\n--x--\r\n'
+
+
+@pytest.mark.parametrize(
+    "media_type, body",
+    [
+        ("application/x-www-form-urlencoded", b"a&" * 100_000),
+        ("application/x-www-form-urlencoded", b"a=" + b"%41" * 2_000_000),
+        ("multipart/form-data", b"x"),
+        ("multipart/form-data; boundary=x", _PART % (b'; filename="f"', b"y")),
+        ("multipart/form-data; boundary=x", _PART % (b"", b"y" * 2_000_000)),
+    ],
+    ids=["many fields", "large field", "no boundary", "file", "large part"],
+)
+async def test_a_form_that_cannot_be_read_is_the_mistake_of_its_sender(
+    visitor: Client, media_type: str, body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    await visitor.get("/sign-in")
+    answer = await visitor.post("/sign-in", content=body, headers={"Content-Type": media_type})
+    assert answer.status_code == 400
+    assert "the form cannot be read" in answer.text.lower()
+    assert not [item for item in caplog.records if item.exc_info]
+
+
+async def test_forms_of_strangers_share_the_memory_of_bodies_without_a_token(
+    rt: Runtime, client_of: MakeClient
+) -> None:
+    limits = Rules(max_body=300_000, unauthenticated_bodies=300_000)
+    principals = {"a-token": Principal("ana", "admin")}
+    setup = Setup("127.0.0.1", 4747, principals, limits, "http://127.0.0.1:4747")
+    visitor = client_of(server_application(rt, setup), as_=None, headers=HTML)
+    half = asyncio.Event()
+    rest = asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"a=" + b"x" * 200_000
+        half.set()
+        await rest.wait()
+
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    async with asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(visitor.post("/sign-in", content=slow(), headers=headers))
+        await asyncio.wait_for(half.wait(), 10)
+        second = await visitor.post("/sign-in", content=b"a" * 200_000, headers=headers)
+        rest.set()
+    assert (second.status_code, first.result().status_code) == (503, 403)
 
 
 async def test_static_files_may_be_kept_and_nothing_else(visitor: Client) -> None:

@@ -301,7 +301,7 @@ async def _pending_id(request: Request) -> str:
     """Return the id of the call that a request is about, from its path or else its body."""
     pending_id = request.path_params.get("pending_id")
     if pending_id is None:
-        return _pending_id_in(await _unauthenticated_body(request))
+        return _pending_id_in(await unauthenticated_body(request))
     return unquote(pending_id)
 
 
@@ -319,7 +319,7 @@ async def _check_signature(request: Request, app_state: AppState) -> None:
     check = await calls.callback_check(headers, pending_id)
     if check.problem is not None:
         raise _bad_signature(check.problem)
-    body = await _unauthenticated_body(request, check if is_named else None)
+    body = await unauthenticated_body(request, check if is_named else None)
     if not is_named:
         check.update(body)
     verdict = check.result()
@@ -329,7 +329,7 @@ async def _check_signature(request: Request, app_state: AppState) -> None:
         raise _bad_signature(verdict.reason)
 
 
-async def _unauthenticated_body(
+async def unauthenticated_body(
     request: Request, check: webhooks.StreamedCheck | None = None
 ) -> bytes:
     """Return the body of a caller that has not shown a token. Raises PerdureError BUSY.

@@ -7,12 +7,15 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from starlette.datastructures import FormData
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from perdure.core.roles import Permit
-from perdure.errors import NotAllowed
-from perdure.serve.http.dependencies import RequestScope
+from perdure.errors import NotAllowed, Refused
+from perdure.serve.http.dependencies import RequestScope, unauthenticated_body
+from perdure.serve.http.middleware import Message
 from perdure.serve.ui.identity import FORM_CHECKED, Identity
 from perdure.serve.ui.templates import PageContext, render
 from perdure.serve.ui.visit import COOKIE, LIFETIME_S, Visit
@@ -20,6 +23,7 @@ from perdure.serve.ui.visit import COOKIE, LIFETIME_S, Visit
 FORM_TOKEN: Final = "form_token"  # noqa: S105 - the name of a field
 VIA: Final = "ui"
 MAX_FIELDS: Final = 2_000
+_URL_ENCODED: Final = "application/x-www-form-urlencoded"
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
     " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -136,8 +140,9 @@ def keep_visit(request: Request, response: Response, visit: Visit) -> None:
 
 
 async def read_form(request: Request, visit: Visit | None) -> FormData:
-    """Return a form that a page of this visit sent. Raises NotAllowed for any other."""
-    form = await request.form(max_files=0, max_fields=MAX_FIELDS)
+    """Return a form that a page of this visit sent. Raises NotAllowed for any other, Refused."""
+    # Anybody may send one: it must not take more memory than other bodies without a token.
+    form = await _parse_form(request, await unauthenticated_body(request))
     token = form.get(FORM_TOKEN)
     if visit is None or not isinstance(token, str) or not visit.accepts_form(token):
         raise NotAllowed(
@@ -147,6 +152,28 @@ async def read_form(request: Request, visit: Visit | None) -> FormData:
         )
     request.scope[FORM_CHECKED] = True
     return form
+
+
+async def _parse_form(request: Request, body: bytes) -> FormData:
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    reason = f"it has more than {MAX_FIELDS:,} fields"
+    # Counted here as well: older versions of the framework do not count the fields of this type.
+    if media_type != _URL_ENCODED or body.count(b"&") < MAX_FIELDS:
+        sent = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def receive() -> Message:
+            return next(sent, {"type": "http.disconnect"})
+
+        try:
+            parsed = Request(request.scope, receive)
+            return await parsed.form(max_files=0, max_fields=MAX_FIELDS)
+        except (HTTPException, MultiPartException) as error:
+            reason = str(getattr(error, "detail", error))
+    raise Refused(
+        f"the form cannot be read: {reason.rstrip('.')}",
+        code="FORM_INVALID",
+        hint="send large values over the HTTP API instead of a form; nothing was changed",
+    )
 
 
 def anonymous_visit() -> Visit:
