@@ -1,6 +1,7 @@
 """The options that every command takes, before or after its name."""
 
 import getpass
+import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import click
 from perdure.core.session.queues import DEFAULT
 
 CONFIG: Final = "perdure.yaml"
+_PASSWORD_OPTION: Final = re.compile(r"((?:ssl)?password=)[^&]+", re.IGNORECASE)
 
 
 def actor_name(by: str | None, server: str | None) -> str | None:
@@ -67,14 +69,23 @@ class Settings:
         targets = (
             ("--config", self.config),
             ("--app", self.app),
-            ("--store", self.store),
-            ("--server", self.server),
+            ("--store", self.store and without_password(self.store)),
+            ("--server", self.server and without_password(self.server)),
             ("--token-file", self.token_file),
         )
         chosen = [part for name, value in targets if value for part in (name, value)]
         if self.tenant is not None:
             chosen += ["--tenant", self.tenant]
         return shlex.join(["perdure", *words, *chosen])
+
+
+def without_password(url: str) -> str:
+    """Return a URL to show: with … for its password, before the host or among its options."""
+    scheme, _, rest = url.partition("://")
+    user, _, address = rest.rpartition("@")
+    if ":" in user and not user.startswith("/"):  # a path may have both characters
+        url = f"{scheme}://{user.partition(':')[0]}:…@{address}"
+    return _PASSWORD_OPTION.sub(r"\1…", url)
 
 
 def _store_option(ctx: click.Context, param: click.Parameter, value: Any) -> None:

@@ -1,5 +1,6 @@
 """Entries in the configurations of MCP clients: one is added, and nothing else changes."""
 
+import contextlib
 import json
 import tomllib
 from pathlib import Path
@@ -150,3 +151,45 @@ def test_a_link_to_a_configuration_stays_a_link(home: Path) -> None:
     run("install", "claude")
     assert (home / ".claude.json").is_symlink()
     assert "perdure" in real.read_text()
+
+
+def test_a_copy_of_the_file_is_never_written_through_a_link(home: Path) -> None:
+    """A project that somebody else wrote may have a link in the place of the copy."""
+    victim = home / "settings.json"
+    victim.write_text("mine")
+    project = home / "project"
+    project.mkdir()
+    (project / ".mcp.json").write_text('{"hooks": "theirs"}')
+    (project / ".mcp.json.perdure-backup").symlink_to(victim)
+    with contextlib.chdir(project):
+        run("install", "claude", "--scope", "project")
+    assert victim.read_text() == "mine"
+    assert (project / ".mcp.json.perdure-backup").read_text() == '{"hooks": "theirs"}'
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--http", "https://ana:hunter2@perdure.example"),
+        ("--store", "postgresql://ana:hunter2@db.example/perdure"),
+        ("--store", "postgresql://db.example/perdure?user=ana&password=hunter2"),
+    ],
+)
+def test_a_password_in_a_url_is_not_written(home: Path, words: tuple[str, str]) -> None:
+    """SX.7"""
+    result = run("install", "claude", *words, code=2)
+    assert "has a password" in result.output
+    assert "hunter2" not in result.output
+    assert not (home / ".claude.json").exists()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_the_ends_of_lines_stay_as_they_are(client: str, home: Path) -> None:
+    file = home / CLIENTS[client][0]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    before = EXISTING[client].replace("\n", "\r\n").encode()
+    file.write_bytes(before)
+    run("install", client)
+    assert file.with_name(f"{file.name}.perdure-backup").read_bytes() == before
+    run("uninstall", client)
+    assert file.read_bytes() == before

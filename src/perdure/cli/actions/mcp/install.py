@@ -12,7 +12,7 @@ import click
 import httpx2
 
 from perdure.cli.actions.mcp.clients import CLIENTS, NAME, TOKEN, ClientPeer, Entry, McpClient
-from perdure.cli.settings import Settings
+from perdure.cli.settings import Settings, without_password
 from perdure.cli.terminal.terminal import Terminal
 from perdure.errors import ConfigError, Conflict, NotFound
 
@@ -36,7 +36,7 @@ class ClientFile:
         path = client.files[scope]()
         path = path.resolve() if path.is_symlink() else path.absolute()
         try:
-            text = path.read_text("utf-8") if path.exists() else ""
+            text = _text(path) if path.exists() else ""
             data = client.parse(text) if text.strip() else {}
         except (OSError, ValueError):
             return cls(client, path, "", None)
@@ -69,26 +69,36 @@ class ClientFile:
         mode = 0o600
         if self.path.exists():
             mode = stat.S_IMODE(self.path.stat().st_mode)
-            if self.path.read_text("utf-8") != self.text:
+            if _text(self.path) != self.text:
                 raise Conflict(
                     f"{self.path} was changed meanwhile",
                     code="FILE_CHANGED",
                     hint="close the client, and run the command again",
                 )
             backup = self.path.with_name(self.path.name + BACKUP)
-            shutil.copy2(self.path, backup)
-        draft = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.chmod(mode)
-            draft.replace(self.path)
-        finally:
-            draft.unlink(missing_ok=True)
+            _replace(backup, self.text, mode)
+        _replace(self.path, text, mode)
         return backup
+
+
+def _text(path: Path) -> str:
+    """Return the text of a file with the ends of its lines as they are."""
+    return path.read_bytes().decode()
+
+
+def _replace(path: Path, text: str, mode: int) -> None:
+    """Replace a file in one step; a link in its place, as a project may have it, is replaced."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+            os.fchmod(file.fileno(), mode)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _others(data: dict[str, Any], client: McpClient) -> dict[str, Any]:
@@ -182,6 +192,8 @@ def _print_by_hand(terminal: Terminal, file: ClientFile, entry: Entry) -> int:
 
 def find_peer(settings: Settings, url: str | None) -> ClientPeer:
     """Return the URL of a server that runs, or else the command for stdio."""
+    for text in (url, settings.server, settings.store):
+        _check_no_password(text)
     chosen = url or settings.server
     if chosen is not None:
         needs_token = _needs_token(chosen)
@@ -191,6 +203,17 @@ def find_peer(settings: Settings, url: str | None) -> ClientPeer:
         if needs_token is not None:
             return ClientPeer(url=_mcp_url(DEFAULT_URL), needs_token=needs_token)
     return ClientPeer(command=(*_program(), "mcp", *_options(settings)))
+
+
+def _check_no_password(url: str | None) -> None:
+    """Raise ConfigError for a URL with a password: it would be in the file, and in its copies."""
+    if url is not None and without_password(url) != url:
+        raise ConfigError(
+            f"{without_password(url)} has a password, which the file of a client must not have",
+            code="PASSWORD_IN_URL",
+            hint=f"set {TOKEN} for a server; for a store write `store: ${{VARIABLE}}` into a "
+            "configuration, and install with --config FILE",
+        )
 
 
 def _mcp_url(url: str) -> str:
