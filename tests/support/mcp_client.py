@@ -70,15 +70,20 @@ class RawClient:
     """Client that sends exactly what a test says, over HTTP, in the stateless protocol."""
 
     def __init__(
-        self, http: httpx2.AsyncClient, *, extensions: dict[str, Any] | None = None
+        self,
+        http: httpx2.AsyncClient,
+        *,
+        extensions: dict[str, Any] | None = None,
+        shows_forms: bool = True,
     ) -> None:
         self._http = http
+        self._elicitation: dict[str, Any] = {"elicitation": {}} if shows_forms else {}
         self._extensions = {TASKS: {}} if extensions is None else extensions
         self._number = 0
 
     def envelope(self) -> dict[str, Any]:
         """Return the `_meta` of a request."""
-        capabilities = {"elicitation": {}, "extensions": self._extensions}
+        capabilities = {**self._elicitation, "extensions": self._extensions}
         return {
             "io.modelcontextprotocol/protocolVersion": MODERN,
             "io.modelcontextprotocol/clientCapabilities": capabilities,

@@ -332,6 +332,20 @@ async def test_a_question_of_an_agent_is_answered_with_an_update(
     assert done["result"]["structuredContent"]["output"] == "thanks"
 
 
+async def test_a_client_that_cannot_ask_a_person_cannot_answer_for_one(
+    raw: Callable[..., RawClient],
+) -> None:
+    task = await launch(raw(), "asks")
+    value = await until(raw(), task, "input_required")
+    (key,) = value["inputRequests"]
+    blind = raw(shows_forms=False)
+    assert (await blind.request("tasks/get", {"taskId": task}))["status"] == "working"
+    answer = {"action": "accept", "content": {"answer": "blue"}}
+    update = {"taskId": task, "inputResponses": {key: answer}}
+    assert (await blind.request("tasks/update", update))["error"]["code"] == -32021
+    assert (await raw().request("tasks/get", {"taskId": task}))["status"] == "input_required"
+
+
 async def test_a_question_with_a_schema_is_a_form(raw: Callable[..., RawClient]) -> None:
     client = raw()
     task = await launch(client, "form")

@@ -12,7 +12,12 @@ from perdure.runtime.tasks.values import iso
 from perdure.serve.mcp.access import Caller
 from perdure.serve.mcp.inputs import input_requests, settle_inputs, visible_inputs
 from perdure.serve.mcp.results import call_result, protocol_error
-from perdure.serve.mcp.tasks_extension import Context, check_request, may_elicit
+from perdure.serve.mcp.tasks_extension import (
+    Context,
+    check_elicitation,
+    check_request,
+    may_elicit,
+)
 from perdure.serve.mcp.toolbox import Json, McpOptions, Toolbox, failure
 from perdure.serve.mcp.work import Works, WorkState
 
@@ -66,6 +71,7 @@ class TaskMethods:
     ) -> Json:
         """Answer inputs for which a task waits; a subset is enough, and repeats do no harm."""
         check_request(ctx, task_id)
+        check_elicitation(ctx)
         _, state = await self._find(caller, task_id)
         inputs = visible_inputs(state.waiting, caller, self._options)
         try:

@@ -45,6 +45,16 @@ def may_elicit(ctx: Context) -> bool:
     return bool(capabilities and capabilities.elicitation is not None)
 
 
+def check_elicitation(ctx: Context) -> None:
+    """Check that the client can show a form to a person. Raises MCPError."""
+    if not may_elicit(ctx):
+        raise MCPError(
+            code=MISSING_REQUIRED_CLIENT_CAPABILITY,
+            message="Client did not declare elicitation: it cannot have asked a person",
+            data={"requiredCapabilities": {"elicitation": {}}},
+        )
+
+
 def missing_extension() -> MCPError:
     """Return the error for a request that needs the extension and did not declare it."""
     return MCPError(
