@@ -1,6 +1,9 @@
 """Workspaces that root has created or restored belong to the user of the commands."""
 
+import asyncio
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,3 +50,25 @@ async def test_a_command_cannot_close_its_workspace_for_the_next_one(workspace: 
     sandbox = BwrapSandbox(RUN_AS)
     assert (await run(sandbox, workspace, "touch file; chmod 000 .")).result.exit_code == 0
     assert (await run(sandbox, workspace, "ls")).stdout == "file\n"
+
+
+# Becomes the user of the command, if it is root, and measures the workspace as perdure would.
+MEASURE = """
+import asyncio, os, sys
+from pathlib import Path
+from perdure.sandbox.workspace import _used_bytes
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setresgid(*3 * [int(sys.argv[2])])
+    os.setresuid(*3 * [int(sys.argv[2])])
+print(asyncio.run(_used_bytes(Path(sys.argv[1]))))
+"""
+
+
+def test_a_command_cannot_hide_files_from_perdure_of_the_same_user(workspace: Path) -> None:
+    require_bwrap()
+    command = "mkdir d && head -c 3000000 /dev/urandom > d/file && chmod 000 d"
+    asyncio.run(run(BwrapSandbox(RUN_AS), workspace, command))
+    words = [sys.executable, "-c", MEASURE, str(workspace), str(UID)]
+    measured = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert int(measured.stdout) >= 3_000_000

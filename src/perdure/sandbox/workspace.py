@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import shutil
 import stat
 import subprocess
 import time
@@ -18,6 +19,10 @@ from perdure.sandbox.rlimits import PATH
 logger = logging.getLogger("perdure")
 
 POLL_S: Final = 1.0
+_MAY_READ_ALL: Final = (
+    *("--unshare-user", "--uid", "0", "--gid", "0", "--cap-add", "CAP_DAC_READ_SEARCH"),
+    *("--ro-bind", "/", "/", "--die-with-parent", "--"),
+)
 POLL_SHARE: Final = 20  # a poll that takes a second is repeated after 20 seconds
 
 
@@ -66,9 +71,14 @@ async def _watch(workspace: Path, limit: int) -> None:
 async def _used_bytes(workspace: Path) -> int:
     """Return the disk space of the files, by `du`: it handles trees of any depth.
 
-    It runs with perdure's own rights, so that a command cannot hide files from it.
+    It runs with perdure's own rights. Where these are the rights of the command, which can close
+    a folder to its own user, it runs a second time in a user namespace, in which it may read all.
     """
-    _, output = await _run_program("du", "-skx", "--", str(workspace))
+    words = ("du", "-skx", "--", str(workspace))
+    code, output = await _run_program(*words)
+    if code != 0 and b"Permission denied" in output and shutil.which("bwrap", path=PATH):
+        code, output_of_all = await _run_program("bwrap", *_MAY_READ_ALL, *words)
+        output = output_of_all if code == 0 else output
     used = output.rpartition(b"\t")[0].rpartition(b"\n")[2]  # errors come before the sum
     return int(used) * 1024 if used.isdigit() else 0
 
