@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 
 import pytest
 from tests.support.server import CLI, around
+
+from perdure.serve.mcp.stdio import ANSWER_S
 
 WAIT_S = 60
 INITIALIZE = {
@@ -107,6 +110,35 @@ def test_stdout_carries_only_the_protocol_and_requests_before_the_end_of_stdin_a
     assert codes == {-32700, -32600, -32601}
     (created,) = [reply for reply in replies if reply.get("id") == 3]
     assert created["result"]["structuredContent"]["taskId"] == "t"
+
+
+NOT_MESSAGES: list[tuple[bytes, Any]] = [  # with the id of the error
+    (b"{}", None),
+    (b'{"jsonrpc":"2.0","id":1}', 1),
+    (b'{"jsonrpc":"1.0","id":2,"method":"ping"}', 2),
+    (b'{"jsonrpc":"2.0","id":3,"method":5}', 3),
+    (b'{"jsonrpc":"2.0","id":"x","method":"tools/call","params":[1]}', "x"),
+    (b'{"jsonrpc":"2.0","id":4,"method":"ping","params":{"a":"\\ud800"}}', 4),
+    (b'{"jsonrpc":"2.0","id":null,"method":"ping"}', None),
+    (b'{"jsonrpc":"2.0","id":{},"method":"ping"}', None),
+    (b'{"jsonrpc":"2.0","id":1.5,"method":"ping"}', None),
+    (b'{"jsonrpc":"2.0","id":true,"method":"ping"}', None),
+]
+
+
+def test_a_line_that_is_not_a_message_gets_an_error_and_does_not_hold_up_the_end(
+    tmp_path: Path,
+) -> None:
+    with started(tmp_path) as server:
+        server.send(INITIALIZE, INITIALIZED)
+        assert server.reply()["id"] == "first"
+        for line, request_id in NOT_MESSAGES:
+            server.send(line + b"\n")
+            reply = server.reply()
+            assert (reply["id"], reply["error"]["code"]) == (request_id, -32600)
+        started_at = time.monotonic()
+        assert server.finish() == []
+        assert time.monotonic() - started_at < ANSWER_S
 
 
 def test_tools_are_listed_while_the_store_cannot_be_opened_and_calls_try_again(

@@ -12,7 +12,7 @@ import anyio
 import msgspec
 from anyio import to_thread
 from mcp.server.stdio import stdio_server
-from mcp_types import INVALID_REQUEST, PARSE_ERROR
+from mcp_types import INVALID_REQUEST, PARSE_ERROR, jsonrpc_message_adapter
 
 from perdure.serve.mcp.application import Application
 
@@ -140,11 +140,12 @@ class _Lines:
     async def __aiter__(self) -> AsyncIterator[str]:
         while line := await self._next():
             message = _parse(line)
-            if isinstance(message, dict):
+            error = _line_error(message, line)
+            if error is None:
                 self.requests.add(message)
                 yield line
             else:
-                await self.writer.write(_line_error(message) + "\n")
+                await self.writer.write(json.dumps(error) + "\n")
                 await self.writer.flush()
         self.closing.set()
         with anyio.move_on_after(ANSWER_S):
@@ -171,10 +172,24 @@ def _parse(line: str) -> Any:
     return None
 
 
-def _line_error(value: Any) -> str:
-    """Return the error for a line that is not one message."""
-    code, text = INVALID_REQUEST, "A line must be one JSON-RPC message; batches are not served"
-    if value is None:
-        code, text = PARSE_ERROR, "Parse error"
-    reply = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": text}}
-    return json.dumps(reply)
+def _line_error(message: Any, line: str) -> dict[str, Any] | None:
+    """Return the error for a line that is not one message; None if it is one."""
+    if message is None:
+        return _error(None, PARSE_ERROR, "Parse error")
+    if not isinstance(message, dict):
+        text = "A line must be one JSON-RPC message; batches are not served"
+        return _error(None, INVALID_REQUEST, text)
+    request_id = message.get("id")
+    is_id = isinstance(request_id, str | int) and not isinstance(request_id, bool)
+    if "method" in message and "id" in message and not is_id:
+        return _error(None, INVALID_REQUEST, "The id of a request must be text or an integer")
+    try:
+        jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValueError:
+        text = "The line is JSON, but not a JSON-RPC message"
+        return _error(request_id if is_id else None, INVALID_REQUEST, text)
+    return None
+
+
+def _error(request_id: str | int | None, code: int, text: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": text}}
