@@ -7,6 +7,8 @@ from typing import Any, Final
 import pytest
 
 from perdure import PerdureError, Runtime
+from perdure.app import service_of
+from perdure.runtime.sessions.task_verbs import AnyTaskVerbs
 from perdure.tasks import (
     LockManager,
     MultiLayerPersistence,
@@ -66,6 +68,21 @@ async def test_an_id_that_no_task_can_have_names_no_task(rt: Runtime, task_id: A
     assert await code(layers.append_log, task_id, {"message": "m"}) == "ID_INVALID"
     decision = {"agentId": "a", "decision": "d"}
     assert await code(layers.append_decision, task_id, decision) == "ID_INVALID"
+
+
+@pytest.mark.parametrize("execution_id", NOT_IDS, ids=lambda value: ascii(value)[:20])
+async def test_an_id_that_no_execution_can_have_names_none(rt: Runtime, execution_id: Any) -> None:
+    lifecycle = TaskLifecycle(rt)
+    await lifecycle.create_task({"id": "t", "name": "n"})
+    execution = lifecycle.execution("t", execution_id)
+    assert await code(execution.result) == "EXECUTION_NOT_FOUND"
+    assert await code(execution.cancel) == "EXECUTION_NOT_FOUND"
+
+
+async def test_lists_of_every_kind_of_task_check_the_owner(rt: Runtime) -> None:
+    verbs = AnyTaskVerbs(service_of(rt), None, "ana", "python")
+    for owner in (SURROGATE, 5):
+        assert await code(verbs.list, {"owner": owner}) == "INVALID_REQUEST"
 
 
 @pytest.mark.parametrize("value", [5, b"x", {}, object()], ids=lambda value: type(value).__name__)

@@ -19,6 +19,7 @@ from perdure.runtime.tasks.values import (
     TaskFilters,
     check_count,
     check_kind,
+    check_owner_filter,
     from_mapping,
     invalid,
 )
@@ -73,6 +74,8 @@ def check_query(filters: Mapping[str, Any]) -> TaskQuery:
         raise invalid(f"{str(query.status)[:60]!a} is not a status: use {', '.join(STATUSES)}")
     if query.kind is not None:
         check_kind(query.kind)
+    if query.owner is not None:
+        check_owner_filter(query.owner)
     check_count(query.limit, "limit")
     check_count(query.offset, "offset")
     return query

@@ -303,15 +303,20 @@ def check_filters(filters: Any) -> TaskFilters:
     if value.status is not None:
         check_status(value.status)
     if value.owner is not None:
-        if not isinstance(value.owner, str):
-            raise invalid("the owner of a filter must be text")
-        check_storable(value.owner, "the owner of a filter")
+        check_owner_filter(value.owner)
     if value.kind is not None:
         check_kind(value.kind)
     if value.limit is not None:
         check_count(value.limit, "limit")
     check_count(value.offset, "offset")
     return value
+
+
+def check_owner_filter(value: Any) -> str:
+    """Return the owner whose tasks are listed. Raises Refused INVALID_REQUEST."""
+    if not isinstance(value, str):
+        raise invalid("the owner of a filter must be text")
+    return check_storable(value, "the owner of a filter")
 
 
 _SPELLINGS: Final = {

@@ -1,11 +1,13 @@
 """Executions that a task has had: found, listed, and read with their output."""
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Final
 
+from perdure.core.session.naming import check_id
 from perdure.core.tasks import executions, facts
 from perdure.core.tasks.executions import EXECUTION, ExecutionFact, ExecutionRecord
-from perdure.errors import NotFound
+from perdure.errors import NotFound, Refused
 from perdure.store.base import Gone, NoStream, Store
 
 _PAGE: Final = 200
@@ -26,10 +28,12 @@ class ExecutionHistory:
 
     async def get(self, stream: str, execution_id: str) -> ExecutionRecord:
         """Return an execution without its output. Raises NotFound."""
-        execution = await self.find(stream, execution_id)
+        execution = None
+        with suppress(Refused):  # an id that no execution can have
+            execution = await self.find(stream, check_id(execution_id, "execution id"))
         if execution is None:
             raise NotFound(
-                f"there is no execution {execution_id[:80]!a} in this task",
+                f"there is no execution {str(execution_id)[:80]!a} in this task",
                 code="EXECUTION_NOT_FOUND",
                 hint="perdure tasks executions ID",
             )
