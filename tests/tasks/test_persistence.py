@@ -266,6 +266,21 @@ async def test_a_start_writes_what_a_dead_process_left_unwritten(
     assert list((root / ".dirty").iterdir()) == []
 
 
+async def test_runtimes_of_one_process_leave_each_others_marks_alone(
+    url: Any, clock: ManualClock, root: Path
+) -> None:
+    if str(url).startswith("files:"):
+        pytest.skip("a files store is open once in a process")
+    async with Runtime(url, clock=clock, tasks={"root": root}) as rt:
+        await TaskLifecycle(rt).create_task({"name": "n", "id": "t"})
+        (mark,) = (root / ".dirty").iterdir()
+        (root / ".dirty" / f"t!{os.getpid()}-earlier").write_text("t//t")  # the number was reused
+        async with Runtime(url, clock=clock, tasks={"root": root}):
+            pass
+        assert list((root / ".dirty").iterdir()) == [mark]
+    assert list((root / ".dirty").iterdir()) == []
+
+
 async def test_cleanup_removes_the_layers_of_one_task_only(
     lifecycle: TaskLifecycle,
     registry: TaskRegistry,

@@ -88,7 +88,8 @@ async def test_a_runtime_opens_although_what_a_restore_left_cannot_be_finished(
         stream = (await get_task(tasks.store, TaskRef("", "a"))).stream
         left = tasks.place.folder(stream) / "restore-cp_1"
     left.mkdir()
-    tasks.mirror._create_mark(stream)  # as a process that dies leaves it
+    mark = tmp_path / "tasks/.dirty/a!99999999-dead"  # as a process that dies leaves it
+    mark.write_text(stream)
     async with Runtime(url, tasks=options) as rt:
         await TaskLifecycle(rt).write_file("a", "notes", b"usable")
     assert "a restore of" in caplog.text

@@ -52,6 +52,7 @@ _IDLE_MARKS: Final = 16  # that stay until the runtime closes; a start looks at 
 _SMALL: Final = 64 * 1024  # bytes that are written faster than another thread begins
 _CACHED: Final = 500  # folders whose content is remembered
 _MARK: Final = "!"  # between the folder's name and the process in the name of a mark
+_OPEN: Final[set[str]] = set()  # mirrors of this process that may have marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,7 @@ class TaskMirror:
     def _create_mark(self, stream: str) -> None:
         self.place.create()
         folder = self.place.folder(stream)
+        _OPEN.add(self._process)
         try:
             mark = self._mark(stream)
             mark.parent.mkdir(exist_ok=True)
@@ -166,6 +168,7 @@ class TaskMirror:
         for stream in self._idle_marks:
             self._remove_mark(stream)
         self._idle_marks.clear()
+        _OPEN.discard(self._process)
 
     def _mark(self, stream: str) -> Path:
         root = self.place.folder(stream).parent
@@ -414,10 +417,13 @@ def derived_state(row: TaskRecord | None, saved: TaskState | None) -> TaskState 
 
 
 def _is_running(process: str) -> bool:
-    """Return True if the process of a mark runs, or its number was given to another one."""
+    """Return True if the process of a mark runs, or its number was given to another one.
+
+    A mark with our own number is of another runtime of this process, or of a process before us.
+    """
     number = process.partition("-")[0]
     if not number.isdigit() or int(number) == os.getpid():
-        return False
+        return process in _OPEN
     try:
         os.kill(int(number), 0)
     except ProcessLookupError:
