@@ -346,6 +346,7 @@ async def test_clear_cancels_what_runs_hides_all_and_counts(runtime: MakeRuntime
             with pytest.raises(NotFound) as caught:
                 await manager.background_output(task_id)
             assert caught.value.details == {"reason": "cleared"}
+            assert str(caught.value.hint).startswith("it was cleared; its session is still there")
 
 
 async def test_a_list_marks_resumed_tasks(runtime: MakeRuntime) -> None:
@@ -521,6 +522,7 @@ async def test_the_key_of_a_deleted_task_is_not_used_again(
         with pytest.raises(NotFound, match=f"^Task not found: {task.id}") as missing:
             await task.record()
         assert missing.value.details == {"reason": "deleted"}
+        assert missing.value.hint == "it was deleted with its session"
         with pytest.raises(Conflict, match="launched under the key 'tides' was deleted") as refused:
             await rt.spawn("researcher", "Tides?", parent=parent, key="tides")
         assert refused.value.code == "KEY_REUSED"

@@ -265,10 +265,15 @@ DELETED: Final = "deleted"  # or its session was deleted; or it is CLEARED
 
 def task_not_found(task_id: str, reason: str = UNKNOWN) -> NotFound:
     """Return the error for a task that does not exist, or that the caller may not see."""
+    hints = {
+        CLEARED: "it was cleared; its session is still there: "
+        f"perdure sessions show {session_of(task_id)}",
+        DELETED: "it was deleted with its session",
+    }
     return NotFound(
         f"Task not found: {task_id}",
         code="TASK_NOT_FOUND",
-        hint="perdure tasks list",
+        hint=hints.get(reason, "perdure tasks list"),
         details={"reason": reason},
     )
 
