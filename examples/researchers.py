@@ -8,6 +8,8 @@ LAUNCHES = [
     {"tool": "background_task", "args": {"agent": "researcher", "prompt": question}}
     for question in QUESTIONS
 ]
+ASKED = {"text": "I have asked three researchers."}
+READ = {"text": "I have read what they found."}  # their answers arrive together, or one by one
 researcher = Agent(
     "researcher",
     model=ScriptedModel([{"text": "Here is what I found."}, {"text": "And here is more."}]),
@@ -16,7 +18,7 @@ researcher = Agent(
 )
 lead = Agent(
     "lead",
-    model=ScriptedModel([{"calls": LAUNCHES}, {"text": "I have asked three researchers."}]),
+    model=ScriptedModel([{"calls": LAUNCHES}, ASKED, READ, READ, READ]),
     instructions="You write reports. Let researchers find the facts.",
     sub_agents=[researcher],  # gives the lead six tools, for these agents only
 )
