@@ -11,6 +11,8 @@ from tests.support.cli_project import Shop, until
 
 from perdure.cli.actions import doctor as doctoring
 from perdure.runtime.doctor.session import rebuild_session
+from perdure.runtime.tasks.executions.sandboxes import ConfiguredSandbox
+from perdure.sandbox.base import Probe
 from perdure.store.shared.lines import decode_event
 from perdure.testing.crash import Crash
 
@@ -217,3 +219,16 @@ def test_stats_count_files_too(files: Shop) -> None:
     for words in (["doctor"], ["sessions", "list"]):
         assert files.run(*words, *FILES, app=None).exit_code == 2
     assert not Path("files").exists()
+
+
+def test_commands_that_cannot_run_here_are_not_shown_as_fine(
+    waits: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def probe(_: ConfiguredSandbox) -> Probe:
+        return Probe("bwrap", ok=False, reason="bwrap is not installed", remedy="install it")
+
+    monkeypatch.setattr(ConfiguredSandbox, "probe", probe)
+    assert waits.run("tasks", "create", "build").exit_code == 0
+    told = waits.run("doctor")
+    assert "- commands in tasks cannot run: bwrap is not installed" in told.stdout
+    assert (told.exit_code, "There are no findings." in told.stdout) == (0, True)

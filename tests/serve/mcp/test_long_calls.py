@@ -172,7 +172,7 @@ async def test_the_eight_tools_come_first_where_agents_are_configured(rt: Runtim
 
 @pytest.mark.parametrize("era", ["auto", "legacy"])
 async def test_a_background_agent_is_launched_read_and_resumed(rt: Runtime, era: str) -> None:
-    """S1.1"""
+    """S1.1, S1.15"""
     async with connected(rt, mode=era) as client:
         args = {"agent": "helper", "prompt": "Do it", "description": "a job"}
         launched = fields(await client.call_tool("background_task", args))
@@ -185,7 +185,8 @@ async def test_a_background_agent_is_launched_read_and_resumed(rt: Runtime, era:
         value = fields(await client.call_tool("background_resume", resumed))
         assert (value["output"], value["resumeCount"]) == ("second", 1)
         listed = fields(await client.call_tool("background_list", {"status": "completed"}))
-        assert [row["task_id"] for row in listed["tasks"]] == [task["task_id"]]
+        rows = [(row["task_id"], row["description"]) for row in listed["tasks"]]
+        assert rows == [(task["task_id"], "a job (resumed)")]
         assert fields(await client.call_tool("background_clear", {}))["cleared"] == 1
         assert fields(await client.call_tool("background_list", {}))["tasks"] == []
 

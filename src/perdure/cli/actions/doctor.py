@@ -80,7 +80,9 @@ def _checks_json(checks: list[CheckResult]) -> dict[str, Any]:
 def _print_checks(terminal: Terminal, checks: list[CheckResult]) -> None:
     for check in checks:
         code = "" if check.level == "ok" else f"{check.code}: "
-        terminal.print_result(f"{_MARKS[check.level]} {code}{line(check.text)}")
+        # What is fine as it is, and could be more.
+        mark = "-" if check.level == "ok" and check.remedy else _MARKS[check.level]
+        terminal.print_result(f"{mark} {code}{line(check.text)}")
         if check.remedy:
             terminal.print_result(f"    {line(check.remedy)}")
     findings = sum(check.level != "ok" for check in checks)

@@ -18,6 +18,7 @@ from perdure.core.session.child_tasks import (
     ChildTask,
     decode_mail,
     mail_answer,
+    marked_description,
     output_text,
     rebuilt_task,
     task_answer,
@@ -183,13 +184,8 @@ async def read_answer(resources: Resources, task: ChildTask) -> dict[str, Any]:
 
 
 def _listed(task: ChildTask) -> Mapping[str, Any]:
-    mark = " (resumed)" if task.resume_count else ""
-    return task_answer(
-        task,
-        agent=task.agent,
-        description=f"{task.description}{mark}",
-        active=task.status in ACTIVE,
-    )
+    values = {"agent": task.agent, "description": marked_description(task)}
+    return task_answer(task, **values, active=task.status in ACTIVE)
 
 
 # --- effects of a drive ----------------------------------------------------------------------

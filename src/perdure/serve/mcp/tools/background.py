@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from perdure.core.roles import Permit
-from perdure.core.session.child_tasks import ChildTask, task_answer
+from perdure.core.session.child_tasks import ChildTask, marked_description, task_answer
 from perdure.core.session.children import TASK_STATUSES
 from perdure.runtime.agents.agents import ReadyAgent
 from perdure.runtime.agents.delegation import (
@@ -142,7 +142,7 @@ async def _list(call: McpCall) -> ToolAnswer:
     tasks.sort(key=lambda task: (task.created_at, task.id), reverse=True)
     start, limit = int(call.args.get("offset", 0)), int(call.args.get("limit", LIST_LIMIT))
     rows = [
-        task_answer(task, agent=task.agent, description=task.description)
+        task_answer(task, agent=task.agent, description=marked_description(task))
         for task in tasks[start : start + limit]
     ]
     return ToolAnswer({"success": True, "tasks": rows, "count": len(tasks)})
