@@ -10,7 +10,8 @@ from tests.support.http_shop import TOKENS, agent, parked
 from perdure import Runtime, asgi
 from perdure.app import service_of
 from perdure.runtime.records.entries import pending_put
-from perdure.serve.ui.pages import inbox, sessions
+from perdure.runtime.webhooks.outbox import WebhookTarget
+from perdure.serve.ui.pages import health, inbox, sessions
 from perdure.store.base import Write
 from perdure.store.memory import MemoryStore
 from perdure.testing import ManualClock
@@ -93,3 +94,22 @@ async def test_a_filtered_list_of_sessions_reads_a_bounded_number_and_continues(
             if "were searched" not in page:
                 break
         assert ">s-0<" in page
+
+
+async def test_the_page_of_deliveries_has_the_newest_and_the_number_of_all(
+    clock: ManualClock, client_of: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "RECENT", 4)
+    async with Runtime(MemoryStore(clock), agents=[agent()]) as opened:
+        outbox = opened._resources.outbox
+        target = WebhookTarget("https://ops.example/x", "hush", frozenset({"pending"}))
+        outbox.targets, outbox.is_configured = (target,), True
+        client = client_of(asgi(opened, auth=TOKENS), headers=HTML)
+        for session in ("first", "second", "third"):  # three calls each
+            await parked(opened, session)
+            clock.advance(1)
+        page = (await client.get("/deliveries")).text
+    rows = page.split('class="row"')[1:]
+    sessions_shown = [row.partition('class="sub">')[2].partition(" ")[0] for row in rows]
+    assert sessions_shown == ["third", "third", "third", "second"]
+    assert "the newest 4 of 9" in page

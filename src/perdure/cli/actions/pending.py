@@ -81,15 +81,18 @@ def show_statistics(settings: Settings, hours: int) -> int:
     report = with_backend(settings, lambda backend: backend.statistics(hours))
     numbers = report["total"]
 
-    def wait(name: str) -> str:
-        return "none" if numbers[name] is None else age(numbers[name])
+    def decided() -> str:
+        count = f"{numbers['decided']:,}"
+        if numbers["p50"] is None:
+            return count
+        return f"{count}; median {age(numbers['p50'])}, 90 % within {age(numbers['p90'])}"
 
     def show() -> None:
         for name, value in (
             ("Made", f"{numbers['made']:,}"),
             ("Settled", f"{numbers['settled']:,}"),
             ("Expired", f"{numbers['expired']:,}"),
-            ("Decided", f"{numbers['decided']:,}; median {wait('p50')}, 90 % within {wait('p90')}"),
+            ("Decided", decided()),
         ):
             terminal.print_result(f"{name:<9} {value}")
         if not report["complete"]:

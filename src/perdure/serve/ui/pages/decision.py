@@ -65,7 +65,7 @@ async def _page(
     call = view_call(view, record, await last_words(view, record))
     entry = await find_session(view, record)
     session = None if entry is None else (await view.scope.service.listed_result(entry)).to_json()
-    siblings = [item for item in (session or {}).get("pending", ()) if item["id"] != record.id]
+    calls = {item["callID"] for item in (session or {}).get("pending", ())}
     public_url = view.scope.service.public_url or ""
     return view.page(
         "decision.html",
@@ -73,7 +73,7 @@ async def _page(
         call=call,
         draft=draft,
         session=session,
-        siblings=[item for item in siblings if item["kind"] in ("approval", "question")],
+        siblings=calls - {record.call_id},
         is_late=is_late,
         now=call.now,
         section="inbox",

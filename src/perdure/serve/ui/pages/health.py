@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heappush, heappushpop
 from typing import Any, Final
 
 from starlette.responses import Response
 
 from perdure.app.health import statistics_of
 from perdure.core.roles import Permit
-from perdure.core.webhooks.deliveries import DeliveryStatus
+from perdure.core.webhooks.deliveries import Delivery, DeliveryStatus
 from perdure.errors import StoreError
 from perdure.serve.http.routes.health import check_readiness
 from perdure.serve.http.routes.statistics import findings_json, may_see_findings
@@ -78,7 +79,7 @@ def _plots(stats: dict[str, Any]) -> list[tuple[str, str, list[Bar]]]:
     return [
         ("Calls made", "calls", bars([(hour["at"], hour["made"]) for hour in hours])),
         (
-            "Calls settled",
+            "Calls settled or expired",
             "calls",
             bars([(hour["at"], hour["settled"] + hour["expired"]) for hour in hours]),
         ),
@@ -94,12 +95,16 @@ async def show_deliveries(view: View) -> Response:
     """Show the last webhook deliveries."""
     status = view.query("status")
     deliveries = view.scope.service.deliveries
-    matches = [item async for item in deliveries.all(view.scope.tenant, status=status or None)]
-    matches.sort(key=lambda item: (item.created_at, item.id), reverse=True)
+    newest: list[tuple[int, str, Delivery]] = []  # a heap: of all that are read, only these stay
+    total = 0
+    async for item in deliveries.all(view.scope.tenant, status=status or None):
+        total += 1
+        keep = heappush if len(newest) < RECENT else heappushpop
+        keep(newest, (item.created_at, item.id, item))
     return view.page(
         "deliveries.html",
-        deliveries=[await deliveries.to_json(item) for item in matches[:RECENT]],
-        total=len(matches),
+        deliveries=[await deliveries.to_json(item) for *_, item in sorted(newest, reverse=True)],
+        total=total,
         status=status,
         statuses=tuple(DeliveryStatus),
         may_redeliver=view.may(Permit.ADMIN),
