@@ -139,17 +139,16 @@ APPS: Final = {"perdure": perdure_app, "reference": reference_app}
 def main() -> None:
     """Serve on the socket with the given file descriptor until the process is killed."""
     server, folder, descriptor = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    options: dict[str, Any] = {}
-    if server == "perdure":  # as `perdure serve` does
-        http = protocol_factory(Capacity())
-        options = {"http": http, "proxy_headers": False, "server_header": False}
+    http: Any = protocol_factory(Capacity()) if server == "perdure" else "auto"
     uvicorn.run(
         APPS[server](folder),
         fd=descriptor,
+        http=http,
         log_level="error",
         access_log=False,
+        proxy_headers=False,
+        server_header=False,
         ws="none",
-        **options,
     )
 
 
