@@ -80,7 +80,7 @@ def _checks_json(checks: list[CheckResult]) -> dict[str, Any]:
 def _print_checks(terminal: Terminal, checks: list[CheckResult]) -> None:
     for check in checks:
         code = "" if check.level == "ok" else f"{check.code}: "
-        # What is fine as it is, and could be more.
+        # A remedy beside a check without a finding: something optional cannot be used here.
         mark = "-" if check.level == "ok" and check.remedy else _MARKS[check.level]
         terminal.print_result(f"{mark} {code}{line(check.text)}")
         if check.remedy:
