@@ -85,6 +85,9 @@ class Write(Struct, frozen=True, gc=False):
     due after the write, and the holder's row is alive, the commit leases the stream to it. It reaps
     nobody. Without a lease in the reply the write counts all the same, as if it had no claim.
 
+    `foreign_writes` is a condition of a caller without a lease that trusts what it knows of the
+    stream: no other process may have written the store since a commit that replied this count.
+
     A commit of which no write is `synced` survives the end of its process, and may be lost with the
     power: for changes that mean nothing after that, such as the release of a lock. A backend may
     sync it all the same, and the next commit that is synced makes it durable.
@@ -101,6 +104,7 @@ class Write(Struct, frozen=True, gc=False):
     epoch: int = 0
     claim: str | None = None
     synced: bool = True
+    foreign_writes: int | None = None
 
 
 class _Delete:
@@ -158,13 +162,24 @@ _NO_LEASES: Final[Mapping[str, Lease]] = MappingProxyType({})
 
 
 class Heads(dict[str, int]):
-    """The new head of each stream of a commit, and the leases of its claims that were granted."""
+    """The new head of each stream of a commit, and the leases of its claims that were granted.
 
-    __slots__ = ("leases",)
+    `foreign_writes` counts how often this store has noticed that another process, or another store
+    of this process, had written its data. While it stays the same, the data is what this store has
+    written and read. None: the backend cannot tell.
+    """
 
-    def __init__(self, heads: Mapping[str, int], leases: Mapping[str, Lease] = _NO_LEASES) -> None:
+    __slots__ = ("foreign_writes", "leases")
+
+    def __init__(
+        self,
+        heads: Mapping[str, int],
+        leases: Mapping[str, Lease] = _NO_LEASES,
+        foreign_writes: int | None = None,
+    ) -> None:
         super().__init__(heads)
         self.leases = leases  # by stream
+        self.foreign_writes = foreign_writes
 
 
 class Slice(Struct, frozen=True, gc=False):
@@ -261,6 +276,12 @@ class HeadMoved(StoreRefusal):
         self.head = head
 
 
+class ForeignWrite(StoreRefusal):
+    """Another process has written the store since the commit that the caller relies on."""
+
+    code = "FOREIGN_WRITE"
+
+
 class VersionMoved(StoreRefusal):
     """An entry has another version or stream than expected; `entry` is the present entry."""
 
@@ -306,11 +327,11 @@ class Store(Protocol):
         """Write everything durably and return the new heads, or raise and write nothing.
 
         Raises ValueError for a malformed commit and Refused for a name of more than 2,500 bytes;
-        then the first StoreRefusal of NoStream, Gone, Fenced, HeadMoved, VersionMoved.
-        Unavailable: nothing was written. Unknown: read before you write again; the store itself
-        takes back what such a commit may have claimed, before it extends the holder's row, and
-        counts no try. Cancelling the caller does not withdraw the commit: a caller that claims must
-        not be cancelled while it waits, or nobody drives under the lease.
+        then the first StoreRefusal of NoStream, Gone, Fenced, HeadMoved, ForeignWrite and
+        VersionMoved. Unavailable: nothing was written. Unknown: read before you write again; the
+        store itself takes back what such a commit may have claimed, before it extends the holder's
+        row, and counts no try. Cancelling the caller does not withdraw the commit: a caller that
+        claims must not be cancelled while it waits, or nobody drives under the lease.
         """
         ...
 

@@ -15,6 +15,7 @@ from perdure.store.base import (
     Check,
     Entry,
     Fenced,
+    ForeignWrite,
     Gone,
     HeadMoved,
     Heads,
@@ -74,6 +75,7 @@ class Rows(NamedTuple):
 
     streams: Mapping[str, StreamRow | None]
     entries: Mapping[tuple[str, str], Entry | None]
+    foreign_writes: int | None = None  # as in the reply to a commit; None: unknown
 
 
 class Changes(Struct, frozen=True, gc=False):
@@ -84,10 +86,12 @@ class Changes(Struct, frozen=True, gc=False):
     entries: Mapping[tuple[str, str], Entry | None]  # None: deleted
     erased: Sequence[str]  # streams whose records and entries are deleted
     leases: Mapping[str, Lease]  # by stream
+    foreign_writes: int | None = None
 
     def heads(self) -> Heads:
         """Return the new head of each stream, and the leases: the result of the commit."""
-        return Heads({stream: row.head for stream, row in self.streams.items()}, self.leases)
+        heads = {stream: row.head for stream, row in self.streams.items()}
+        return Heads(heads, self.leases, self.foreign_writes)
 
 
 def check_commit(writes: Sequence[Write], puts: Sequence[Put], checks: Sequence[Check]) -> Commit:
@@ -162,16 +166,19 @@ def _check_write(write: Write) -> None:
         _check_int(write.wake)
     if write.release is not None:
         _check_release(write, write.release)
-    if write.claim is not None:
-        _check_claim(write, write.claim)
+    if write.claim is not None or write.foreign_writes is not None:
+        _check_without_lease(write)
     if write.erase and (write.records or write.create or write.release or write.wake is not None):
         raise ValueError("an erased stream takes nothing else")
 
 
-def _check_claim(write: Write, holder: str) -> None:
-    _check_text(holder, "a holder's name")
-    if write.fence is not None or write.erase:
-        raise ValueError("a claim is for a caller without a lease, on a stream that stays")
+def _check_without_lease(write: Write) -> None:
+    if write.claim is not None:
+        _check_text(write.claim, "a holder's name")
+        if write.fence is not None or write.erase:
+            raise ValueError("a claim is for a caller without a lease, on a stream that stays")
+    if write.foreign_writes is not None and write.fence is not None:
+        raise ValueError("foreign writes are a condition of a caller without a lease")
 
 
 def _check_records(records: Sequence[Record]) -> None:
@@ -265,14 +272,15 @@ def _refusal(commit: Commit, rows: Rows) -> StoreRefusal | None:
     pairs = [(write, rows.streams.get(write.stream)) for write in commit.writes]
     for write, row in pairs:
         if not _is_accepted(write, row):
-            return _first_refusal(pairs) or _entries_refusal(commit, rows)
+            refusal = _first_refusal(pairs) or _foreign_write(commit, rows)
+            return refusal or _entries_refusal(commit, rows)
     return _entries_refusal(commit, rows)
 
 
 def _is_accepted(write: Write, row: StreamRow | None) -> bool:
     """Check the conditions of an ordinary write at once; False: check them one by one."""
     lease, head = write.fence, write.head
-    if row is None or row.gone or write.create is not None:
+    if row is None or row.gone or write.create is not None or write.foreign_writes is not None:
         return False
     if lease is not None and (row.epoch != lease.epoch or row.holder != lease.holder):
         return False
@@ -328,6 +336,14 @@ def _head_moved(write: Write, row: StreamRow | None) -> StoreRefusal | None:
     )
 
 
+def _foreign_write(commit: Commit, rows: Rows) -> StoreRefusal | None:
+    """Refuse a write that relies on a count of foreign writes which is not the present one."""
+    for write in commit.writes:
+        if write.foreign_writes not in (None, rows.foreign_writes):
+            return ForeignWrite("another process has written the store", stream=write.stream)
+    return None
+
+
 def _version_moved(
     items: Iterable[Put | Check], rows: Rows, erased: Container[str]
 ) -> StoreRefusal | None:
@@ -369,6 +385,7 @@ def _changes(commit: Commit, rows: Rows, now: int, alive: Container[str]) -> Cha
         },
         [write.stream for write in commit.writes if write.erase],
         leases,
+        rows.foreign_writes,
     )
 
 

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Annotated, Any, Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, SecretStr
 
@@ -477,6 +477,7 @@ def test_a_schema_of_ones_own_is_checked_too() -> None:
 PLAIN_VALUES = st.text() | st.integers() | st.booleans() | st.none() | st.floats()
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(["name", "count", "is_new", "other"]), PLAIN_VALUES))
 def test_plain_arguments_are_what_pydantic_would_make_of_them(args: dict[str, Any]) -> None:
     def add(name: str, count: int, is_new: bool = False) -> None:

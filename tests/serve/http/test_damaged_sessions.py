@@ -21,6 +21,7 @@ from perdure.errors import Corrupt
 from perdure.runtime.records import verification
 from perdure.store.base import Slice
 from perdure.store.memory import MemoryStore
+from perdure.store.sqlite.store import SqliteStore
 from perdure.testing import ManualClock, ScriptedModel
 
 Ids = dict[str, str]  # pending ids by kind
@@ -271,6 +272,47 @@ async def test_results_that_arrive_at_once_share_one_read_of_the_log() -> None:
             tasks.start_soon(partial(rt.submit_result, ids["tool"], "done"))
             tasks.start_soon(partial(rt.deny, ids["approval"], by="ana"))
         assert store.seqs == list(range(1, len(store.seqs) + 1))
+
+
+@pytest.fixture
+def logs_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the streams that are read from SQLite files from now on."""
+    read, streams = SqliteStore.read, []
+
+    async def note(store: SqliteStore, stream: str, *values: Any, **named: Any) -> Slice:
+        streams.append(stream)
+        return await read(store, stream, *values, **named)
+
+    monkeypatch.setattr(SqliteStore, "read", note)
+    return streams
+
+
+async def test_what_this_process_wrote_a_moment_ago_is_read_back_only_after_foreign_writes(
+    database: Path, logs_read: list[str]
+) -> None:
+    """Its store notices them, and refuses the command's first commit."""
+    async with opened(database) as rt:
+        ids = await parked(rt)
+        logs_read.clear()
+        await rt.respond(ids["question"], "red", by="ana")
+        assert logs_read == []
+        async with opened(database) as other:
+            await other.session("t", agent="shop").send("Hello")
+        await rt.submit_result(ids["tool"], "done")
+        assert logs_read == ["s//s"]
+        assert {call.kind async for call in rt.pending()} == {"approval"}
+
+
+async def test_what_this_process_wrote_some_time_ago_is_read_back_before_a_command(
+    database: Path, logs_read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file can be damaged without a write that its store notices."""
+    monkeypatch.setattr(verification, "TRUST_S", 0.0)
+    async with opened(database) as rt:
+        ids = await parked(rt)
+        logs_read.clear()
+        await rt.respond(ids["question"], "red", by="ana")
+        assert logs_read == ["s//s"]
 
 
 async def test_damage_that_another_process_reports_ends_the_trust_in_a_log(

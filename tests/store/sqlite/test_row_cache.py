@@ -14,6 +14,7 @@ from perdure.errors import StoreError
 from perdure.store.base import (
     DELETE,
     Fenced,
+    ForeignWrite,
     HeadMoved,
     Heads,
     Lease,
@@ -241,6 +242,36 @@ async def test_an_entry_that_another_process_put_is_answered_with_its_data(
         await store.commit([Write("s")], [Put("k", "x", 1, "s", "shut", None, b"late")])
     assert moved.value.entry is not None
     assert (moved.value.entry.version, moved.value.entry.data) == (2, b"new")
+
+
+async def test_foreign_writes_are_counted_and_own_ones_are_not(
+    store: SqliteStore, other: SqliteStore, database: Path
+) -> None:
+    heads = await store.commit([Write("s", LINE, create="session")])
+    count = heads.foreign_writes
+    await store.renew("worker", 60_000, join=True)
+    assert (await store.commit([Write("s", LINE, foreign_writes=count)])).foreign_writes == count
+    await other.commit([Write("t", LINE, create="session")])
+    with pytest.raises(ForeignWrite):
+        await store.commit([Write("s", LINE, foreign_writes=count)])
+    second = (await store.commit([Write("s", LINE)])).foreign_writes
+    assert second != count
+    with sqlite3.connect(database) as connection:  # any program may have changed anything
+        connection.execute("UPDATE record SET data = x'00' WHERE seq = 1")
+    connection.close()
+    with pytest.raises(ForeignWrite):
+        await store.commit([Write("s", LINE, foreign_writes=second)])
+
+
+async def test_what_others_wrote_while_the_writer_was_not_connected_counts_as_foreign(
+    store: SqliteStore, other: SqliteStore
+) -> None:
+    count = (await store.commit([Write("s", LINE, create="session")])).foreign_writes
+    assert store._connections is not None
+    store._connections._writer.disconnect()  # as after a failed commit
+    await other.commit([Write("t", LINE, create="session")])
+    with pytest.raises(ForeignWrite):
+        await store.commit([Write("s", LINE, foreign_writes=count)])
 
 
 async def test_what_is_kept_in_memory_has_a_bound(

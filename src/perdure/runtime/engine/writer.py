@@ -28,6 +28,7 @@ from perdure.runtime.resources import Resources
 from perdure.store.base import (
     Fenced,
     Gone,
+    Heads,
     Lease,
     NoStream,
     Put,
@@ -252,7 +253,7 @@ class LeasedWriter:
         self.entry = entry or self.entry
         self.pending.update({item.record.id: item for item in pending})
         if heads[stream] == self.expected_head:
-            self.log.apply(commit.after, records)
+            self.log.apply(commit.after, records, heads.foreign_writes)
         else:
             await self.catch_up()  # another writer was faster
         if park is not None:
@@ -272,7 +273,7 @@ class LeasedWriter:
 
     async def _commit(
         self, writes: Sequence[Write], puts: Sequence[Put], *, patient: bool
-    ) -> dict[str, int]:
+    ) -> Heads:
         """Commit, again if the store is unavailable.
 
         A budget of a session that was erased bounds nobody: the caller plans again without it.

@@ -30,7 +30,17 @@ from perdure.runtime.records.entries import (
 )
 from perdure.runtime.records.log import as_record
 from perdure.runtime.records.verification import LogVerifier
-from perdure.store.base import DELETE, Entry, Gone, NoStream, Put, Store, VersionMoved, Write
+from perdure.store.base import (
+    DELETE,
+    Entry,
+    ForeignWrite,
+    Gone,
+    NoStream,
+    Put,
+    Store,
+    VersionMoved,
+    Write,
+)
 
 logger = logging.getLogger("perdure")
 
@@ -87,12 +97,13 @@ class PendingInbox:
             outcome = decide.settle(record, command, now)
             if outcome.duplicate:
                 return outcome
+            relied: int | None = None
             if not isinstance(command, Expire):
-                await self._verifier.verify(entry.stream)
+                relied = await self._verifier.rely_or_verify(entry.stream)
             is_accepted = outcome.voted or not outcome.record.is_open
             if inspect is not None and is_accepted and not outcome.expired:
                 outcome = _inspected(outcome, command, is_checked=await inspect(record))
-            if not await self._commit_settlement(entry, outcome, now):
+            if not await self._commit_settlement(entry, outcome, now, relied):
                 continue
             if outcome.expired:
                 raise decide.already_settled(outcome.record)
@@ -179,7 +190,9 @@ class PendingInbox:
             self._cache.notify(stream, heads[stream])
         return True
 
-    async def _commit_settlement(self, entry: PendingEntry, outcome: Settlement, now: int) -> bool:
+    async def _commit_settlement(
+        self, entry: PendingEntry, outcome: Settlement, now: int, relied: int | None = None
+    ) -> bool:
         facts, stream = list(outcome.facts), entry.stream
         settled = entry.with_record(outcome.record)
         others: list[Put] = []
@@ -192,11 +205,13 @@ class PendingInbox:
             others += raised.puts
         records = [as_record(fact, now) for fact in facts]
         # One approval of several changes nothing for the driver.
-        write = Write(stream, records, wake=now if records and not outcome.voted else None)
+        woken = records and not outcome.voted
+        write = Write(stream, records, wake=now if woken else None, foreign_writes=relied)
         puts, began = [settled.as_put, *others], time.monotonic()
         try:
             heads = await self._commits.commit([write, *_raised_writes(raised, now)], puts)
-        except VersionMoved:
+        except (VersionMoved, ForeignWrite) as error:
+            self._verifier.doubt(error, stream)
             return False
         except (NoStream, Gone) as error:
             if error.stream != stream:

@@ -41,6 +41,7 @@ from perdure.runtime.records.verification import LogVerifier
 from perdure.runtime.webhooks.outbox import Outbox
 from perdure.store.base import (
     Entry,
+    ForeignWrite,
     Gone,
     HeadMoved,
     Lease,
@@ -145,8 +146,9 @@ class SessionInbox:
                 return await self._append(
                     entry, ref, message, claim if entry.record.is_over else None
                 )
-            except (HeadMoved, VersionMoved, Gone) as error:
+            except (HeadMoved, ForeignWrite, VersionMoved, Gone) as error:
                 guess = None  # another caller was faster, or it was sent before: read again
+                self._verifier.doubt(error, error.stream)
                 if entry is None and not is_probably_new:
                     await self._check_entry(ref, error)
                 is_probably_new = False
@@ -206,7 +208,7 @@ class SessionInbox:
                 generation += 1  # erased before: a stream's name is never used again
                 continue
             log = Log(self._store, stream)
-            log.append(facts, records)
+            log.append(facts, records, heads.foreign_writes)
             self._cache.add(CachedSession(log, entry))
             return Receipt(entry, heads[stream], is_new=True, lease=heads.leases.get(stream))
 
@@ -219,7 +221,7 @@ class SessionInbox:
     async def _append(
         self, entry: SessionEntry, ref: SessionRef, message: NewMessage, claim: str | None
     ) -> Receipt:
-        await self._verifier.verify(entry.stream)
+        relied = await self._verifier.rely_or_verify(entry.stream)
         now, mode, hooks = self._store.now(), ref.while_waiting, entry.record.hooks
         hook_puts = await self._hook_puts(ref, entry.stream)
         hook_puts = {name: put for name, put in hook_puts.items() if name not in hooks}
@@ -242,7 +244,9 @@ class SessionInbox:
         is_queued = message.follow_up is not None and not entry.record.is_over
         facts.append(_queued_event(message) if is_queued else _user_event(message, task))
         records = [as_record(fact, now) for fact in facts]
-        write = Write(entry.stream, records, head=head, wake=now, claim=claim)
+        write = Write(
+            entry.stream, records, head=head, wake=now, claim=claim, foreign_writes=relied
+        )
         puts += message_key_puts(message.key, message.content, entry.stream)
         rules = message.follow_up
         follow_up = None if rules is None else FollowUp(rules, message.reserved_until)

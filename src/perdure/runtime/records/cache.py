@@ -23,7 +23,7 @@ from perdure.core.log.events import Event
 from perdure.core.session.usage import Usage
 from perdure.runtime.records.entries import PendingEntry, SessionEntry
 from perdure.runtime.records.log import Log
-from perdure.store.base import Entry, Record, Write
+from perdure.store.base import Entry, Heads, Record, Write
 
 MAX_SESSIONS: Final = 256  # sessions cached
 MAX_BYTES: Final = 16 * 1024 * 1024  # of their records, all together
@@ -195,7 +195,7 @@ class SessionCache:
         self,
         write: Write,
         facts: Sequence[Event],
-        heads: Mapping[str, int],
+        heads: Heads,
         *,
         entry: SessionEntry | None = None,
         pending: Mapping[str, PendingEntry | None] | None = None,
@@ -208,7 +208,7 @@ class SessionCache:
         stream, head = write.stream, heads[write.stream]
         session = self.get(stream)
         if session is not None and session.log.state.head + len(facts) == head:
-            self._update(session, facts, write.records, pending or {})
+            self._update(session, facts, write.records, pending or {}, heads.foreign_writes)
             session.entry = entry or session.entry
         else:
             self.remove(stream)
@@ -228,10 +228,11 @@ class SessionCache:
         facts: Sequence[Event],
         records: Sequence[Record],
         changes: Mapping[str, PendingEntry | None],
+        foreign_writes: int | None = None,
     ) -> None:
         """Change a cached session in place: it may have thousands of calls."""
         stream, size, entries = session.log.stream, session.log.size, session.pending_entries
-        session.log.append(facts, records)
+        session.log.append(facts, records, foreign_writes)
         session.tree_usage = None
         self._bytes += session.log.size - size
         for pending_id, entry in changes.items():

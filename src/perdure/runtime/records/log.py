@@ -1,6 +1,7 @@
 """The log of a session: records decoded to events, and folded to a State incrementally."""
 
 import asyncio
+import time
 from array import array
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -43,6 +44,10 @@ class Log:
         self.state = _NO_EVENTS
         self.slice = Slice((), 0)
         self.size = 0  # bytes of the records
+        # While the store counts as many foreign writes, its records are those written here. None:
+        # some of them were read.
+        self.foreign_writes: int | None = None
+        self.written_at = 0.0  # the last of them, by the monotonic clock
         self._store = store
         self._conversation = Conversation()
         self._history = IncrementalRepair()
@@ -80,6 +85,8 @@ class Log:
         new = [decode_record(record) for record in self.slice.records]
         self._count(self.slice.records)
         self.events += new
+        if new:
+            self.foreign_writes = None
 
     def _fold_page(self) -> None:
         """Fold the next page of decoded events."""
@@ -136,8 +143,15 @@ class Log:
         new = [_stamp((seq, at, fact)) for seq, fact in enumerate(facts, self.state.head + 1)]
         return LogExtension(new, fold(new, self.state))
 
-    def apply(self, extension: "LogExtension", records: Sequence[Record]) -> None:
-        """Add an extension that was committed as these records."""
+    def apply(
+        self, extension: "LogExtension", records: Sequence[Record], foreign_writes: int | None
+    ) -> None:
+        """Add an extension that was committed as these records, and its reply's count."""
+        if not self.events:
+            self.foreign_writes = foreign_writes
+        elif self.foreign_writes != foreign_writes:
+            self.foreign_writes = None
+        self.written_at = time.monotonic()
         self.events += extension.new
         self.state = extension.state
         self._count(records)
@@ -152,12 +166,14 @@ class Log:
             self.size += len(record.data)
             self._hashes.append(hash((record.type, record.data)))
 
-    def append(self, facts: Iterable[Event], records: Sequence[Record]) -> None:
-        """Add facts that were committed at the head as these records."""
+    def append(
+        self, facts: Iterable[Event], records: Sequence[Record], foreign_writes: int | None = None
+    ) -> None:
+        """Add facts that were committed at the head as these records, and the reply's count."""
         stamps = [record.at for record in records]
         seqs = range(self.state.head + 1, self.state.head + len(stamps) + 1)
         new = [_stamp(values) for values in zip(seqs, stamps, facts, strict=True)]
-        self.apply(LogExtension(new, fold(new, self.state)), records)
+        self.apply(LogExtension(new, fold(new, self.state)), records, foreign_writes)
 
 
 async def read_log(store: Store, entry: SessionEntry) -> Log:

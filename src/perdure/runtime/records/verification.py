@@ -13,7 +13,17 @@ from perdure.errors import Corrupt, StoreError
 from perdure.runtime.records.cache import SessionCache
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.records.log import Log, as_record, check_end, decode_record
-from perdure.store.base import Gone, NoStream, Put, Record, Slice, Store, StoreRefusal, Write
+from perdure.store.base import (
+    ForeignWrite,
+    Gone,
+    NoStream,
+    Put,
+    Record,
+    Slice,
+    Store,
+    StoreRefusal,
+    Write,
+)
 
 TRUST_S: Final = 10.0  # how long a log that was read completely is not read again
 FRESH_S: Final = 0.02  # how long nothing is read again: about as long as a commit takes
@@ -55,6 +65,26 @@ class LogVerifier:
                 await self._read(stream)
         except Corrupt as error:
             raise await self.fail_session(stream, error) from error
+
+    async def rely_or_verify(self, stream: str) -> int | None:
+        """Return the count of foreign writes on which a command may rely; else read the log.
+
+        What this process has written itself it need not read back for a few seconds, as long as
+        nobody else writes: a commit that names the count is refused if somebody has. Raises as
+        `verify` does.
+        """
+        cached = self._cache.get(stream)
+        relied = None if cached is None else cached.log.foreign_writes
+        if relied is None or cached is None or _age_s(cached.log) > TRUST_S:
+            await self.verify(stream)
+            return None
+        return relied
+
+    def doubt(self, refusal: StoreRefusal, stream: str) -> None:
+        """Rely no more on a log if the refusal says that another process has written the store."""
+        cached = self._cache.get(stream)
+        if cached is not None and isinstance(refusal, ForeignWrite):
+            cached.log.foreign_writes = None
 
     def extend(self, stream: str, added: int, head: int, took_s: float = 0.0) -> None:
         """Count records that this process has committed as read, if they follow what was read.
@@ -182,6 +212,10 @@ class LogVerifier:
             state="failed", problem=error.code, problem_text=error.message, updated_at=now
         )
         await self._commit([Write(entry.stream, [report])], [put])
+
+
+def _age_s(log: Log) -> float:
+    return time.monotonic() - log.written_at
 
 
 def _is_damage_report(record: Record) -> bool:

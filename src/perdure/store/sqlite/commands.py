@@ -60,17 +60,24 @@ CommandResult = Heads | list[Lease] | int | StoreError
 class CommandExecutor:
     """Executes commands on one database; every call is inside a transaction."""
 
-    def __init__(self, connection: sqlite3.Connection, liveness: LivenessLock) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, liveness: LivenessLock, foreign_writes: int = 0
+    ) -> None:
         self._liveness = liveness
         self._lease_ends = LeaseEnds(liveness.lease_ms)
         self._dead: list[str] = []  # holders whose process has ended, until they are reaped
         self._execute = connection.execute
         self._executemany = connection.executemany
-        self._row_cache = RowCache(connection)
+        self._row_cache = RowCache(connection, foreign_writes)
         self._until: dict[str, int] = {}  # ends of holders' rows, as loaded in this transaction
         self._has_reaped = False
         self.flush = self._row_cache.flush
         self.forget = self._row_cache.forget
+
+    @property
+    def foreign_writes(self) -> int:
+        """Number of times that this connection has noticed writes of another one."""
+        return self._row_cache.foreign_writes
 
     def begin(self) -> None:
         """Forget what may have changed; the first call in every transaction."""
@@ -114,7 +121,7 @@ class CommandExecutor:
             (write,) = commit.writes
             head = self._row_cache.append(write, now)
             if head is not None:
-                return Heads({write.stream: head})
+                return Heads({write.stream: head}, foreign_writes=self.foreign_writes)
         alive = {name for name in commit.claimants() if self._is_alive(name, after=now)}
         outcome = judge(commit, self._row_cache.load((commit,)), now, alive)
         if isinstance(outcome, StoreRefusal):

@@ -76,13 +76,15 @@ _NewRecord = tuple[int, int, str, int, bytes]  # sid, seq, type, at, data
 class RowCache:
     """Cached rows of one database; every call is inside a transaction of its only writer."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, foreign_writes: int) -> None:
         self._execute = connection.execute
         self._executemany = connection.executemany
-        self._version: int | None = None
+        self._version: int | None = None  # of the file, when the rows were loaded
+        self._last_version: int | None = None  # of the file, in the last transaction
+        self.foreign_writes = foreign_writes  # how often another connection has written, as noticed
         self.streams: dict[str, StreamRow | None] = {}
         self.entries: dict[_Key, Entry | None] = {}
-        self._rows = Rows(self.streams, self.entries)
+        self._rows = Rows(self.streams, self.entries, foreign_writes)
         self._sids: dict[str, int] = {}
         self._last_sid: int | None = None
         self._bytes = 0  # of the entries' data
@@ -95,6 +97,11 @@ class RowCache:
         """Forget rows that may have changed; the first call in every transaction."""
         # The number changes when another connection, of any process, has committed.
         (version,) = self._execute("PRAGMA data_version").fetchone()
+        if version != self._last_version:
+            if self._last_version is not None:
+                self.foreign_writes += 1
+                self._rows = self._rows._replace(foreign_writes=self.foreign_writes)
+            self._last_version = version
         rows = len(self.streams) + len(self.entries)
         if version != self._version or rows > _MOST_ROWS or self._bytes > _MOST_BYTES:
             self.forget()

@@ -73,6 +73,8 @@ class SqliteWriter:
         self._syncs = True
         self._checkpoint_above = WAL_LIMIT_BYTES
         self._wrote = False  # since the last WAL checkpoint
+        # Of the connections so far. While none was open, others may have written unnoticed.
+        self._foreign_writes = -1
         self._unknown_leases: list[Lease] = []  # of commits without a reply, to be undone
         # A daemon, so that a process that never closes the store can still end.
         self._thread = threading.Thread(target=self._run, name="perdure-sqlite", daemon=True)
@@ -260,7 +262,8 @@ class SqliteWriter:
         if self._commands is None:
             self._connection = self._connect()
             self._syncs = True
-            self._commands = CommandExecutor(self._connection, self._liveness)
+            self._foreign_writes += 1
+            self._commands = CommandExecutor(self._connection, self._liveness, self._foreign_writes)
         return self._commands
 
     def _execute(self, sql: str) -> sqlite3.Cursor:
@@ -279,6 +282,8 @@ class SqliteWriter:
 
     def disconnect(self) -> None:
         """Close the connection; the next write opens another."""
+        if self._commands is not None:
+            self._foreign_writes = self._commands.foreign_writes
         connection, self._connection, self._commands = self._connection, None, None
         if connection is None:
             return

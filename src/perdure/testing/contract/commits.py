@@ -11,6 +11,7 @@ from perdure.store.base import (
     DELETE,
     Check,
     Fenced,
+    ForeignWrite,
     Gone,
     HeadMoved,
     Lease,
@@ -50,6 +51,25 @@ async def a_commit_that_is_not_synced_counts_like_any_other(harness: Harness) ->
         VersionMoved, store.commit([Write("s", [record("b")], synced=False)], [put("k")])
     )
     assert await store.commit([Write("s", [record("c")], head=2)]) == {"s": 3}
+
+
+@cases.case("commit")
+async def a_commit_that_relies_on_a_count_of_foreign_writes_is_refused_at_another_one(
+    harness: Harness,
+) -> None:
+    """A backend that cannot tell who has written replies no count, and refuses every one."""
+    store = await harness.open()
+    await make(store, "s")
+    count = (await store.commit([Write("s", [record("a")])], [put("k")])).foreign_writes
+    if count is not None:
+        assert await store.commit([Write("s", [record("b")], foreign_writes=count)]) == {"s": 3}
+    head = (await store.read("s")).head
+    relying = Write("s", [record("c")], foreign_writes=-1 if count is None else count + 1)
+    refusal = await expect_error(ForeignWrite, store.commit([relying], [put("k")]))
+    assert (refusal.stream, (await store.read("s")).head) == ("s", head)
+    await expect_error(NoStream, store.commit([Write("none", foreign_writes=-1)]))
+    lease = await drive(store, stream="driven")
+    await expect_error(ValueError, store.commit([Write("driven", fence=lease, foreign_writes=0)]))
 
 
 @cases.case("commit")
