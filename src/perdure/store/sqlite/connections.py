@@ -18,9 +18,10 @@ from perdure.store.shared.file_lock import WriteLock
 from perdure.store.shared.signal import BroadcastCallback, Signal
 from perdure.store.sqlite.commands import Command, CommandResult, Reap, Renew
 from perdure.store.sqlite.open import explain_error, is_database_error
+from perdure.store.sqlite.queued_queries import QueuedQueries
 from perdure.store.sqlite.reads import Query, Readers
 from perdure.store.sqlite.side_files import LivenessLock, WakeSocket
-from perdure.store.sqlite.writer import Job, Outcome, SqliteWriter
+from perdure.store.sqlite.writer import Job, Outcome, SqliteWriter, WriterFiles
 
 T = TypeVar("T")
 
@@ -79,7 +80,9 @@ class SqliteConnections:
         self._reader_limit = anyio.CapacityLimiter(_READERS)
         self._liveness = LivenessLock(path.with_name(f"{path.name}.alive"))
         write = partial(connect, reader=False)
-        self._writer = SqliteWriter(path, clock, lock, self._liveness, write, self._deliver)
+        self._queued = QueuedQueries(self._loop, self._readers)
+        files = WriterFiles(path, lock, self._liveness)
+        self._writer = SqliteWriter(files, clock, write, self._deliver, self._queued)
         self._watcher = threading.Thread(
             target=self._run_watcher, name="perdure-watch", daemon=True
         )
@@ -129,7 +132,7 @@ class SqliteConnections:
         self._writer.wake()
 
     async def query(self, query: Query[T]) -> T:
-        """Run a query: in the event loop if it is small, else in a thread."""
+        """Run a query: if it is small in the event loop, or by the writer; else in a thread."""
         self._running_queries += 1
         try:
             self._query_count += 1
@@ -137,7 +140,8 @@ class SqliteConnections:
                 await asyncio.sleep(0)
             self._signal.mark_seen()
             try:
-                return self._readers.run_small(query)
+                queued = self._queued.submit(query)
+                return self._readers.run_small(query) if queued is None else await queued
             except StoreRefusal:
                 raise
             except Exception:  # noqa: BLE001 - TooLarge or any other: a thread has the time to retry

@@ -1,14 +1,25 @@
-"""Pages of the listings of a SQLite file: entries of a kind by instant or by due time."""
+"""Lists of a SQLite file: pages of listings, and for copies all streams and the entries of one."""
 
 import sqlite3
+from collections.abc import Sequence
 from functools import cache
 
-from perdure.store.base import Order, Page
+from perdure.store.base import Entry, Order, Page, StreamState
 from perdure.store.shared.paging import LAST_DUE, ListingQuery, listing_cursor
 from perdure.store.sqlite.reads import ENTRY, Bounds, TooLarge, entry_from_row
 
 _BY_TIME = ("at", "key")
 _BY_DUE = (f"coalesce(due, {LAST_DUE})", "at", "key")  # the expression of the index
+
+_OF_STREAM = f"""
+    {ENTRY} INDEXED BY entry_stream WHERE sid = (SELECT sid FROM stream WHERE id = ?)
+    ORDER BY kind, key LIMIT ?
+"""  # noqa: S608 - no value in it
+_STATES = """
+    SELECT id, kind, (SELECT coalesce(max(seq), 0) FROM record WHERE record.sid = stream.sid),
+           epoch, holder, due, gone
+    FROM stream WHERE id > ? ORDER BY id LIMIT ?
+"""
 
 
 def find_listed(connection: sqlite3.Connection, bounds: Bounds, query: ListingQuery) -> Page:
@@ -37,3 +48,25 @@ def _find(order: Order, *, is_first: bool) -> str:
         where += f" AND ({', '.join(columns)}) {sign} ({marks})"
     ordered = ", ".join(f"{column}{direction}" for column in columns)
     return f"{ENTRY} INDEXED BY {index} WHERE {where} ORDER BY {ordered} LIMIT ?"
+
+
+def entries_of(connection: sqlite3.Connection, bounds: Bounds, stream: str) -> Sequence[Entry]:
+    """Return every entry of a stream by (kind, key)."""
+    rows = connection.execute(_OF_STREAM, (bounds.bytes, stream, bounds.rows + 1)).fetchall()
+    if len(rows) > bounds.rows:
+        raise TooLarge
+    return [entry_from_row(row, bounds) for row in rows]
+
+
+def stream_states(
+    connection: sqlite3.Connection, bounds: Bounds, after: str, limit: int
+) -> Sequence[StreamState]:
+    """Return streams by id; the head of a gone stream was deleted with its records."""
+    most = max(limit, 0)
+    if most > bounds.rows:
+        raise TooLarge
+    rows = connection.execute(_STATES, (after, most)).fetchall()
+    return [
+        StreamState(name, kind, head, epoch, holder, due, gone=bool(gone))
+        for name, kind, head, epoch, holder, due, gone in rows
+    ]

@@ -119,6 +119,27 @@ class Readers:
             raise TooLarge
         return self._run(connection, query, SMALL)
 
+    def run_together(self, queries: Sequence[Query[Any]]) -> list[Any]:
+        """Run queries within SMALL bounds on one snapshot; return each result or its error."""
+        outcomes: list[Any] = []
+
+        def on_snapshot(connection: sqlite3.Connection, bounds: Bounds) -> None:
+            connection.execute("BEGIN")
+            for query in queries:
+                try:
+                    outcomes.append(query(connection, bounds))
+                except connection.Error:
+                    raise
+                except Exception as error:  # noqa: BLE001 - it is for the caller of that query
+                    outcomes.append(error)
+            connection.execute("ROLLBACK")
+
+        try:
+            self._run(_last(self._idle) or self._connect(), on_snapshot, SMALL)
+        except Exception:  # noqa: BLE001 - a thread has the time to retry
+            outcomes += [TooLarge() for _ in range(len(queries) - len(outcomes))]
+        return outcomes
+
     def close(self) -> None:
         """Close all connections; no query may be running."""
         while connection := _last(self._idle) or _last(self._reserved):

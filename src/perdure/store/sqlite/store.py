@@ -41,10 +41,10 @@ from perdure.store.shared.paging import (
     listing_position,
 )
 from perdure.store.shared.signal import Signal, Subscribers
-from perdure.store.sqlite import reads, streams
+from perdure.store.sqlite import reads
 from perdure.store.sqlite.commands import Claim, Reap, Renew
 from perdure.store.sqlite.connections import SqliteConnections, forks
-from perdure.store.sqlite.listings import find_listed
+from perdure.store.sqlite.listings import entries_of, find_listed, stream_states
 from perdure.store.sqlite.open import (
     Connect,
     apply_settings,
@@ -193,11 +193,11 @@ class SqliteStore:
 
     async def entries_of(self, stream: str) -> Sequence[Entry]:
         """Return every entry of a stream by (kind, key)."""
-        return await self._ready().query(partial(streams.entries_of, stream=stream))
+        return await self._ready().query(partial(entries_of, stream=stream))
 
     async def streams(self, after: str = "", limit: int = 500) -> Sequence[StreamState]:
         """Return streams by id, gone ones too."""
-        return await self._ready().query(partial(streams.states, after=after, limit=limit))
+        return await self._ready().query(partial(stream_states, after=after, limit=limit))
 
     async def tail(self, cursor: str, limit: int = 500) -> Feed:
         """Return records of all streams after the cursor, each exactly once."""

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from perdure.errors import StoreError
 from perdure.store.base import Clock, Heads, Lease, Unavailable, Unknown
@@ -32,10 +33,12 @@ from perdure.store.sqlite.open import (
     is_commit_undone,
     is_database_error,
 )
+from perdure.store.sqlite.queued_queries import QueuedQueries
 from perdure.store.sqlite.side_files import LivenessLock
 
 _LARGEST_BATCH = 1000
 _MANY_RECORDS = 10_000  # of a batch: about 0.1 s
+_FEW_RECORDS = 1_000  # of a batch for which a query of the event loop can wait
 _IDLE_S = 1.0
 
 
@@ -44,25 +47,31 @@ Outcome = CommandResult | Exception
 Deliver = Callable[[Sequence[Job], Sequence[Outcome]], None]
 
 
+class WriterFiles(NamedTuple):
+    """The database of a writer, and the locks beside it."""
+
+    path: Path
+    lock: WriteLock
+    liveness: LivenessLock
+
+
 class SqliteWriter:
     """Executes commands from the event loop and delivers their results once they are durable."""
 
     def __init__(
         self,
-        path: Path,
+        files: WriterFiles,
         clock: Clock,
-        lock: WriteLock,
-        liveness: LivenessLock,
         connect: Callable[[], sqlite3.Connection],
         deliver: Deliver,
+        queued: QueuedQueries,
     ) -> None:
-        self._path = path
-        self._wal = f"{path}-wal"
+        self._path, self._lock, self._liveness = files
+        self._wal = f"{files.path}-wal"
         self._clock = clock
-        self._lock = lock
-        self._liveness = liveness
         self._connect = connect
         self._deliver = deliver
+        self._queued = queued
         self._connection: sqlite3.Connection | None = None
         self._commands: CommandExecutor | None = None
         self._jobs: deque[Job] = deque()
@@ -171,26 +180,33 @@ class SqliteWriter:
             self._deliver(jobs, [Unavailable(text) for _ in jobs])
             return
         try:
-            batch = self._take()
+            batch, records = self._take()
+            if records <= _FEW_RECORDS:
+                self._queued.open()
             outcomes = self._transaction(batch)
         finally:
+            self._queued.close()
             self._lock.release()
         self._wrote = True
         size = self._wal_size()
         self._deliver(batch, outcomes)
         self._checkpoint_when_large(size)
 
-    def _take(self) -> list[Job]:
-        """Take the jobs of a transaction: not a long commit with others that wait for it."""
+    def _take(self) -> tuple[list[Job], int]:
+        """Take the jobs of a transaction: not a long commit with others that wait for it.
+
+        Returns the number of their records too.
+        """
         batch: list[Job] = []
         records = 0
         while len(batch) < _LARGEST_BATCH and (job := self._next()):
-            records += _count_records(job[0])
-            if batch and records > _MANY_RECORDS:
+            added = _count_records(job[0])
+            if batch and records + added > _MANY_RECORDS:
                 self._jobs.appendleft(job)
                 break
             batch.append(job)
-        return batch
+            records += added
+        return batch, records
 
     def _take_all(self) -> list[Job]:
         jobs: list[Job] = []
@@ -212,6 +228,7 @@ class SqliteWriter:
             commands.flush()
         except Exception as error:  # noqa: BLE001 - no job may end this thread
             return self._after_failure(batch, error)
+        self._queued.close()
         try:
             self._execute("COMMIT")
         except Exception as error:  # noqa: BLE001 - no job may end this thread
