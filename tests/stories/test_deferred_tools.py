@@ -324,6 +324,24 @@ async def test_what_the_start_says_is_what_a_reader_sees_meanwhile(
         assert (await rt.session("s").get()).output == "Built."
 
 
+@pytest.mark.parametrize("said, version", [(None, 1), ("ci-7", 2)])
+async def test_a_start_that_says_nothing_does_not_write_the_record_of_its_call_again(
+    said: str | None, version: int
+) -> None:
+    @tool(deferred=True)
+    def build() -> str | None:
+        return said
+
+    store, one = MemoryStore(), agent(calls("build"), {"text": "Built."}, tools=[build])
+    async with Runtime(store, agents=[one]) as rt:
+        (call,) = (await rt.session("s", agent=one).run("Go")).pending
+        entry = await store.get("pending", call.id)
+        assert entry is not None
+        assert entry.version == version
+        await rt.submit_result(call.id, "done")
+        assert (await rt.session("s").run()).output == "Built."
+
+
 @pytest.mark.parametrize(
     "of_tool, of_call, expected",
     [

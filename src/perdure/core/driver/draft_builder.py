@@ -48,11 +48,6 @@ class Draft(Struct):
     taken_mail: list[str] = field(default_factory=list)  # ids of the mail that it delivers
     at: int = 0  # the instant that its records and facts share; 0: the instant of the commit
 
-    @property
-    def has_records(self) -> bool:
-        """True if it adds or changes records of pending calls."""
-        return bool(self.new_records or self.record_changes or self.settled_changes)
-
     def extend(self, other: "Draft") -> None:
         """Add another draft, so that one commit writes both."""
         self.facts += other.facts

@@ -232,7 +232,7 @@ class LeasedWriter:
         """
         stream, head, draft = self.lease.stream, self.log.state.head, commit.draft
         records = [as_record(fact, commit.now) for fact in commit.facts]
-        pending = await self._changed_pending(draft) if draft.has_records else []
+        pending = await self._changed_pending(draft, at_head=not anywhere)
         entry = None if anywhere else self._changed_entry(commit, problem, is_park=park is not None)
         release = None if park is None else Release(park.due)
         writes = [Write(stream, records, self.lease, None if anywhere else head, release=release)]
@@ -319,8 +319,12 @@ class LeasedWriter:
             raise unsaved(error) from error
         await asyncio.sleep(_pause_s(self._unknown_count))
 
-    async def _changed_pending(self, draft: Draft) -> list[PendingEntry]:
-        """Return the new and changed entries of calls; a settled one may be removed since."""
+    async def _changed_pending(self, draft: Draft, *, at_head: bool) -> list[PendingEntry]:
+        """Return the new and changed entries of calls; a settled one may be removed since.
+
+        One that stays the same is put only for its condition, which a commit at the head does not
+        need: whoever settles a call appends an event.
+        """
         entries = [PendingEntry(self.lease.stream, 1, record) for record in draft.new_records]
         for pending_id, change in draft.record_changes.items():
             pending = self.pending.pop(pending_id, None)  # a guess: after a refusal it is read
@@ -329,7 +333,11 @@ class LeasedWriter:
                 if pending is not None and not pending.record.is_open:
                     # A caller has settled it, and its record moved the head: read again.
                     raise VersionMoved(f"{pending_id} is settled")
-            entries += _changed(pending, change)
+            changed = _changed(pending, change)
+            if at_head and pending is not None and changed[0].record == pending.record:
+                self.pending[pending_id] = pending
+            else:
+                entries += changed
         for pending_id, change in draft.settled_changes.items():
             entries += _changed(await self._read_pending(pending_id), change)
         return entries

@@ -85,7 +85,7 @@ class CommandExecutor:
         self._has_reaped = False
         self._row_cache.begin()
 
-    def load(self, commands: Iterable[Command]) -> None:
+    def load(self, commands: Sequence[Command]) -> None:
         """Load the rows that the commits among these commands name, in a few statements."""
         self._row_cache.load([command for command in commands if isinstance(command, Commit)])
 
@@ -123,7 +123,7 @@ class CommandExecutor:
             if head is not None:
                 return Heads({write.stream: head}, foreign_writes=self.foreign_writes)
         alive = {name for name in commit.claimants() if self._is_alive(name, after=now)}
-        outcome = judge(commit, self._row_cache.load((commit,)), now, alive)
+        outcome = judge(commit, self._row_cache.rows_of(commit), now, alive)
         if isinstance(outcome, StoreRefusal):
             return outcome
         self._row_cache.apply(outcome)

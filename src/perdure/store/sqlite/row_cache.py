@@ -92,6 +92,7 @@ class RowCache:
         # Rows that have changed, as the database still has them.
         self._old_streams: dict[str, StreamRow | None] = {}
         self._old_entries: dict[_Key, Entry | None] = {}
+        self._is_loaded = False  # all rows that the commits of the transaction name
 
     def begin(self) -> None:
         """Forget rows that may have changed; the first call in every transaction."""
@@ -114,10 +115,12 @@ class RowCache:
         self._old_streams.clear()
         self._old_entries.clear()
         self._last_sid, self._version, self._bytes = None, None, 0
+        self._is_loaded = False
 
     def forget_stream(self, stream: str) -> None:
         """Forget a row that a statement has changed; the cache has no unwritten change of it."""
         self.streams.pop(stream, None)
+        self._is_loaded = False
 
     def append(self, write: Write, now: int) -> int | None:
         """Append a driver's next records without a judge; None if the write has other effects."""
@@ -160,8 +163,15 @@ class RowCache:
             self._old_streams.setdefault(lease.stream, row)
             self.streams[lease.stream] = freed
 
-    def load(self, commits: Sequence[Commit]) -> Rows:
-        """Load the rows that commits name, and return all cached rows."""
+    def rows_of(self, commit: Commit) -> Rows:
+        """Return all cached rows, with those that a commit of the loaded ones names."""
+        if not self._is_loaded:
+            self.load((commit,))
+            self._is_loaded = False  # others may still miss theirs
+        return self._rows
+
+    def load(self, commits: Sequence[Commit]) -> None:
+        """Load the rows that the commits of a transaction name."""
         streams = {
             write.stream: None
             for commit in commits
@@ -185,7 +195,7 @@ class RowCache:
         else:
             for kind, key in entries:
                 self._load_entry(kind, key)
-        return self._rows
+        self._is_loaded = True
 
     def apply(self, changes: Changes) -> None:
         """Apply the changes of a commit to the cache; `flush` writes them."""

@@ -167,6 +167,8 @@ class SqliteWriter:
     def _is_idle(self, command: Command) -> bool:
         if self._unknown_leases or not isinstance(command, Claim | Reap):
             return False
+        if isinstance(command, Claim) and command.only is not None:
+            return False  # not polling: its caller expects that stream to be due
         try:
             return self._executor().has_nothing_for(command, self._clock.now())
         except Exception:  # noqa: BLE001 - the write that follows raises and reports it
@@ -222,8 +224,7 @@ class SqliteWriter:
             commands.begin()
             now = self._clock.now()
             commands.undo_claims(self._unknown_leases, now)
-            if len(batch) > 1:
-                commands.load(command for command, _ in batch)
+            commands.load([command for command, _ in batch])
             outcomes: list[Outcome] = [commands.execute(command, now) for command, _ in batch]
             commands.flush()
         except Exception as error:  # noqa: BLE001 - no job may end this thread
