@@ -493,11 +493,15 @@ class Sessions(RuleBasedStateMachine):
 
     # --- what must hold -----------------------------------------------------------------------
 
+    @property
+    def facts(self) -> list[events.Event]:
+        return [stamped.event for stamped in self.log]
+
     @invariant()
     def no_turn_while_a_call_is_open(self) -> None:
         """S0.31 S0.27"""
         owed: set[str] = set()
-        for _, _, event in self.log:
+        for event in self.facts:
             if isinstance(event, events.ToolCall):
                 owed.add(event.id)
             elif isinstance(event, events.ToolResult):
@@ -509,7 +513,7 @@ class Sessions(RuleBasedStateMachine):
     def nothing_is_intended_after_a_cancel(self) -> None:
         """S4.38"""
         is_cancelled = False
-        for _, _, event in self.log:
+        for event in self.facts:
             if isinstance(event, events.Cancelled):
                 is_cancelled = True
             elif isinstance(event, events.Assistant):
@@ -521,7 +525,7 @@ class Sessions(RuleBasedStateMachine):
     def without_trouble_nothing_is_in_doubt(self) -> None:
         """G3"""
         if not self.troubles:
-            for _, _, event in self.log:
+            for event in self.facts:
                 assert not isinstance(event, events.ToolResult) or not event.interrupted
                 assert not isinstance(event, events.ToolStarted) or event.attempt == 1
 
@@ -530,7 +534,7 @@ class Sessions(RuleBasedStateMachine):
         """S0.35 S4.29 G4"""
         consumed = Counter(
             event.pending_id
-            for _, _, event in self.log
+            for event in self.facts
             if isinstance(event, events.Settled | events.Decision)
         )
         for pending_id, record in self.records.items():

@@ -45,7 +45,7 @@ def paused_state(
     Without settings (the agent is not known here) it has those that a restored run came with.
     It contains secret arguments, and the names of those that are secret.
     """
-    log = [item._replace(event=_mask_redacted(item.event)) for item in log]
+    log = [StampedEvent(item.seq, item.at, _mask_redacted(item.event)) for item in log]
     run, call = state.run, paused_call(state)
     if run is None or call is None:
         return None
@@ -69,7 +69,8 @@ def expired_state(
     """
     pause: int | None = None  # seq of the first expiry of the last pause in which calls expired
     is_same_pause = False
-    for seq, _, event in log:
+    for stamped in log:
+        seq, event = stamped.seq, stamped.event
         if isinstance(event, events.Assistant):
             is_same_pause = False
         if not isinstance(event, events.Settled) or event.task_id != task_id:
@@ -90,7 +91,8 @@ def _mask_redacted(event: events.Event) -> events.Event:
 
 
 def _inputs(log: Sequence[StampedEvent], run: Run) -> list[tuple[int, events.User]]:
-    return [(s, e) for s, _, e in log if isinstance(e, events.User) and s >= run.since]
+    current = [item for item in log if item.seq >= run.since]
+    return [(item.seq, item.event) for item in current if isinstance(item.event, events.User)]
 
 
 def _snapshot(
@@ -100,9 +102,12 @@ def _snapshot(
     uncompacted = [item for item in log if not isinstance(item.event, events.Compacted)]
     before = conversation(item for item in uncompacted if item.seq < run.since)
     current = conversation(uncompacted)[len(before) :]
-    redact = {e.id: e.redact for _, _, e in log if isinstance(e, events.ToolCall)}
+    redact = {
+        item.event.id: item.event.redact for item in log if isinstance(item.event, events.ToolCall)
+    }
     restored_at, restored = _restored(log, run)
-    texts = [e.content for s, _, e in log if s > restored_at and isinstance(e, events.Assistant)]
+    later = [item.event for item in log if item.seq > restored_at]
+    texts = [event.content for event in later if isinstance(event, events.Assistant)]
     chosen = settings or RunSettings(tuple(restored.sub_agents), restored.show_thinking)
     return ReasoningStateSnapshot(
         iteration=run.turns,
@@ -122,7 +127,9 @@ def _snapshot(
 def _restored(log: Sequence[StampedEvent], run: Run) -> tuple[int, events.Restored]:
     """Return the last restoration of the run with its seq; an empty one if it never was."""
     restorations = [
-        (s, e) for s, _, e in log if isinstance(e, events.Restored) and e.task_id == run.id
+        (item.seq, item.event)
+        for item in log
+        if isinstance(item.event, events.Restored) and item.event.task_id == run.id
     ]
     return restorations[-1] if restorations else (run.since, events.Restored(turns=0))
 
@@ -134,8 +141,9 @@ def _first_calls(
         return tuple(msgspec.convert(call, ToolCall) for call in restored.first_calls)
     calls: list[ToolCall] = []
     responses = 0
-    for seq, _, event in log:
-        if seq < run.since:
+    for stamped in log:
+        event = stamped.event
+        if stamped.seq < run.since:
             continue
         responses += isinstance(event, events.Assistant)
         if isinstance(event, events.ToolCall) and responses == 1:

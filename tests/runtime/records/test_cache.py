@@ -323,7 +323,7 @@ def test_facts_of_others_are_folded_once_when_the_session_is_needed() -> None:
     assert (log.state.head, session.head) == (0, 5)
     assert kept.get(log.stream) is session
     assert [*log.state.children] == [f"bg_{n}" for n in range(5)]
-    assert [at for _, at, _ in log.events] == [1, 2, 3, 4, 5]
+    assert [event.at for event in log.events] == [1, 2, 3, 4, 5]
     gap = Write(log.stream, [as_record(facts[0], at=9)])
     kept.extend(gap, facts[:1], {log.stream: 9})  # another process has written in between
     assert session.head == 5

@@ -130,7 +130,8 @@ def estimate_tokens(log: Sequence[StampedEvent], stop_at: float = inf) -> int:
     """
     total, start = 0.0, 0  # events up to `start` are in the total, or no longer sent
     has_usage = has_summary = False
-    for seq, _, event in reversed(log):
+    for stamped in reversed(log):
+        seq, event = stamped.seq, stamped.event
         if seq <= start or total >= stop_at:
             break
         match event:
@@ -162,7 +163,8 @@ class TokenBound(Struct):
     def update(self, log: Sequence[StampedEvent], end: int | None = None) -> float:
         """Count the new events of the log, or those up to the `end`, and return the bound."""
         new = log[self._events : end]
-        for _, _, event in new:
+        for stamped in new:
+            event = stamped.event
             if isinstance(event, events.Assistant) and event.usage:
                 self._usage = max(self._usage, total_tokens(event.usage))
             if isinstance(event, events.Compacted):
@@ -175,16 +177,17 @@ class TokenBound(Struct):
 
 def _is_fresh(log: Sequence[StampedEvent]) -> bool:
     """Report whether no response has come since the last summary."""
-    for _, _, event in reversed(log):
-        if isinstance(event, events.Assistant | events.Compacted):
-            return isinstance(event, events.Compacted)
+    for stamped in reversed(log):
+        if isinstance(stamped.event, events.Assistant | events.Compacted):
+            return isinstance(stamped.event, events.Compacted)
     return False
 
 
 def _end_before(log: Sequence[StampedEvent], keep: int) -> int | None:
     """Return the last event before the last `keep` turns; None if a summary covers it already."""
     answers = 0
-    for seq, _, event in reversed(log):
+    for stamped in reversed(log):
+        seq, event = stamped.seq, stamped.event
         if _is_paused(event):
             continue  # part of the response after it
         if answers == keep and isinstance(event, _PARTS_OF_TURN):
@@ -201,7 +204,8 @@ def _turn_ends(log: Sequence[StampedEvent]) -> list[int]:
     """Return the last event of each turn that no summary covers, in order."""
     ends: list[int] = []
     start = summary_end(log)
-    for seq, _, event in log:
+    for stamped in log:
+        seq, event = stamped.seq, stamped.event
         if seq <= start or not isinstance(event, _PARTS_OF_TURN) or _is_paused(event):
             continue
         if isinstance(event, events.Assistant):
@@ -213,18 +217,19 @@ def _turn_ends(log: Sequence[StampedEvent]) -> list[int]:
 
 def summary_end(log: Sequence[StampedEvent]) -> int:
     """Return the last event that a summary covers; 0 without a summary."""
-    for _, _, event in reversed(log):
-        if isinstance(event, events.Compacted):
-            return event.up_to
+    for stamped in reversed(log):
+        if isinstance(stamped.event, events.Compacted):
+            return stamped.event.up_to
     return 0
 
 
 def _cut_at(log: Sequence[StampedEvent], up_to: int, policy: CompactionPolicy) -> Cut:
-    first_message = next((event for _, _, event in log if isinstance(event, events.User)), None)
+    messages = (item.event for item in log if isinstance(item.event, events.User))
+    first_message = next(messages, None)
     first = (
         policy.first and first_message is not None and _estimate(first_message) <= MAX_FIRST_TOKENS
     )
-    redact = any(getattr(event, "redact", False) for seq, _, event in log if seq <= up_to)
+    redact = any(getattr(item.event, "redact", False) for item in log if item.seq <= up_to)
     return Cut(up_to, first, estimate_tokens(log), redact=redact)
 
 

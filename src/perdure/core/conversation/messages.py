@@ -95,7 +95,7 @@ class Conversation:
 
     def add(self, stamped: StampedEvent) -> None:
         """Add the next event of the log."""
-        seq, _, event = stamped
+        seq, event = stamped.seq, stamped.event
         match event:
             case events.User():
                 self._inputs.append((seq, event.content))

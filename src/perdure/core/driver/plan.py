@@ -335,8 +335,9 @@ _SETTLING_EVENTS: Final = (events.Decision, events.Settled)
 def running_ms(log: Iterable[StampedEvent], run: Run) -> int:
     """Return the time in which a run was driven, up to the last event that a driver wrote."""
     total, last_at = 0, None
-    for seq, at, event in log:
-        if seq < run.since or isinstance(event, _CALLER_EVENTS):
+    for stamped in log:
+        at, event = stamped.at, stamped.event
+        if stamped.seq < run.since or isinstance(event, _CALLER_EVENTS):
             continue
         if isinstance(event, events.AgentStart) and event.worker:
             last_at = event.since or at

@@ -4,7 +4,7 @@ Field names on the wire are part of the public surface: add, never rename. Every
 about a session can be rebuilt from these alone.
 """
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
@@ -482,8 +482,11 @@ Event = (
 )
 
 
-class StampedEvent(NamedTuple):
-    """An event with its seq and instant in the log."""
+class StampedEvent(Struct, frozen=True, gc=False):
+    """An event with its seq and instant in the log.
+
+    Not a tuple: the garbage collector would visit each of a long log in every full collection.
+    """
 
     seq: int
     at: int

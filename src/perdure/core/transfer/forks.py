@@ -43,7 +43,8 @@ def settled_point(log: Sequence[StampedEvent], at: int | None = None) -> int:
     open_calls: set[str] = set()
     point = 0
     next_events = [*(stamped.event for stamped in log[1:]), None]
-    for (seq, _, event), next_event in zip(log, next_events, strict=True):
+    for stamped, next_event in zip(log, next_events, strict=True):
+        seq, event = stamped.seq, stamped.event
         if at is not None and seq > at:
             break
         match event:
@@ -74,17 +75,17 @@ def copy_events(log: Iterable[StampedEvent], at: int, rename: Rename) -> list[St
     """
     new_seqs: dict[int, int] = {0: 0}
     copies: list[StampedEvent] = []
-    for seq, timestamp, event in log:
-        if seq > at:
+    for stamped in log:
+        if stamped.seq > at:
             break
-        if _is_kept(event):
-            renamed = _rename_ids(event, rename)
+        if _is_kept(stamped.event):
+            renamed = _rename_ids(stamped.event, rename)
             if isinstance(renamed, events.Assistant):
                 renamed = replace(renamed, request_head=new_seqs.get(renamed.request_head, 0))
             elif isinstance(renamed, events.Compacted):
                 renamed = replace(renamed, up_to=new_seqs.get(renamed.up_to, 0))
-            copies.append(StampedEvent(len(copies) + 1, timestamp, renamed))
-        new_seqs[seq] = len(copies)
+            copies.append(StampedEvent(len(copies) + 1, stamped.at, renamed))
+        new_seqs[stamped.seq] = len(copies)
     return copies
 
 

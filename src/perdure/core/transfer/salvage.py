@@ -30,7 +30,8 @@ def salvage(log: Sequence[StampedEvent], issues: Sequence[Any], now: int) -> lis
 
 def _with_results(log: Sequence[StampedEvent]) -> Iterator[StampedEvent]:
     """Yield the log with a result for every call that is followed by another response."""
-    settled_ids = {e.tool_call_id for _, _, e in log if isinstance(e, events.ToolResult)}
+    results = [item.event for item in log if isinstance(item.event, events.ToolResult)]
+    settled_ids = {result.tool_call_id for result in results}
     calls: list[events.ToolCall] = []
     previous_seq = 0
     for stamped in log:

@@ -28,7 +28,7 @@ async def with_child_events(
     """
     facts: list[Event] = []
     delivered = {
-        mail for _, _, event in log if isinstance(event, _DELIVERIES) for mail in event.mail
+        mail for item in log if isinstance(item.event, _DELIVERIES) for mail in item.event.mail
     }
     for child in fold(log).children.values():
         entry = await store.get("session", session_key(tenant, child.session_id))

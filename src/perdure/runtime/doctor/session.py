@@ -253,8 +253,9 @@ class SessionCheckup:
             )
 
     def _orphaned_results(self) -> Checks:
-        call_ids = {e.id for _, _, e in self.log.events if isinstance(e, events.ToolCall)}
-        for seq, _, event in self.log.events:
+        log = self.log.events
+        call_ids = {item.event.id for item in log if isinstance(item.event, events.ToolCall)}
+        for seq, event in ((item.seq, item.event) for item in log):
             if isinstance(event, events.ToolResult) and event.tool_call_id not in call_ids:
                 text = f"event {seq} is the result of {event.tool_call_id}, which was never called"
                 yield CheckResult("finding", "ORPHANED_RESULT", text, "it is not sent to a model")

@@ -137,7 +137,7 @@ class LeasedWriter:
             await self._retry(self.log.catch_up, error, patient)
         new = self.log.events[read_before:]
         messages = events.User | events.FollowUpQueued
-        if any(isinstance(event, messages) for _, _, event in new):
+        if any(isinstance(stamped.event, messages) for stamped in new):
             entry = await self.resources.store.get("session", self.entry.index_entry.key)
             if entry is not None and entry.stream == self.lease.stream:
                 self.entry = SessionEntry.decode(entry)
@@ -195,7 +195,8 @@ class LeasedWriter:
         state, agent = self.log.state, self.agent
         since = self.log.events[self.lease.head :]
         # It may be recorded already: the reply to that commit may have been lost.
-        is_recorded = any(isinstance(e, events.AgentStart) and e.worker for _, _, e in since)
+        starts = [stamped.event for stamped in since if type(stamped.event) is events.AgentStart]
+        is_recorded = any(start.worker for start in starts)
         run = new_run if new_run is not None or state.run is None else state.run.id
         if run is None or (is_recorded and new_run is None):
             return []

@@ -5,8 +5,7 @@ import time
 from array import array
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
-from typing import Any, Final
+from typing import Final
 from weakref import WeakKeyDictionary
 
 from msgspec import Struct
@@ -26,8 +25,6 @@ PAGE: Final = 500  # records: about 10 ms to decode
 _MAX_DEPTH: Final = MAX_DEPTH + ENVELOPE
 _FLAT_BYTES: Final = 2 * _MAX_DEPTH  # shorter data cannot be nested more deeply
 _NO_EVENTS: Final = State()
-# Without the generated `__new__`, which is a Python function.
-_stamp: Any = partial(tuple.__new__, StampedEvent)
 LONG_READS: Final = 2  # logs of more than a page that are read at the same time
 
 
@@ -140,7 +137,8 @@ class Log:
 
     def extension(self, facts: Iterable[Event], at: int) -> "LogExtension":
         """Return what the log would be if these facts were appended at its head."""
-        new = [_stamp((seq, at, fact)) for seq, fact in enumerate(facts, self.state.head + 1)]
+        first = self.state.head + 1
+        new = [StampedEvent(seq, at, fact) for seq, fact in enumerate(facts, first)]
         return LogExtension(new, fold(new, self.state))
 
     def apply(
@@ -172,7 +170,7 @@ class Log:
         """Add facts that were committed at the head as these records, and the reply's count."""
         stamps = [record.at for record in records]
         seqs = range(self.state.head + 1, self.state.head + len(stamps) + 1)
-        new = [_stamp(values) for values in zip(seqs, stamps, facts, strict=True)]
+        new = list(map(StampedEvent, seqs, stamps, facts))
         self.apply(LogExtension(new, fold(new, self.state)), records, foreign_writes)
 
 

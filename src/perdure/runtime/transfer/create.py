@@ -80,7 +80,8 @@ def session_from_log(names: SessionNames, log: Sequence[StampedEvent], now: int)
     state = fold(log)
     # Above every epoch of the log: no driver here may mistake an old driver's call for its own.
     with_epoch = (events.ToolStarted, events.Pending)
-    epochs = [e.epoch for _, _, e in log if isinstance(e, with_epoch) and e.epoch is not None]
+    marked = [item.event for item in log if isinstance(item.event, with_epoch)]
+    epochs = [event.epoch for event in marked if event.epoch is not None]
     epoch = max(epochs, default=0)
     effect = plan(state, DriveView(epoch=epoch + 1), now)
     tenant, session_id, agent, _ = names
@@ -171,8 +172,8 @@ def count_resumes(log: Sequence[StampedEvent]) -> tuple[int, TaskStatus]:
     """
     runs, count = set[str](), 0
     status: TaskStatus = "running"
-    for _, _, event in log:
-        match event:
+    for stamped in log:
+        match event := stamped.event:
             case events.User():
                 run, is_message = event.task_id, event.by != BACKGROUND_AUTHOR
             case events.AgentStart() if not event.worker:
