@@ -1,6 +1,7 @@
 """The log of a session in memory."""
 
 import asyncio
+import gc
 from collections.abc import Sequence
 
 import pytest
@@ -36,6 +37,16 @@ def long_log(*last: Event) -> Log:
     facts += last
     log.append(facts, [as_record(fact, 1) for fact in facts])
     return log
+
+
+def test_the_garbage_collector_visits_no_event_of_a_long_log() -> None:
+    """A full collection stops the event loop for as long as all objects take that it visits."""
+    before = len(gc.get_objects())
+    log = long_log()
+    messages = log.messages()
+    after = len(gc.get_objects())
+    assert len(messages) > 2 * PAGE
+    assert after - before < PAGE / 10
 
 
 SUMMARY = Compacted(summary="so far", up_to=PAGE + 10)
