@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from perdure.core.pending.record import PendingResult
     from perdure.core.roles import Principal
     from perdure.errors import Conflict, NotFound, PerdureError, Refused, ToolError
-    from perdure.runtime.agents.agents import Agent
+    from perdure.runtime.agents.agent import Agent
     from perdure.runtime.models.base import Delta
     from perdure.runtime.requests import ApprovalRequired, InputRequired
     from perdure.runtime.sessions.handle import Session
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perdure.serve.assembly import asgi
 
 _HOMES = {
-    "Agent": "perdure.runtime.agents.agents",
+    "Agent": "perdure.runtime.agents.agent",
     "ApprovalRequired": "perdure.runtime.requests",
     "Conflict": "perdure.errors",
     "Context": "perdure.runtime.values",

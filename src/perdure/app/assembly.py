@@ -5,7 +5,8 @@ from typing import Any
 from perdure.app.options import RuntimeOptions
 from perdure.app.stores import is_in_memory
 from perdure.errors import ConfigError
-from perdure.runtime.agents.agents import Agent, ReadyAgent
+from perdure.runtime.agents.agent import Agent
+from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.inbox.children import ChildInbox
 from perdure.runtime.inbox.commits import Commits
 from perdure.runtime.inbox.pending import PendingInbox

@@ -10,7 +10,7 @@ from perdure.app.options import RuntimeOptions
 from perdure.config import AgentConfig, Config, McpTools, ModelRef, ToolRef
 from perdure.config.problems import Key
 from perdure.errors import ConfigError, Refused
-from perdure.runtime.agents.agents import Agent, tool_name_clash
+from perdure.runtime.agents.agent import Agent, tool_name_clash
 from perdure.runtime.agents.prices import Prices
 from perdure.runtime.mcp.servers import MCPServer, MCPTools
 from perdure.runtime.models.base import Model

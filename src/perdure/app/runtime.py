@@ -51,8 +51,10 @@ from perdure.core.pending.commands import (
 from perdure.core.session.naming import check_id, check_tenant
 from perdure.core.webhooks.deliveries import Hook
 from perdure.errors import ConfigError, Refused
-from perdure.runtime.agents.agents import Agent, Agents, ReadyAgent
+from perdure.runtime.agents.agent import Agent
+from perdure.runtime.agents.agents import Agents
 from perdure.runtime.agents.prices import Prices
+from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.engine.drives import Drives
 from perdure.runtime.engine.heartbeat import BLIND_LEASE_MS, LEASE_MS
 from perdure.runtime.ids import new_id

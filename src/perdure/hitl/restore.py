@@ -14,7 +14,7 @@ from perdure.errors import Conflict, Refused
 from perdure.hitl.access import open_service, session_ref
 from perdure.hitl.messages import message_events
 from perdure.hitl.state import ExecutionState, ToolCall, check_unredacted, redact_state
-from perdure.runtime.agents.agents import ReadyAgent
+from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.ids import secret_id
 from perdure.runtime.records.entries import SessionEntry, SessionRef
 from perdure.runtime.records.log import as_record

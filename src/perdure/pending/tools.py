@@ -18,7 +18,7 @@ from perdure.core.pending.record import PendingRecord, PendingResult
 from perdure.core.webhooks.deliveries import Hook
 from perdure.errors import ConfigError, Conflict, NotFound, Refused, ToolError
 from perdure.pending.records import json_object
-from perdure.runtime.agents.agents import Agent
+from perdure.runtime.agents.agent import Agent
 from perdure.runtime.ids import new_id, secret_id
 from perdure.runtime.inbox.sessions import NewMessage
 from perdure.runtime.models.base import Delta, Request

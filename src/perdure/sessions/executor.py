@@ -8,7 +8,7 @@ import anyio
 from perdure.app import Runtime, service_of, store_of, untracked
 from perdure.core.transfer.foreign import convert, session_log
 from perdure.errors import ConfigError
-from perdure.runtime.agents.agents import Agent
+from perdure.runtime.agents.agent import Agent
 from perdure.runtime.records.entries import SessionRef
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.transfer.create import SessionNames

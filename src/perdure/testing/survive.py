@@ -11,7 +11,7 @@ import msgspec
 
 from perdure.app import Runtime
 from perdure.core.session.naming import parse_session_stream
-from perdure.runtime.agents.agents import Agent
+from perdure.runtime.agents.agent import Agent
 from perdure.runtime.probes import ModelAsked, Probe, ToolRun, probe_handler
 from perdure.store.base import Record, Store
 from perdure.store.memory import MemoryStore

@@ -9,7 +9,7 @@ from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, call_text, line
 from perdure.core.session.calls import CallStatus
 from perdure.errors import PerdureError, Refused
-from perdure.runtime.agents.agents import ReadyAgent
+from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.tools.tool import Tool
 
 

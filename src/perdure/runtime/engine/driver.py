@@ -22,7 +22,7 @@ from perdure.core.session.calls import Call, CallStatus
 from perdure.core.session.naming import stream_label
 from perdure.core.session.state import State
 from perdure.errors import PerdureError
-from perdure.runtime.agents.agents import ReadyAgent
+from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.engine.children import ChildEffect, cancel_children, draft_child_effect
 from perdure.runtime.engine.drafts import draft_effect, draft_outcome, draft_start
 from perdure.runtime.engine.in_flight import (

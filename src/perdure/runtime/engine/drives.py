@@ -15,7 +15,8 @@ from msgspec import Struct
 from perdure.core.session import naming as index
 from perdure.core.session.queues import DEFAULT
 from perdure.errors import Corrupt, PerdureError
-from perdure.runtime.agents.agents import Agents, ReadyAgent
+from perdure.runtime.agents.agents import Agents
+from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.engine.background import BackgroundTask
 from perdure.runtime.engine.driver import Driver
 from perdure.runtime.engine.heartbeat import LEASE_MS, ClaimingCommit, LeaseHolder

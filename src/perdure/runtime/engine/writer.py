@@ -17,7 +17,7 @@ from perdure.core.pending.record import PendingRecord
 from perdure.core.session.naming import MOST_WAITING, POISONED
 from perdure.core.session.state import State
 from perdure.errors import PerdureError, StoreError
-from perdure.runtime.agents.agents import ReadyAgent
+from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.engine.leases import leased_session
 from perdure.runtime.inbox.children import taken_put
 from perdure.runtime.records.budgets import Spending, SpendingCommit

@@ -11,7 +11,8 @@ from perdure.core.pending.record import TOOL_MISSING, PendingRecord
 from perdure.core.pending.settlement import RESULT_INVALID, submitted_result
 from perdure.core.roles import ROLES
 from perdure.errors import Refused
-from perdure.runtime.agents.agents import Agents, ReadyAgent
+from perdure.runtime.agents.agents import Agents
+from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.records.content import check_json, check_size, check_text
 from perdure.runtime.tools.invoke import is_valid_result
 from perdure.runtime.tools.tool import Tool

@@ -12,7 +12,7 @@ from perdure.core.session import queues
 from perdure.core.session.naming import check_id
 from perdure.core.session.permissions import RememberedPermission
 from perdure.core.webhooks.deliveries import Hook
-from perdure.runtime.agents.agents import ReadyAgent
+from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.engine.driver import Driver
 from perdure.runtime.engine.writer import unsaved
 from perdure.runtime.inbox.sessions import NewMessage, Receipt

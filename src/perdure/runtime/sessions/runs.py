@@ -11,7 +11,8 @@ from perdure.core.pending.settlement import is_overdue
 from perdure.core.session.child_tasks import ChildTask
 from perdure.core.session.children import ACTIVE
 from perdure.errors import Corrupt, NotFound, PerdureError
-from perdure.runtime.agents.agents import Agents, ReadyAgent
+from perdure.runtime.agents.agents import Agents
+from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.engine.driver import Driver
 from perdure.runtime.engine.drives import Drives
 from perdure.runtime.inbox.commits import ChildEntry

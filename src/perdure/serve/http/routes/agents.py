@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Response
 
-from perdure.runtime.agents.agents import ReadyAgent
+from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.serve.http.dependencies import Reads
 from perdure.serve.http.responses import json_response, object_schema, responses
 from perdure.serve.http.schemas import OBJECT, TEXT

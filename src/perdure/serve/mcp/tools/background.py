@@ -6,13 +6,13 @@ from typing import Any, Final
 from perdure.core.roles import Permit
 from perdure.core.session.child_tasks import ChildTask, marked_description, task_answer
 from perdure.core.session.children import TASK_STATUSES
-from perdure.runtime.agents.agents import ReadyAgent
 from perdure.runtime.agents.delegation import (
     DEFAULT_TIMEOUT_MS,
     MAX_TIMEOUT_MS,
     SENT,
     parse_timeout,
 )
+from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.records.entries import SessionRef
 from perdure.serve.mcp.toolbox import LIST_LIMIT, Json, LongAnswer, McpCall, McpTool, ToolAnswer
 from perdure.serve.mcp.tools.authors import authors_of

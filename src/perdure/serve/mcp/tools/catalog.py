@@ -7,7 +7,7 @@ from perdure.serve.mcp.toolbox import McpOptions, Toolbox
 from perdure.serve.mcp.tools.tasks import ALIASES, task_tools
 
 if TYPE_CHECKING:  # a server on stdio lists its tools before it imports the runtime
-    from perdure.runtime.agents.agents import ReadyAgent
+    from perdure.runtime.agents.ready_agent import ReadyAgent
 
 
 def toolbox_of(agents: "Sequence[ReadyAgent]", options: McpOptions) -> Toolbox:
