@@ -79,11 +79,12 @@ class ModelWithoutUsage:
 
 async def test_the_steps_of_a_turn_do_not_grow_with_the_session() -> None:
     agent = Agent("a", model=ModelWithoutUsage())
-    counts = {}
+    early, late = [Steps() for _ in range(5)], [Steps() for _ in range(5)]
+    counted = dict(enumerate(early, 20)) | dict(enumerate(late, 120))
     async with Runtime("memory:", agents=[agent]) as rt:
         session = rt.session("s", agent=agent)
         for number in range(125):
-            steps = counts[number] = Steps()
-            with steps.counted() if number in (20, 120) else nullcontext():
+            with counted[number].counted() if number in counted else nullcontext():
                 assert (await session.run("go")).state == "completed"
-    assert counts[120].count <= 1.1 * counts[20].count
+    # The background task of the runtime works during some of the turns, too.
+    assert min(steps.count for steps in late) <= 1.1 * min(steps.count for steps in early)

@@ -12,7 +12,7 @@ never compressed like this itself, so that a reader needs at most one other reco
 import zlib
 from typing import Final
 
-MIN_BYTES: Final = 1_024  # shorter data is stored as it is: compression costs more than it saves
+MIN_BYTES: Final = 512  # shorter data is stored as it is: compression costs more than it saves
 _PACKED: Final = b"\x01"
 _ESCAPED: Final = b"\x00"  # data of any kind that begins with one of these two bytes
 _REPEATING: Final = b"\x00\x02"  # compressed data that repeats the record before it

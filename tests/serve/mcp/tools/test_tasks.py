@@ -4,6 +4,7 @@ import json
 import re
 from typing import Any
 
+import anyio
 import pytest
 from mcp.shared.exceptions import MCPError
 from tests.support.mcp_client import connected, error_code, fields
@@ -131,6 +132,7 @@ async def test_a_list_is_paged_and_counts_all_matches(empty: Runtime) -> None:
     async with connected(empty) as client:
         for number in range(5):
             await client.call_tool("create_task_sandbox", {"name": str(number), "owner": "o"})
+            await anyio.sleep(0.002)  # tasks of the same millisecond are in no order
         page = fields(await client.call_tool("list_tasks", {"owner": "o", "limit": 2, "offset": 1}))
         assert [task["name"] for task in page["tasks"]] == ["3", "2"]
         assert page["count"] == 5
