@@ -170,7 +170,7 @@ class Log:
         """Add facts that were committed at the head as these records, and the reply's count."""
         stamps = [record.at for record in records]
         seqs = range(self.state.head + 1, self.state.head + len(stamps) + 1)
-        new = list(map(StampedEvent, seqs, stamps, facts))
+        new = [StampedEvent(*values) for values in zip(seqs, stamps, facts, strict=True)]
         self.apply(LogExtension(new, fold(new, self.state)), records, foreign_writes)
 
 
