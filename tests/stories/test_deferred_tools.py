@@ -342,6 +342,21 @@ async def test_a_start_that_says_nothing_does_not_write_the_record_of_its_call_a
         assert (await rt.session("s").run()).output == "Built."
 
 
+async def test_a_run_returns_what_a_start_reported_before_it_said_nothing(
+    in_memory: MakeRuntime,
+) -> None:
+    """The record that the driver knows is older than the report, and is read again."""
+
+    @tool(deferred=True)
+    async def build(call: PendingCall) -> None:
+        await call.mark_started()
+
+    one = agent(calls("build"), {"text": "Built."}, tools=[build])
+    async with in_memory(one) as rt:
+        (call,) = (await rt.session("s", agent=one).run("Go")).pending
+        assert call.status == (await record_of(rt))["status"] == "processing"
+
+
 @pytest.mark.parametrize(
     "of_tool, of_call, expected",
     [

@@ -86,7 +86,7 @@ class Write(Struct, frozen=True, gc=False):
     nobody. Without a lease in the reply the write counts all the same, as if it had no claim.
 
     `foreign_writes` is a condition of a caller without a lease that trusts what it knows of the
-    stream: no other process may have written the store since a commit that replied this count.
+    stream: no other process may have written the store since a commit that returned this count.
 
     A commit of which no write is `synced` survives the end of its process, and may be lost with the
     power: for changes that mean nothing after that, such as the release of a lock. A backend may
@@ -164,9 +164,9 @@ _NO_LEASES: Final[Mapping[str, Lease]] = MappingProxyType({})
 class Heads(dict[str, int]):
     """The new head of each stream of a commit, and the leases of its claims that were granted.
 
-    `foreign_writes` counts how often this store has noticed that another process, or another store
-    of this process, had written its data. While it stays the same, the data is what this store has
-    written and read. None: the backend cannot tell.
+    `foreign_writes` is a count that rises when the store notices that another process, or another
+    store of this process, has written its data. While it stays the same, nobody but this store has
+    written. None: the backend cannot tell.
     """
 
     __slots__ = ("foreign_writes", "leases")

@@ -167,12 +167,12 @@ def _check_write(write: Write) -> None:
     if write.release is not None:
         _check_release(write, write.release)
     if write.claim is not None or write.foreign_writes is not None:
-        _check_without_lease(write)
+        _check_unleased(write)
     if write.erase and (write.records or write.create or write.release or write.wake is not None):
         raise ValueError("an erased stream takes nothing else")
 
 
-def _check_without_lease(write: Write) -> None:
+def _check_unleased(write: Write) -> None:
     if write.claim is not None:
         _check_text(write.claim, "a holder's name")
         if write.fence is not None or write.erase:

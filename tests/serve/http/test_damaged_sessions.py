@@ -303,15 +303,20 @@ async def test_what_this_process_wrote_a_moment_ago_is_read_back_only_after_fore
         assert {call.kind async for call in rt.pending()} == {"approval"}
 
 
-async def test_what_this_process_wrote_some_time_ago_is_read_back_before_a_command(
+async def test_what_this_process_began_to_write_some_time_ago_is_read_back_before_a_command(
     database: Path, logs_read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file can be damaged without a write that its store notices."""
-    monkeypatch.setattr(verification, "TRUST_S", 0.0)
+    """A file can be damaged without a write that its store notices, however busy a session is."""
+    monkeypatch.setattr(verification, "TRUST_S", 2.0)
     async with opened(database) as rt:
         ids = await parked(rt)
-        logs_read.clear()
         await rt.respond(ids["question"], "red", by="ana")
+        await anyio.sleep(1.5)
+        logs_read.clear()
+        await rt.deny(ids["approval"], by="ana")
+        await anyio.sleep(0.6)
+        assert logs_read == []
+        await rt.submit_result(ids["tool"], "done")
         assert logs_read == ["s//s"]
 
 

@@ -135,6 +135,24 @@ async def test_a_store_answers_queries_beside_its_writer(
     assert set(names) <= {"perdure-sqlite"}
 
 
+async def test_queries_do_not_wait_while_another_program_keeps_the_file_locked(
+    store: SqliteStore, database: Path
+) -> None:
+    await store.commit([Write("s", [Record("t", b"x")], create="session")])
+    await store.get("k", "none")
+    connection = sqlite3.connect(database, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    writing = asyncio.ensure_future(store.commit([Write("s", [Record("t", b"y")])]))
+    async with asyncio.timeout(5):
+        for _ in range(50):  # the writer waits for the other program from the first ones on
+            await asyncio.sleep(0.001)
+            assert (await store.read("s")).head == 1
+    assert not writing.done()
+    connection.execute("ROLLBACK")
+    assert await writing == {"s": 2}
+    connection.close()
+
+
 async def test_a_long_commit_does_not_keep_queries_waiting(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,4 +162,6 @@ async def test_a_long_commit_does_not_keep_queries_waiting(
     await store.commit([Write("s", long, create="session")])
     assert opened == []
     await store.commit([Write("s")], [Put("k", "x", 0, "s", "open", None, b"")])
+    assert opened == [True]
+    await store.commit([Write("s", erase=True)])
     assert opened == [True]

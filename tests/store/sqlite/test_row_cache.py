@@ -272,6 +272,11 @@ async def test_what_others_wrote_while_the_writer_was_not_connected_counts_as_fo
     await other.commit([Write("t", LINE, create="session")])
     with pytest.raises(ForeignWrite):
         await store.commit([Write("s", LINE, foreign_writes=count)])
+    count = (await store.commit([Write("s", LINE)])).foreign_writes
+    await store.close()
+    await store.open()
+    with pytest.raises(ForeignWrite):
+        await store.commit([Write("s", LINE, foreign_writes=count)])
 
 
 async def test_what_is_kept_in_memory_has_a_bound(

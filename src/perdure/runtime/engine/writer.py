@@ -26,6 +26,7 @@ from perdure.runtime.records.entries import PendingEntry, SessionEntry
 from perdure.runtime.records.log import Log, LogExtension, as_record
 from perdure.runtime.resources import Resources
 from perdure.store.base import (
+    Check,
     Fenced,
     Gone,
     Heads,
@@ -233,7 +234,7 @@ class LeasedWriter:
         """
         stream, head, draft = self.lease.stream, self.log.state.head, commit.draft
         records = [as_record(fact, commit.now) for fact in commit.facts]
-        pending = await self._changed_pending(draft, at_head=not anywhere)
+        pending, same = await self._changed_pending(draft)
         entry = None if anywhere else self._changed_entry(commit, problem, is_park=park is not None)
         release = None if park is None else Release(park.due)
         writes = [Write(stream, records, self.lease, None if anywhere else head, release=release)]
@@ -246,13 +247,13 @@ class LeasedWriter:
         if entry is not None:
             puts.append(entry.as_put)
         self.expected_head = head + len(records)
-        heads = await self._commit(writes, puts, patient=patient)
+        heads = await self._commit(writes, puts, [item.as_check for item in same], patient=patient)
         if self.spending is not None and spent is not None:
             self.spending.apply(spent)
         self._unknown_count, self.has_written = 0, True
         self._has_start = self._has_start or bool(records)
         self.entry = entry or self.entry
-        self.pending.update({item.record.id: item for item in pending})
+        self.pending.update({item.record.id: item for item in (*pending, *same)})
         if heads[stream] == self.expected_head:
             self.log.apply(commit.after, records, heads.foreign_writes)
         else:
@@ -273,18 +274,23 @@ class LeasedWriter:
         return spent._replace(questions=questions)
 
     async def _commit(
-        self, writes: Sequence[Write], puts: Sequence[Put], *, patient: bool
+        self,
+        writes: Sequence[Write],
+        puts: Sequence[Put],
+        checks: Sequence[Check],
+        *,
+        patient: bool,
     ) -> Heads:
         """Commit, again if the store is unavailable.
 
         A budget of a session that was erased bounds nobody: the caller plans again without it.
         """
-        commits = self.resources.commits
+        commit = partial(self.resources.commits.commit, writes, puts, checks=checks)
         try:
             try:
-                return await commits.commit(writes, puts)
+                return await commit()
             except Unavailable as error:
-                return await self._retry(partial(commits.commit, writes, puts), error, patient)
+                return await self._retry(commit, error, patient)
         except (Gone, NoStream) as error:
             if error.stream == self.lease.stream or self.spending is None:
                 raise
@@ -320,12 +326,12 @@ class LeasedWriter:
             raise unsaved(error) from error
         await asyncio.sleep(_pause_s(self._unknown_count))
 
-    async def _changed_pending(self, draft: Draft, *, at_head: bool) -> list[PendingEntry]:
-        """Return the new and changed entries of calls; a settled one may be removed since.
+    async def _changed_pending(self, draft: Draft) -> tuple[list[PendingEntry], list[PendingEntry]]:
+        """Return the new and changed entries of calls, and those that stay as they are.
 
-        One that stays the same is put only for its condition, which a commit at the head does not
-        need: whoever settles a call appends an event.
+        A settled one may be removed since.
         """
+        same: list[PendingEntry] = []
         entries = [PendingEntry(self.lease.stream, 1, record) for record in draft.new_records]
         for pending_id, change in draft.record_changes.items():
             pending = self.pending.pop(pending_id, None)  # a guess: after a refusal it is read
@@ -335,13 +341,13 @@ class LeasedWriter:
                     # A caller has settled it, and its record moved the head: read again.
                     raise VersionMoved(f"{pending_id} is settled")
             changed = _changed(pending, change)
-            if at_head and pending is not None and changed[0].record == pending.record:
-                self.pending[pending_id] = pending
+            if pending is not None and changed[0].record == pending.record:
+                same.append(pending)
             else:
                 entries += changed
         for pending_id, change in draft.settled_changes.items():
             entries += _changed(await self._read_pending(pending_id), change)
-        return entries
+        return entries, same
 
     async def _taken_mail(self, draft: Draft) -> list[Put]:
         """Return the puts of the mail that the draft delivers."""

@@ -27,9 +27,23 @@ from perdure.core.tasks.record import BACKGROUND, ListState, newest_first_key
 from perdure.runtime.records.cache import SessionCache
 from perdure.runtime.records.log import as_record
 from perdure.runtime.webhooks.outbox import Outbox
-from perdure.store.base import DELETE, Entry, Gone, Heads, NoStream, Put, Store, VersionMoved, Write
+from perdure.store.base import (
+    DELETE,
+    Check,
+    Entry,
+    Gone,
+    Heads,
+    NoStream,
+    Put,
+    Store,
+    VersionMoved,
+    Write,
+)
 
 _MARK: Final = b'"background":'
+
+
+_Commit = tuple[Sequence[Write], Sequence[Put], Sequence[Check]]
 
 
 class _ParentPart(Struct):
@@ -80,7 +94,11 @@ class Commits:
         self._cache = cache
 
     async def commit(
-        self, writes: Sequence[Write], puts: Sequence[Put], follow_up: FollowUp | None = None
+        self,
+        writes: Sequence[Write],
+        puts: Sequence[Put],
+        follow_up: FollowUp | None = None,
+        checks: Sequence[Check] = (),
     ) -> Heads:
         """Commit facts; return the new heads. Raises what the store raises for these streams.
 
@@ -93,23 +111,23 @@ class Commits:
                 record = index.decode(put.data)
                 children += [] if record.background is None else [(put.stream, record)]
         if not children:
-            return await self._store.commit(*self._outbox.with_deliveries(writes, puts))
+            return await self._store.commit(*self._outbox.with_deliveries(writes, puts), checks)
         gone: set[str] = set()
         while True:
             part = _ParentPart()
             for stream, record in children:
                 write = next(write for write in writes if write.stream == stream)
                 await self._add_parent(part, record, write, follow_up, gone)
-            heads = await self._try_commit([*writes, *part.writes], [*puts, *part.puts], part, gone)
+            commit = ([*writes, *part.writes], [*puts, *part.puts], checks)
+            heads = await self._try_commit(commit, part, gone)
             if heads is not None:
                 return heads
 
-    async def _try_commit(
-        self, writes: Sequence[Write], puts: Sequence[Put], part: _ParentPart, gone: set[str]
-    ) -> Heads | None:
+    async def _try_commit(self, commit: _Commit, part: _ParentPart, gone: set[str]) -> Heads | None:
         """Commit; return None if a parent was refused, which is `gone` or has changed."""
+        writes, puts, checks = commit
         try:
-            heads = await self._store.commit(*self._outbox.with_deliveries(writes, puts))
+            heads = await self._store.commit(*self._outbox.with_deliveries(writes, puts), checks)
         except VersionMoved as error:
             if not part.has_put(error.entry):
                 raise

@@ -211,7 +211,7 @@ class PendingInbox:
         try:
             heads = await self._commits.commit([write, *_raised_writes(raised, now)], puts)
         except (VersionMoved, ForeignWrite) as error:
-            self._verifier.doubt(error, stream)
+            self._verifier.note_refusal(error)
             return False
         except (NoStream, Gone) as error:
             if error.stream != stream:

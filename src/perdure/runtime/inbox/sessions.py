@@ -148,7 +148,7 @@ class SessionInbox:
                 )
             except (HeadMoved, ForeignWrite, VersionMoved, Gone) as error:
                 guess = None  # another caller was faster, or it was sent before: read again
-                self._verifier.doubt(error, error.stream)
+                self._verifier.note_refusal(error)
                 if entry is None and not is_probably_new:
                     await self._check_entry(ref, error)
                 is_probably_new = False

@@ -17,7 +17,7 @@ from perdure.core.session.naming import SessionRecord
 from perdure.core.webhooks.deliveries import Hook
 from perdure.errors import Corrupt, NotFound
 from perdure.runtime.records.listings import SESSIONS, SETTLED, open_listing
-from perdure.store.base import Entry, Gone, NoStream, Put, Store
+from perdure.store.base import Check, Entry, Gone, NoStream, Put, Store
 
 T = TypeVar("T")
 
@@ -145,6 +145,11 @@ class PendingEntry(Struct, frozen=True, gc=False):
     def as_put(self) -> Put:
         """The put that replaces the previous version by this one."""
         return pending_put(self.record, self.version - 1, self.stream)
+
+    @property
+    def as_check(self) -> Check:
+        """The condition that the entry still has this version."""
+        return Check("pending", self.record.id, self.version, self.stream)
 
 
 def session_put(record: SessionRecord, expect: int, stream: str) -> Put:

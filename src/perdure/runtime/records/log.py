@@ -41,10 +41,10 @@ class Log:
         self.state = _NO_EVENTS
         self.slice = Slice((), 0)
         self.size = 0  # bytes of the records
-        # While the store counts as many foreign writes, its records are those written here. None:
-        # some of them were read.
+        # The count at which this process wrote all records: see `Heads`. None: others were written
+        # in between, or some were read.
         self.foreign_writes: int | None = None
-        self.written_at = 0.0  # the last of them, by the monotonic clock
+        self.begun_at = 0.0  # the first of them was written, by the monotonic clock
         self._store = store
         self._conversation = Conversation()
         self._history = IncrementalRepair()
@@ -146,10 +146,9 @@ class Log:
     ) -> None:
         """Add an extension that was committed as these records, and its reply's count."""
         if not self.events:
-            self.foreign_writes = foreign_writes
+            self.foreign_writes, self.begun_at = foreign_writes, time.monotonic()
         elif self.foreign_writes != foreign_writes:
             self.foreign_writes = None
-        self.written_at = time.monotonic()
         self.events += extension.new
         self.state = extension.state
         self._count(records)

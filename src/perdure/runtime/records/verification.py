@@ -57,6 +57,7 @@ class LogVerifier:
         self._cache = cache
         self._verified: OrderedDict[str, _VerifiedLog] = OrderedDict()  # by stream, oldest first
         self._reading: dict[str, asyncio.Future[None]] = {}  # logs that are read, by stream
+        self._foreign_at = 0.0  # when a command was refused because another process had written
 
     async def verify(self, stream: str) -> None:
         """Mark the session as failed and raise Corrupt if its log cannot be read."""
@@ -69,22 +70,23 @@ class LogVerifier:
     async def rely_or_verify(self, stream: str) -> int | None:
         """Return the count of foreign writes on which a command may rely; else read the log.
 
-        What this process has written itself it need not read back for a few seconds, as long as
-        nobody else writes: a commit that names the count is refused if somebody has. Raises as
-        `verify` does.
+        A log that this process has begun a few seconds ago, and written alone, it need not read
+        back: a commit that names the count is refused if anybody else has written the store. Raises
+        as `verify` does.
         """
         cached = self._cache.get(stream)
-        relied = None if cached is None else cached.log.foreign_writes
-        if relied is None or cached is None or _age_s(cached.log) > TRUST_S:
-            await self.verify(stream)
-            return None
-        return relied
+        if cached is not None and cached.log.foreign_writes is not None:
+            since = max(self._foreign_at, time.monotonic() - TRUST_S)
+            if cached.log.begun_at > since:
+                return cached.log.foreign_writes
+        await self.verify(stream)
+        return None
 
-    def doubt(self, refusal: StoreRefusal, stream: str) -> None:
-        """Rely no more on a log if the refusal says that another process has written the store."""
-        cached = self._cache.get(stream)
-        if cached is not None and isinstance(refusal, ForeignWrite):
-            cached.log.foreign_writes = None
+    def note_refusal(self, refusal: StoreRefusal) -> None:
+        """Rely on no log that was begun by now, if another process has written the store."""
+        if isinstance(refusal, ForeignWrite):
+            self._foreign_at = time.monotonic()
+            self._verified.pop(refusal.stream, None)
 
     def extend(self, stream: str, added: int, head: int, took_s: float = 0.0) -> None:
         """Count records that this process has committed as read, if they follow what was read.
@@ -212,10 +214,6 @@ class LogVerifier:
             state="failed", problem=error.code, problem_text=error.message, updated_at=now
         )
         await self._commit([Write(entry.stream, [report])], [put])
-
-
-def _age_s(log: Log) -> float:
-    return time.monotonic() - log.written_at
 
 
 def _is_damage_report(record: Record) -> bool:

@@ -18,6 +18,7 @@ _HOLDERS = """
 _NOTHING_DUE = """
     SELECT NOT EXISTS (SELECT 1 FROM stream WHERE kind = ? AND holder IS NULL AND due <= ?)
 """
+_IS_DUE = "SELECT 1 FROM stream WHERE id = ? AND kind = ? AND holder IS NULL AND due <= ?"
 _CLAIM_OLDEST = """
     SELECT sid, id, (SELECT max(seq) FROM record WHERE record.sid = stream.sid), epoch, tries
     FROM stream INDEXED BY stream_due WHERE kind = ? AND holder IS NULL AND due <= ?
@@ -76,7 +77,7 @@ class CommandExecutor:
 
     @property
     def foreign_writes(self) -> int:
-        """Number of times that this connection has noticed writes of another one."""
+        """Count that rises with each noticed write of others, and with each connection."""
         return self._row_cache.foreign_writes
 
     def begin(self) -> None:
@@ -105,6 +106,10 @@ class CommandExecutor:
 
     def has_nothing_for(self, command: Claim | Reap, now: int) -> bool:
         """Return whether the command would change nothing; needs no transaction."""
+        if isinstance(command, Claim) and command.only is not None:
+            due = self._execute(_IS_DUE, (command.only, command.kind, now)).fetchone()
+            if due is not None:
+                return False
         rows = self._holders()
         instant = command.now if isinstance(command, Reap) else now
         if self._dead_holders(rows, instant, now):

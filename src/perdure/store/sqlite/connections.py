@@ -18,7 +18,7 @@ from perdure.store.shared.file_lock import WriteLock
 from perdure.store.shared.signal import BroadcastCallback, Signal
 from perdure.store.sqlite.commands import Command, CommandResult, Reap, Renew
 from perdure.store.sqlite.open import explain_error, is_database_error
-from perdure.store.sqlite.queued_queries import QueuedQueries
+from perdure.store.sqlite.queued_queries import QueuedQueries, resolve
 from perdure.store.sqlite.reads import Query, Readers
 from perdure.store.sqlite.side_files import LivenessLock, WakeSocket
 from perdure.store.sqlite.writer import Job, Outcome, SqliteWriter, WriterFiles
@@ -174,13 +174,7 @@ class SqliteConnections:
             self._loop.call_soon_threadsafe(self._settle, jobs, outcomes, is_news)
 
     def _settle(self, jobs: Sequence[Job], outcomes: Sequence[Outcome], is_news: bool) -> None:
-        for (_, result), outcome in zip(jobs, outcomes, strict=True):
-            if result.done():  # its task was cancelled; the command was executed all the same
-                continue
-            if isinstance(outcome, Exception):
-                result.set_exception(outcome)
-            else:
-                result.set_result(outcome)
+        resolve([result for _, result in jobs], outcomes)
         if is_news:
             self._signal.notify()
 

@@ -8,6 +8,7 @@ the writer is idle, or waits for the disk or for another process.
 import asyncio
 import contextlib
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from perdure.store.sqlite.reads import Query, Readers
@@ -56,12 +57,13 @@ class QueuedQueries:
         if jobs:
             outcomes = self._readers.run_together([query for query, _ in jobs])
             with contextlib.suppress(RuntimeError):  # the event loop has ended
-                self._loop.call_soon_threadsafe(_settle, jobs, outcomes)
+                self._loop.call_soon_threadsafe(resolve, [result for _, result in jobs], outcomes)
 
 
-def _settle(jobs: list[_Job], outcomes: list[Any]) -> None:
-    for (_, result), outcome in zip(jobs, outcomes, strict=True):
-        if result.done():  # its task was cancelled
+def resolve(results: Iterable[asyncio.Future[Any]], outcomes: Iterable[Any]) -> None:
+    """Give each future its result or error; call it in the event loop."""
+    for result, outcome in zip(results, outcomes, strict=True):
+        if result.done():  # its task was cancelled; what it waited for was done all the same
             continue
         if isinstance(outcome, Exception):
             result.set_exception(outcome)

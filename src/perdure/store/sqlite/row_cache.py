@@ -81,7 +81,7 @@ class RowCache:
         self._executemany = connection.executemany
         self._version: int | None = None  # of the file, when the rows were loaded
         self._last_version: int | None = None  # of the file, in the last transaction
-        self.foreign_writes = foreign_writes  # how often another connection has written, as noticed
+        self.foreign_writes = foreign_writes  # rises with each noticed write of another connection
         self.streams: dict[str, StreamRow | None] = {}
         self.entries: dict[_Key, Entry | None] = {}
         self._rows = Rows(self.streams, self.entries, foreign_writes)
@@ -96,6 +96,7 @@ class RowCache:
 
     def begin(self) -> None:
         """Forget rows that may have changed; the first call in every transaction."""
+        self._is_loaded = False
         # The number changes when another connection, of any process, has committed.
         (version,) = self._execute("PRAGMA data_version").fetchone()
         if version != self._last_version:
@@ -164,7 +165,7 @@ class RowCache:
             self.streams[lease.stream] = freed
 
     def rows_of(self, commit: Commit) -> Rows:
-        """Return all cached rows, with those that a commit of the loaded ones names."""
+        """Return the cached rows; those that the commit names are among them."""
         if not self._is_loaded:
             self.load((commit,))
             self._is_loaded = False  # others may still miss theirs

@@ -82,8 +82,9 @@ class SqliteWriter:
         self._syncs = True
         self._checkpoint_above = WAL_LIMIT_BYTES
         self._wrote = False  # since the last WAL checkpoint
-        # Of the connections so far. While none was open, others may have written unnoticed.
-        self._foreign_writes = -1
+        # Rises with each connection: while none was open, others may have written unnoticed. It
+        # begins at another number each time: no commit relies on what was known before a close.
+        self._foreign_writes = time.time_ns()
         self._unknown_leases: list[Lease] = []  # of commits without a reply, to be undone
         # A daemon, so that a process that never closes the store can still end.
         self._thread = threading.Thread(target=self._run, name="perdure-sqlite", daemon=True)
@@ -167,8 +168,6 @@ class SqliteWriter:
     def _is_idle(self, command: Command) -> bool:
         if self._unknown_leases or not isinstance(command, Claim | Reap):
             return False
-        if isinstance(command, Claim) and command.only is not None:
-            return False  # not polling: its caller expects that stream to be due
         try:
             return self._executor().has_nothing_for(command, self._clock.now())
         except Exception:  # noqa: BLE001 - the write that follows raises and reports it
@@ -183,11 +182,9 @@ class SqliteWriter:
             return
         try:
             batch, records = self._take()
-            if records <= _FEW_RECORDS:
-                self._queued.open()
-            outcomes = self._transaction(batch)
+            is_short = records <= _FEW_RECORDS and not any(_has_erase(job[0]) for job in batch)
+            outcomes = self._transaction(batch, is_short=is_short)
         finally:
-            self._queued.close()
             self._lock.release()
         self._wrote = True
         size = self._wal_size()
@@ -216,11 +213,14 @@ class SqliteWriter:
             jobs.append(job)
         return jobs
 
-    def _transaction(self, batch: Sequence[Job]) -> list[Outcome]:
+    def _transaction(self, batch: Sequence[Job], *, is_short: bool = False) -> list[Outcome]:
+        """Execute the jobs of a batch; queries of the event loop wait for a short one."""
         try:
             commands = self._executor()
             self._sync_at_commit(needed=any(_is_synced(command) for command, _ in batch))
-            self._execute("BEGIN IMMEDIATE")
+            self._execute("BEGIN IMMEDIATE")  # which may wait for another program
+            if is_short:
+                self._queued.open()
             commands.begin()
             now = self._clock.now()
             commands.undo_claims(self._unknown_leases, now)
@@ -260,6 +260,7 @@ class SqliteWriter:
 
     def _after_failure(self, batch: Sequence[Job], error: Exception) -> list[Outcome]:
         """Roll back, and retry the jobs one by one: a bad job must not fail its neighbors."""
+        self._queued.close()
         explanation = self._explain(error)
         if isinstance(explanation, Unavailable):
             self.disconnect()
@@ -354,3 +355,7 @@ def _is_synced(command: Command) -> bool:
 def _count_records(command: Command) -> int:
     writes = command.writes if isinstance(command, Commit) else ()
     return sum(len(write.records) for write in writes)
+
+
+def _has_erase(command: Command) -> bool:
+    return isinstance(command, Commit) and any(write.erase for write in command.writes)
