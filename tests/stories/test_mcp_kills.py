@@ -181,6 +181,16 @@ async def first_effect(project: Path) -> Path:
             await anyio.sleep(0.02)
 
 
+async def first_output(process: Process, task: str) -> None:
+    """Return once the process has recorded output of the command that runs in a task."""
+    with anyio.fail_after(WAIT_S):
+        while True:
+            status = (await process.call("get_task_status", taskId=task))["structuredContent"]
+            if status["lastExecution"]["stdout"]:
+                return
+            await anyio.sleep(0.02)
+
+
 @pytest.mark.parametrize("kind", [Stdio, Http])
 async def test_a_handle_answers_after_a_kill_and_nothing_ran_twice(
     project: Path, kind: type[Process]
@@ -194,6 +204,7 @@ async def test_a_handle_answers_after_a_kill_and_nothing_ran_twice(
         line = "echo ran >> effects; echo begun; sleep 600"
         command = await process.call("execute_in_task", taskId="t", command=line, timeout=900_000)
         workspace = await first_effect(project)
+        await first_output(process, "t")
     async with served(kind, project) as process:
         again = await until(process, agent, "input_required")
         assert again["inputRequests"] == waiting["inputRequests"]
