@@ -106,6 +106,8 @@ def _count_fsyncs(all_results: AllResults) -> None:
         return
     for contender, results in all_results.items():
         for level in LEVELS:
+            if not results.median("cycles_s", level):
+                continue  # it finishes no cycle: counting would take minutes until it gives up
             _log(f"fsyncs, {contender.name}, {level} at a time")
             results.fsyncs[level] = _fsyncs_per_cycle(contender, level)
 
