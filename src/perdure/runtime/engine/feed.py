@@ -11,8 +11,11 @@ from perdure.store.shared.paging import END
 
 POLL_S: Final = 1.0
 PAGE: Final = 500
-# Commits of this process are notified at once; those of others are worth gathering.
+# Commits of this process are notified at once; those of others are worth gathering, and the more
+# so the more streams grow: each of them is reported once.
 GATHER_S: Final = 0.02
+BUSY_GATHER_S: Final = 0.1
+BUSY_STREAMS: Final = 32  # that grew since the last look
 
 # Gets the position after which the records follow, and the records.
 RecordsListener = Callable[[int, Sequence[Record]], None]
@@ -26,6 +29,7 @@ class FeedReader:
         self._cache = cache
         self._listeners: list[RecordsListener] = []
         self._cursor = END
+        self._is_busy = False  # many streams grew since the last look
 
     @contextmanager
     def subscribe_records(self, listener: RecordsListener) -> Iterator[None]:
@@ -58,7 +62,7 @@ class FeedReader:
         while True:
             await self._store.changed(POLL_S)
             if not self._listeners:
-                await asyncio.sleep(GATHER_S)
+                await asyncio.sleep(BUSY_GATHER_S if self._is_busy else GATHER_S)
             while await (self._read_records() if self._listeners else self._read_heads()):
                 pass
 
@@ -77,6 +81,7 @@ class FeedReader:
         """Notify of the streams that have grown; return whether there may be more."""
         growth = await self._store.growth(self._cursor, PAGE)
         self._cursor = growth.cursor
+        self._is_busy = len(growth.heads) >= BUSY_STREAMS
         for stream, seq in growth.heads.items():
             self._cache.notify(stream, seq)
         return growth.more
