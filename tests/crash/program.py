@@ -89,6 +89,17 @@ async def to_its_end(rt: Runtime, session: Session[Any], place: Place) -> None:
     await _finish(session, result, place)
 
 
+async def settling_story(rt: Runtime, turns: str, place: Place) -> None:
+    """Play a script whose calls are settled by the run that continues it."""
+    session = rt.session(SESSION, agent=make_agent(place, turns))
+    result = await session.run("Refund order 1", key="start")
+    while result.state == "waiting":
+        gates = {call.id: "approve" for call in result.pending if call.kind == "approval"}
+        jobs = {call.id: "ready" for call in result.pending if call.kind == "tool"}
+        result = await session.run(decisions=gates, results=jobs, by="ana")
+    await _finish(session, result, place)
+
+
 async def _finish(session: Session[Any], result: Result[Any], place: Place) -> None:
     events = [{"type": event.type, **event.data} for event in await session.events()]
     end = {"state": result.state, "output": result.output, "events": events}
@@ -133,6 +144,7 @@ async def copy(rt: Runtime, turns: str, place: Place) -> None:
 
 JOBS = {
     "story": story,
+    "settling_story": settling_story,
     "begin": begin,
     "settle": settle,
     "work": work,

@@ -8,7 +8,9 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
+
+from msgspec import Struct, field
 
 from perdure.core.log import events
 from perdure.core.pending import record as pending
@@ -18,7 +20,7 @@ from perdure.core.pending.record import PendingRecord, Verb, moved
 from perdure.core.pending.settlement import Settlement
 from perdure.core.session import naming as index
 from perdure.errors import Conflict, Corrupt, NotFound, PerdureError
-from perdure.runtime.inbox.budgets import RaisedBudgets, raise_budgets
+from perdure.runtime.inbox.budgets import raise_budgets
 from perdure.runtime.inbox.commits import Commits
 from perdure.runtime.records.cache import SessionCache
 from perdure.runtime.records.entries import (
@@ -35,6 +37,7 @@ from perdure.store.base import (
     Entry,
     ForeignWrite,
     Gone,
+    Lease,
     NoStream,
     Put,
     Store,
@@ -45,8 +48,48 @@ from perdure.store.base import (
 logger = logging.getLogger("perdure")
 
 STARTED: Final = "started"  # kind of the entries of calls whose external work was started
-Inspect = Callable[[PendingRecord], Awaitable[bool]]  # False: the tool is not known here
-InspectCommand = Callable[[PendingRecord, Command], Awaitable[bool]]
+Inspect = Callable[[PendingRecord, Command], Awaitable[bool]]  # False: the tool is not known here
+
+
+class SettledCalls(NamedTuple):
+    """Settlements in the order of their commands, and the leases that their commit claimed."""
+
+    outcomes: list[Settlement]
+    leases: Mapping[str, Lease]  # by stream
+
+
+class StreamClaim(NamedTuple):
+    """The holder that will drive a stream: see Write."""
+
+    stream: str
+    holder: str
+
+
+class _Scope(NamedTuple):
+    """The calls that a caller may settle: of one tenant, of one session, or all."""
+
+    tenant: str | None = None
+    session_id: str | None = None
+
+    def has(self, record: PendingRecord) -> bool:
+        """Return whether a call is one of them."""
+        is_of_tenant = self.tenant is None or self.tenant == record.tenant
+        return is_of_tenant and self.session_id in (None, record.session_id)
+
+
+_ANYWHERE: Final = _Scope()
+
+
+class _SettlementBatch(Struct):
+    """Settlements that one commit will write, and how they are found and checked."""
+
+    now: int
+    scope: _Scope = _ANYWHERE
+    inspect: Inspect | None = None
+    claim: StreamClaim | None = None
+    may_guess: bool = False  # cached entries may be used
+    relied: dict[str, int | None] = field(default_factory=dict)  # foreign writes, by stream
+    calls: list[tuple[PendingEntry, Settlement]] = field(default_factory=list)
 
 
 class PendingInbox:
@@ -62,20 +105,20 @@ class PendingInbox:
 
     async def pending_record(self, pending_id: str, tenant: str | None = None) -> PendingRecord:
         """Return the record of a pending call. Raises NotFound."""
-        return (await self._read_entry(pending_id, tenant)).record
+        return (await self._read_entry(pending_id, _Scope(tenant))).record
 
-    async def _read_entry(self, pending_id: str, tenant: str | None) -> PendingEntry:
+    async def _read_entry(self, pending_id: str, scope: _Scope) -> PendingEntry:
         index.check_id(pending_id, "pending id")
         entry = await self._store.get("pending", pending_id)
         pending_entry = None if entry is None else PendingEntry.decode(entry)
-        if pending_entry is None or tenant not in (None, pending_entry.record.tenant):
+        if pending_entry is None or not scope.has(pending_entry.record):
             raise pending_not_found(pending_id)
         return pending_entry
 
-    def _cached_entry(self, pending_id: str, tenant: str | None) -> PendingEntry | None:
+    def _cached_entry(self, pending_id: str, scope: _Scope) -> PendingEntry | None:
         """Return the call as it was last written here: a guess for one conditional commit."""
         entry = self._cache.pending_entry(pending_id)
-        return None if entry is None or tenant not in (None, entry.record.tenant) else entry
+        return None if entry is None or not scope.has(entry.record) else entry
 
     async def settle(
         self,
@@ -90,143 +133,130 @@ class PendingInbox:
         `inspect` gets the open record first, and raises to refuse without settling the call.
         Raises NotFound, Corrupt if the session cannot be read, or Conflict with the winner.
         """
-        guess = self._cached_entry(pending_id, tenant)
-        while True:
-            entry, guess = guess or await self._read_entry(pending_id, tenant), None
-            record, now = entry.record, self._store.now()
-            outcome = decide.settle(record, command, now)
-            if outcome.duplicate:
-                return outcome
-            relied: int | None = None
-            if not isinstance(command, Expire):
-                relied = await self._verifier.rely_or_verify(entry.stream)
-            is_accepted = outcome.voted or not outcome.record.is_open
-            if inspect is not None and is_accepted and not outcome.expired:
-                outcome = _inspected(outcome, command, is_checked=await inspect(record))
-            if not await self._commit_settlement(entry, outcome, now, relied):
-                continue
-            if outcome.expired:
-                raise decide.already_settled(outcome.record)
-            if is_accepted or isinstance(command, Expire):
-                return outcome
-            # It was overdue and stays open for a grace period: settle it by the late command.
+        settled = await self.settle_all({pending_id: command}, tenant=tenant, inspect=inspect)
+        return settled.outcomes[0]
 
     async def settle_all(
         self,
         commands: Mapping[str, Command],
         *,
         tenant: str | None = None,
-        inspect: InspectCommand | None = None,
-    ) -> list[Settlement]:
-        """Settle several calls in one commit: all of them, or none.
+        session_id: str | None = None,
+        inspect: Inspect | None = None,
+        claim: StreamClaim | None = None,
+    ) -> SettledCalls:
+        """Settle calls in one commit: all of them, or none.
 
-        Raises as `settle` does for the first that cannot be settled, with its id in `details`.
+        `tenant` and `session_id` limit which they may be. Raises as `settle` does for the first
+        that cannot be settled; if there are several, its id is in the error's `details`.
         """
+        may_guess = True
         while True:
-            batch: list[tuple[PendingEntry, Settlement]] = []
-            now = self._store.now()
+            batch = _SettlementBatch(
+                self._store.now(), _Scope(tenant, session_id), inspect, claim, may_guess
+            )
             for pending_id, command in commands.items():
                 try:
-                    batch.append(await self._decide(pending_id, command, tenant, inspect))
+                    await self._add_call(batch, pending_id, command)
                 except PerdureError as error:
-                    error.details.setdefault("pendingID", pending_id)
+                    if len(commands) > 1:
+                        error.details.setdefault("pendingID", pending_id)
                     raise
-            if await self._commit_all(batch, now):
-                return [outcome for _, outcome in batch]
+            leases = await self._commit(batch)
+            if leases is not None:
+                return SettledCalls([outcome for _, outcome in batch.calls], leases)
+            may_guess = False
 
-    async def _decide(
-        self, pending_id: str, command: Command, tenant: str | None, inspect: InspectCommand | None
-    ) -> tuple[PendingEntry, Settlement]:
-        """Return the settlement of one call of several, which is not committed yet."""
+    async def _add_call(self, batch: _SettlementBatch, pending_id: str, command: Command) -> None:
+        """Add the settlement of one call to a batch. An overdue one is expired by itself."""
+        guess = self._cached_entry(pending_id, batch.scope) if batch.may_guess else None
         while True:
-            entry = await self._read_entry(pending_id, tenant)
-            now = self._store.now()
-            outcome = decide.settle(entry.record, command, now)
-            if outcome.duplicate:
-                return entry, outcome
-            await self._verifier.verify(entry.stream)
+            entry, guess = guess or await self._read_entry(pending_id, batch.scope), None
+            outcome = decide.settle(entry.record, command, batch.now)
+            if outcome.duplicate or isinstance(command, Expire):
+                break
+            if entry.stream not in batch.relied:
+                relied = await self._verifier.rely_or_verify(entry.stream)
+                batch.relied[entry.stream] = relied
             if outcome.voted or (not outcome.record.is_open and not outcome.expired):
-                if inspect is not None:
-                    is_checked = await inspect(entry.record, command)
+                if batch.inspect is not None:
+                    is_checked = await batch.inspect(entry.record, command)
                     outcome = _inspected(outcome, command, is_checked=is_checked)
-                return entry, outcome
-            # It is overdue: that is recorded by itself, whatever becomes of the others.
-            if await self._commit_settlement(entry, outcome, now) and outcome.expired:
+                break
+            # It is overdue, whatever becomes of the others. If it stays open for a grace period, it
+            # is settled by the late command.
+            alone = _SettlementBatch(batch.now, relied=batch.relied, calls=[(entry, outcome)])
+            if await self._commit(alone) is None:
+                batch.relied.clear()
+            elif outcome.expired:
                 raise decide.already_settled(outcome.record)
+        batch.calls.append((entry, outcome))
 
-    async def _commit_all(self, batch: Sequence[tuple[PendingEntry, Settlement]], now: int) -> bool:
-        batch = [(entry, outcome) for entry, outcome in batch if not outcome.duplicate]
-        facts: dict[str, list[events.Event]] = {}
-        puts: list[Put] = []
-        for entry, outcome in batch:
-            more, twin_puts = await self._with_twin(outcome, now)
-            facts[entry.stream] = [*facts.get(entry.stream, ()), *more]
-            puts += [entry.with_record(outcome.record).as_put, *twin_puts]
-            if not outcome.record.is_open:
-                puts += await self._ended_puts(entry.record)
-        answered = [(outcome.record, entry.stream) for entry, outcome in batch]
-        raised = await raise_budgets(self._store, answered, now)
-        puts += raised.puts
-        woken = {entry.stream for entry, outcome in batch if not outcome.voted} | raised.woken
-        facts = raised.merged(facts)
+    async def _commit(self, batch: _SettlementBatch) -> Mapping[str, Lease] | None:
+        """Commit a batch and return the leases that it claimed; None if an entry has changed."""
+        calls = [call for call in batch.calls if not call[1].duplicate]
+        if not calls:
+            return {}
+        facts, puts, woken, changed = await self._collect(calls, batch.now)
+        claimed, holder = batch.claim or (None, None)
         writes = [
-            Write(stream, [as_record(f, now) for f in added], wake=now if stream in woken else None)
+            Write(
+                stream,
+                [as_record(fact, batch.now) for fact in added],
+                wake=batch.now if added and stream in woken else None,
+                claim=holder if stream == claimed else None,
+                foreign_writes=batch.relied.get(stream),
+            )
             for stream, added in facts.items()
         ]
-        if not writes:
-            return True
+        began = time.monotonic()
         try:
             heads = await self._commits.commit(writes, puts)
-        except VersionMoved:
-            return False
-        except (NoStream, Gone) as error:
-            name = next((e.record.id for e, _ in batch if e.stream == error.stream), None)
-            if name is None:
-                return False  # another session that its budget bounds was erased
-            raise pending_not_found(name) from error
-        for stream, added in facts.items():
-            self._verifier.extend(stream, len(added), heads[stream])
-            self._cache.remove(stream)
-            self._cache.notify(stream, heads[stream])
-        return True
-
-    async def _commit_settlement(
-        self, entry: PendingEntry, outcome: Settlement, now: int, relied: int | None = None
-    ) -> bool:
-        facts, stream = list(outcome.facts), entry.stream
-        settled = entry.with_record(outcome.record)
-        others: list[Put] = []
-        if not _is_plain(entry, outcome):
-            facts, others = await self._with_others(entry, outcome, now)
-        raised = RaisedBudgets()
-        if outcome.record.budget is not None:
-            raised = await raise_budgets(self._store, [(outcome.record, stream)], now)
-            facts += raised.facts.pop(stream, [])
-            others += raised.puts
-        records = [as_record(fact, now) for fact in facts]
-        # One approval of several changes nothing for the driver.
-        woken = records and not outcome.voted
-        write = Write(stream, records, wake=now if woken else None, foreign_writes=relied)
-        puts, began = [settled.as_put, *others], time.monotonic()
-        try:
-            heads = await self._commits.commit([write, *_raised_writes(raised, now)], puts)
         except (VersionMoved, ForeignWrite) as error:
             self._verifier.note_refusal(error)
-            return False
+            return None
         except (NoStream, Gone) as error:
-            if error.stream != stream:
-                return False  # another session that its budget bounds was erased
-            raise pending_not_found(entry.record.id) from error
-        self._verifier.extend(stream, len(records), heads[stream], time.monotonic() - began)
-        for other, more in raised.facts.items():
-            self._verifier.extend(other, len(more), heads[other])
-            self._cache.remove(other)
-            self._cache.notify(other, heads[other])
-        if others:
-            self._cache.remove(stream)
-        pending = {entry.record.id: settled if outcome.record.is_open else None}
-        self._cache.apply_commit(write, facts, heads, pending=pending)
-        return True
+            name = next((e.record.id for e, _ in calls if e.stream == error.stream), None)
+            if name is None:
+                return None  # another session that its budget bounds was erased
+            raise pending_not_found(name) from error
+        took_s = time.monotonic() - began
+        for write in writes:
+            stream = write.stream
+            self._verifier.extend(stream, len(write.records), heads[stream], took_s)
+            if stream in changed:
+                self._cache.remove(stream)
+            entries = _entries_after(calls, stream)
+            self._cache.apply_commit(write, facts[stream], heads, pending=entries)
+        return heads.leases
+
+    async def _collect(
+        self, calls: Sequence[tuple[PendingEntry, Settlement]], now: int
+    ) -> tuple[dict[str, list[events.Event]], list[Put], set[str], set[str]]:
+        """Return the facts by stream and the puts of settlements.
+
+        Then the streams that they wake, and those of which they change other entries too.
+        """
+        facts: dict[str, list[events.Event]] = {}
+        puts: list[Put] = []
+        woken: set[str] = set()
+        changed: set[str] = set()
+        for entry, outcome in calls:
+            added, others = outcome.facts, list[Put]()
+            if not _is_plain(entry, outcome):
+                added, others = await self._with_others(entry, outcome, now)
+                changed |= {put.stream for put in others}
+            facts.setdefault(entry.stream, []).extend(added)
+            puts += [entry.with_record(outcome.record).as_put, *others]
+            if not outcome.voted:  # one approval of several changes nothing for the driver
+                woken.add(entry.stream)
+        if any(outcome.record.budget is not None for _, outcome in calls):
+            answered = [(outcome.record, entry.stream) for entry, outcome in calls]
+            raised = await raise_budgets(self._store, answered, now)
+            facts, puts = raised.merged(facts), puts + raised.puts
+            woken |= raised.woken
+            changed |= raised.facts.keys()
+        return facts, puts, woken, changed
 
     async def _with_others(
         self, entry: PendingEntry, outcome: Settlement, now: int
@@ -281,7 +311,7 @@ class PendingInbox:
         A change that returns the record itself is none, and nothing is written.
         """
         while True:
-            entry = await self._read_entry(pending_id, None)
+            entry = await self._read_entry(pending_id, _ANYWHERE)
             record, stream, now = entry.record, entry.stream, self._store.now()
             if not record.is_open:
                 return
@@ -346,7 +376,7 @@ class PendingInbox:
 
     async def reset_stale(self, pending_id: str) -> bool:
         """Return a `processing` call to `waiting`, unless a driver has its session now."""
-        entry = await self._read_entry(pending_id, None)
+        entry = await self._read_entry(pending_id, _ANYWHERE)
         if (await self._store.read(entry.stream, limit=0)).holder is not None:
             return False
         now = self._store.now()
@@ -388,12 +418,15 @@ def _is_plain(entry: PendingEntry, outcome: Settlement) -> bool:
     )
 
 
-def _raised_writes(raised: RaisedBudgets, now: int) -> list[Write]:
-    """Return the writes that wake the other sessions whose questions were answered."""
-    return [
-        Write(stream, [as_record(fact, now) for fact in facts], wake=now if facts else None)
-        for stream, facts in raised.facts.items()
-    ]
+def _entries_after(
+    calls: Sequence[tuple[PendingEntry, Settlement]], stream: str
+) -> dict[str, PendingEntry | None]:
+    """Return the entries of the open calls of a stream after a commit, None for settled ones."""
+    return {
+        entry.record.id: entry.with_record(outcome.record) if outcome.record.is_open else None
+        for entry, outcome in calls
+        if entry.stream == stream
+    }
 
 
 def _removed(entry: Entry) -> Put:

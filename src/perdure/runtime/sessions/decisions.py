@@ -7,7 +7,14 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, field
 
 from perdure.core.literals import DecisionKind, Role
-from perdure.core.pending.commands import Approve, Command, Decide, Deny, Respond
+from perdure.core.pending.commands import (
+    Approve,
+    Command,
+    Decide,
+    Deny,
+    Respond,
+    SubmitResult,
+)
 from perdure.errors import Refused
 
 MOST: Final = 100  # decisions of one request
@@ -80,6 +87,41 @@ def parse_decisions(decisions: Sequence[Mapping[str, Any]]) -> list[PendingDecis
             code="VALUE_INVALID",
             hint='[{"pendingID": "p_…", "decision": "approve"}]',
         ) from error
+
+
+def run_commands(
+    results: Mapping[str, Any] | None,
+    decisions: Mapping[str, str | Mapping[str, Any]] | None,
+    by: str | None,
+    via: str,
+) -> dict[str, Command]:
+    """Return the commands of calls that a run settles first, by pending id. Raises Refused."""
+    commands: dict[str, Command] = {
+        pending_id: SubmitResult(output, by=by) for pending_id, output in (results or {}).items()
+    }
+    if not decisions:
+        return commands
+    if by is None:
+        raise Refused(
+            "these decisions do not say who decides",
+            code="VALUE_INVALID",
+            hint='pass by=, as in run(decisions={"p_…": "approve"}, by="ana")',
+        )
+    items = [_as_item(pending_id, decision) for pending_id, decision in decisions.items()]
+    decided = decision_commands(parse_decisions(items), by, via, None)
+    if both := sorted(commands.keys() & decided.keys()):
+        raise Refused(
+            f"{both[0]} is in results and in decisions",
+            code="VALUE_INVALID",
+            hint="results are for deferred calls, decisions for approvals and questions",
+        )
+    return commands | decided
+
+
+def _as_item(pending_id: str, decision: Any) -> dict[str, Any]:
+    """Return the decision about a call as an item of a list."""
+    fields = dict(decision) if isinstance(decision, Mapping) else {"decision": decision}
+    return {"pendingID": pending_id, **fields}
 
 
 def decision_commands(

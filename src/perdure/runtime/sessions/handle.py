@@ -5,13 +5,16 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from typing import Any, Final, Generic, Literal
 
+from msgspec import Struct
 from typing_extensions import TypeVar
 
 from perdure.core.log import events
+from perdure.core.pending.commands import Command
 from perdure.core.session import queues
 from perdure.core.session.naming import check_id
 from perdure.core.session.permissions import RememberedPermission
 from perdure.core.webhooks.deliveries import Hook
+from perdure.errors import Refused
 from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.engine.driver import Driver
 from perdure.runtime.engine.writer import unsaved
@@ -19,6 +22,7 @@ from perdure.runtime.inbox.sessions import NewMessage, Receipt
 from perdure.runtime.models.base import Delta
 from perdure.runtime.records.content import check_text
 from perdure.runtime.records.entries import SessionEntry, SessionRef
+from perdure.runtime.sessions.decisions import run_commands
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.sessions.summary import request_summary, summary_error
 from perdure.runtime.streaming import DeltaChunk, DeltaReader
@@ -97,6 +101,23 @@ class LiveRun:
             yield event
 
 
+class _Start(Struct, frozen=True):
+    """Beginning of a run: a message, calls to settle, or neither."""
+
+    message: Content | None = None
+    key: str | None = None
+    by: str | None = None
+    commands: Mapping[str, Command] = {}  # by pending id
+
+    def __post_init__(self) -> None:
+        if self.commands and self.message is not None:
+            raise Refused(
+                "a run sends a message or settles calls, not both",
+                code="VALUE_INVALID",
+                hint="settle the calls first, and send the message with another run",
+            )
+
+
 T_co = TypeVar("T_co", covariant=True, default=Any)
 
 
@@ -136,17 +157,24 @@ class Session(Generic[T_co]):
         *,
         key: str | None = None,
         by: str | None = None,
+        results: Mapping[str, Any] | None = None,
+        decisions: Mapping[str, str | Mapping[str, Any]] | None = None,
         timeout: Duration | None = None,  # noqa: ASYNC109 - limits the waiting, not the run
     ) -> Result[T_co]:
-        """Send a message, if there is one, and follow the session until it parks.
+        """Send a message or settle calls, if there are any, and follow the session until it parks.
 
         It is driven here if it is free; otherwise its driver is followed. A paused run is not an
         error: see `result.state`. After `timeout` the state is `running`, and nothing is
         interrupted. Without a message, a failed session gets a new run from its recorded events.
-        `by` is the author of the message.
+
+        `results` are outputs of deferred calls by pending id. `decisions` are `"approve"` or
+        `"deny"` by pending id, or objects as `Runtime.decide` takes them: `{"decision": "edit",
+        "args": …}`. All are recorded in one commit, or none. `by` is the author of the message or
+        of the decisions. Raises Conflict, with the winner, for a call that was settled otherwise.
         """
+        start = _Start(message, key, by, run_commands(results, decisions, by, self._via))
         try:
-            drive = await self._run_within(timeout, message, key, by)
+            drive = await self._run_within(timeout, start)
         except asyncio.CancelledError as error:
             # After Ctrl-C, Python prints where it came from: our frames would say nothing.
             raise error.with_traceback(None) from None
@@ -155,55 +183,64 @@ class Session(Generic[T_co]):
             return await self.get()
         return await self._service.result(parked.entry, parked)
 
-    async def _run_within(
-        self, limit: Duration | None, message: Content | None, key: str | None, by: str | None
-    ) -> Driver | None:
+    async def _run_within(self, limit: Duration | None, start: _Start) -> Driver | None:
         if limit is None:
-            return await self._run(message, key, by)
-        entry = await self._begin(message, key, by)
+            return await self._run(start)
+        entry = await self._begin(start)
         with suppress(TimeoutError):
             async with asyncio.timeout(parse_duration(limit) / 1000):
                 return await self._service.runs.follow(entry)
         return None
 
-    async def _run(self, message: Content | None, key: str | None, by: str | None) -> Driver | None:
-        if message is not None:
-            return await self._send_and_follow(message, key, by)
+    async def _run(self, start: _Start) -> Driver | None:
+        if start.message is not None:
+            return await self._send_and_follow(start)
         entry = self._service.cached(self._ref)
+        if start.commands:
+            return await self._settle_and_follow(entry, start.commands)
         if entry is not None and entry.record.state == "waiting":
             # A cached entry may be stale; but if the session can be driven here, that is enough.
             drive = await self._service.runs.drive(entry)
             if drive is not None and not drive.agent.sub_agents:
                 return await self._service.runs.follow(entry) if drive.is_backing_off else drive
-        return await self._service.runs.follow(await self._begin(message, key, by))
+        return await self._service.runs.follow(await self._begin(start))
 
-    async def _send_and_follow(
-        self, message: Content, key: str | None, by: str | None
-    ) -> Driver | None:
+    async def _send_and_follow(self, start: _Start) -> Driver | None:
         try:
-            new = await self._new_message(message, key, by)
-            sent = await self._service.send_and_drive(self._ref, new)
+            sent = await self._service.send_and_drive(self._ref, await self._new_message(start))
             entry = await self._started_entry(sent.receipt)
         except (Unavailable, Unknown) as error:
             raise unsaved(error) from error
-        if sent.drive is not None and sent.drive.is_parked and not sent.drive.is_backing_off:
-            return sent.drive
-        return await self._service.runs.follow(entry)
+        return sent.drive if _has_parked(sent.drive) else await self._service.runs.follow(entry)
 
-    async def _begin(
-        self, message: Content | None, key: str | None, by: str | None
-    ) -> SessionEntry:
+    async def _settle_and_follow(
+        self, cached: SessionEntry | None, commands: Mapping[str, Command]
+    ) -> Driver | None:
+        entry = cached or await self._service.get(self._ref)
+        await self._service.runs.prepare(entry)
         try:
-            return await self._record_start(message, key, by)
+            drive = await self._service.calls.settle_and_drive(entry, commands)
+        except (Unavailable, Unknown) as error:
+            raise unsaved(error) from error
+        if _has_parked(drive):
+            return drive
+        # A cached entry may be stale: the session may have been deleted and created again.
+        return await self._service.runs.follow(await self._service.get(self._ref))
+
+    async def _begin(self, start: _Start) -> SessionEntry:
+        try:
+            return await self._record_start(start)
         except (Unavailable, Unknown) as error:
             raise unsaved(error) from error
 
-    async def _record_start(
-        self, message: Content | None, key: str | None, by: str | None
-    ) -> SessionEntry:
-        if message is None:
-            return await self._service.runs.restart_or_wake(await self._service.get(self._ref))
-        return await self._started_entry(await self._send(message, key, by))
+    async def _record_start(self, start: _Start) -> SessionEntry:
+        if start.message is not None:
+            return await self._started_entry(await self._send(start))
+        entry = await self._service.get(self._ref)
+        if start.commands:
+            await self._service.calls.settle_all(start.commands, self._ref.tenant, self.id)
+            return entry
+        return await self._service.runs.restart_or_wake(entry)
 
     async def _started_entry(self, receipt: Receipt) -> SessionEntry:
         """Return the entry of a session that a message woke; one that was sent before wakes it."""
@@ -213,16 +250,16 @@ class Session(Generic[T_co]):
         await self._service.runs.wake(entry)
         return entry
 
-    async def _send(self, message: Content, key: str | None, by: str | None) -> Receipt:
-        return await self.record_message(await self._new_message(message, key, by))
+    async def _send(self, start: _Start) -> Receipt:
+        return await self.record_message(await self._new_message(start))
 
-    async def _new_message(self, message: Content, key: str | None, by: str | None) -> NewMessage:
-        if key is not None:
-            check_id(key, "key")
-        if by is not None:
-            check_id(by, "name")
-        content = await self._service.store_content(message)
-        return NewMessage(content, key, by, via=self._via)
+    async def _new_message(self, start: _Start) -> NewMessage:
+        if start.key is not None:
+            check_id(start.key, "key")
+        if start.by is not None:
+            check_id(start.by, "name")
+        content = await self._service.store_content(start.message or "")
+        return NewMessage(content, start.key, start.by, via=self._via)
 
     async def record_message(self, message: NewMessage) -> Receipt:
         """Record a message whose content is stored already, and wake the session."""
@@ -230,7 +267,7 @@ class Session(Generic[T_co]):
 
     async def send(self, message: Content, *, key: str | None = None, by: str | None = None) -> int:
         """Record a message, wake the session and return the event's seq; a worker drives it."""
-        receipt = await self._send(message, key, by)
+        receipt = await self._send(_Start(message, key, by))
         if receipt.seq is not None:
             return receipt.seq
         log = await self._service.log(receipt.entry)
@@ -249,19 +286,26 @@ class Session(Generic[T_co]):
         return await self.get()
 
     async def stream(
-        self, message: Content | None = None, *, key: str | None = None, by: str | None = None
+        self,
+        message: Content | None = None,
+        *,
+        key: str | None = None,
+        by: str | None = None,
+        results: Mapping[str, Any] | None = None,
+        decisions: Mapping[str, str | Mapping[str, Any]] | None = None,
     ) -> AsyncIterator[Event | Delta | Result[T_co]]:
         """Yield events and deltas of a `run` as they come, then its Result.
 
         A reader that stops early interrupts nothing.
         """
+        start = _Start(message, key, by, run_commands(results, decisions, by, self._via))
         before = await self._service.find(self._ref)
         after = 0
         if before is not None:
             after = await self._service.head(before)
         live = LiveRun(self._service, self.id, after)
         with self._service.feed.on_deltas(self._ref.tenant, self.id, live.add_delta):
-            entry = await self._begin(message, key, by)
+            entry = await self._begin(start)
             async for item in live.items(entry):
                 yield item
         yield await self.get()
@@ -356,3 +400,8 @@ class Session(Generic[T_co]):
     async def delete(self) -> None:
         """Delete the session and everything that finds it; its run is cancelled first."""
         await self._service.erase(self._ref, via=self._via)
+
+
+def _has_parked(drive: Driver | None) -> bool:
+    """Return whether a drive has parked its session, and does not only back off."""
+    return drive is not None and drive.is_parked and not drive.is_backing_off

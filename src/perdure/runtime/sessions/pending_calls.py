@@ -16,6 +16,8 @@ from perdure.core.webhooks import signatures
 from perdure.core.webhooks.deliveries import Hook
 from perdure.errors import Conflict, Corrupt, NotFound
 from perdure.runtime.agents.agents import Agents
+from perdure.runtime.engine.driver import Driver
+from perdure.runtime.inbox.pending import StreamClaim
 from perdure.runtime.records.entries import (
     SessionEntry,
     SessionRef,
@@ -30,7 +32,7 @@ from perdure.runtime.records.log import as_record
 from perdure.runtime.resources import Resources
 from perdure.runtime.sessions.command_checks import (
     check_acceptable,
-    checked_command,
+    checked_commands,
     with_problem,
 )
 from perdure.runtime.sessions.pending_pages import (
@@ -44,7 +46,7 @@ from perdure.runtime.sessions.pending_pages import (
 from perdure.runtime.sessions.runs import Runs
 from perdure.runtime.values import PendingCall
 from perdure.runtime.views import pending_json
-from perdure.store.base import Entry, Gone, NoStream, Put, VersionMoved, Write
+from perdure.store.base import Entry, Gone, Lease, NoStream, Put, VersionMoved, Write
 
 Settlements = list[Settlement]  # `list` is a method below
 Records = list[PendingRecord]
@@ -138,21 +140,44 @@ class PendingCalls:
         self, pending_id: str, command: Command, tenant: str | None = None
     ) -> Settlement:
         """Give a call its outcome. Raises NotFound, Refused, or Conflict with the winner."""
-        command = checked_command(command)
-
-        async def inspect(record: PendingRecord) -> bool:
-            return await self._inspect(record, command)
-
-        inbox = self._resources.pending_inbox
-        return await inbox.settle(pending_id, command, tenant=tenant, inspect=inspect)
+        return (await self.settle_all({pending_id: command}, tenant))[0]
 
     async def settle_all(
-        self, commands: Mapping[str, Command], tenant: str | None = None
+        self,
+        commands: Mapping[str, Command],
+        tenant: str | None = None,
+        session_id: str | None = None,
     ) -> Settlements:
-        """Give several calls their outcome in one commit, or none of them. Raises as `settle`."""
-        checked = {pending_id: checked_command(command) for pending_id, command in commands.items()}
-        inbox = self._resources.pending_inbox
-        return await inbox.settle_all(checked, tenant=tenant, inspect=self._inspect)
+        """Give several calls their outcome in one commit, or none of them. Raises as `settle`.
+
+        `session_id` limits them to those of one session.
+        """
+        inbox, checked = self._resources.pending_inbox, checked_commands(commands)
+        settled = await inbox.settle_all(
+            checked, tenant=tenant, session_id=session_id, inspect=self._inspect
+        )
+        return settled.outcomes
+
+    async def settle_and_drive(
+        self, entry: SessionEntry, commands: Mapping[str, Command]
+    ) -> Driver | None:
+        """Do the same for calls of one session, and drive it here until it parks.
+
+        Returns None if this process could not claim it with the commit.
+        """
+        inbox, checked = self._resources.pending_inbox, checked_commands(commands)
+
+        async def commit(holder: str | None) -> list[Lease]:
+            settled = await inbox.settle_all(
+                checked,
+                tenant=entry.record.tenant,
+                session_id=entry.record.id,
+                inspect=self._inspect,
+                claim=None if holder is None else StreamClaim(entry.stream, holder),
+            )
+            return [*settled.leases.values()]
+
+        return await self._runs.commit_and_drive(entry.record.agent, commit)
 
     async def _inspect(self, record: PendingRecord, command: Command) -> bool:
         """Raise if a command that the record accepts could not take effect here.

@@ -15,6 +15,7 @@ from perdure.runtime.agents.agents import Agents
 from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.engine.driver import Driver
 from perdure.runtime.engine.drives import Drives
+from perdure.runtime.engine.heartbeat import ClaimingCommit
 from perdure.runtime.inbox.commits import ChildEntry
 from perdure.runtime.inbox.sessions import NewMessage, Receipt
 from perdure.runtime.records.entries import (
@@ -122,22 +123,39 @@ class Runs:
 
     async def send_and_drive(self, ref: SessionRef, message: NewMessage) -> SentMessage:
         """Record a message, and drive the session here until it parks if nobody else does."""
-        inbox, drives = self._resources.session_inbox, self._drives
-        if not ref.agents or not drives.may_claim_by_commit(ref.agents[0]):
+        inbox = self._resources.session_inbox
+        if not ref.agents:
             return SentMessage(await inbox.send(ref, message))
-        receipt: Receipt | None = None
+        receipts: list[Receipt] = []
 
         async def commit(holder: str | None) -> list[Lease]:
-            nonlocal receipt
-            receipt = await inbox.send(ref, message, holder)
-            return [] if receipt.lease is None else [receipt.lease]
+            receipts.append(await inbox.send(ref, message, holder))
+            return [] if receipts[0].lease is None else [receipts[0].lease]
 
-        drive = await drives.commit_and_drive(ref.agents[0], commit)
+        drive = await self.commit_and_drive(ref.agents[0], commit)
+        return SentMessage(receipts[0], drive)
+
+    async def commit_and_drive(self, agent: str, commit: ClaimingCommit) -> Driver | None:
+        """Let a commit wake a session, and drive it here until it parks.
+
+        Returns None if the commit could not claim it: then it is driven by whoever claims it.
+        """
+        if not self._drives.may_claim_by_commit(agent):
+            await commit(None)
+            return None
+        has_begun = False
+
+        async def begin(holder: str | None) -> list[Lease]:
+            nonlocal has_begun
+            has_begun = True
+            return await commit(holder)
+
+        drive = await self._drives.commit_and_drive(agent, begin)
         if drive is not None and drive.error is not None:
             raise drive.error
-        if receipt is None:  # the task that was to send it has ended
-            raise drives.background.end_error()
-        return SentMessage(receipt, drive)
+        if drive is None and not has_begun:  # the task that was to commit has ended
+            raise self._drives.background.end_error()
+        return drive
 
     async def check_driver(self, entry: SessionEntry) -> bool:
         """Report whether a live process drives the session; a dead driver's call is recorded."""
