@@ -54,7 +54,10 @@ from perdure.core.session.calls import Call, CallStatus
 from perdure.core.session.state import State, fold
 from perdure.errors import Conflict
 
-VERDICTS = ["start", "gate", "gate+defer", "defer", "question", "timer", "reject"]
+VERDICTS = [
+    *("start", "gate", "gate+defer", "defer", "gate+external", "external"),
+    *("question", "timer", "reject"),
+]
 POLICIES: list[OnCrash] = ["tell", "retry", "ask"]
 asked_calls = st.lists(st.tuples(st.sampled_from(VERDICTS), st.sampled_from(POLICIES)), max_size=4)
 SETTLING: dict[str, Command] = {
@@ -309,6 +312,7 @@ class Sessions(RuleBasedStateMachine):
             lease.tries,
             in_flight=frozenset(lease.in_flight),
             is_asking_model=lease.asking is not None,
+            external={"gate+external", "external"},
         )
 
     def scope(self, lease: Lease) -> SessionScope:
@@ -401,6 +405,7 @@ class Sessions(RuleBasedStateMachine):
                 lease.launched.add(intent)
                 lease.in_flight[call.id] = call
                 self.deeds[call.id] += 1
+                assert "external" not in self.kinds[call.id]
                 if self.policies[call.id] != "retry":
                     assert self.deeds[call.id] <= 1 + self.allowed[call.id]
 
@@ -411,14 +416,16 @@ class Sessions(RuleBasedStateMachine):
         return RequireApproval(self.name("p"), self.name("e"), prompt, expires_at)
 
     def begin_verdict(self, call_id: str) -> Verdict:
+        expires_at = self.now + 30 if self.ids % 2 else None
         if "defer" in self.kinds[call_id]:
-            expires_at = self.now + 30 if self.ids % 2 else None
             return Defer(self.name("p"), self.name("e"), expires_at)
+        if "external" in self.kinds[call_id]:
+            return Wait(self.name("p"), self.name("e"), "tool", until=expires_at)
         return Start(self.name("e"))
 
     def verdict(self, call_id: str) -> Verdict:
         match self.kinds[call_id]:
-            case "gate" | "gate+defer":
+            case "gate" | "gate+defer" | "gate+external":
                 return self.gate("may I?")
             case "question":
                 return Wait(self.name("p"), self.name("e"), "question", "which?")

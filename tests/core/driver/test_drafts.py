@@ -10,6 +10,7 @@ from perdure.core.conversation.messages import Answer, RequestedCall
 from perdure.core.driver import drafts as turns
 from perdure.core.driver.draft_builder import Draft, SessionScope
 from perdure.core.driver.drafts import ModelTurn
+from perdure.core.driver.effects import Park
 from perdure.core.driver.plan import SLOTS, DriveView, plan
 from perdure.core.driver.verdicts import (
     Correct,
@@ -206,6 +207,52 @@ def test_a_tool_that_is_gated_and_deferred_waits_twice_with_one_effect_id() -> N
     assert record.input == {"n": 7}
     call = then(state, draft).calls["c0"]
     assert (call.status, call.pending_id, call.epoch) == (CallStatus.WAITING, "p_new", 3)
+
+
+def external(pending_id: str = "p_new", until: int | None = None) -> Wait:
+    """Return the verdict on a call of an external tool."""
+    return Wait(pending_id, "e_new", "tool", until=until)
+
+
+def test_a_call_of_an_external_tool_waits_without_an_intent() -> None:
+    draft = turn_of(external("p_0", NOW + 9))
+    assert [type(fact).__name__ for fact in draft.facts] == ["Assistant", "ToolCall", "Pending"]
+    opened, (record,) = draft.facts[-1], draft.new_records
+    assert isinstance(opened, events.Pending)
+    assert opened.external
+    (deferred,) = turn_of(Defer("p_0", "e_new", NOW + 9)).new_records
+    assert record == deferred
+    state = then(SAID, draft)
+    call = state.calls["c0"]
+    assert (call.status, call.epoch, call.pending_id) == (CallStatus.WAITING, None, "p_0")
+    assert (call.is_pending, call.is_started, state.status) == (True, False, "waiting")
+    for epoch in (3, 4):
+        assert plan(state, DriveView(epoch), NOW) == Park()
+
+
+def test_the_slots_of_a_turn_do_not_limit_calls_of_external_tools() -> None:
+    waits = [external(f"p{n}") for n in range(2 * SLOTS)]
+    starts = [Start(f"e{n}") for n in range(SLOTS)]
+    state = then(SAID, turn_of(*waits, *starts))
+    assert CallStatus.NEW not in {call.status for call in state.calls.values()}
+
+
+def test_a_tool_that_is_gated_and_external_waits_twice_with_one_effect_id() -> None:
+    state = then(SAID, turn_of(RequireApproval("p_gate", "e_gate", "")))
+    state = fold(stamped([decided("p_gate", args={"n": 7})], state.head), state)
+    draft = turns.start_calls(state, SCOPE, {"c0": external(until=NOW + 9)}, NOW)
+    (record,) = draft.new_records
+    assert (record.id, record.effect_id, record.kind) == ("p_new", "e_gate", "tool")
+    assert (record.input, record.timeout) == ({"n": 7}, NOW + 9)
+    assert [type(fact).__name__ for fact in draft.facts] == ["Pending"]
+    assert then(state, draft).status == "waiting"
+
+
+def test_a_cancelled_call_of_an_external_tool_was_not_interrupted() -> None:
+    state = then(SAID, turn_of(external("p_0")))
+    result = turns.close_calls(state, NOW).facts[-1]
+    assert isinstance(result, events.ToolResult)
+    assert (result.result, result.interrupted) == (CANCELLED, False)
 
 
 # --- interrupted ----------------------------------------------------------------------------------

@@ -114,6 +114,7 @@ SITUATIONS: list[tuple[str, tuple[Event, ...], DriveView, object]] = [
     ("a timer is open", (*TURN, waits("timer", until=NOW + 9)), SEAT, Park(NOW + 9)),
     ("an approval has its own deadline", (*TURN, waits("approval", until=NOW + 9)), SEAT, Park()),
     ("a deferred call was started", (*TURN, waits("tool"), started(), back()), SEAT, Park()),
+    ("a call of an external tool is open", (*TURN, waits("tool")), SEAT, Park()),
     ("my call runs", (*TURN, started()), DriveView(2, in_flight={"c1"}), Idle()),
     (
         "my deferred call starts",
@@ -228,6 +229,20 @@ def test_only_so_many_calls_run_at_one_time() -> None:
     assert plan(state_of(*log), DriveView(2, in_flight=flying), NOW) == Idle()
     log.append(told("c3"))
     assert names(plan(state_of(*log), DriveView(2, in_flight=flying - {"c3"}), NOW)) == ["c16"]
+
+
+def test_an_approved_call_of_an_external_tool_needs_no_free_slot() -> None:
+    log: list[Event] = [user(), answer(), *(asked(f"c{n}") for n in range(SLOTS + 2))]
+    log += [started(f"c{n}") for n in range(SLOTS)]
+    last = f"c{SLOTS + 1}"
+    log += [waits("approval", last), decided(call_id=last)]
+    full = DriveView(2, in_flight={f"c{n}" for n in range(SLOTS)})
+    assert plan(state_of(*log), full, NOW) == Idle()
+    assert names(plan(state_of(*log), replace(full, external={"t"}), NOW)) == [last]
+    stuck = replace(full, external={"t"}, unstartable={last})
+    assert plan(state_of(*log), stuck, NOW) == Idle()
+    free = replace(full, external={"t"}, in_flight={f"c{n}" for n in range(1, SLOTS)})
+    assert names(plan(state_of(*log), free, NOW)) == [f"c{SLOTS}", last]
 
 
 def test_a_call_that_cannot_start_here_does_not_hold_up_the_others() -> None:

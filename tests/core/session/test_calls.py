@@ -111,6 +111,17 @@ def test_a_denied_repetition_leaves_the_other_id_to_be_closed() -> None:
     assert calls.apply_decision(asked, decision("deny"), 7).pending_id == "w"
 
 
+def test_a_call_whose_tool_became_external_after_a_crash_has_no_intent_any_more() -> None:
+    """Its next driver would take it for interrupted."""
+    approved = call(CallStatus.APPROVED, epoch=1, effect_id="e", attempt=1)
+    waits = events.Pending(
+        pending_id="w", kind="tool", call_id="c", tool="refund", input={}, effect_id="e"
+    )
+    waiting = calls.apply_pending(approved, waits)
+    assert (waiting.status, waiting.pending_id, waiting.epoch) == (CallStatus.WAITING, "w", None)
+    assert waiting.is_pending
+
+
 def test_an_approved_repetition_of_a_deferred_call_goes_on_waiting() -> None:
     """S0.81 E7: the same effect id, the same pending id."""
     asked = call(

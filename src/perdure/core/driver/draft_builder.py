@@ -131,6 +131,7 @@ class DraftBuilder(Struct, frozen=True):
                 policy=record.policy,
                 started_by=record.started_by,
                 mail=verdict.mail if isinstance(verdict, Wait) else None,
+                external=isinstance(verdict, Wait) and verdict.kind == "tool",
                 task_id=self.task,
                 redact=record.redact,
             )

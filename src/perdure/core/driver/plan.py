@@ -39,6 +39,7 @@ class DriveView(Struct, frozen=True):
     in_flight: Collection[str] = ()
     is_asking_model: bool = False
     unstartable: Collection[str] = ()  # calls that this process cannot start
+    external: Collection[str] = ()  # names of tools whose calls take no slot: nothing runs
     checked: Collection[str] = ()  # pending ids of results that this drive has validated
     limits: Limits = field(default_factory=Limits)
     budgets: Sequence[Budget] = ()  # that bound the run, with what was spent of them
@@ -146,17 +147,23 @@ def _call_effect(waiting: Sequence[Call], view: DriveView, now: int) -> Effect |
 def _start_effect(
     active: Sequence[Call], new: Mapping[str, Call], view: DriveView
 ) -> Effect | None:
-    """Return the start of approved and new calls, as many as there are free slots."""
-    free = SLOTS - len(view.in_flight)
-    if free <= 0:
+    """Return the start of approved and new calls, as many as there are free slots.
+
+    An approved call of an external tool takes no slot.
+    """
+    free = max(0, SLOTS - len(view.in_flight))
+    stuck, external = view.unstartable, view.external
+    if not free and not external:
         return None
-    stuck = view.unstartable
     ready: list[Call] = []
-    if active:
-        ready += [c for c in active if c.status is CallStatus.APPROVED and c.id not in stuck]
-    if new:
+    outside: list[Call] = []
+    for call in active:
+        if call.status is CallStatus.APPROVED and call.id not in stuck:
+            (outside if call.tool in external else ready).append(call)
+    if new and free:
         ready += islice((c for c in new.values() if c.id not in stuck), free)
-    return effects.StartCalls(tuple(in_order(ready)[:free])) if ready else None
+    calls = in_order([*outside, *in_order(ready)[:free]])
+    return effects.StartCalls(tuple(calls)) if calls else None
 
 
 def _is_interrupted(call: Call, view: DriveView) -> bool:

@@ -33,11 +33,14 @@ class Defer(Struct, frozen=True, gc=False):
 
 
 class Wait(Struct, frozen=True, gc=False):
-    """Run nothing more: an answer, an instant or the end of a background agent settles it."""
+    """Run nothing more: an answer, a result, an instant or a background agent settles it.
+
+    Kind `tool` is for calls of external tools.
+    """
 
     pending_id: str
     effect_id: str
-    kind: Literal["question", "timer", "child"]
+    kind: Literal["question", "timer", "child", "tool"]
     prompt: str | None = None
     until: int | None = None
     schema: dict[str, Any] | None = None

@@ -149,16 +149,17 @@ def apply_pending(call: Call, event: events.Pending) -> Call:
             blocking_epoch=event.epoch,
             **parked,
         )
-    # A tool that waits for a background agent has returned: its intent is over.
-    ended = {"epoch": None, "mail": event.mail} if event.kind == "child" else {}
     return call.moved(
         Move.WAIT,
         pending_id=event.pending_id,
         kind=event.kind,
         effect_id=event.effect_id,
+        # An earlier intent is over: a tool that waits for a background agent has returned, and a
+        # deferred call is intended after this event, an external one not at all.
+        epoch=None,
         expires_at=event.expires_at,
         blocking_epoch=event.epoch,
-        **ended,
+        mail=event.mail,
     )
 
 
