@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from perdure import Tool
 from perdure.app.configured import agents_from
 from perdure.config import ToolRef, describe, load, token_warnings
 from perdure.config.table import BUILT_IN
@@ -375,6 +376,19 @@ def test_the_options_of_a_tool_are_kept(write: Write) -> None:
     }
     assert isinstance(todo, ToolRef)
     assert todo.is_built_in
+
+
+def test_a_tool_can_be_made_external(write: Write, folder: Path) -> None:
+    source = "def ask(question: str) -> str:\n    raise AssertionError(question)\n"
+    (folder / "forms.py").write_text(source, "utf-8")
+    tool = '{use: "forms:ask", external: true}'
+    (made,) = agents_from(load(write(f"agents:{agent('a', f'tools: [{tool}]')}")))[0].tools
+    assert isinstance(made, Tool)
+    assert (made.external, made.deferred) == (True, True)
+    wrong = '{use: "forms:ask", external: true, idempotent: true}'
+    config = load(write(f"agents:{agent('a', f'tools: [{wrong}]')}"))
+    with pytest.raises(ConfigError, match="'ask' is external: idempotent has no meaning"):
+        agents_from(config)
 
 
 def test_the_built_in_tools_are_those_of_the_runtime() -> None:

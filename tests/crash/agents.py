@@ -165,6 +165,12 @@ async def quick(ctx: Context[Place], call: PendingCall) -> str:
     return ctx.deps.act(ctx)
 
 
+@tool(external=True)
+def upload() -> str:
+    """Upload a file, which a person does."""
+    raise AssertionError("the function of an external tool was called")
+
+
 @tool
 async def hold(ctx: Context[Place]) -> str:
     done = ctx.deps.act(ctx)
@@ -208,6 +214,7 @@ TOOLS: tuple[Tool[..., Any], ...] = (
     deploy,
     build,
     quick,
+    upload,
     hold,
     begin_and_hold,
     deploy_retry,

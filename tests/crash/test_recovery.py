@@ -257,6 +257,28 @@ async def test_a_deferred_call_cut_off_is_never_silently_waiting(
         assert (result.state, len(place.effects())) == ("waiting", 1)
 
 
+async def test_an_external_call_is_never_interrupted(places: MakePlace, forker: Forker) -> None:
+    """S0.81: killed before and after each write, it is pending or not there, and has no problem."""
+    dry = places("dry")
+    assert forker.run(dry.folder, "begin", "look+upload") == 0
+    writes = [p for p in forker.points(dry.folder) if p.startswith(("write:", "commit:"))]
+    assert len(writes) >= 6
+    seen = set()
+    for point in [*writes, "idle"]:
+        place = places(point.partition(" ")[0].replace(":", "-"))
+        forker.kill(place.folder, "begin", "look+upload", at=point.partition(" ")[0])
+        async with successor(place, "look+upload") as (rt, session):
+            before = [call.id async for call in rt.pending()]
+            seen.add(len(before))
+            (call,) = (await session.run("Refund order 1", key="start")).pending
+            assert (call.tool, call.problem, before) == ("upload", None, [call.id][: len(before)])
+            await rt.submit_result(call.id, "here")
+            assert (await session.run()).output == "all done"
+            assert "progress" not in [event.type for event in await session.events()]
+        assert len(place.effects()) <= 1
+    assert seen == {0, 1}
+
+
 async def test_an_unanswered_call_is_interrupted_and_an_open_wait_goes_on_waiting(
     place: Place, forker: Forker
 ) -> None:

@@ -233,3 +233,31 @@ async def test_a_circular_input_is_refused_and_nothing_starts(rt: Runtime) -> No
         await registry.execute("deploy", loop)
     assert refused.value.code == "TOO_DEEP"
     assert await PendingToolCall(rt).list() == before
+
+
+async def test_an_external_tool_is_registered_and_its_function_is_not_called(
+    registry: AsyncToolRegistry, rt: Runtime, clock: ManualClock
+) -> None:
+    """S0.13, S0.20"""
+
+    @tool(external=True, timeout="2h")
+    def upload(name: str) -> str:
+        """Ask for a file."""
+        raise AssertionError("the function of an external tool was called")
+
+    registry.register(upload)
+    assert registry.get("upload") == upload
+    calls = PendingToolCall(rt)
+    for options, limit in (
+        ({}, 7_200_000),
+        ({"timeout": "5m"}, 300_000),
+        ({"timeout": None}, None),
+    ):
+        started = await registry.execute("upload", {"name": "orders"}, **options)
+        text = f"upload is pending; its result will be submitted as {started['pendingID']}"
+        assert started == {"async": True, "pendingID": started["pendingID"], "output": text}
+        record = await calls.get(started["pendingID"])
+        assert record is not None
+        assert record["timeout"] == (None if limit is None else clock.now() + limit)
+        await SessionResumer(rt).submit_result(started["pendingID"], "a,b")
+        assert (await rt.session(record["sessionID"]).run()).output == "a,b"

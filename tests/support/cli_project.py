@@ -37,6 +37,10 @@ def deploy(branch: str, call: PendingCall) -> str:
     """Deploy a branch."""
     return "dep_88"
 
+@tool(external=True, timeout="2h")
+def upload(name: str) -> str:
+    """Ask a person for a file."""
+
 @tool
 def slow(seconds: float) -> str:
     """Take time."""
@@ -80,6 +84,7 @@ support = [
     {"text": "All done."},
 ]
 two = [{"calls": [REFUND, {"tool": "deploy", "args": {"branch": "x"}}]}, {"text": "Both done."}]
+uploads = [{"calls": [{"tool": "upload", "args": {"name": "orders.csv"}}]}, {"text": "Read."}]
 RED = {"tool": "deploy", "args": {"branch": "\\x1b[31m"}}
 evil = [{"text": "\\x1b[2Jgone\\x07", "calls": [RED]}]
 slowly = [{"calls": [{"tool": "slow", "args": {"seconds": 1.5}}]}, {"text": "Awake."}]
@@ -99,6 +104,7 @@ def agent(name, turns, *tools):
 agents = [
     agent("support", support, lookup_order, refund),
     agent("two", two, refund, deploy),
+    agent("uploads", uploads, upload),
     agent("evil", evil, deploy),
     agent("slow", slowly, slow),
     agent("asks", asks, "ask_user"),

@@ -39,6 +39,11 @@ async def refund(ctx: Context[str], cents: int) -> str:
     return f"{ctx.session_id} {cents}"
 
 
+@tool(external=True, timeout="7d")
+def upload(name: str) -> None:
+    """Ask the user for a file."""
+
+
 plain = Agent("plain", model=ScriptedModel([]), tools=[weather])
 typed = Agent("typed", model=ScriptedModel([]), output_type=Answer)
 
@@ -46,6 +51,7 @@ assert_type(plain, Agent[str])
 assert_type(typed, Agent[Answer])
 assert_type(weather("Bern"), str)
 _: Tool[..., Any] = refund
+assert_type(upload.external, bool)
 
 
 async def outputs_have_the_type_of_the_agent(rt: Runtime) -> None:

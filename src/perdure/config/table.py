@@ -111,6 +111,7 @@ _USE: Final = Block(
         "approval_prompt": TEXT,
         "approval_timeout": DURATION_OR_NONE,
         "deferred": FLAG,
+        "external": FLAG,
         "timeout": DURATION_OR_NONE,
         "idempotent": FLAG,
         "on_crash": choice("on_crash", "tell", "retry", "ask"),

@@ -78,7 +78,7 @@ class AsyncToolRegistry:
             raise Refused(
                 f"{deferred_tool.name!r} is not asynchronous",
                 code="NOT_ASYNC",
-                hint="define it with @tool(deferred=True)",
+                hint="define it with @tool(deferred=True) or @tool(external=True)",
             )
         name = deferred_tool.name
         if name in self._tools and not replace:
@@ -144,7 +144,8 @@ class AsyncToolRegistry:
         if not pending:
             raise ToolError(str(result.output or result.error))
         calls = service_of(self._rt).calls
-        return _started_json(await calls.get(pending[0]["pendingID"], tenant_of(self._rt)))
+        record = await calls.get(pending[0]["pendingID"], tenant_of(self._rt))
+        return _started_json(record, is_external=tool.external)
 
     def _session(
         self, metadata: dict[str, Any], url: str | None, secret: str | None
@@ -158,7 +159,7 @@ class AsyncToolRegistry:
         return Session(service, tenant, name, agent=agent, metadata=metadata, notify=notify)
 
 
-def _started_json(record: PendingRecord) -> dict[str, Any]:
+def _started_json(record: PendingRecord, *, is_external: bool) -> dict[str, Any]:
     if record.status == "failed":
         raise ToolError(
             record.error or "the tool could not start", details={"pendingID": record.id}
@@ -168,20 +169,25 @@ def _started_json(record: PendingRecord) -> dict[str, Any]:
         data["externalRef"] = record.external_ref
     if record.estimated_duration is not None:
         data["estimatedDuration"] = record.estimated_duration
-    text = f"{record.tool} was started; its result will be submitted as {record.id}"
+    state = "is pending" if is_external else "was started"
+    text = f"{record.tool} {state}; its result will be submitted as {record.id}"
     return {**data, "output": record.output or text}
 
 
 def _with_caller_timeout(tool: Tool[..., Any]) -> Tool[..., Any]:
-    """Return the tool with the timeout that the caller of `execute` passed."""
+    """Return the tool with the timeout that the caller of `execute` passed.
+
+    An external tool becomes a deferred one that starts nothing: only a start can set a deadline.
+    """
 
     async def start(ctx: Context[Any]) -> Deferred:
-        deferred = parse_deferred(
-            await invoke(tool, ctx), "" if ctx.pending is None else ctx.pending.id
-        )
+        value = None if tool.external else await invoke(tool, ctx)
+        deferred = parse_deferred(value, "" if ctx.pending is None else ctx.pending.id)
         limit = ctx.metadata.get("timeout")
         return deferred if limit is None else replace(deferred, timeout_ms=limit or None)
 
+    if tool.external:
+        return replace(tool, run=start, external=False, idempotent=True, _binding=None)
     return replace(tool, run=start, _binding=None)
 
 

@@ -284,6 +284,7 @@ def test_agents_are_listed_with_what_is_special_about_their_tools(shop: Shop) ->
     listed = {one["name"]: one["tools"] for one in shop.json("agents", "list")["agents"]}
     flags = [tool["flags"] for tool in listed["two"]]
     assert flags == [["approval"], ["deferred"]]
+    assert [tool["flags"] for tool in listed["uploads"]] == [["external"]]
     assert "refund  [approval]" in shop.run("agents", "list").stdout
 
 

@@ -26,6 +26,18 @@ def test_a_deferred_call_is_shown_with_its_reference_and_deadline(shop: Shop) ->
     )
 
 
+def test_an_external_call_is_shown_as_soon_as_it_waits(shop: Shop) -> None:
+    ran = shop.run("run", "uploads", "go", "-s", "s1")
+    assert ran.exit_code == 8
+    assert "⏳ upload(name=orders.csv) waits for its result, expires in 2h" in ran.stdout
+    assert "s1 is paused and saved. No process needs to run." in ran.stdout
+    assert f"perdure pending result {shop.pending('upload')}" in ran.stdout
+    assert shop.run("doctor").exit_code == 0
+    settled = shop.run("pending", "result", shop.pending("upload"), "--output", "a,b")
+    assert "✓ recorded the result of upload(name=orders.csv)" in settled.stdout
+    assert "Read." in settled.stdout
+
+
 def test_a_run_that_ends_exits_with_0_and_its_text(shop: Shop) -> None:
     ran = shop.run("run", "plain", "hi")
     assert ran.exit_code == 0

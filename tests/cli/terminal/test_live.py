@@ -73,6 +73,22 @@ def test_a_question_shows_which_answers_it_accepts(answers: dict[str, Any], text
     assert pending_line(pending, None, 0) == f"⏸ asks: Which?{text}"
 
 
+def test_a_call_is_printed_once_when_only_a_result_can_move_it(
+    live: LivePrinter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A deferred call after its start; that of an external tool at once."""
+
+    def event(type_: str, **data: Any) -> dict[str, Any]:
+        return {"type": type_, "timestamp": 1, "data": {"callID": "c", "pendingID": "p", **data}}
+
+    live.print_item(event("pending", kind="tool", tool="upload", external=True))
+    assert capsys.readouterr().out == "⏳ upload() waits for its result\n"
+    live.print_item(event("pending", kind="tool", tool="deploy"))
+    assert capsys.readouterr().out == ""
+    live.print_item(event("progress", returned=True, externalRef="r"))
+    assert capsys.readouterr().out == "⏳ deploy() waits for its result (external ref r)\n"
+
+
 def test_an_open_prompt_stays_the_last_line(
     live: LivePrinter, capsys: pytest.CaptureFixture[str]
 ) -> None:

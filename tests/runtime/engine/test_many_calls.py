@@ -6,6 +6,8 @@ from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any
 
+import pytest
+
 from perdure import Agent, Delta, Runtime, tool
 from perdure.core.conversation.messages import Answer
 from perdure.runtime.models.base import Request
@@ -44,10 +46,16 @@ async def deploy(number: int) -> None:
     """Deploy; the result is submitted later."""
 
 
-async def steps_of_turn(calls: int) -> dict[str, int]:
+@tool(external=True)
+async def upload(number: int) -> None:
+    """Upload; a person does it."""
+
+
+async def steps_of_turn(calls: int, name: str) -> dict[str, int]:
     """Return the steps to start, settle and answer the calls of one turn."""
-    turn = [{"tool": "deploy", "args": {"number": number}} for number in range(calls)]
-    agent = Agent("a", model=ScriptedModel([{"calls": turn}, {"text": "done"}]), tools=[deploy])
+    turn = [{"tool": name, "args": {"number": number}} for number in range(calls)]
+    model = ScriptedModel([{"calls": turn}, {"text": "done"}])
+    agent = Agent("a", model=model, tools=[deploy, upload])
     start, settle, answer = Steps(), Steps(), Steps()
     async with Runtime("memory:", agents=[agent]) as rt:
         session = rt.session("s", agent=agent)
@@ -62,8 +70,11 @@ async def steps_of_turn(calls: int) -> dict[str, int]:
     return {"start": start.count, "settle": settle.count, "answer": answer.count}
 
 
-async def test_the_steps_of_a_turn_with_many_deferred_calls_grow_with_their_number() -> None:
-    few, many = await steps_of_turn(FEW), await steps_of_turn(MANY)
+@pytest.mark.parametrize("name", ["deploy", "upload"])
+async def test_the_steps_of_a_turn_with_many_deferred_calls_grow_with_their_number(
+    name: str,
+) -> None:
+    few, many = await steps_of_turn(FEW, name), await steps_of_turn(MANY, name)
     growth = {part: round(many[part] / few[part], 2) for part in few}
     assert max(growth.values()) <= MOST, growth
 

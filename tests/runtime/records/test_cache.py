@@ -29,6 +29,11 @@ async def start() -> None:
     """Start."""
 
 
+@tool(external=True)
+async def upload() -> None:
+    """Upload."""
+
+
 def agent(*turns: dict[str, Any], name: str = "helper") -> Agent[str]:
     script = turns or ({"calls": [{"tool": "start"}]}, {"text": "Done."})
     return Agent(name, model=ScriptedModel(script), tools=[start])
@@ -72,14 +77,14 @@ async def test_a_pause_and_resume_reads_only_whether_the_session_is_new_and_inta
     assert store.asked == {"get": 1, "read": 1}
 
 
-@pytest.mark.parametrize("call, commits", [("ask_user", 4), ("start", 5)])
+@pytest.mark.parametrize("call, commits", [("ask_user", 4), ("upload", 4), ("start", 5)])
 async def test_a_pause_and_resume_is_four_commits_and_one_more_if_something_starts(
     call: str, commits: int
 ) -> None:
     """E5: message, turn, answer, last turn; that a start returned can be known only after it."""
     asked = {"tool": call, "args": {"question": "Which?"} if call == "ask_user" else {}}
     script = ScriptedModel([{"calls": [asked]}, {"text": "Done."}])
-    store, one = Counting(), Agent("helper", model=script, tools=[start, "ask_user"])
+    store, one = Counting(), Agent("helper", model=script, tools=[start, upload, "ask_user"])
     async with Runtime(store, agents=[one]) as rt:
         store.commits = 0
         session = rt.session("s", agent=one)

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, SecretStr
 from perdure.errors import ConfigError, Refused
 from perdure.runtime.tools.binding import bind
 from perdure.runtime.tools.schema import FunctionArguments
-from perdure.runtime.tools.tool import ASYNCHRONOUS, Tool, as_tool, tool
+from perdure.runtime.tools.tool import ASYNCHRONOUS, EXTERNAL, Tool, as_tool, tool
 from perdure.runtime.values import Context, PendingCall
 
 
@@ -367,6 +367,47 @@ def test_the_model_is_told_that_a_deferred_tool_is_asynchronous() -> None:
     assert deferred.description == f"{refund.description} {ASYNCHRONOUS}"
     assert replace(deferred, timeout=5).description == deferred.description
     assert replace(deferred, deferred=False).description == refund.description
+
+
+def test_an_external_tool_is_a_deferred_one_that_describes_itself() -> None:
+    """S0.22"""
+    external = replace(refund, external=True)
+    assert (external.external, external.deferred, external.timeout_ms) == (True, True, 86_400_000)
+    assert external.description == f"{refund.description} {EXTERNAL}"
+    assert replace(external, timeout=5).description == external.description
+    assert external(1) == "1:100:late"  # called directly, it is the function
+    deferred = replace(external, external=False)
+    assert (deferred.deferred, deferred.external) == (True, False)
+    assert deferred.description == f"{refund.description} {ASYNCHRONOUS}"
+    assert replace(deferred, deferred=False).description == refund.description
+    assert len({refund.digest, external.digest, deferred.digest}) == 3
+    assert Tool(refund.run, "x", "X.", external=True).deferred
+
+
+@pytest.mark.parametrize(
+    "options, why",
+    [
+        ({"idempotent": True}, "'refund' is external: idempotent has no meaning"),
+        ({"on_crash": "ask"}, "'refund' is external: on_crash has no meaning"),
+        ({"on_crash": "retry"}, "'refund' is external: on_crash has no meaning"),
+    ],
+)
+def test_an_external_tool_has_no_start_that_could_be_repeated(
+    options: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(ConfigError, match=why) as refused:
+        replace(refund, external=True, **options)
+    assert "deferred=True" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize("hint", [Context, Context[int], PendingCall | None], ids=str)
+def test_the_function_of_an_external_tool_gets_nothing_from_perdure(hint: Any) -> None:
+    def ask(ctx: Any = None) -> None: ...
+
+    ask.__annotations__["ctx"] = hint
+    with pytest.raises(ConfigError, match="'ask' is external: ctx would never be passed"):
+        tool(ask, external=True)
+    assert tool(ask, deferred=True).parameters["properties"] == {}
 
 
 def test_options_do_not_change_what_the_model_sees() -> None:

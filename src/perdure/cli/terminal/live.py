@@ -183,7 +183,8 @@ class LivePrinter:
         self._print_line(f"✗ {self._call_text(call_id)}{took}  {line(reason, 160)}")
 
     def _on_pending(self, data: Mapping[str, Any], now: int) -> None:
-        if data["kind"] != "tool":  # a deferred call is printed once its work has started
+        # A deferred call is printed once its work has started; nothing starts an external one.
+        if data["kind"] != "tool" or data.get("external"):
             self._print_line(pending_line(data, data.get("expiresAt"), now))
 
     def _on_progress(self, data: Mapping[str, Any], now: int) -> None:

@@ -110,7 +110,7 @@ class ReadyAgent:
         if len(allowed) == len(self.tools):
             return self
         limited = copy(self)
-        for name in ("hidden_arguments", "specs", "tool_digests", "digest"):
+        for name in ("hidden_arguments", "external_names", "specs", "tool_digests", "digest"):
             vars(limited).pop(name, None)  # computed from the tools
         by_name = {n: t for n, t in self._by_name.items() if t.name in allowed}
         vars(limited).update(tools=allowed, _by_name=by_name)
@@ -120,6 +120,11 @@ class ReadyAgent:
     def hidden_arguments(self) -> frozenset[str]:
         """Names of the secret arguments of all its tools."""
         return frozenset().union(*(tool.hidden_arguments for tool in self.tools.values()))
+
+    @cached_property
+    def external_names(self) -> frozenset[str]:
+        """Names and former names of its external tools."""
+        return frozenset(name for name, tool in self._by_name.items() if tool.external)
 
     def model_for(self, run: Run | None) -> Model:
         """Return the model of a run: the agent's own, or the fallback that replaced it."""

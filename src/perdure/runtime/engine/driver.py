@@ -220,6 +220,7 @@ class Driver(LeasedWriter):
             in_flight=in_flight,
             is_asking_model=self.in_flight.is_asking,
             unstartable=self._stuck,
+            external=self.agent.external_names,
             checked=self._checked_results,
             limits=self.agent.limits,
             budgets=() if self.spending is None else self.spending.budgets(state),

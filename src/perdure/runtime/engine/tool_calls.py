@@ -142,6 +142,8 @@ def _ask(
 
 
 async def _invoke(drive: LeasedWriter, tool: Tool[..., Any], call: Call, ctx: Context[Any]) -> Any:
+    if tool.external:  # it was a deferred tool when the call first started
+        return None
     may_repeat = tool.crash_policy != "tell"
     replies = len(call.answers) + len(call.raised_decisions)
     run = (call.turn, call.id, call.effect_id, tool.name, may_repeat, replies)

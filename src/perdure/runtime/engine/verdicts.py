@@ -152,18 +152,26 @@ def _approval_deadline(drive: LeasedWriter, tool: Tool[..., Any] | None) -> int 
     return None if limit is None else drive.resources.store.now() + limit
 
 
-def start_verdict(drive: LeasedWriter, tool: Tool[..., Any]) -> Start | Defer:
-    """Return the verdict that starts a call now."""
+def start_verdict(
+    drive: LeasedWriter, tool: Tool[..., Any], *, is_open: bool = False
+) -> Start | Defer | Wait:
+    """Return the verdict that starts a call now; a call of an external tool only waits.
+
+    `is_open`: the call has a pending id, because its tool was deferred when it first started. It
+    keeps the id, and only an intent lets a call wait under the same id again.
+    """
     if not tool.deferred:
         return Start(secret_id("e"))
     limit = tool.timeout_ms
     expires_at = None if limit is None else drive.resources.store.now() + limit
+    if tool.external and not is_open:
+        return Wait(secret_id("p"), secret_id("e"), "tool", until=expires_at)
     return Defer(secret_id("p"), secret_id("e"), expires_at)
 
 
 def recheck(
     drive: LeasedWriter, call: Call, checked: dict[str, CheckedArguments]
-) -> Start | Defer | Reject | Refused:
+) -> Start | Defer | Wait | Reject | Refused:
     """Return the verdict on a recorded call with the code that is here now; see `judge`."""
     if call.problem == APPROVAL_MISMATCH:
         return Reject(
@@ -180,7 +188,7 @@ def recheck(
         checked[call.id] = (tool, call.params, tool.validate(call.params))
     except Refused as error:
         return error
-    return start_verdict(drive, tool)
+    return start_verdict(drive, tool, is_open=call.pending_id is not None)
 
 
 def _may_replace(

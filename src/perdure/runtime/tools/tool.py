@@ -47,6 +47,9 @@ DEFERRED_TIMEOUT_MS: Final = 86_400_000
 ASYNCHRONOUS: Final = (
     "This tool is asynchronous: it starts work elsewhere, and its result arrives later."
 )
+EXTERNAL: Final = (
+    "This tool is asynchronous: its work is done elsewhere, and its result arrives later."
+)
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -55,7 +58,7 @@ class Tool(Generic[P, R]):
     """A tool that a model may call. Vary it with `dataclasses.replace`; call it like the function.
 
     Constructed directly, with your own schema in `parameters`, `run` takes the Context and reads
-    `ctx.args`.
+    `ctx.args`. perdure never calls the `run` of an external tool.
     """
 
     run: Callable[P, R]
@@ -66,6 +69,7 @@ class Tool(Generic[P, R]):
     approval_prompt: str | None = None
     approval_timeout: Duration | None = None
     deferred: bool = False
+    external: bool = False  # also sets `deferred`
     timeout: Duration | EllipsisType | None = ...
     idempotent: bool = False
     on_crash: OnCrash | None = None
@@ -81,6 +85,7 @@ class Tool(Generic[P, R]):
 
     def __post_init__(self) -> None:
         _check_names(self)
+        _set(self, deferred=self.deferred or self.external)
         _check_options(self)
         _set(self, aliases=tuple(self.aliases), description=_description(self))
         _set(self, redact=tuple(self.redact), approvers=_as_tuple(self.approvers))
@@ -90,6 +95,7 @@ class Tool(Generic[P, R]):
         elif self._binding.function != self.run:  # replace(tool, run=…)
             _set(self, _binding=bind(self.run, self.name))
         _check_pending(self)
+        _check_external(self)
         _check_redact(self)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -195,6 +201,7 @@ class ToolOptions(TypedDict, total=False):
     approval_prompt: str | None
     approval_timeout: Duration | None
     deferred: bool
+    external: bool
     timeout: Duration | EllipsisType | None
     idempotent: bool
     on_crash: OnCrash | None
@@ -223,6 +230,7 @@ def tool(  # noqa: PLR0913 - the options of a tool
     approval_prompt: str | None = None,
     approval_timeout: Duration | None = None,
     deferred: bool = False,
+    external: bool = False,
     timeout: Duration | EllipsisType | None = ...,
     idempotent: bool = False,
     on_crash: OnCrash | None = None,
@@ -239,20 +247,23 @@ def tool(  # noqa: PLR0913 - the options of a tool
     `requires_approval`: True, or a predicate on the Context, called once; if it raises, approval
     is required. `approval_prompt`: text with `{tool}`, `{input}` and `{input.NAME}`.
     `approval_timeout`: None is no deadline. `deferred`: the function only starts work
-    elsewhere; its result is submitted later. `timeout`: for a deferred tool, until the result
-    is due, 24 h by default, None for no deadline; otherwise the running time. `idempotent`: a
-    repeat with the same `effect_id` does no harm. `on_crash`: None is retry if idempotent, else
-    tell. `validate_result`: for deferred results; False or raising refuses one. `aliases`:
-    former names; calls recorded under them still run. `redact`: arguments that are shown
-    nowhere. `allowed_decisions`: of approve, edit, deny and respond. `approvers`: names and
-    roles that may decide. `min_approvals`: of different people. `not_by_starter`: the authors
-    of the run may not approve.
+    elsewhere; its result is submitted later. `external`: there is nothing to start either, and
+    perdure never calls the function; a program or a person that reads the pending calls does
+    the work and submits the result. It implies `deferred`. `timeout`: for a deferred tool,
+    until the result is due, 24 h by default, None for no deadline; otherwise the running time.
+    `idempotent`: a repeat with the same `effect_id` does no harm. `on_crash`: None is retry if
+    idempotent, else tell. `validate_result`: for deferred results; False or raising refuses
+    one. `aliases`: former names; calls recorded under them still run. `redact`: arguments that
+    are shown nowhere. `allowed_decisions`: of approve, edit, deny and respond. `approvers`:
+    names and roles that may decide. `min_approvals`: of different people. `not_by_starter`: the
+    authors of the run may not approve.
     """
     options: dict[str, Any] = {
         "requires_approval": requires_approval,
         "approval_prompt": approval_prompt,
         "approval_timeout": approval_timeout,
         "deferred": deferred,
+        "external": external,
         "timeout": timeout,
         "idempotent": idempotent,
         "on_crash": on_crash,
@@ -311,8 +322,10 @@ def _set(target: Tool[..., Any], **values: Any) -> None:
 
 def _description(target: Tool[..., Any]) -> str:
     """Return the description, which mentions asynchronous work exactly if the tool is deferred."""
-    plain = target.description.replace(ASYNCHRONOUS, "").strip()
-    return f"{plain} {ASYNCHRONOUS}".strip() if target.deferred else plain
+    plain = target.description.replace(ASYNCHRONOUS, "").replace(EXTERNAL, "").strip()
+    if not target.deferred:
+        return plain
+    return f"{plain} {EXTERNAL if target.external else ASYNCHRONOUS}".strip()
 
 
 def _as_tuple(words: Sequence[Any] | None) -> tuple[Any, ...] | None:
@@ -332,6 +345,7 @@ def _check_names(target: Tool[..., Any]) -> None:
 
 
 def _check_options(target: Tool[..., Any]) -> None:
+    _check_start_options(target)
     if target.on_crash not in (None, *get_args(OnCrash)):
         raise ConfigError(
             f"tool {target.name!r}: on_crash is {target.on_crash!r}, not tell, retry or ask"
@@ -378,4 +392,30 @@ def _check_pending(target: Tool[..., Any]) -> None:
             raise ConfigError(
                 f"tool {target.name!r} is not deferred: {parameter.name} needs the default None",
                 hint="set deferred=True if its result is submitted later",
+            )
+
+
+def _check_start_options(target: Tool[..., Any]) -> None:
+    """Refuse options of a start that an external tool does not have."""
+    for option in ("idempotent", "on_crash"):
+        if target.external and getattr(target, option):
+            raise ConfigError(
+                f"tool {target.name!r} is external: {option} has no meaning, because perdure "
+                "starts nothing",
+                hint=f"remove {option}; if the function starts the work, set deferred=True instead "
+                "of external=True",
+            )
+
+
+def _check_external(target: Tool[..., Any]) -> None:
+    """Refuse parameters of an external tool that only a call of its function would fill."""
+    if not target.external or target.signature is None:
+        return
+    for parameter in target.signature.parameters:
+        if parameter.role in ("context", "pending"):
+            raise ConfigError(
+                f"tool {target.name!r} is external: {parameter.name} would never be passed, "
+                "because perdure does not call the function",
+                hint=f"remove {parameter.name}; if the function starts the work, set "
+                "deferred=True instead of external=True",
             )

@@ -86,5 +86,17 @@ def test_what_has_not_ended_is_drawn_until_now_and_a_child_links_to_its_session(
     assert (open_bar.bar.kind, open_bar.title) == ("machine", "deploy: waits for result 20 s")
 
 
+def test_a_call_of_an_external_tool_waited_and_did_not_run() -> None:
+    events = log(
+        (0, "tool_call", {"id": "c", "tool": "upload"}),
+        (0, "pending", {"pendingID": "p", "kind": "tool", "callID": "c", "tool": "upload"}),
+        (9_000, "settled", {"pendingID": "p", "callID": "c", "status": "completed"}),
+        (9_000, "tool_result", {"toolCallId": "c", "result": "x"}),
+    )
+    timeline = draw_timeline(events, 20_000, is_over=True)
+    assert kinds(timeline) == [("upload", "machine")]
+    assert timeline.bars[0].title == "upload: waited for result 9 s"
+
+
 def test_an_empty_log_is_an_empty_drawing() -> None:
     assert draw_timeline([], 0, is_over=True).bars == ()
