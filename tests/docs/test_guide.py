@@ -18,6 +18,7 @@ def test_the_programs_of_the_guide_run(
         exec(compile(block, "guide.md", "exec"), names)  # noqa: S102 - our own page
     output = capsys.readouterr().out
     for promised in (
+        "The file has 3 rows.",
         "waiting",
         "Both are done.",
         "cancelled",
