@@ -1,6 +1,6 @@
 """Rate, cost and durability of full pause and resume cycles, of perdure and other libraries.
 
-A cycle is: message, model turn, deferred call, submitted result, model turn, done.
+A cycle is: message, model turn, call, submitted result, model turn, done.
 """
 
 import os
@@ -38,14 +38,17 @@ TRACED_CYCLES = {
 }  # cycles of the short traced run, and how many more the long one has
 
 METHOD = """\
-A cycle is: message → model turn → deferred call → submitted result → model turn → done. Each cycle
-uses a new session in one SQLite file, and a fake model that responds immediately. Each slice runs
-in its own process; contenders alternate within every round, and the numbers are medians over the
-rounds. CPU is the CPU time of that process. fsyncs are counted with strace, as the difference
-between a long and a short run, so that opening and closing do not count; bytes are the growth of
-the files after closing. A cycle that does not finish within ten seconds after its slice is
-abandoned; a dash means "not measured". "Result → request" is the median time, with one session at a
-time, from submitting the result to the next model request."""
+A cycle is: message → model turn → call → its result → model turn → done. Nothing is started at the
+pause, and one function call submits the result and continues: LangGraph has `interrupt`, Pydantic
+AI a deferred call, perdure an external tool. "perdure, deferred" is what a tool that starts a job
+elsewhere takes: the start is one more durable commit, and the result comes with a function call of
+its own. Each cycle uses a new session in one SQLite file, and a fake model that responds
+immediately. Each slice runs in its own process; contenders alternate within every round, and the
+numbers are medians over the rounds. CPU is the CPU time of that process. fsyncs are counted with
+strace, as the difference between a long and a short run, so that opening and closing do not count;
+bytes are the growth of the files after closing. A cycle that does not finish within ten seconds
+after its slice is abandoned; a dash means "not measured". "Result → request" is the median time,
+with one session at a time, from submitting the result to the next model request."""
 
 
 @dataclass
@@ -243,7 +246,11 @@ def _bars(
     value: Callable[[CycleResults, int], float | None],
 ) -> str:
     rows = [
-        Bars(contender.name, [value(results, level) for level in LEVELS], contender is OURS)
+        Bars(
+            contender.name,
+            [value(results, level) for level in LEVELS],
+            contender.module == OURS.module,
+        )
         for contender, results in all_results.items()
         if contender is not FLOOR  # not a runtime, and its values would dominate the scale
     ]

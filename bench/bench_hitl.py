@@ -33,8 +33,9 @@ next step. "Saved" is the asynchronous mode: the session is parked between cycle
 caches of the process stay in memory. "Elsewhere": two runtimes on one file alternate, so that each
 reads the whole state again. "In place" is the blocking mode. A cycle has four commits in sequence,
 each durable before the next one starts (the decision, the intent to run the call, its result, the
-next model response): the lower bound is four bare commits and a claim, plus the work of Python
-between them."""
+next model response): the lower bound is four bare commits, plus the work of Python between them.
+"Saved" and "elsewhere" decide with the run that continues, whose first commit also claims the
+session."""
 
 
 @tool(requires_approval=True)
@@ -132,8 +133,8 @@ async def _run_cycles(runtime_for: Callable[[int], Runtime], size: int, cycles: 
     for turn in range(1, cycles + 1):
         rt = runtime_for(turn)
         began = time.perf_counter()
-        await rt.approve(result.pending[0].id, by="bench")
-        result = await rt.session("s").run()
+        decisions = {result.pending[0].id: "approve"}
+        result = await rt.session("s").run(decisions=decisions, by="bench")
         durations.append((time.perf_counter() - began) * 1_000)
     return _quantiles(durations)
 

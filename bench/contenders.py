@@ -32,7 +32,15 @@ class Contender:
 
 
 OURS = Contender(
-    "perdure", "perdure", setting="as shipped: Runtime on a file, leases and fences on"
+    "perdure",
+    "perdure",
+    setting="Runtime on a file, as shipped; an external tool and `run(results=…)`",
+)
+OURS_DEFERRED = Contender(
+    "perdure, deferred",
+    "perdure",
+    variant="deferred",
+    setting="a deferred tool, whose start is recorded too; `submit_result`, then `run()`",
 )
 FLOOR = Contender(
     "bare commits",
@@ -56,6 +64,7 @@ LANGGRAPH_THREADS = Contender(
 )
 ALL = (
     OURS,
+    OURS_DEFERRED,
     FLOOR,
     LANGGRAPH,
     LANGGRAPH_THREADS,
@@ -109,7 +118,7 @@ ALL = (
         "SqliteSessionService, a resumable App with a long-running tool",
     ),
 )
-QUICK = (OURS, FLOOR, LANGGRAPH, LANGGRAPH_THREADS)
+QUICK = (OURS, OURS_DEFERRED, FLOOR, LANGGRAPH, LANGGRAPH_THREADS)
 
 
 class NotMeasured(Exception):

@@ -1,17 +1,26 @@
-"""perdure with its public Runtime on a SQLite file and default settings."""
+"""perdure with its public Runtime on a SQLite file and default settings.
+
+The call of a cycle is that of an external tool: nothing is started at the pause, and the run that
+continues the session also submits the result. With the variant `deferred` the tool starts work
+elsewhere, of which the start is recorded too, and the result is submitted before the run.
+"""
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 
 from bench.peers import common
 from bench.peers.common import Story
 
 from perdure import Agent, NotFound, Runtime, tool
+from perdure.app import service_of
 from perdure.core.conversation.messages import Answer, RequestedCall
+from perdure.core.session.naming import session_stream
 from perdure.runtime.models.base import Delta, Request
 from perdure.store.sqlite.open import apply_settings, python_connect
+
+DEFERRED = "deferred"
 
 
 class FakeModel:
@@ -34,8 +43,16 @@ class FakeModel:
 class Perdure:
     """Open Runtime."""
 
-    def __init__(self, rt: Runtime, story: Story, durability: Callable[[], Awaitable[str]]) -> None:
+    def __init__(
+        self,
+        rt: Runtime,
+        story: Story,
+        durability: Callable[[], Awaitable[str]],
+        *,
+        is_deferred: bool = False,
+    ) -> None:
         self._rt = rt
+        self._is_deferred = is_deferred
         self._story = story
         self._read_durability = durability
         self._pending: dict[str, str] = {}
@@ -51,12 +68,31 @@ class Perdure:
         self._pending[session] = result.pending[0].id
 
     async def resume(self, session: str) -> None:
-        """Submit the result, then continue the run."""
-        await self._rt.submit_result(self._pending.pop(session), common.RESULT)
-        self._story.accepted_at = time.perf_counter()
-        self._story.reach("accepted")
-        result = await self._rt.session(session, agent="bench").run()
+        """Submit the result and continue the run."""
+        handle = self._rt.session(session, agent="bench")
+        pending_id = self._pending.pop(session)
+        if self._is_deferred:
+            self._story.accepted_at = 0.0
+            await self._rt.submit_result(pending_id, common.RESULT)
+            self._note_accepted()
+            result = await handle.run()
+        else:
+            with self._noting_accepted(session):
+                result = await handle.run(results={pending_id: common.RESULT})
         assert result.state == "completed", result
+
+    def _note_accepted(self, _: int = 0) -> None:
+        if not self._story.accepted_at:
+            self._story.accepted_at = time.perf_counter()
+            self._story.reach("accepted")
+
+    def _noting_accepted(self, session: str) -> AbstractContextManager[None]:
+        """Note when the log first grows: by the result. Only with one session at a time."""
+        self._story.accepted_at = 0.0
+        if self._pending:
+            return nullcontext()
+        feed = service_of(self._rt).drives.background.feed
+        return feed.subscribe(session_stream("", session), self._note_accepted)
 
     async def delegate(self, session: str, more: Callable[[], bool]) -> int:
         """Launch children for a session; it runs until its model has read the answer of each."""
@@ -91,10 +127,10 @@ class Perdure:
         assert result.state == "completed", result
 
 
-def create_agent(story: Story) -> Agent[str]:
+def create_agent(story: Story, *, is_deferred: bool = False) -> Agent[str]:
     """Return an agent whose model plays the story."""
 
-    @tool(deferred=True)
+    @tool(deferred=True, external=not is_deferred)
     async def deploy(branch: str, region: str, size: str, ttl: str) -> None:
         """Deploy; the result is submitted later."""
 
@@ -109,8 +145,9 @@ def create_agent(story: Story) -> Agent[str]:
 
 @asynccontextmanager
 async def open_peer(folder: Path, story: Story, variant: str) -> AsyncIterator[Perdure]:
-    """Open a Runtime on a file in the folder; there are no variants."""
-    assert not variant
+    """Open a Runtime on a file in the folder."""
+    assert variant in ("", DEFERRED)
+    is_deferred = variant == DEFERRED
     path = folder / "perdure.db"
 
     async def durability() -> str:
@@ -124,8 +161,9 @@ async def open_peer(folder: Path, story: Story, variant: str) -> AsyncIterator[P
     talking = Story(("say",))
     research = Agent("research", model=FakeModel(talking))
     lead = Agent("lead", model=FakeModel(talking), sub_agents=[research])
-    async with Runtime(f"sqlite:///{path}", agents=[create_agent(story), lead]) as rt:
-        yield Perdure(rt, story, durability)
+    agents = [create_agent(story, is_deferred=is_deferred), lead]
+    async with Runtime(f"sqlite:///{path}", agents=agents) as rt:
+        yield Perdure(rt, story, durability, is_deferred=is_deferred)
 
 
 if __name__ == "__main__":
