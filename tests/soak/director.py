@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import anyio
 from tests.soak.agents import AGENT, World
-from tests.soak.oracle import Answer, Oracle
+from tests.soak.oracle import DYING, Answer, Oracle
 from tests.soak.workers import Nap, Workers
 
 from perdure import Conflict, PendingCall, Runtime
@@ -22,7 +22,6 @@ AT_ONCE = 16  # concurrent operations
 SESSIONS = 12  # sessions in use at a time
 LONGEST_DEED_S = 60.0  # a frozen worker must not delay any caller
 OVERSLEEP_S = 2.0  # longer than a lease
-DYING = "POISONED"
 VERBS = {"approval": ("approve", "approve", "deny", "respond"), "tool": ("result", "error")}
 Deed = Callable[[], Awaitable[None]]
 

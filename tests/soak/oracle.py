@@ -11,6 +11,7 @@ from perdure import Event
 
 ONCE = frozenset({"look", "refund", "deploy", "brief"})  # tools that never run twice for a call
 DECISIONS = frozenset({"approve", "deny", "respond"})
+DYING = "POISONED"  # code of a run that was given up, because its drivers kept dying
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +63,10 @@ class Oracle:
                 yield f"turn {number + 1} calls {asked}, planned {planned}"
         results = Counter(event.data["toolCallId"] for event in log.of("tool_result"))
         for call in log.of("tool_call"):
-            if results.pop(call.data["id"], 0) != 1:
+            count = results.pop(call.data["id"], 0)
+            if count != 1 and (count or not log.was_given_up):
                 yield f"{call.data['id']} has not one result"
-            elif not log.is_settled_in_its_turn(call):
+            elif count and not log.is_settled_in_its_turn(call):
                 yield f"the model was asked while {call.data['id']} was open"
         if results:
             yield f"results without a call: {results}"
@@ -92,9 +94,9 @@ class Oracle:
         for opened in log.of("pending"):
             pending_id, call = opened.data["pendingID"], opened.data["callID"]
             answer = self.answers.get(pending_id)
-            if answer is None:
+            if answer is None or (log.was_given_up and log.result(call) is None):
                 continue
-            told = log.result(call)["result"]
+            told = (log.result(call) or {}).get("result")
             decided = [e.data["kind"] for e in log.decisions(call, pending_id)]
             if decided != ([answer.verb] if answer.verb in DECISIONS else []):
                 yield f"{pending_id}: {answer.verb} acknowledged, {decided} recorded"
@@ -136,15 +138,21 @@ class _Log:
             if event.data["callID"] == call and pending_id in (None, event.data["pendingID"])
         ]
 
-    def result(self, call: str) -> dict[str, Any]:
-        return next(dict(e.data) for e in self.of("tool_result") if e.data["toolCallId"] == call)
+    @property
+    def was_given_up(self) -> bool:
+        """True if its last run failed because its drivers kept dying: its calls stay open."""
+        errors = [event.data.get("code") for event in self.of("agent_error")]
+        return bool(errors) and errors[-1] == DYING
+
+    def result(self, call: str) -> dict[str, Any] | None:
+        results = [dict(e.data) for e in self.of("tool_result") if e.data["toolCallId"] == call]
+        return results[0] if results else None
 
     def claims_done(self, call: Event) -> bool:
         """Return True if its result is the one that the tool returns."""
-        said: bool = self.result(call.data["id"])["result"] == (
-            f"{call.data['tool']} {call.data['id']} was done"
-        )
-        return said
+        result = self.result(call.data["id"])
+        done = f"{call.data['tool']} {call.data['id']} was done"
+        return result is not None and bool(result["result"] == done)
 
     def is_settled_in_its_turn(self, call: Event) -> bool:
         settled = next(e for e in self.of("tool_result") if e.data["toolCallId"] == call.data["id"])

@@ -1,6 +1,7 @@
 """The watchdog names user code that blocks the event loop."""
 
 import asyncio
+import gc
 import logging
 import re
 import time
@@ -107,6 +108,7 @@ async def test_a_tool_in_a_thread_blocks_nothing(
         time.sleep(0.5)
         return "acted"
 
+    gc.collect()  # among the objects of all tests, a full collection may take as long
     async with in_memory() as rt:
         assert await reports(rt, caplog, is_expected=False, tools=[act]) == []
 

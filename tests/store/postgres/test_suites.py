@@ -17,6 +17,10 @@ ALONE = {
     "test_kill_matrix.py::test_a_story_in_files_killed_anywhere_ends_as_if_it_had_not_been": (
         "of the store of files"
     ),
+    "test_settling_runs.py::"
+    "test_settling_runs_in_files_killed_anywhere_end_as_if_they_had_not_been": (
+        "of the store of files"
+    ),
     "test_recovery.py::"
     "test_a_submitter_killed_at_each_call_of_the_system_has_changed_all_or_nothing": (
         "of the store of files; a client of PostgreSQL writes no file"
